@@ -106,7 +106,7 @@ def test_what_is_no_file_blocks_nobody_and_names_are_those_that_agents_take(
     write(tmp_path, "fine", "name: fine")
     with caplog.at_level(logging.WARNING, "holdfast"):
         assert list(load_sub_agents(tmp_path)) == ["fine"]
-    assert "it is no regular file" in caplog.text
+    assert "it is not a regular file" in caplog.text
     assert caplog.text.count("a name has letters") == 3
 
 

@@ -163,8 +163,8 @@ def test_the_tool_asks_where_nobody_else_is_named_and_no_form_is_a_yes() -> None
         (True, "name is required. It takes: name, size, key"),
         ({"name": "x", "sise": 1}, "sise is not one of its fields"),
         ({"name": "x", "size": "large"}, "size: 'large' is not of type 'integer'"),
-        ({"name": "x", "key": 271828}, "key: what was given does not fit"),
-        ({"name": object()}, "takes what JSON can say"),
+        ({"name": "x", "key": 271828}, "key: the value does not fit"),
+        ({"name": object()}, "takes JSON values"),
         ("Ada", "takes a dict of the form's values"),
     ],
 )
@@ -358,7 +358,7 @@ def test_a_tools_own_timeout_does_not_run_while_the_user_is_asked() -> None:
         ({"url": "https://a.example", "schema": FORM}, "no schema beside it"),
         ({"schema": {"type": "string"}}, "JSON Schema of an object"),
         ({"schema": {"properties": {"a": {"type": "strin"}}}}, "schema cannot be used"),
-        ({"schema": {"properties": {"a": 1}}}, "no mapping of names to schemas"),
+        ({"schema": {"properties": {"a": 1}}}, "not a mapping of names to schemas"),
         ({"schema": {"description": "x" * 200_000}}, "at most"),
     ],
 )

@@ -715,7 +715,7 @@ def test_what_an_agents_hooks_take_is_checked(hook: Hook, said: str) -> None:
 def test_a_hook_is_given_in_a_list_and_a_managers_are_on_tools() -> None:
     with pytest.raises(ConfigurationError, match="hooks takes a list"):
         Agent(ScriptedLLM([]), hooks=Hook(print))  # pyright: ignore
-    with pytest.raises(ConfigurationError, match="is the agent's"):
+    with pytest.raises(ConfigurationError, match="belongs to the agent"):
         ToolManager([], hooks=[Hook(print, on="model")])
 
 

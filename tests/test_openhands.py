@@ -434,7 +434,7 @@ def test_a_conversation_is_read_whole(tmp_path: Path) -> None:
         ("terminal",),
         "/work",
     )
-    assert found.notes == ("1 event of the kind HookExecutionEvent is kept as it came",)
+    assert found.notes == ("1 event of the kind HookExecutionEvent is kept verbatim",)
     assert [event.seq for event in state.events] == list(range(1, len(state.events) + 1))
     first, both, finish = [event for event in state.events if isinstance(event, ev.Assistant)]
     assert (first.text, first.reasoning, [call.name for call in first.calls]) == (
@@ -527,7 +527,7 @@ def test_a_condensation_hides_what_it_forgot_and_its_summary_stands_there(tmp_pa
         "holdfast: 3 were counted.",
         "assistant:  ['terminal', 'terminal']",
     ]
-    assert any("forgets a part of 1 answers alone" in note for note in found.notes)
+    assert any("forgets only a part of 1 answers" in note for note in found.notes)
     twice = read_conversation(kept(tmp_path / "two", [*RUN, condensed, again]))
     assert shown(twice.state)[:3] == [
         "user: Count the files.",
@@ -546,9 +546,9 @@ def test_damaged_and_missing_files_are_named_and_the_rest_is_read(tmp_path: Path
     text = "\n".join(found.notes)
     for part in (
         "base_state.json is not there",
-        f"{files[4].name} is no JSON",
+        f"{files[4].name} is not JSON",
         "event 9 is not there",
-        "notes.txt is no event's file",
+        "notes.txt is not an event's file",
     ):
         assert part in text
     assert [event for event in found.state.events if isinstance(event, ev.Assistant)]
@@ -562,7 +562,7 @@ def test_what_is_no_conversation_is_told(tmp_path: Path) -> None:
         read_conversation(tmp_path / "many")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "base_state.json").write_text("[]")
-    with pytest.raises(ConfigurationError, match="holds no JSON object"):
+    with pytest.raises(ConfigurationError, match="does not hold a JSON object"):
         read_conversation(tmp_path / "bad")
 
 

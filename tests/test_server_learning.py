@@ -670,7 +670,7 @@ def test_a_plan_is_rendered_from_the_call_alone() -> None:
         "No step is in progress; the next is 1."
     )
     assert made.run({"steps": [{"step": "a", "state": "done"}]}).text.endswith(
-        "Nothing is left of it."
+        "All steps are done or dropped."
     )
     assert made.annotations.repeatable
 

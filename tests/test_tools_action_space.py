@@ -272,7 +272,7 @@ def test_a_changed_definition_is_held_back_until_it_is_approved(tmp_path: Path) 
         "description"
     ].startswith("Pays")
     (tmp_path / "bad").write_text("[]")
-    with pytest.raises(ConfigurationError, match="is no file of pins"):
+    with pytest.raises(ConfigurationError, match="is not a file of pins"):
         Pins(tmp_path / "bad")
 
 
@@ -349,7 +349,7 @@ def test_hooks_change_deny_answer_and_rewrite() -> None:
             "was not run: its hook no.such.module:guard failed: .*cannot be imported",
             0,
         ),
-        (Hook("holdfast.tools.hooks:ARGUMENTS"), "was not run: .*is no function", 0),
+        (Hook("holdfast.tools.hooks:ARGUMENTS"), "was not run: .*is not a function", 0),
         (
             Hook(after=lambda call, result, context: 1 / 0),
             "was run, but its result is held back: .*ZeroDivisionError",

@@ -422,7 +422,7 @@ def test_one_id_for_a_server_and_an_agent_is_refused() -> None:
         ("[]\n", "takes a mapping of"),
         ("a: [\n", "it is not YAML"),
         ("a: 1\nb: 2\na: 3\n", "line 3, a: the key 'a' is there twice, first on line 1."),
-        ("1: x\n", "line 1: a key is a text; write '1' in quotes."),
+        ("1: x\n", "line 1: a key must be a string; write '1' in quotes."),
         ("a: !!python/object/apply:os.system [true]\n", "line 1, a: the tag"),
         ("a: !!int '5'\n", "the tag"),
         ("a: &x {b: 1}\nc:\n  <<: *x\n", "line 3, c: merge keys ('<<') are not read"),

@@ -132,7 +132,7 @@ def test_the_folder_of_pins_is_made_and_errors_name_the_file(tmp_path: Path) -> 
     with pytest.raises(StoreError, match=r"Pins: .*cannot be written"):
         Pins(tmp_path / "pins.json").approve(remote("s.t", ""))
     (tmp_path / "half.json").write_text('{"s.t": {"hash": "1"}}')
-    with pytest.raises(ConfigurationError, match="is no file of pins"):
+    with pytest.raises(ConfigurationError, match="is not a file of pins"):
         Pins(tmp_path / "half.json")
 
 
@@ -528,7 +528,7 @@ def test_a_manager_waits_so_long_for_slow_services_and_the_next_discovery_waits_
     slow, good = Service("slow", "t", during=lambda: goes_on.wait(10)), Service("good", "t")
     with ToolManager([], [slow, good]) as manager:  # pyright: ignore
         assert names(manager) == ["good.t"]
-        assert "'slow' has not told its tools within 0.1 s" in manager.errors["slow"]
+        assert "'slow' has not listed its tools within 0.1 s" in manager.errors["slow"]
         goes_on.set()
         assert [tool.name for tool in manager.discover()] == ["slow.t", "good.t"]
         assert manager.errors == {}

@@ -323,8 +323,8 @@ def test_the_tool_reads_the_body_and_the_files_beside_it_anew_each_time(tmp_path
         ("fifo", "no regular file"),
         ("references", "it is a folder"),
         (".", "it is a folder"),
-        ("", "is no path"),
-        ("a\0b", "is no path"),
+        ("", "is not a path"),
+        ("a\0b", "is not a path"),
         ("picture.png", "binary file"),
         ("large.txt", "larger than 1024 KB"),
         ("latin.txt", "not UTF-8"),
@@ -387,7 +387,7 @@ def test_a_wrong_name_is_answered_with_the_nearest(tmp_path: Path) -> None:
         ToolNotFound, match=r"has no file 'rule.md'. Did you mean 'rules.md'\? It has: rules.md"
     ):
         found.read("lint", "rule.md")
-    with pytest.raises(ToolError, match="is one file alone"):
+    with pytest.raises(ToolError, match="is a single file"):
         found.read("note", "x")
 
 

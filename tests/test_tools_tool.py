@@ -229,7 +229,7 @@ class Waits:
         ({"input_schema": True}, "input_schema takes a JSON Schema as a dict, not True"),
         (
             {"input_schema": {"type": "strnig"}},
-            "input_schema has type 'strnig', which is none of array, boolean",
+            "input_schema has type 'strnig', which is not one of array, boolean",
         ),
         ({"input_schema": {"type": ["object", 5]}}, "input_schema has type 5"),
         ({"input_schema": {"type": "object", "default": {1, 2}}}, "input_schema is not JSON"),

@@ -51,9 +51,9 @@ def test_a_pattern_means_what_ecma_262_says(pattern: str, fits: str, fails: str)
         ("((a{1,100}){1,100}){1,100}", "too large"),
         ("a" * 6000, "longer than 5,000"),
         ("[a", "does not end"),
-        ("(", "no regular expression"),
+        ("(", "not a regular expression"),
         ("a\\", "ends with a backslash"),
-        ("*", "no regular expression"),
+        ("*", "not a regular expression"),
     ],
 )
 def test_a_pattern_that_cannot_be_matched_in_linear_time_says_why(

@@ -1,13 +1,13 @@
-"""Coming from OpenHands: its actions and observations as tool calls and results and back, and its
-conversations on disk.
+"""Import from and export to OpenHands: its actions and observations as tool calls and results, and
+its conversations on disk.
 
-`read_conversation(folder)` makes a `ConversationState` of one, which `Conversation.from_state` or
-`holdfast import --from openhands` goes on with; `write_conversation(state, folder)` writes one that
-OpenHands can be shown. Both forms of actions and observations are known: those of its Software
-Agent SDK (`{"kind": "TerminalAction", "command": ...}`) and those before it (`{"action": "run",
-"args": {"command": ...}}`).
+`read_conversation(folder)` returns a `ConversationState`, which `Conversation.from_state` or
+`holdfast import --from openhands` continues. `write_conversation(state, folder)` writes a
+conversation that OpenHands can load. Both forms of actions and observations are supported: those of
+the Software Agent SDK (`{"kind": "TerminalAction", "command": ...}`) and the earlier ones
+(`{"action": "run", "args": {"command": ...}}`).
 
-Its microagents need nothing of this: `load_microagents` reads their folders.
+Microagents do not need this package: `load_microagents` reads their folders.
 """
 
 from holdfast.openhands.reading import Imported, read_conversation

@@ -1,10 +1,10 @@
-"""A conversation of OpenHands' SDK, read from its folder: `base_state.json` and
-`events/event-00000-<id>.json`, ..., one event each.
+"""Reading a conversation of OpenHands' SDK from its folder: `base_state.json`, and one event each
+in `events/event-00000-<id>.json`, ...
 
-What came of it is a journal like any other. Actions of one answer are one `Assistant` event; usage
-and cost come from the statistics in the base state, by the answer's id. What a journal has no place
-for (risks, summaries, the provider's thinking blocks) is kept in a `Note` about `openhands`, events
-of other kinds as `Unknown` ones, so that nothing is lost on the way, and back.
+The result is an ordinary journal. The actions of one answer become one `Assistant` event. Usage
+and cost come from the statistics in the base state, by the answer's id. Fields without a place
+in a journal (risks, summaries, the provider's thinking blocks) are kept in a `Note` about
+`openhands`. Events of other kinds are kept as `Unknown`. Nothing is lost in either direction.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ from holdfast.openhands.shims import (
 )
 from holdfast.tools.results import clean
 
-ABOUT = "openhands"  # what notes with the rest of its events are about
-ACTION_KIND = (  # in such a note: the kind of an action that does not follow from its tool's name
-    "action_kind"
-)
-PREFIX = "openhands/"  # before the kind of an event that is kept as it came
+ABOUT = "openhands"  # the subject of notes that keep the rest of OpenHands' events
+# The key in such a note of an action's kind, if it does not follow from the tool's name.
+ACTION_KIND = "action_kind"
+PREFIX = "openhands/"  # of the type of an event that is kept verbatim
 
 _ID = re.compile(r"[\w.:-]{1,200}")
 _NAME = re.compile(r"event-(\d+)-(.+)\.json")
@@ -57,8 +56,8 @@ _CUT_OFF = (
     " you repeat it."
 )
 
-# Of an answer's events, what stands in the journal's own; the rest is noted.
-_PLACED = frozenset(
+# The fields of an answer's events that journal events contain; a note keeps the rest.
+_JOURNALED_FIELDS = frozenset(
     (
         "id",
         "timestamp",
@@ -73,13 +72,13 @@ _PLACED = frozenset(
         "action",
     )
 )
-# Of a result's event, what the writer gives it anew.
-_OF_EVENTS = frozenset(("id", "timestamp", "source", "tool_name", "action_id"))
-_NOTHING: tuple[Any, ...] = (None, [], {}, "", "UNKNOWN")
+# The fields of a result's event that the writer makes again.
+_REWRITTEN_FIELDS = frozenset(("id", "timestamp", "source", "tool_name", "action_id"))
+_EMPTY_VALUES: tuple[Any, ...] = (None, [], {}, "", "UNKNOWN")
 
 
-# What an event may be wrong by, in the hands of whoever reads it as one of OpenHands'.
-_UNFIT = (
+# Errors that reading a malformed event raises.
+_FORMAT_ERRORS = (
     ConfigurationError,
     TypeError,
     ValueError,
@@ -92,8 +91,8 @@ _UNFIT = (
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """A conversation of OpenHands. `notes` say what could not be taken over as it was, `model`,
-    `tools` and `workdir` what it ran with there."""
+    """An imported OpenHands conversation. `notes` describe the parts that changed in the import.
+    `model`, `tools` and `workdir` are those of the OpenHands agent."""
 
     state: ConversationState
     notes: tuple[str, ...] = ()
@@ -103,21 +102,20 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 def read_conversation(folder: str | os.PathLike[str]) -> Imported:
-    """The conversation in a folder that OpenHands keeps it in.
+    """Return the conversation in a folder in OpenHands' format.
 
-    `Conversation.from_state(read_conversation(folder).state, agent)` goes on with it, with any
-    agent. A call that had no result there is told to the model as one whose outcome is unknown,
-    unless it waited for confirmation: then it still waits. One that was at work is PAUSED. What
-    cannot be read is kept as it came, or named in `notes`.
+    `Conversation.from_state(read_conversation(folder).state, agent)` continues it with any agent.
+    For a call without a result the model is told that its outcome is unknown. A call that waited
+    for confirmation still waits. A conversation that was running becomes PAUSED. Unreadable parts
+    are kept verbatim or named in `notes`.
 
-    Raises `ConfigurationError` (a `ValueError`) if there is no such conversation, naming the file
-    that cannot be read.
+    Raises `ConfigurationError` (a `ValueError`) if there is no such conversation, naming the
+    file that cannot be read.
     """
     root = Path(folder)
     if not root.is_dir():
         raise ConfigurationError(
-            f"There is no folder {str(folder)!r}. It takes the one with base_state.json and"
-            " events/."
+            f"There is no folder {str(folder)!r}. Give the one with base_state.json and events/."
         )
     base: Fields = {}
     if (root / "base_state.json").is_file():
@@ -131,12 +129,12 @@ def read_conversation(folder: str | os.PathLike[str]) -> Imported:
             else ""
         )
         raise ConfigurationError(
-            f"{str(folder)!r} is no conversation of OpenHands: it has neither base_state.json nor"
+            f"{str(folder)!r} is not an OpenHands conversation: it has neither base_state.json nor"
             f" events/.{hint}"
         )
     notes: list[str] = []
     if not base:
-        notes.append("base_state.json is not there: usage, cost and status are not known")
+        notes.append("base_state.json is missing: usage, cost and status are unknown")
     reader = _Reader(base, notes)
     found = reader.read(_events(root / "events", notes))
     agent = _mapping(base.get("agent"))
@@ -155,7 +153,7 @@ def read_conversation(folder: str | os.PathLike[str]) -> Imported:
 
 
 def _events(folder: Path, notes: list[str]) -> list[tuple[Fields, bytes]]:
-    """The events in their order, each with its bytes."""
+    """Return the events in order, each with its bytes."""
     named: list[tuple[int, str]] = []
     if folder.is_dir():
         for entry in os.scandir(folder):
@@ -163,7 +161,7 @@ def _events(folder: Path, notes: list[str]) -> list[tuple[Fields, bytes]]:
             if fits is not None and entry.is_file(follow_symlinks=False):
                 named.append((int(fits[1]), entry.path))
             elif not entry.name.startswith("."):
-                notes.append(f"events/{entry.name} is no event's file and was left out")
+                notes.append(f"events/{entry.name} is not an event's file and was left out")
     named.sort()
     found: list[tuple[Fields, bytes]] = []
     expected = 0
@@ -188,12 +186,12 @@ def _events(folder: Path, notes: list[str]) -> list[tuple[Fields, bytes]]:
         try:
             event = msgspec.json.decode(data)
         except ValueError as error:
-            notes.append(f"events/{os.path.basename(path)} is no JSON and was left out: {error}")
+            notes.append(f"events/{os.path.basename(path)} is not JSON and was left out: {error}")
             continue
         if isinstance(event, dict):
             found.append((cast(Fields, event), data))
         else:
-            notes.append(f"events/{os.path.basename(path)} is no event and was left out")
+            notes.append(f"events/{os.path.basename(path)} is not an event and was left out")
     return found
 
 
@@ -203,12 +201,12 @@ def _object(path: Path) -> Fields:
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict):
-        raise ConfigurationError(f"{path} holds no JSON object.")
+        raise ConfigurationError(f"{path} does not hold a JSON object.")
     return cast(Fields, found)
 
 
 class _Reader:
-    """Makes a journal of events, one after the other."""
+    """A converter of OpenHands' events into a journal, one after the other."""
 
     def __init__(self, base: Fields, notes: list[str]) -> None:
         self._base = base
@@ -217,25 +215,21 @@ class _Reader:
         self._time = ev.EPOCH
         self._id = ""
         self._status = _S.IDLE
-        self._open: dict[
-            str, list[str]
-        ] = {}  # calls without a result: ours, by their id there, which several may have
-        self._answers: dict[
-            int, list[int]
-        ] = {}  # where the actions of one answer stand, by the place of the first
-        self._within: set[int] = set()  # places of the actions that are not the first
-        self._ids: list[str] = []  # of the events, each its own
-        self._members: dict[
-            int, list[str]
-        ] = {}  # ids of the events that each of our messages and answers is made of
-        self._summaries: dict[
-            str, int
-        ] = {}  # where the summary of each condensation stands, by the id that OpenHands gives it
+        # Call ids without a result, by OpenHands' id, which several calls may share.
+        self._open: dict[str, list[str]] = {}
+        # The places of the actions of one answer, by the place of the first.
+        self._answers: dict[int, list[int]] = {}
+        self._within: set[int] = set()  # the places of actions that are not the first
+        self._ids: list[str] = []  # a unique id for each event
+        # The ids of the events that became each message and answer, by its seq.
+        self._members: dict[int, list[str]] = {}
+        # The seq of each condensation's summary, by OpenHands' id for it.
+        self._summaries: dict[str, int] = {}
         self._usages, self._costs = _usages(base)
         self._unknown: dict[str, int] = {}
 
     def read(self, events: Sequence[tuple[Fields, bytes]]) -> list[ev.AnyEvent]:
-        """The journal."""
+        """Return the journal."""
         self._group([event for event, _ in events])
         for place, (event, data) in enumerate(events):
             self._time, self._id = _time(event.get("timestamp"), self._time), self._ids[place]
@@ -247,34 +241,38 @@ class _Reader:
                 self._status,
             )
             try:
-                self._take(place, event, data, events)
+                self._convert(place, event, data, events)
                 for new in self._journal[journal:]:
-                    ev.record(new)  # what could not be read again must not be written
-            except _UNFIT as error:
+                    ev.record(new)  # an event that cannot be read again must not be written
+            except _FORMAT_ERRORS as error:
                 del self._journal[journal:]
                 self._open, self._status = open, status
                 self._members = {
                     seq: members for seq, members in self._members.items() if seq <= journal
                 }
                 self._notes.append(
-                    f"event {self._id} is not as OpenHands writes it, and was kept as it came: {type(error).__name__}: {error}"[
-                        :500
-                    ]
+                    (
+                        f"event {self._id} is not in OpenHands' format and was kept verbatim:"
+                        f" {type(error).__name__}: {error}"
+                    )[:500]
                 )
                 for one in self._answers.get(place, [place]):
                     self._id = self._ids[one]
                     self._keep(str(event.get("kind"))[:100], events[one][1])
-        self._end()
+        self._finish()
         for kind, count in self._unknown.items():
             self._notes.append(
                 f"{count} event{'s' if count > 1 else ''} of the kind {kind}"
-                f" {'are' if count > 1 else 'is'} kept as it came"
+                f" {'are' if count > 1 else 'is'} kept verbatim"
             )
         return self._journal
 
     def _group(self, events: Sequence[Fields]) -> None:
-        """Which actions are of one answer: those of one response, with no other answer and no
-        user's word between them. And whose id is whose."""
+        """Assign unique ids to the events and group the actions of one answer.
+
+        Actions belong together if they have the same response id, with no message and no action
+        of another response between them.
+        """
         response, current, taken = "", list[int](), set[str]()
         for place, event in enumerate(events):
             id = event.get("id")
@@ -297,38 +295,40 @@ class _Reader:
             elif kind == "MessageEvent":
                 response, current = "", []
 
-    def _take(
+    def _convert(
         self, place: int, event: Fields, data: bytes, events: Sequence[tuple[Fields, bytes]]
     ) -> None:
         match event.get("kind"):
             case "SystemPromptEvent":
-                self._head(event)
+                self._system_prompt(event)
             case "MessageEvent" if event.get("source") == "agent":
-                self._said(event)
+                self._agent_message(event)
             case "MessageEvent":
-                self._asked(event)
+                self._user_message(event)
             case "ActionEvent":
                 places = self._answers[place]
-                self._acted([events[one][0] for one in places], [self._ids[one] for one in places])
+                self._actions(
+                    [events[one][0] for one in places], [self._ids[one] for one in places]
+                )
             case "ObservationEvent" | "AgentErrorEvent" | "UserRejectObservation" if self._open.get(
                 str(event.get("tool_call_id") or "")
             ):
-                self._observed(event)
+                self._observation(event)
             case "Condensation":
-                self._condensed(event)
+                self._condensation(event)
             case "PauseEvent" | "InterruptEvent":
-                self._became(_S.PAUSED)
+                self._set_status(_S.PAUSED)
             case "ConversationErrorEvent":
                 self._add(
                     ev.Error,
                     error=str(event.get("code") or "Error"),
                     message=clean(str(event.get("detail") or "")),
                 )
-                self._became(_S.ERROR)
+                self._set_status(_S.ERROR)
             case "ConversationStateUpdateEvent" if (
                 event.get("key") == "execution_status" and str(event.get("value")) in _STATUSES
             ):
-                self._told(_STATUSES[str(event["value"])])
+                self._apply_status(_STATUSES[str(event["value"])])
             case kind:
                 self._keep(str(kind or "?")[:100], data)
 
@@ -342,7 +342,7 @@ class _Reader:
 
     # --- kinds of events ---
 
-    def _head(self, event: Fields) -> None:
+    def _system_prompt(self, event: Fields) -> None:
         texts = [
             _mapping(event.get(name)).get("text") for name in ("system_prompt", "dynamic_context")
         ]
@@ -369,7 +369,7 @@ class _Reader:
         )
         self._add(ev.Agent, self._id, system_prompt=prompt, tools=tuple(tools), model=model)
 
-    def _asked(self, event: Fields) -> None:
+    def _user_message(self, event: Fields) -> None:
         content = (
             *content_of(_mapping(event.get("llm_message")).get("content")),
             *content_of(event.get("extended_content")),
@@ -387,11 +387,11 @@ class _Reader:
         if skills := event.get("activated_skills"):
             self._note({self._id: {"activated_skills": skills}})
         if self._status in AT_REST:
-            self._became(_S.RUNNING)
+            self._set_status(_S.RUNNING)
 
-    def _said(self, event: Fields) -> None:
+    def _agent_message(self, event: Fields) -> None:
         message = _mapping(event.get("llm_message"))
-        self._settle()
+        self._close_open_calls()
         answer = self._answer(
             str(event.get("llm_response_id") or ""),
             content_of(message.get("content")),
@@ -406,8 +406,8 @@ class _Reader:
         }:
             self._note({self._id: rest})
 
-    def _acted(self, actions: Sequence[Fields], ids: Sequence[str]) -> None:
-        self._settle()
+    def _actions(self, actions: Sequence[Fields], ids: Sequence[str]) -> None:
+        self._close_open_calls()
         seq = len(self._journal) + 1
         calls: list[ToolCall] = []
         for index, action in enumerate(actions):
@@ -419,7 +419,7 @@ class _Reader:
                     str(action.get("tool_name") or "unknown"),
                     invalid="it could not be read",
                 )
-            if isinstance(call, ActionCall):  # a journal holds calls alone
+            if isinstance(call, ActionCall):  # a journal holds plain calls only
                 call = ToolCall(
                     call.id, call.name, call.arguments, call.provider_id, call.raw, call.invalid
                 )
@@ -436,7 +436,7 @@ class _Reader:
             id: {
                 key: value
                 for key, value in action.items()
-                if key not in _PLACED and value not in _NOTHING
+                if key not in _JOURNALED_FIELDS and value not in _EMPTY_VALUES
             }
             for id, action in zip(ids, actions, strict=True)
         }
@@ -444,10 +444,11 @@ class _Reader:
             kind = _mapping(action.get("action")).get("kind")
             if isinstance(kind, str) and kind != kind_of(str(action.get("tool_name") or "")):
                 rest[id][ACTION_KIND] = kind
-        if len(actions) > 1 or any(rest.values()):  # of several, also which id is whose
+        # With several actions the note also maps ids to calls.
+        if len(actions) > 1 or any(rest.values()):
             self._note(rest)
         if self._status in AT_REST:
-            self._became(_S.RUNNING)
+            self._set_status(_S.RUNNING)
 
     def _answer(
         self, response: str, content: Sequence[Content], reasoning: Any, calls: tuple[ToolCall, ...]
@@ -470,7 +471,7 @@ class _Reader:
             response_id=response,
         )
 
-    def _observed(self, event: Fields) -> None:
+    def _observation(self, event: Fields) -> None:
         provider = str(event.get("tool_call_id") or "")
         call_id = self._open[provider].pop(0)
         if not self._open[provider]:
@@ -478,7 +479,7 @@ class _Reader:
         self._members[int(call_id.partition(".")[0])].append(self._id)
         try:
             result = to_tool_result(
-                {key: value for key, value in event.items() if key not in _OF_EVENTS}
+                {key: value for key, value in event.items() if key not in _REWRITTEN_FIELDS}
             )
         except ConfigurationError as error:
             result = ToolResult.failure(f"The observation could not be read: {error}", "unknown")
@@ -495,7 +496,7 @@ class _Reader:
             self._add(ev.ToolCallStarted, call_id=call_id)
         self._add(ev.ToolResult, self._id, call_id=call_id, result=result)
 
-    def _condensed(self, event: Fields) -> None:
+    def _condensation(self, event: Fields) -> None:
         named = event.get("forgotten_event_ids")
         forgotten = (
             {str(id) for id in cast("list[Any]", named)} if isinstance(named, list) else set[str]()
@@ -508,7 +509,7 @@ class _Reader:
         ]
         if parts:
             self._notes.append(
-                f"the condensation {self._id} forgets a part of {len(parts)} answers alone; those"
+                f"the condensation {self._id} forgets only a part of {len(parts)} answers; those"
                 " are shown whole"
             )
         replaced = tuple(
@@ -536,7 +537,7 @@ class _Reader:
         self._summaries[f"{self._id}-summary"] = min(new)
 
     def _keep(self, kind: str, data: bytes) -> None:
-        """An event that a journal has no form for, byte for byte within one of ours."""
+        """Keep an event without a journal form, byte for byte, in an `Unknown` event."""
         seq = len(self._journal) + 1
         stamp = self._time.isoformat().replace("+00:00", "Z")
         type, id = PREFIX + kind, self._id or f"openhands.{seq}"
@@ -554,7 +555,7 @@ class _Reader:
                 seq=seq, id=id, timestamp=self._time, original_type=type, raw=msgspec.Raw(raw)
             )
         )
-        if kind != "ConversationStateUpdateEvent":  # the base state has what these tell
+        if kind != "ConversationStateUpdateEvent":  # the base state contains the same
             self._unknown[kind] = self._unknown.get(kind, 0) + 1
 
     def _note(self, details: dict[str, Fields]) -> None:
@@ -568,22 +569,25 @@ class _Reader:
         )
         self._add(ev.Note, about=ABOUT, text=clean(text or ", ".join(risks)), details=details)
 
-    # --- where it stands ---
+    # --- status ---
 
-    def _became(self, status: ConversationStatus) -> None:
+    def _set_status(self, status: ConversationStatus) -> None:
         if status is not self._status:
             self._status = status
             self._add(ev.Status, status=status.value)
 
-    def _told(self, status: ConversationStatus) -> None:
-        """Its status there changed. What waits for a decision is known at the end alone, and
-        nothing comes to rest with open calls."""
-        if status is not _S.WAITING_FOR_CONFIRMATION and not (status in AT_REST and self._open):
-            self._became(status)
+    def _apply_status(self, status: ConversationStatus) -> None:
+        """Apply a status change of OpenHands.
 
-    def _settle(self) -> None:
-        """No answer follows one whose calls are open."""
-        for call_id in self._left():
+        Waiting for confirmation is applied only at the end, and a conversation with open calls
+        does not come to rest.
+        """
+        if status is not _S.WAITING_FOR_CONFIRMATION and not (status in AT_REST and self._open):
+            self._set_status(status)
+
+    def _close_open_calls(self) -> None:
+        """Answer all open calls, because no answer may follow one with open calls."""
+        for call_id in self._open_calls():
             self._add(ev.ToolCallStarted, call_id=call_id)
             self._add(
                 ev.ToolResult,
@@ -592,14 +596,14 @@ class _Reader:
             )
         self._open.clear()
 
-    def _left(self) -> list[str]:
-        """Calls without a result, in their order."""
+    def _open_calls(self) -> list[str]:
+        """Return the calls without a result, in order."""
         return sorted(
             [call_id for calls in self._open.values() for call_id in calls],
             key=lambda call_id: int(call_id.partition(".")[2]),
         )
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
         last = _STATUSES.get(str(self._base.get("execution_status") or ""), self._status)
         self._id = ""
         if self._open and last is _S.WAITING_FOR_CONFIRMATION:
@@ -609,7 +613,7 @@ class _Reader:
                 if isinstance(event, ev.Assistant)
                 for call in event.calls
             }
-            for call_id in self._left():
+            for call_id in self._open_calls():
                 self._add(
                     ev.Decision,
                     call_id=call_id,
@@ -618,15 +622,15 @@ class _Reader:
                     reason="it waited for confirmation in OpenHands",
                     arguments_hash=calls[call_id].arguments_hash,
                 )
-            self._became(_S.WAITING_FOR_CONFIRMATION)
+            self._set_status(_S.WAITING_FOR_CONFIRMATION)
             return
-        self._settle()
+        self._close_open_calls()
         if last in (_S.RUNNING, _S.WAITING_FOR_CONFIRMATION):
-            last = _S.PAUSED  # an import must not set anything going
-        self._became(last)
+            last = _S.PAUSED  # an import must not start anything
+        self._set_status(last)
 
 
-# --- what stands in JSON ---
+# --- JSON values ---
 
 
 def _mapping(found: Any) -> Fields:
@@ -642,8 +646,8 @@ def _mappings(found: Any) -> list[Fields]:
 
 
 def _time(given: Any, before: datetime) -> datetime:
-    """A time stamp, which OpenHands writes without a zone: taken for UTC. That of the event before,
-    if it is none."""
+    """Return a time stamp; OpenHands writes UTC without a zone. An invalid one becomes that of
+    the event before."""
     try:
         found = datetime.fromisoformat(given)
     except (TypeError, ValueError):
@@ -655,13 +659,13 @@ def _time(given: Any, before: datetime) -> datetime:
 
 
 def _usages(base: Fields) -> tuple[dict[str, Usage], dict[str, float]]:
-    """Tokens and cost in US dollars of each answer, by its id there."""
+    """Return the tokens and the cost in US dollars of each answer, by its OpenHands id."""
     usages: dict[str, Usage] = {}
     costs: dict[str, float] = {}
     for metrics in _mapping(_mapping(base.get("stats")).get("usage_to_metrics")).values():
-        told = _mappings(_mapping(metrics).get("token_usages"))
-        paid = _mappings(_mapping(metrics).get("costs"))
-        for index, usage in enumerate(told):
+        counted = _mappings(_mapping(metrics).get("token_usages"))
+        priced = _mappings(_mapping(metrics).get("costs"))
+        for index, usage in enumerate(counted):
             response = str(usage.get("response_id") or "")
             counts = [
                 usage.get(f"{name}_tokens")
@@ -671,8 +675,8 @@ def _usages(base: Fields) -> tuple[dict[str, Usage], dict[str, float]]:
                 count is None or (type(count) is int and 0 <= count < 2**53) for count in counts
             ):
                 usages[response] = Usage(*[count or 0 for count in counts])
-                if len(paid) == len(told) and isinstance(
-                    cost := paid[index].get("cost"), int | float
+                if len(priced) == len(counted) and isinstance(
+                    cost := priced[index].get("cost"), int | float
                 ):
                     costs[response] = float(cost)
     return usages, costs

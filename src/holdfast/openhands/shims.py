@@ -1,9 +1,8 @@
-"""OpenHands' actions and observations as tool calls and results, and back.
+"""Conversion of OpenHands' actions and observations to tool calls and results, and back.
 
-An action is one use of a tool, an observation what came of it. Both are told apart by `kind` in the
-Software Agent SDK (version 1), and by the keys `action` and `observation` before it (version 0). A
-call keeps the name that the tool has there, so that what a model was told and what it asked for
-stay the same.
+An action is one use of a tool; an observation is its outcome. The Software Agent SDK (version 1)
+identifies both by `kind`, the earlier version 0 by the keys `action` and `observation`. A call
+keeps the tool's name in OpenHands, so the model's requests and answers stay the same.
 """
 
 from __future__ import annotations
@@ -23,14 +22,15 @@ from holdfast.tools.results import clean
 
 Fields = dict[str, Any]
 
-KIND = "observationType"  # of a result's meta: what OpenHands calls it
-REST = "observation"  # of a result's meta: the fields that a result has no place for
-BLOCKS = "observationBlocks"  # of a result's meta: how its content was divided into blocks
-# of a result's meta: all of an observation that cannot be put together again from the rest
+# Keys in a result's meta.
+KIND = "observationType"  # OpenHands' kind of the observation
+REST = "observation"  # the fields without a place in a result
+BLOCKS = "observationBlocks"  # the division of the content into blocks
+# The whole observation, if the other fields do not restore it.
 WHOLE = "observationWhole"
 
-# Kinds of actions whose tools are not called as they are. The rest follows the rule: `GlobAction`
-# is of `glob`, `BrowserClickAction` of `browser_click`.
+# Kinds of actions whose tool's name does not follow the rule: `GlobAction` belongs to `glob`,
+# `BrowserClickAction` to `browser_click`.
 _TOOLS = {
     "ExecuteBashAction": "execute_bash",
     "StrReplaceEditorAction": "str_replace_editor",
@@ -39,11 +39,11 @@ _TOOLS = {
     "ClassifyAndSwitchLLMAction": "classify_and_switch_llm",
     "MCPToolAction": "",
 }
-_CLIENT = "ClientAction_"  # before the name of a tool that a client defined
+_CLIENT = "ClientAction_"  # the prefix of a tool that a client defined
 _KINDS = {tool: kind for kind, tool in _TOOLS.items() if tool}
 
-# Version 0: its actions, and the tools that a model called for them.
-_TOOLS_0 = {
+# The tools of version 0 by action.
+_TOOLS_V0 = {
     "run": "execute_bash",
     "run_ipython": "execute_ipython_cell",
     "edit": "str_replace_editor",
@@ -52,7 +52,7 @@ _TOOLS_0 = {
     "browse_interactive": "browser",
     "task_tracking": "task_tracker",
 }
-_ACTIONS_0 = {
+_ACTIONS_V0 = {
     "execute_bash": "run",
     "execute_ipython_cell": "run_ipython",
     "web_read": "browse",
@@ -60,8 +60,8 @@ _ACTIONS_0 = {
     "task_tracker": "task_tracking",
     "request_condensation": "condensation_request",
 }
-# The other actions of version 0, whose names stay. Any further name is of an MCP server's tool.
-_SAME_0 = frozenset(
+# Actions of version 0 that have their tool's name. Other names belong to tools of MCP servers.
+_UNCHANGED_ACTIONS_V0 = frozenset(
     (
         "message",
         "system",
@@ -90,29 +90,29 @@ _SAME_0 = frozenset(
         "task_tracking",
     )
 )
-_MCP_0 = "call_tool_mcp"
+_MCP_ACTION_V0 = "call_tool_mcp"
 _ONLY_EDITS = frozenset(("file_text", "old_str", "new_str", "insert_line", "content"))
-_OBSERVATIONS_0 = {"run": "CmdOutputObservation", "run_ipython": "IPythonRunCellObservation"}
+_OBSERVATIONS_V0 = {"run": "CmdOutputObservation", "run_ipython": "IPythonRunCellObservation"}
 _NOT_ARGUMENTS = frozenset(
     ("kind", "thought", "hidden", "confirmation_state", "security_risk", "summary")
 )
 
-_REJECTED = "Action rejected: "  # before the reason, in what a model is told
+_REJECTED = "Action rejected: "  # the prefix of the reason in the model's result
 _DATA = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 
 
 class ActionCall(ToolCall, frozen=True):
-    """A call that was an action which its name and arguments alone do not give back.
+    """A call made from an action that its name and arguments alone do not restore.
 
-    `action` is that action; `made` are the name and the arguments that were made of it, which tells
-    a call that was edited since.
+    `action` is that action. `made` holds the name and arguments that were derived from it, which
+    reveals a call that was edited since.
     """
 
     action: Fields = {}
     made: tuple[str, Fields] = ("", {})
 
     def __eq__(self, other: object) -> bool:
-        """True for a call with the same id, name and arguments, whatever action it was."""
+        """Return True for a call with the same fields as a `ToolCall`, whatever its action."""
         names = ToolCall.__struct_fields__
         return isinstance(other, ToolCall) and all(
             getattr(self, name) == getattr(other, name) for name in names
@@ -125,12 +125,11 @@ _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def fields_of(found: Any, what: str) -> Fields:
-    """A mapping, or an object of OpenHands', as a dict of its own. Raises `ConfigurationError`."""
+    """Return a mapping or an OpenHands object as a new dict. Raises `ConfigurationError`."""
     if isinstance(found, Mapping):
         return dict(cast("Mapping[str, Any]", found))
-    dump = getattr(
-        found, "model_dump", None
-    )  # a pydantic model, as its actions and observations are
+    # Actions and observations are pydantic models.
+    dump = getattr(found, "model_dump", None)
     if callable(dump):
         given = dump(mode="json")
         if isinstance(given, dict):
@@ -145,7 +144,7 @@ def fields_of(found: Any, what: str) -> Fields:
 
 
 def tool_of(kind: str) -> str:
-    """The tool that an action of this kind uses: `TerminalAction` is of `terminal`."""
+    """Return the tool that an action of this kind uses: `TerminalAction` uses `terminal`."""
     if kind in _TOOLS:
         return _TOOLS[kind]
     if kind.startswith(_CLIENT):
@@ -154,7 +153,7 @@ def tool_of(kind: str) -> str:
 
 
 def kind_of(tool: str) -> str:
-    """The kind of action that uses a tool: the inverse of `tool_of`."""
+    """Return the kind of action that uses a tool: the inverse of `tool_of`."""
     return (
         _KINDS.get(tool)
         or "".join(word[:1].upper() + word[1:] for word in re.split(r"[^A-Za-z0-9]+", tool))
@@ -163,13 +162,13 @@ def kind_of(tool: str) -> str:
 
 
 def to_tool_call(action: Any, id: str = "") -> ToolCall:
-    """An action as a call: of an `ActionEvent`, of an action alone, or of an event of version 0.
-    Its name is the tool's there.
+    """Return an action as a call, for an `ActionEvent`, a single action, or an event of version 0.
+    Its name is the tool's in OpenHands.
 
-    `to_action` gives the same action back. Where the name and the arguments do not tell all of it,
-    the call is an `ActionCall`. Arguments are the action's fields; where an event has the call as
-    the model made it, those, with what it said beside them (`security_risk`, `summary`). Raises
-    `ConfigurationError` for what is no action.
+    `to_action` restores the same action. If the name and the arguments do not contain all of it,
+    the call is an `ActionCall`. The arguments are the action's fields. If an event contains the
+    call as the model made it, they are that call's arguments, including extra ones
+    (`security_risk`, `summary`). Raises `ConfigurationError` if this is not an action.
     """
     found = fields_of(action, "to_tool_call")
     if "tool_name" in found:
@@ -187,7 +186,7 @@ def to_tool_call(action: Any, id: str = "") -> ToolCall:
 
 
 def _with_action(call: ToolCall, action: Fields | None, version: Literal[0, 1]) -> ToolCall:
-    """The call, with the action that it was if it does not give that back by itself."""
+    """Return the call, with its action if the call does not restore the action by itself."""
     if action is None or call.invalid or to_action(call, version) == action:
         return call
     return ActionCall(
@@ -211,7 +210,7 @@ def _of_action(found: Fields, id: str) -> ToolCall:
         )
     arguments = {name: value for name, value in found.items() if name != "kind"}
     name = tool_of(kind)
-    if not name:  # of an MCP server's tool: what it is called stands in the event alone
+    if not name:  # an MCP server's tool, whose name is only in the event
         data = arguments.get("data")
         return ToolCall(
             id,
@@ -253,13 +252,13 @@ def _of_version_0(event: Fields, id: str) -> ToolCall:
             str(asked.get("function_name") or event["action"]),
             provider_id=str(asked.get("tool_call_id") or ""),
         )
-        text = _asked_0(asked, call.provider_id)
+        text = _argument_text_v0(asked, call.provider_id)
         if text is not None:
             return with_arguments(call, text)
         name, provider = call.name, call.provider_id
     else:
-        name, provider = _TOOLS_0.get(str(event["action"]), str(event["action"])), ""
-    if event["action"] in (_MCP_0, "mcp"):
+        name, provider = _TOOLS_V0.get(str(event["action"]), str(event["action"])), ""
+    if event["action"] in (_MCP_ACTION_V0, "mcp"):
         given = args.get("arguments")
         return ToolCall(
             id,
@@ -267,9 +266,8 @@ def _of_version_0(event: Fields, id: str) -> ToolCall:
             dict(cast(Fields, given)) if isinstance(given, dict) else {},
             provider,
         )
-    dropped = (
-        _NOT_ARGUMENTS - {"thought"} if event["action"] == "think" else _NOT_ARGUMENTS
-    )  # a thought is what it is called with
+    # The thought is the argument of the tool think.
+    dropped = _NOT_ARGUMENTS - {"thought"} if event["action"] == "think" else _NOT_ARGUMENTS
     arguments = {key: value for key, value in args.items() if key not in dropped}
     return ToolCall(
         id,
@@ -279,8 +277,8 @@ def _of_version_0(event: Fields, id: str) -> ToolCall:
     )
 
 
-def _asked_0(metadata: Fields, call_id: str) -> str | None:
-    """The argument text of a call as the model made it, if version 0 kept the answer."""
+def _argument_text_v0(metadata: Fields, call_id: str) -> str | None:
+    """Return the argument text of a call as the model wrote it, if version 0 kept the answer."""
     answer: Any = metadata.get("model_response")
     try:
         for choice in answer["choices"]:
@@ -293,7 +291,8 @@ def _asked_0(metadata: Fields, call_id: str) -> str | None:
 
 
 def with_arguments(call: ToolCall, text: str) -> ToolCall:
-    """The call with the arguments of a JSON text, which may be none."""
+    """Return the call with the arguments of a JSON text; `invalid` is set if the text is not a
+    JSON object."""
     text = clean(text)
     if too_deep(text):
         return msgspec.structs.replace(
@@ -313,9 +312,12 @@ def with_arguments(call: ToolCall, text: str) -> ToolCall:
 
 
 def to_action(call: ToolCall, version: Literal[0, 1] = 1) -> Fields:
-    """A call as an action: `{"kind": "TerminalAction", ...}`, or in version 0 `{"action": "run",
-    "args": ...}`. The inverse of `to_tool_call` for the calls that it makes of actions. A name with
-    a dot is an MCP server's tool, and so is in version 0 one that it has no action for."""
+    """Return a call as an action: `{"kind": "TerminalAction", ...}`, or in version 0 `{"action":
+    "run", "args": ...}`.
+
+    The inverse of `to_tool_call` for calls made from actions. A name with a dot is a tool of an
+    MCP server; in version 0 so is a name without an action of its own.
+    """
     if (
         isinstance(call, ActionCall)
         and call.made == (call.name, call.arguments)
@@ -323,7 +325,7 @@ def to_action(call: ToolCall, version: Literal[0, 1] = 1) -> Fields:
     ):
         return deepcopy(call.action)
     if version == 0:
-        return _action_0(call.name, dict(call.arguments))
+        return _action_v0(call.name, dict(call.arguments))
     if "." in call.name:
         return {"kind": "MCPToolAction", "name": call.name, "data": dict(call.arguments)}
     return {
@@ -332,7 +334,7 @@ def to_action(call: ToolCall, version: Literal[0, 1] = 1) -> Fields:
     }
 
 
-def _action_0(name: str, arguments: Fields) -> Fields:
+def _action_v0(name: str, arguments: Fields) -> Fields:
     match name:
         case "str_replace_editor":
             if arguments.get("command") == "view" and _ONLY_EDITS.isdisjoint(arguments):
@@ -351,46 +353,47 @@ def _action_0(name: str, arguments: Fields) -> Fields:
                 "action": "browse_interactive",
                 "args": {"browser_actions": arguments.pop("code"), **arguments},
             }
-        case _ if name in _ACTIONS_0 or name in _SAME_0:
-            return {"action": _ACTIONS_0.get(name, name), "args": arguments}
+        case _ if name in _ACTIONS_V0 or name in _UNCHANGED_ACTIONS_V0:
+            return {"action": _ACTIONS_V0.get(name, name), "args": arguments}
         case _:
-            return {"action": _MCP_0, "args": {"name": name, "arguments": arguments}}
+            return {"action": _MCP_ACTION_V0, "args": {"name": name, "arguments": arguments}}
 
 
 # --- observations ---
 
 
 def to_tool_result(observation: Any) -> ToolResult:
-    """An observation as a result: of an observation alone, of an `ObservationEvent`, an
-    `AgentErrorEvent` or a rejection, or of an event of version 0. What a result has no place for is
-    in its `meta`: `observationType`, `exitCode` if there is one, and `observation`, the rest.
+    """Return an observation as a result, for a single observation, an `ObservationEvent`, an
+    `AgentErrorEvent`, a rejection, or an event of version 0.
 
-    Raises `ConfigurationError` for what is no observation.
+    Fields without a place in a result are in its `meta`: `observationType`, `exitCode` if
+    present, and the rest in `observation`. Raises `ConfigurationError` if this is not an
+    observation.
     """
     found = fields_of(observation, "to_tool_result")
     if isinstance(found.get("observation"), str):
-        told = {
+        observed = {
             key: found[key]
             for key in ("observation", "content", "extras", "success")
             if key in found
         }
-        return _with_whole(_result_0(found), told, 0)
+        return _with_whole(_result_v0(found), observed, 0)
     if "observation" in found:
         inner = fields_of(found["observation"], "to_tool_result")
         result = to_tool_result(inner)
         more = content_of(found.get("extended_content"))
         return msgspec.structs.replace(result, content=(*result.content, *more)) if more else result
-    return _with_whole(_result_1(dict(found)), found, 1)
+    return _with_whole(_result_v1(dict(found)), found, 1)
 
 
 def _with_whole(result: ToolResult, observation: Fields, version: Literal[0, 1]) -> ToolResult:
-    """The result, with the whole observation if it does not give that back by itself."""
+    """Return the result, with the whole observation if the result does not restore it by itself."""
     if to_observation(result, version) == observation:
         return result
     return msgspec.structs.replace(result, meta={**result.meta, WHOLE: deepcopy(observation)})
 
 
-def _result_1(found: Fields) -> ToolResult:
+def _result_v1(found: Fields) -> ToolResult:
     kind = found.pop("kind", None)
     if kind == "AgentErrorEvent" or (
         kind is None and isinstance(found.get("error"), str) and "tool_call_id" in found
@@ -413,17 +416,17 @@ def _result_1(found: Fields) -> ToolResult:
     )
     blocks = found.pop(given, None)
     content = content_of(blocks)
-    told = found.pop("is_error", False)
-    error = bool(told or found.get("error"))
+    has_error = found.pop("is_error", False)
+    error = bool(has_error or found.get("error"))
     meta: Fields = {KIND: kind}
-    if error is not told:
-        found["is_error"] = told
+    if error is not has_error:
+        found["is_error"] = has_error
     if isinstance(blocks, list) and (shape := _shape(cast("list[Any]", blocks))) is not None:
         meta[BLOCKS] = shape
     if isinstance(code := found.get("exit_code"), int):
         meta["exitCode"] = code
     if given != "content":
-        found["content"] = given  # where the text stood
+        found["content"] = given  # the field of the text
     if found:
         meta[REST] = found
     if not content and isinstance(found.get("error"), str):
@@ -431,11 +434,11 @@ def _result_1(found: Fields) -> ToolResult:
     return ToolResult(content, meta=meta, is_error=error)
 
 
-def _result_0(event: Fields) -> ToolResult:
+def _result_v0(event: Fields) -> ToolResult:
     kind = str(event["observation"])
     extras = event.get("extras")
     extras = dict(cast(Fields, extras)) if isinstance(extras, dict) else {}
-    meta: Fields = {KIND: _OBSERVATIONS_0.get(kind, kind)}
+    meta: Fields = {KIND: _OBSERVATIONS_V0.get(kind, kind)}
     metadata = extras.get("metadata")
     code = (
         cast(Fields, metadata).get("exit_code")
@@ -452,28 +455,30 @@ def _result_0(event: Fields) -> ToolResult:
 
 
 def to_observation(result: ToolResult, version: Literal[0, 1] = 1, tool: str = "") -> Fields:
-    """A result as an observation: the inverse of `to_tool_result`. One that was none is called
-    after its `tool`."""
+    """Return a result as an observation: the inverse of `to_tool_result`. The kind of any other
+    result is derived from `tool`."""
     meta = result.meta
     whole = meta.get(WHOLE)
     if isinstance(whole, dict) and ("kind" in whole) == (version == 1):
         whole = cast(Fields, whole)
-        if to_tool_result(whole).content == result.content:  # else it was edited, or cut
+        if (
+            to_tool_result(whole).content == result.content
+        ):  # else the result was edited or shortened
             return deepcopy(whole)
     kind = str(meta.get(KIND) or "")
     rest = meta.get(REST)
     rest = dict(cast(Fields, rest)) if isinstance(rest, dict) else {}
     if version == 0:
-        names = {name: kind for kind, name in _OBSERVATIONS_0.items()}
+        names = {name: kind for kind, name in _OBSERVATIONS_V0.items()}
         known = kind in names or (bool(kind) and not kind.endswith(("Observation", "Event")))
         kind = (
             names.get(kind, kind)
             if known
             else "error"
             if result.is_error
-            else _action_0(tool or "execute_bash", {})["action"]
+            else _action_v0(tool or "execute_bash", {})["action"]
         )
-        if kind == _MCP_0:
+        if kind == _MCP_ACTION_V0:
             kind = "mcp"
         if "exitCode" in meta and not rest:
             rest = {"metadata": {"exit_code": meta["exitCode"]}}
@@ -500,8 +505,11 @@ def to_observation(result: ToolResult, version: Literal[0, 1] = 1, tool: str = "
 
 
 def _shape(blocks: list[Any]) -> list[Any] | None:
-    """How blocks were divided: for each, how many of ours it became and the fields that ours have
-    no place for. None if that is as usual."""
+    """Return how blocks were divided: for each, the number of Holdfast blocks and the fields
+    without a place in them.
+
+    None for the usual division.
+    """
     shape: list[Any] = []
     for block in blocks:
         rest = dict(cast(Fields, block)) if isinstance(block, dict) else {}
@@ -540,7 +548,7 @@ def _shaped(content: Sequence[Content], shape: Any) -> list[Fields]:
 
 
 def content_of(given: Any) -> tuple[Content, ...]:
-    """Blocks of OpenHands' content: a text, or a list of text and picture blocks."""
+    """Return the blocks of OpenHands' content: a string, or a list of text and image blocks."""
     if isinstance(given, str):
         return (TextContent(clean(given)),) if given else ()
     if not isinstance(given, Iterable):
@@ -555,25 +563,25 @@ def content_of(given: Any) -> tuple[Content, ...]:
                 found.append(TextContent(clean(text)))
             urls = block.get("image_urls")
             found += [
-                _picture(url)
+                _image(url)
                 for url in cast("list[Any]", urls if isinstance(urls, list) else [])
                 if isinstance(url, str)
             ]
     return tuple(found)
 
 
-def _picture(url: str) -> Content:
+def _image(url: str) -> Content:
     inline = _DATA.fullmatch(url)
     if inline is not None:
         try:
             return ImageContent(b64decode(inline[2], validate=True), inline[1])
         except ValueError:
-            return TextContent("[A picture stood here, which cannot be read.]")
+            return TextContent("[An image was here that cannot be read.]")
     return ResourceLink(clean(url), mime_type="image/*")
 
 
 def written(block: Content) -> Fields:
-    """A block as OpenHands writes it."""
+    """Return a block in OpenHands' format."""
     match block:
         case TextContent(text):
             return {"type": "text", "text": text}

@@ -1,4 +1,4 @@
-"""A conversation as OpenHands' SDK keeps it on disk: the inverse of `reading`."""
+"""Writing a conversation in the on-disk format of OpenHands' SDK: the inverse of `reading`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _STATUSES = {ConversationStatus.CLOSED: "paused"}
 def write_conversation(
     state: ConversationState, folder: str | os.PathLike[str], workdir: str = ""
 ) -> tuple[str, ...]:
-    """Write a conversation into a new folder, as OpenHands keeps it, and return notes on what it
-    has no place for.
+    """Write a conversation into a new folder in OpenHands' format, and return notes on omitted
+    parts.
 
-    The folder is there whole or not at all. Large outputs are written as they are in the journal.
-    Raises `ConfigurationError` if it exists, `OSError` if it cannot be written.
+    The folder is created atomically. Large outputs are written as they are in the journal.
+    Raises `ConfigurationError` if the folder exists, `OSError` if it cannot be written.
     """
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -45,7 +45,7 @@ def write_conversation(
         (part / "events").mkdir()
         for index, event in enumerate(files):
             name = str(event.get("id"))
-            name = name if _FILE.fullmatch(name) else _uuid(name)  # an id may be anything
+            name = name if _FILE.fullmatch(name) else _uuid(name)  # ids are arbitrary strings
             (part / "events" / f"event-{index:05d}-{name}.json").write_bytes(
                 msgspec.json.encode(event)
             )
@@ -66,10 +66,9 @@ class _Writer:
     def __init__(self, state: ConversationState) -> None:
         self._state = state
         self._files: list[Fields] = []
-        self._ids: dict[int, list[str]] = {}  # ids of the files that each message and answer became
-        self._calls: dict[
-            str, tuple[str, str, str, int]
-        ] = {}  # of each call: its id there, its tool, its action's id, its answer
+        self._ids: dict[int, list[str]] = {}  # file ids by seq of each message and answer
+        # By call id: the id in OpenHands, the tool, the action's id, and the answer's seq.
+        self._calls: dict[str, tuple[str, str, str, int]] = {}
         self._rest = _rest(state.events)
         self._originals = _originals(state.events)
         self._providers: set[str] = set()
@@ -77,7 +76,7 @@ class _Writer:
         self.notes: list[str] = []
 
     def write(self) -> list[Fields]:
-        """The events' files, in order."""
+        """Return the events' files in order."""
         head = False
         for event in self._state.events:
             if isinstance(event, ev.Damaged):
@@ -124,13 +123,13 @@ class _Writer:
                 case ev.Unknown() if (original := _original(event)) is not None:
                     self._files.append(original)
                 case ev.Damaged() | ev.Status() | ev.ToolCallStarted() | ev.Note(about="openhands"):
-                    pass  # they are in what is written
+                    pass  # contained in other files
                 case _:
                     self._skipped[event.type] = self._skipped.get(event.type, 0) + 1
         for kind, count in self._skipped.items():
             self.notes.append(
-                f"{count} {kind} event{'s' if count > 1 else ''} not written: OpenHands has none of"
-                " that kind"
+                f"{count} {kind} event{'s' if count > 1 else ''} not written: OpenHands has no such"
+                " event"
             )
         return self._files
 
@@ -187,14 +186,16 @@ class _Writer:
         self._ids[event.seq] = []
         for index, call in enumerate(event.calls):
             provider = call.provider_id or f"call_{call.id}"
-            if provider in self._providers:  # a result is found by it there
+            if (
+                provider in self._providers
+            ):  # OpenHands finds results by this id, so it must be unique
                 provider = f"{provider}-{call.id}"
             self._providers.add(provider)
             id = self._originals.get(call.id) or (
                 _uuid(event.id) if index == 0 else str(uuid5(NAMESPACE_OID, f"{event.id}:{index}"))
             )
             rest = self._rest.get(id, {})
-            asked = {
+            tool_call = {
                 "id": provider,
                 "name": call.name,
                 "arguments": call.raw_arguments,
@@ -215,7 +216,7 @@ class _Writer:
                 action=action,
                 tool_name=call.name,
                 tool_call_id=provider,
-                tool_call=asked,
+                tool_call=tool_call,
                 llm_response_id=response,
                 security_risk=rest.get("security_risk", "UNKNOWN"),
                 **{
@@ -229,11 +230,16 @@ class _Writer:
 
     def _result(self, event: ev.ToolResult) -> None:
         provider, tool, action, answer = self._calls[event.call_id]
-        whose: Fields = {"tool_name": tool, "tool_call_id": provider}
+        call_fields: Fields = {"tool_name": tool, "tool_call_id": provider}
         kind, result = event.result.meta.get(KIND), event.result
         if kind == "AgentErrorEvent" or result.meta.get("outcome") == "unknown":
             id = self._file(
-                event, "AgentErrorEvent", "agent", **whose, error=result.text, **_classified(result)
+                event,
+                "AgentErrorEvent",
+                "agent",
+                **call_fields,
+                error=result.text,
+                **_classified(result),
             )
         elif result.meta.get("decision") == "reject":
             reason = result.text.removeprefix("Action rejected: ")
@@ -241,7 +247,7 @@ class _Writer:
                 event,
                 "UserRejectObservation",
                 "environment",
-                **whose,
+                **call_fields,
                 rejection_reason=reason,
                 **_classified(result),
                 action_id=action,
@@ -252,7 +258,7 @@ class _Writer:
                 event,
                 "ObservationEvent",
                 "environment",
-                **whose,
+                **call_fields,
                 observation=observation,
                 action_id=action,
             )
@@ -276,7 +282,7 @@ class _Writer:
         )
         if event.trimmed:
             self.notes.append(
-                f"the condensation {event.seq} cuts off {len(event.trimmed)} results, which"
+                f"the condensation {event.seq} shortens {len(event.trimmed)} results, which"
                 " OpenHands will show whole"
             )
         self._file(
@@ -289,8 +295,8 @@ class _Writer:
         )
 
     def base(self, folder: str, workdir: str) -> Fields:
-        """`base_state.json`. The agent in it is a sketch: OpenHands is given one when it opens the
-        conversation."""
+        """Return `base_state.json`. Its agent is a placeholder: OpenHands gets an agent when it
+        opens the conversation."""
         state = self._state
         answers = [event for event in state.events if isinstance(event, ev.Assistant)]
         heads = [event for event in state.events if isinstance(event, ev.Agent)]
@@ -344,15 +350,15 @@ class _Writer:
 
 
 def _classified(result: ToolResult) -> Fields:
-    """The fields of a failed call's event that say what kind of failure it was."""
+    """Return the fields of a failed call's event that classify the failure."""
     rest = result.meta.get(REST)
     rest = cast(Fields, rest) if isinstance(rest, dict) else {}
     return {key: rest[key] for key in ("classification", "rejection_source") if key in rest}
 
 
 def _action(call: ToolCall, kind: Any) -> Fields:
-    """A call as an action, of the kind that it had there if that does not follow from its tool's
-    name."""
+    """Return a call as an action. `kind` is the action's kind in OpenHands if it does not follow
+    from the tool's name."""
     if not isinstance(kind, str):
         return to_action(call)
     if kind == "MCPToolAction":
@@ -361,8 +367,10 @@ def _action(call: ToolCall, kind: Any) -> Fields:
 
 
 def _originals(events: Any) -> dict[str, str]:
-    """The ids that the actions of calls had in OpenHands, as far as notes tell: those of the note
-    that follows an answer are in its calls' order."""
+    """Return the OpenHands action ids by call id, as far as notes contain them.
+
+    The note that follows an answer lists the ids in the order of the answer's calls.
+    """
     found: dict[str, str] = {}
     answer: ev.Assistant | None = None
     for event in events:
@@ -380,7 +388,7 @@ def _originals(events: Any) -> dict[str, str]:
 
 
 def _rest(events: Iterable[ev.AnyEvent]) -> dict[str, Fields]:
-    """What notes keep of OpenHands' events, by their ids."""
+    """Return the fields that notes keep of OpenHands' events, by event id."""
     return {
         id: cast(Fields, fields)
         for event in events
@@ -391,7 +399,7 @@ def _rest(events: Iterable[ev.AnyEvent]) -> dict[str, Fields]:
 
 
 def _original(event: ev.Unknown) -> Fields | None:
-    """The event of OpenHands that was kept as it came, None for what is none."""
+    """Return the OpenHands event that was kept verbatim, None for other events."""
     if not event.original_type.startswith(PREFIX):
         return None
     found = msgspec.json.decode(event.raw).get("event")
@@ -399,7 +407,7 @@ def _original(event: ev.Unknown) -> Fields | None:
 
 
 def _uuid(id: str) -> str:
-    """An id as a UUID in its usual form; another of ours gets one of its own, always the same."""
+    """Return an id as a UUID in canonical form. Another id is mapped to a UUID derived from it."""
     try:
         return str(UUID(id))
     except ValueError:

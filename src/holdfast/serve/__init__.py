@@ -1,5 +1,5 @@
-"""An action space offered to others: `mcp` serves a `ToolManager` as an MCP server, `MCPEndpoint`
-does it over HTTP beside other work."""
+"""MCP servers for a `ToolManager`: `mcp` blocks while it serves, `MCPEndpoint` serves over HTTP
+in the background."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The streamable HTTP transport: which address, who may ask, and the web server."""
+"""The streamable HTTP transport: its address, its access checks, and the web server."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
     import uvicorn
     from mcp.server import Server
 
-_LARGEST = 32 * 1024 * 1024  # bytes of a request: an image of 20 MB in base64, and a little
+_MAX_REQUEST_BYTES = 32 * 1024 * 1024  # an image of 20 MB in base64, and some room
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")  # RFC 6750, section 2.1
-_GRACE = 1  # seconds that open streams have to end when the server does
+_SHUTDOWN_SECONDS = 1  # for open streams
 
 
 def check(host: str, token: str | None) -> None:
-    """Refuse what is not safe. Raises `ConfigurationError`."""
+    """Raise `ConfigurationError` for an unsafe configuration."""
     if token is not None and not _TOKEN.fullmatch(token):
         raise ConfigurationError(
-            "token takes letters, digits and any of ._~+/=- (RFC 6750), and at least one; this one"
-            " has others."
+            "token takes one or more letters, digits and characters of ._~+/=- (RFC 6750); this"
+            " one is empty or has others."
         )
     if token is None and not is_loopback(host):
         raise ConfigurationError(
-            f"Serving on {host!r} offers every tool to whoever can reach this machine. Give a token"
-            " that clients have to send, or serve on 127.0.0.1."
+            f"Serving on {host!r} offers every tool to anyone who can reach this machine. Give a"
+            " token that clients must send, or serve on 127.0.0.1."
         )
 
 
 def url(host: str, listening: socket.socket) -> str:
-    """Where a client finds the server."""
+    """Return the URL of the server for clients."""
     port = listening.getsockname()[1]
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/mcp"
@@ -49,7 +49,7 @@ def web(
     allowed_hosts: Sequence[str],
     allowed_origins: Sequence[str],
 ) -> uvicorn.Server:
-    """The web server, to be run with a listening socket."""
+    """Return the web server, to be run with a listening socket."""
     import uvicorn
     from mcp.server.transport_security import TransportSecuritySettings
 
@@ -62,28 +62,28 @@ def web(
         for form in ((name,) if re.search(r":(\d+|\*)$", name) else (name, f"{name}:*"))
     ]
     origins = [*allowed_origins, *(f"http://{name}" for name in hosts)]
-    # Without names of hosts there is a token, and no page that a browser shows can know it.
+    # Without host names there is a token, which no web page in a browser knows.
     security = TransportSecuritySettings(
         enable_dns_rebinding_protection=bool(hosts), allowed_hosts=hosts, allowed_origins=origins
     )
     app: Any = server.streamable_http_app(
-        host=host, transport_security=security, max_request_body_size=_LARGEST
+        host=host, transport_security=security, max_request_body_size=_MAX_REQUEST_BYTES
     )
     if token is not None:
-        app = _Guard(app, token)
+        app = _TokenCheck(app, token)
     config = uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         lifespan="on",
         ws="none",
-        timeout_graceful_shutdown=_GRACE,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
     return uvicorn.Server(config)
 
 
-class _Guard:
-    """Lets in who has the token."""
+class _TokenCheck:
+    """An ASGI middleware that refuses requests without the token."""
 
     def __init__(self, app: Any, token: str) -> None:
         self._app = app
@@ -91,10 +91,11 @@ class _Guard:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            given = [value for name, value in scope["headers"] if name == b"authorization"]
-            scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
-            # Of digests, so that neither the content nor the length of what was given tells by the
-            # time it takes.
+            credentials = [value for name, value in scope["headers"] if name == b"authorization"]
+            scheme, _, token = (
+                credentials[0].partition(b" ") if len(credentials) == 1 else (b"", b"", b"")
+            )
+            # Digests are compared, so that timing reveals neither content nor length of the token.
             fits = hmac.compare_digest(_digest(token.strip()), self._digest)
             if scheme.lower() != b"bearer" or not fits:
                 headers = [

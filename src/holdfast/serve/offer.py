@@ -1,5 +1,5 @@
-"""What an MCP client may ask for, answered from a `ToolManager`: the list of tools, calls, and word
-of changes. Whichever the transport."""
+"""The MCP server of a `ToolManager`: its list of tools, its calls and its change notifications,
+for any transport."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.errors import ConfigurationError, ToolError, ToolNotFound
 from holdfast.serve import shapes
 from holdfast.serve.workers import Workers
 from holdfast.tools.context import Cancellation, ToolContext
-from holdfast.tools.running import failed, start_thread
+from holdfast.tools.running import error_result, start_thread
 
 if TYPE_CHECKING:
     import mcp_types
@@ -31,24 +31,25 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast.serve")
 
-_LOOK = 0.5  # seconds between two looks whether the tools are others now
-_PATIENCE = 20.0  # seconds that a list of tools waits for services; clients give up after 30 or 60
-# seconds that calls have to heed their cancellation at the end; a client kills its server after 2
-_GRACE = 1.0
-# progress messages that wait to be told; of more the oldest are dropped, since only the last ones
-# tell how far a call is
-_UNTOLD = 100
+_POLL_SECONDS = 0.5  # between two checks for changed tools
+# The time that a list of tools waits for services; clients give up after 30 or 60 s.
+_DISCOVERY_SECONDS = 20.0
+# The time that calls have to honour their cancellation; a client kills its server after 2 s.
+_SHUTDOWN_SECONDS = 1.0
+# Progress messages that wait to be sent. Of more the oldest are dropped, since only the latest
+# matter.
+_MAX_QUEUED_MESSAGES = 100
 
 
-class _Unknown(Exception):
-    """There is no such tool: an error of the protocol, and not of a call."""
+class _UnknownTool(Exception):
+    """An unknown tool, which is an error of the protocol and not of a call."""
 
 
 class Offer:
-    """A manager behind an MCP `Server`. All clients together are to the tools what one conversation
-    is: they share its shell and its context.
+    """A manager behind an MCP `Server`. To the tools all clients together are one conversation:
+    they share its shell and its context.
 
-    `begin` before the server runs, `end` after; `lifespan` in between is the server's own.
+    Call `begin` before the server runs and `end` after. The server itself uses `lifespan`.
     """
 
     def __init__(
@@ -69,18 +70,17 @@ class Offer:
         self._calls = 0
         self._running: set[Cancellation] = set()
         self._cleanups: dict[object, Callable[[], None]] = {}
-        self._lock = threading.Lock()  # for the cleanups
+        self._lock = threading.Lock()  # guards the cleanups
         self._workers = Workers(max_calls, "holdfast-serve-call")
         self._outputs = shapes.Outputs()
-        self._told: tuple[object, dict[bool, dict[str, Any]]] = (None, {})
+        self._definitions_cache: tuple[object, dict[bool, dict[str, Any]]] = (None, {})
         self._discovered = threading.Event()
         self._ended = False
-        self._connections: set[Connection] = (
-            set()
-        )  # of clients that are told of changes without having asked for it
-        self.server = self._make(name, instructions)
+        # Clients that get change notifications without a subscription.
+        self._connections: set[Connection] = set()
+        self.server = self._make_server(name, instructions)
 
-    def _make(self, name: str, instructions: str | None) -> Server[Any]:
+    def _make_server(self, name: str, instructions: str | None) -> Server[Any]:
         import mcp_types
         from mcp.server import NotificationOptions, Server
         from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
@@ -88,7 +88,7 @@ class Offer:
         from holdfast import __version__
 
         class _Server(Server[Any]):
-            """One that says so on every transport that its list of tools changes."""
+            """A server that announces changes of its tool list on every transport."""
 
             def create_initialization_options(
                 self, notification_options: Any = None, *args: Any, **options: Any
@@ -116,10 +116,10 @@ class Offer:
         )
         return server
 
-    # --- its life ---
+    # --- lifecycle ---
 
     def begin(self) -> None:
-        """Begin to use the manager, and ask its services for their tools."""
+        """Start to use the manager, and ask its services for their tools."""
         self._manager.opened()
         start_thread(self._discover, "holdfast-serve-discover")
 
@@ -133,7 +133,7 @@ class Offer:
 
     @contextlib.asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[dict[str, Any]]:
-        """While the server runs, its clients are told when the tools are others."""
+        """Notify clients of changes of the tools while the server runs."""
         watch = asyncio.create_task(self._watch())
         try:
             yield {}
@@ -143,20 +143,20 @@ class Offer:
                 await watch
 
     def cancel(self) -> None:
-        """Ask every call to stop, and end the streams of those who listen. On the loop's thread."""
+        """Cancel every call and close the streams of subscribers. Runs on the loop's thread."""
         self._listen.close()
         for cancelled in list(self._running):
             cancelled.cancel()
 
     def end(self) -> None:
-        """Let go of the manager: calls that run are given a moment, what tools left to clean up is.
-        Blocks some seconds. Idempotent."""
+        """Stop using the manager: wait briefly for running calls, then run the tools' cleanups.
+        Blocks a few seconds. Idempotent."""
         if self._ended:
             return
         self._ended = True
         for cancelled in list(self._running):
             cancelled.cancel()
-        left = self._workers.close(_GRACE)
+        running = self._workers.close(_SHUTDOWN_SECONDS)
         with self._lock:
             cleanups = list(self._cleanups.values())
             self._cleanups.clear()
@@ -169,8 +169,8 @@ class Offer:
             self._manager.closed()
         except Exception:
             _log.exception("the tools could not be closed")
-        if left and (left := self._workers.close(0.1)):
-            _log.warning("%d calls did not stop when asked to, and end with this process", left)
+        if running and (running := self._workers.close(0.1)):
+            _log.warning("%d calls did not stop when asked to, and end with this process", running)
 
     # --- the list ---
 
@@ -178,48 +178,48 @@ class Offer:
         self, context: ServerRequestContext[Any], params: mcp_types.PaginatedRequestParams | None
     ) -> mcp_types.ListToolsResult:
         if params is not None and params.cursor is not None:
-            raise _refused(f"unknown cursor {params.cursor!r}: the list has one page")
-        deadline = time.monotonic() + _PATIENCE
+            raise _invalid_params(f"unknown cursor {params.cursor!r}: the list has one page")
+        deadline = time.monotonic() + _DISCOVERY_SECONDS
         while not self._discovered.is_set() and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
-        # A dict, which the server takes as well as a model, and brings into its client's version of
-        # the protocol.
+        # The server accepts a dict in place of a model, and converts it to the client's protocol
+        # version.
         return cast("Any", self._definitions(_is_modern(context)))
 
     def _definitions(self, modern: bool) -> dict[str, Any]:
-        known = self._manager.definitions()  # the same object until the tools are others
-        if self._told[0] is not known:
-            self._told = (known, {})
-        made = self._told[1]
-        if modern not in made:
+        known = self._manager.definitions()  # the same object until the tools change
+        if self._definitions_cache[0] is not known:
+            self._definitions_cache = (known, {})
+        definitions = self._definitions_cache[1]
+        if modern not in definitions:
             tools = [shapes.definition(tool, modern) for tool in self._manager.list_tools()]
-            # Stale at once: what `find_tools` brings in is to be seen by the next look. Other
-            # versions of the protocol leave these keys out.
-            made[modern] = {
+            # No caching: the next request must see the tools that `find_tools` added. Other
+            # protocol versions leave these keys out.
+            definitions[modern] = {
                 "tools": tools,
                 "resultType": "complete",
                 "ttlMs": 0,
                 "cacheScope": "private",
             }
-        return made[modern]
+        return definitions[modern]
 
     def _schema_of(self, name: str) -> dict[str, Any] | None:
         return self._manager.get_schema(name) if self._manager.exists(name) else None
 
     async def _initialized(self, context: ServerRequestContext[Any], _: Any) -> None:
-        connection = context.session._connection  # pyright: ignore[reportPrivateUsage]: nothing else tells when a connection ends
+        connection = context.session._connection  # pyright: ignore[reportPrivateUsage]: there is no other signal of a connection's end
         if connection not in self._connections:
             self._connections.add(connection)
             connection.exit_stack.callback(self._connections.discard, connection)
 
     async def _watch(self) -> None:
-        """Tell of changes. A manager has no word for them; that its definitions are the same object
-        says that nothing has changed."""
+        """Notify clients of changes. A manager has no notification; its definitions stay the
+        same object until a change."""
         from mcp.server.subscriptions import ToolsListChanged
 
         known = self._manager.definitions()
         while True:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_SECONDS)
             try:
                 found = self._manager.definitions()
                 if found is known:
@@ -229,7 +229,7 @@ class Offer:
                 for connection in list(self._connections):
                     await connection.send_tool_list_changed()
             except Exception:
-                _log.exception("clients could not be told that the tools have changed")
+                _log.exception("Clients could not be notified that the tools have changed")
 
     # --- calls ---
 
@@ -245,13 +245,13 @@ class Offer:
             if context.meta and context.meta.get("progress_token") is not None
             else None
         )
-        given = ToolContext(
+        tool_context = ToolContext(
             self._id,
             str(self._calls),
             1,
             cancelled,
             self._runtime,
-            _unheard if progress is None else progress.report,
+            _ignore_progress if progress is None else progress.report,
             self._on_close,
         )
         modern = _is_modern(context)
@@ -259,52 +259,51 @@ class Offer:
         def work() -> None:
             outcome: dict[str, Any] | BaseException
             try:
-                outcome = self._answer(params.name, params.arguments or {}, given, modern)
-            except (
-                BaseException
-            ) as error:  # SystemExit too: what a tool raises ends the call and nothing else
+                outcome = self._answer(params.name, params.arguments or {}, tool_context, modern)
+            # Also SystemExit: an exception of a tool ends only its call.
+            except BaseException as error:
                 outcome = error
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(_settle, done, outcome)
+                loop.call_soon_threadsafe(_resolve, done, outcome)
 
         self._running.add(cancelled)
         try:
             self._workers.submit(lambda run=contextvars.copy_context().run: run(work))
             if progress is not None:
-                await progress.tell_until(done, context.session.report_progress)
+                await progress.send_until(done, context.session.report_progress)
             outcome = await done
         finally:
             self._running.discard(cancelled)
             if not done.done() or done.cancelled():
                 cancelled.cancel()
-        if isinstance(outcome, _Unknown):
-            raise _refused(str(outcome))
+        if isinstance(outcome, _UnknownTool):
+            raise _invalid_params(str(outcome))
         if isinstance(outcome, BaseException):
             _log.error("%r failed", params.name, exc_info=outcome)
             outcome = shapes.result(
-                failed(ToolError(f"{params.name!r} failed: {type(outcome).__name__}")), None, modern
+                error_result(ToolError(f"{params.name!r} failed: {type(outcome).__name__}")),
+                None,
+                modern,
             )
         return outcome
 
     def _answer(
         self, name: str, arguments: dict[str, Any], context: ToolContext, modern: bool
     ) -> dict[str, Any]:
-        """One call, on a worker's thread. Raises `_Unknown`."""
+        """Run one call on a worker's thread. Raises `_UnknownTool`."""
         if context.cancelled:
-            raise ToolError(f"{name!r} was cancelled before it began.")  # nobody waits for it
+            raise ToolError(f"{name!r} was cancelled before it began.")
         try:
             tool = self._manager.get(name)
         except ToolNotFound as error:
-            raise _Unknown(str(error)) from None
+            raise _UnknownTool(str(error)) from None
         except ToolError as error:
-            return shapes.result(failed(error), None, modern)
+            return shapes.result(error_result(error), None, modern)
         found = self._manager.run(ToolCall(context.call_id, tool.name, arguments), context)
         if problem := self._outputs.problem(tool, found):
             answer = shapes.result(
-                failed(
-                    ToolError(
-                        f"{name!r} was run, but {problem}. What it answered:", retryable=False
-                    )
+                error_result(
+                    ToolError(f"{name!r} was run, but {problem}. Its answer:", retryable=False)
                 ),
                 tool,
                 modern,
@@ -322,17 +321,17 @@ def _is_modern(context: ServerRequestContext[Any]) -> bool:
     return context.protocol_version >= "2026-07-28"
 
 
-def _unheard(message: str) -> None:
+def _ignore_progress(message: str) -> None:
     pass
 
 
-def _settle(done: asyncio.Future[Any], outcome: Any) -> None:
+def _resolve(done: asyncio.Future[Any], outcome: Any) -> None:
     if not done.done():
         done.set_result(outcome)
 
 
-def _refused(message: str) -> Exception:
-    """The protocol's error for a request with wrong parameters."""
+def _invalid_params(message: str) -> Exception:
+    """Return the protocol's error for a request with invalid parameters."""
     from mcp.shared.exceptions import MCPError
     from mcp_types import INVALID_PARAMS
 
@@ -340,30 +339,31 @@ def _refused(message: str) -> Exception:
 
 
 class _Progress:
-    """Brings what a tool reports, on its thread, to the client, in order and before the result."""
+    """A queue of progress messages from a tool's thread to the client, in order and before the
+    result."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._untold: deque[tuple[int, str]] = deque(maxlen=_UNTOLD)
+        self._queue: deque[tuple[int, str]] = deque(maxlen=_MAX_QUEUED_MESSAGES)
         self._number = 0
         self._more = asyncio.Event()
 
     def report(self, message: str) -> None:
-        """A tool's `report_progress`."""
-        self._number += 1  # the protocol wants it to rise; how far it is to go nobody knows
-        self._untold.append((self._number, message))
+        """Queue a message of a tool's `report_progress`."""
+        self._number += 1  # the protocol requires rising numbers; the total is unknown
+        self._queue.append((self._number, message))
         if not self._more.is_set():
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._more.set)
 
-    async def tell_until(self, done: asyncio.Future[Any], tell: Callable[..., Any]) -> None:
-        """Tell what is reported until the call is done."""
+    async def send_until(self, done: asyncio.Future[Any], send: Callable[..., Any]) -> None:
+        """Send queued messages until the call is done."""
         done.add_done_callback(lambda _: self._more.set())
         while True:
             await self._more.wait()
             self._more.clear()
-            while self._untold:
-                number, message = self._untold.popleft()
-                await tell(number, None, message)
+            while self._queue:
+                number, message = self._queue.popleft()
+                await send(number, None, message)
             if done.done():
                 return

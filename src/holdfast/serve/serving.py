@@ -1,5 +1,5 @@
-"""A manager served: `mcp` blocks until it is over, `MCPEndpoint` serves over HTTP on a thread
-beside other work."""
+"""Serving a manager over MCP: `mcp` blocks until the end, `MCPEndpoint` serves over HTTP on a
+thread of its own."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from holdfast.tools.loop import LoopThread
 if TYPE_CHECKING:
     from holdfast.tools.manager import ToolManager
 
-_START = 30.0  # seconds for the web server to begin; it takes 0.1
-_CLOSE = 5.0  # seconds for connections to end
+_START_SECONDS = 30.0  # until the web server must be ready; it takes 0.1 s
+_CLOSE_SECONDS = 5.0  # for connections to end
 
 
 def mcp(
@@ -37,17 +37,22 @@ def mcp(
     runtime: object | None = None,
     on_ready: Callable[[str], None] | None = None,
 ) -> int:
-    """Offer all tools of a manager as one MCP server, under their canonical names, and return when
-    that is over: over stdio, when the client closes its end; in the main thread also at SIGINT or
-    SIGTERM, whose number is returned, else 0.
+    """Serve all tools of a manager as one MCP server, under their canonical names, until the end of
+    the session.
 
-    `http` is `HOST:PORT` to serve streamable HTTP at `/mcp` instead, and `on_ready` is told the
-    URL; for that and the other arguments see `MCPEndpoint`. While stdio is served, standard output
-    leads to stderr and standard input is empty: tools may print.
+    Over stdio the session ends when the client closes its end. In the main thread SIGINT or SIGTERM
+    ends it too. Returns the number of that signal, else 0. While stdio is served, standard output
+    is redirected to stderr and standard input is empty, so tools may print.
 
-    Services are asked for their tools at once, and the manager's connections closed at the end as
-    by a conversation. Raises `ConfigurationError` naming the argument that does not fit. Not to be
-    called from a coroutine.
+    Services are asked for their tools at the start. The manager's connections are closed at the
+    end, as by a conversation.
+
+    Args:
+        http: `HOST:PORT` to serve streamable HTTP at `/mcp` instead of stdio.
+        on_ready: Called with the URL once HTTP is served.
+
+    The other arguments are those of `MCPEndpoint`. Raises `ConfigurationError` naming the
+    argument that is invalid. Must not be called from a coroutine.
     """
     if http is not None:
         from holdfast.server.sockets import address
@@ -75,9 +80,12 @@ def mcp(
 
 
 def over_stdio(offer: Offer, wire: stdio.Wire) -> int:
-    """Serve one client on a wire that the caller has claimed. Returns the number of the signal that
-    ended it, or 0."""
-    with _signals() as signals, _Running(offer, lambda: stdio.serve(offer.server, wire)) as running:
+    """Serve one client on a wire that the caller has claimed. Returns the number of the signal
+    that ended it, or 0."""
+    with (
+        _signals() as signals,
+        _ServedOffer(offer, lambda: stdio.serve(offer.server, wire)) as running,
+    ):
         return signals.wait(running.ended)
 
 
@@ -85,16 +93,21 @@ class MCPEndpoint:
     """A manager's tools as an MCP server over streamable HTTP: `with MCPEndpoint(manager) as
     endpoint: ... endpoint.url`. Thread-safe.
 
-    It listens on `host` and `port` (0: any that is free) from its construction on, and serves from
-    `start` to `close` on a thread of its own. Requests with another Host than this machine's
-    loopback names and `allowed_hosts`, or from pages of other origins than these and
-    `allowed_origins`, are refused. With a `token` each must bring it (`Authorization: Bearer ...`);
-    without one nothing but loopback is served. There is no TLS: on a network, put a proxy before it
-    that has.
+    The endpoint listens from its construction on, and serves from `start` to `close` on a thread of
+    its own. Two kinds of requests are refused: those whose Host is neither a loopback name nor in
+    `allowed_hosts`, and those from pages of other origins than these and `allowed_origins`. There
+    is no TLS: on a network, use a proxy that provides it.
 
-    At most `max_calls` calls run at once, each on a thread; more wait. All clients together are to
-    the tools what one conversation is. `runtime` is what tools find as `context.runtime`. Raises
-    `ConfigurationError` naming the argument that does not fit, or why it cannot listen.
+    To the tools all clients together are one conversation.
+
+    Args:
+        port: 0 selects a free port.
+        token: The bearer token that each request must have (`Authorization: Bearer ...`).
+            Without a token only loopback is served.
+        max_calls: The number of concurrent calls, each on a thread. Further calls wait.
+        runtime: The `context.runtime` of the tools.
+
+    Raises `ConfigurationError` naming the argument that is invalid, or if it cannot listen.
     """
 
     def __init__(
@@ -116,7 +129,7 @@ class MCPEndpoint:
         self._web = http.web(offer.server, host, token, allowed_hosts, allowed_origins)
         self._socket = sockets.listen(host, port)
         self.url = http.url(host, self._socket)
-        self._running = _Running(
+        self._running = _ServedOffer(
             offer,
             lambda: self._web.serve([self._socket]),
             lambda: setattr(self._web, "should_exit", True),
@@ -124,15 +137,15 @@ class MCPEndpoint:
 
     @property
     def ended(self) -> threading.Event:
-        """Set when it serves no longer."""
+        """The event that is set when the endpoint no longer serves."""
         return self._running.ended
 
     def start(self) -> None:
-        """Begin to serve, and return when requests are answered. Raises `HoldfastError` if that
+        """Start to serve, and return when requests are answered. Raises `HoldfastError` if that
         fails, or after `close`."""
         self._running.start()
         waited = threading.Event()
-        for _ in range(int(_START * 100)):
+        for _ in range(int(_START_SECONDS * 100)):
             if self._web.started:
                 return
             if self.ended.is_set():
@@ -142,8 +155,8 @@ class MCPEndpoint:
         raise HoldfastError(f"The MCP server at {self.url} did not start; the log says why.")
 
     def close(self) -> None:
-        """End all calls and connections, and wait for that, some seconds at most. Idempotent; it
-        does not serve again."""
+        """End all calls and connections, and wait a few seconds for that. Idempotent; the
+        endpoint cannot be started again."""
         self._running.close()
         self._socket.close()
 
@@ -158,9 +171,9 @@ class MCPEndpoint:
         return f"MCPEndpoint({self.url!r})"
 
 
-class _Running:
-    """An offer being served, on a loop thread: from `start` until `work` is over or `close`, which
-    `stop` asks it to be."""
+class _ServedOffer:
+    """An offer that is served on a loop thread, from `start` until `work` ends or `close` ends
+    it through `stop`."""
 
     def __init__(
         self,
@@ -179,7 +192,7 @@ class _Running:
     def start(self) -> None:
         with self._lock:
             if self._closed or self._thread is not None:
-                raise HoldfastError("It was started before; make another one.")
+                raise HoldfastError("This server was started before; make another one.")
             self._thread = LoopThread("holdfast-serve")
         self._offer.begin()
         self._future = self._thread.submit(self._work())
@@ -191,8 +204,10 @@ class _Running:
         if thread is None or closed:
             self.ended.set()
             return
-        with contextlib.suppress(HoldfastError):  # the interpreter's exit came first
-            thread.submit(self._end()).result(_CLOSE + 1)
+        with contextlib.suppress(
+            HoldfastError
+        ):  # the interpreter's exit has already closed the thread
+            thread.submit(self._end()).result(_CLOSE_SECONDS + 1)
         self._offer.end()
         thread.close()
 
@@ -204,9 +219,9 @@ class _Running:
         else:
             self._stop()
         with contextlib.suppress(TimeoutError, asyncio.CancelledError, CancelledError, Exception):
-            await asyncio.wait_for(work, _CLOSE)
+            await asyncio.wait_for(work, _CLOSE_SECONDS)
 
-    def __enter__(self) -> _Running:
+    def __enter__(self) -> _ServedOffer:
         self.start()
         return self
 
@@ -221,12 +236,12 @@ class _Signals:
     def __init__(self) -> None:
         self.number = 0
 
-    def note(self, number: int, _: object) -> None:
+    def record(self, number: int, _: object) -> None:
         self.number = self.number or number
 
     def wait(self, ended: threading.Event) -> int:
-        """Wait until it is over, or a signal came: its number, else 0."""
-        # In small steps: a handler runs between them, and may not wake an event whose lock the
+        """Wait for the end or a signal. Returns the number of the signal, else 0."""
+        # In small steps: handlers run between them. A handler cannot set an event whose lock the
         # interrupted wait holds.
         while not self.number and not ended.wait(0.1):
             pass
@@ -235,14 +250,14 @@ class _Signals:
 
 @contextlib.contextmanager
 def _signals() -> Generator[_Signals]:
-    """Within, SIGINT and SIGTERM are noted, also while everything is being closed. In another
-    thread than the main one they are left alone."""
+    """Record SIGINT and SIGTERM within the block, also during the shutdown. Does nothing outside
+    of the main thread."""
     found = _Signals()
     if threading.current_thread() is not threading.main_thread():
         yield found
         return
     before = {
-        number: signal.signal(number, found.note) for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, found.record) for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
         yield found

@@ -1,4 +1,4 @@
-"""Tools and results as MCP writes them, in both eras of the protocol."""
+"""Tools and results in MCP's format, in both eras of the protocol."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from holdfast.tools.tool import Tool
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
-# under which 2025-11-25 and before, where structured content is an object, have any other value; as
-# MCP's SDKs do
+# Up to 2025-11-25 structured content is an object; another value is wrapped under this key, as in
+# MCP's SDKs.
 _RESULT = "result"
 
 
 def definition(tool: Tool, modern: bool) -> dict[str, Any]:
-    """A tool as `tools/list` tells of it. Before 2026-07-28 (`modern` false) an output schema
+    """Return a tool's entry in `tools/list`. Before 2026-07-28 (`modern` false) an output schema
     describes an object."""
-    does = tool.annotations
+    hints = tool.annotations
     found: dict[str, Any] = {
         "name": tool.name,
         "inputSchema": tool.input_schema,
         "annotations": {
-            "readOnlyHint": does.read_only,
-            "destructiveHint": does.destructive,
-            "idempotentHint": does.idempotent,
-            "openWorldHint": does.open_world,
+            "readOnlyHint": hints.read_only,
+            "destructiveHint": hints.destructive,
+            "idempotentHint": hints.idempotent,
+            "openWorldHint": hints.open_world,
         },
     }
     if tool.description:
@@ -45,12 +45,12 @@ def definition(tool: Tool, modern: bool) -> dict[str, Any]:
 
 
 def is_object(schema: dict[str, Any]) -> bool:
-    """Whether a schema says that it describes an object."""
+    """Return True if a schema declares the type object."""
     return schema.get("type") == "object"
 
 
 def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
-    # What is referred to by its place from the root stays at the root.
+    # Definitions stay at the root, where references point.
     inner = {
         key: value
         for key, value in schema.items()
@@ -61,7 +61,7 @@ def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def result(found: ToolResult, tool: Tool | None, modern: bool) -> dict[str, Any]:
-    """A result as `tools/call` answers it."""
+    """Return a result in the format of `tools/call`."""
     built = cast("dict[str, Any]", msgspec.to_builtins(found))
     answer: dict[str, Any] = {
         "content": built["content"],
@@ -81,15 +81,19 @@ def result(found: ToolResult, tool: Tool | None, modern: bool) -> dict[str, Any]
 
 
 class Outputs:
-    """Whether results are what their tools' output schemas say: the protocol holds the server to
-    it, and clients refuse the result otherwise. Each schema is compiled once. Thread-safe."""
+    """A checker of results against their tools' output schemas. Thread-safe.
+
+    The protocol requires conformance, and clients refuse other results. Each schema is compiled
+    once.
+    """
 
     def __init__(self) -> None:
         self._compiled: dict[str, tuple[Tool, Validator]] = {}
-        self._bounded: dict[str, tuple[Tool, Callable[[Any], str]]] = {}  # schemas from outside
+        self._bounded: dict[str, tuple[Tool, Callable[[Any], str]]] = {}  # untrusted schemas
 
     def problem(self, tool: Tool, found: ToolResult) -> str:
-        """What does not fit, "" if all does or nothing was promised."""
+        """Return the violation of the output schema, "" if there is none or the tool has no
+        output schema."""
         schema = tool.output_schema
         if schema is None or found.is_error:
             return ""
@@ -113,7 +117,7 @@ class Outputs:
             error: Any = cast("Any", exceptions).best_match(
                 known[1].iter_errors(found.structured_content)
             )
-        except Exception:  # a reference to what is not here: the client may know it
+        except Exception:  # a missing reference, which the client may know
             return ""
         return (
             ""
@@ -130,5 +134,5 @@ def _compiled(schema: dict[str, Any]) -> Validator:
     from jsonschema.validators import validator_for
     from referencing import Registry
 
-    # An empty registry: nothing is fetched from wherever a schema points to.
+    # An empty registry: nothing is fetched.
     return validator_for(schema, Draft202012Validator)(schema, registry=cast("Any", Registry)())

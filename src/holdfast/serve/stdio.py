@@ -1,4 +1,4 @@
-"""The stdio transport: this process's standard streams as the wire, and nobody else's."""
+"""The stdio transport: this process's standard streams, reserved for the protocol."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from holdfast.errors import HoldfastError
 if TYPE_CHECKING:
     from mcp.server import Server
 
-_CHUNK = 256 * 1024
-_LONGEST = 64 * 1024 * 1024  # bytes of a message; one without end would fill the memory
-# PIPE_BUF: so much can be written without blocking to a pipe that says it can be written to
-_ATOMIC = 4096
-# seconds for answers to requests that came right before the input's end, as in `printf ... |
-# holdfast mcp`
-_LINGER = 0.5
+_CHUNK_BYTES = 256 * 1024
+_MAX_MESSAGE_BYTES = 64 * 1024 * 1024  # a message without end would fill the memory
+# PIPE_BUF: a write of this size to a pipe that polls as writable does not block.
+_ATOMIC_BYTES = 4096
+# The time for answers to requests right before the input's end, as in `printf ... | holdfast mcp`.
+_LINGER_SECONDS = 0.5
 
 
 class Wire(NamedTuple):
-    """The descriptors that the protocol is read from and written to."""
+    """The descriptors from which the protocol is read and to which it is written."""
 
     read: int
     write: int
@@ -34,9 +33,12 @@ class Wire(NamedTuple):
 
 @contextlib.contextmanager
 def claimed() -> Generator[Wire]:
-    """The standard streams as a wire. Within, whatever prints writes to stderr, and whatever reads
-    finds nothing, child processes included: not a byte of theirs gets between the messages. Raises
-    `HoldfastError` if the streams are closed."""
+    """Reserve the standard streams as a wire for the duration of the block.
+
+    Within the block standard output is stderr and standard input is empty, also for child
+    processes. Their bytes thus never mix with messages. Raises `HoldfastError` if the streams
+    are closed.
+    """
     _flush()
     try:
         wire = Wire(
@@ -56,11 +58,11 @@ def claimed() -> Generator[Wire]:
             os.dup2(2, 1)
         except OSError:  # stderr is closed
             os.dup2(null, 1)
-        if buffered:  # now that it is a log, a line should be seen when it is written
+        if buffered:  # stdout is a log now, so lines must appear at once
             printed.reconfigure(line_buffering=True)
         yield wire
     finally:
-        _flush()  # before what was printed could still get onto the wire
+        _flush()  # else buffered output would get onto the wire
         if buffered:
             printed.reconfigure(line_buffering=False)
         os.dup2(wire.read, 0)
@@ -75,7 +77,7 @@ def _flush() -> None:
 
 
 async def serve(server: Server[Any], wire: Wire) -> None:
-    """Serve one client, until its end of the wire is closed."""
+    """Serve one client until its end of the wire is closed."""
     import anyio
     from mcp.shared.message import SessionMessage
 
@@ -86,10 +88,10 @@ async def serve(server: Server[Any], wire: Wire) -> None:
     async def read() -> None:
         async with incoming:
             async for line in channel.lines():
-                message = await channel.parsed(line)
+                message = await channel.parse(line)
                 if message is not None:
                     await incoming.send(SessionMessage(message))
-            await channel.answered(_LINGER)
+            await channel.wait_for_answers(_LINGER_SECONDS)
 
     async def write() -> None:
         async with outgoing:
@@ -109,23 +111,25 @@ async def serve(server: Server[Any], wire: Wire) -> None:
 async def _until_broken(work: Callable[[], Awaitable[None]]) -> None:
     import anyio
 
-    with contextlib.suppress(
-        OSError, anyio.BrokenResourceError, anyio.ClosedResourceError
-    ):  # the client has gone
+    # These errors mean that the client has gone.
+    with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
         await work()
 
 
 class _Channel:
-    """Messages as lines, on descriptors that others may share: they stay as they are, and so each
-    read and write waits until it will not block. All on the loop's thread."""
+    """Messages as lines on descriptors that other processes may share.
+
+    The descriptors stay in blocking mode, so each read and write waits until it will not block.
+    Runs on the loop's thread.
+    """
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._loop = asyncio.get_running_loop()
         self._writable = select.poll()
         self._writable.register(wire.write, select.POLLOUT)
-        self._turn = asyncio.Lock()
-        self._open: set[int | str] = set()  # requests without an answer
+        self._write_lock = asyncio.Lock()
+        self._unanswered: set[int | str] = set()  # requests without an answer
 
     def close(self) -> None:
         self._loop.remove_reader(self._wire.read)
@@ -134,7 +138,7 @@ class _Channel:
     # --- reading ---
 
     async def lines(self) -> AsyncGenerator[bytes]:
-        """Each line that comes, without its end; the last one may have none."""
+        """Yield each line without its end; the last one may have none."""
         parts: list[bytes] = []
         size = 0
         while chunk := await self._read():
@@ -144,8 +148,8 @@ class _Channel:
                 parts, size = [], 0
             parts.append(rest)
             size += len(rest)
-            if size > _LONGEST:
-                raise OSError(f"a message of more than {_LONGEST} bytes")
+            if size > _MAX_MESSAGE_BYTES:
+                raise OSError(f"a message of more than {_MAX_MESSAGE_BYTES} bytes")
         if size:
             yield b"".join(parts)
 
@@ -153,18 +157,16 @@ class _Channel:
         ready: asyncio.Future[None] = self._loop.create_future()
         try:
             self._loop.add_reader(self._wire.read, lambda: ready.done() or ready.set_result(None))
-        except (
-            PermissionError
-        ):  # a regular file, which epoll does not take, and which is always ready
-            return os.read(self._wire.read, _CHUNK)
+        except PermissionError:  # a regular file, which epoll refuses and which is always ready
+            return os.read(self._wire.read, _CHUNK_BYTES)
         try:
             await ready
         finally:
             self._loop.remove_reader(self._wire.read)
-        return os.read(self._wire.read, _CHUNK)
+        return os.read(self._wire.read, _CHUNK_BYTES)
 
-    async def parsed(self, line: bytes) -> Any:
-        """The message that a line is. What is none is answered with an error."""
+    async def parse(self, line: bytes) -> Any:
+        """Return the message in a line. An invalid line is answered with an error."""
         import mcp_types
 
         if not line.strip():
@@ -193,31 +195,31 @@ class _Channel:
             isinstance(message, mcp_types.JSONRPCRequest)
             and message.method != "subscriptions/listen"
         ):
-            self._open.add(message.id)
+            self._unanswered.add(message.id)
         return message
 
-    async def answered(self, timeout: float) -> None:
+    async def wait_for_answers(self, timeout: float) -> None:
         """Wait until every request has its answer, at most `timeout` seconds."""
         deadline = self._loop.time() + timeout
-        while self._open and self._loop.time() < deadline:
+        while self._unanswered and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
 
     # --- writing ---
 
     async def send(self, message: Any) -> None:
-        """Write a message. Raises `OSError` if nobody reads any more."""
+        """Write a message. Raises `OSError` if the client no longer reads."""
         data = memoryview(
             message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         )
-        async with self._turn:
+        async with self._write_lock:
             while data:
                 if not self._writable.poll(0):
-                    await self._wait()
-                data = data[os.write(self._wire.write, data[:_ATOMIC]) :]
+                    await self._wait_until_writable()
+                data = data[os.write(self._wire.write, data[:_ATOMIC_BYTES]) :]
         if not hasattr(message, "method"):
-            self._open.discard(message.id)
+            self._unanswered.discard(message.id)
 
-    async def _wait(self) -> None:
+    async def _wait_until_writable(self) -> None:
         ready: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_writer(self._wire.write, lambda: ready.done() or ready.set_result(None))
         try:

@@ -1,4 +1,4 @@
-"""Threads for calls: a bounded number, started when there is work, ended when there is none."""
+"""A bounded number of threads for calls, started on demand and ended when idle."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-_IDLE = 10.0  # seconds after which a thread without work ends
+_IDLE_SECONDS = 10.0  # until a thread without work ends
 
 
 class Workers:
-    """At most `limit` daemon threads; what comes when all are busy waits its turn. Thread-safe."""
+    """A pool of at most `limit` daemon threads. Further work waits in a queue. Thread-safe."""
 
     def __init__(self, limit: int, name: str) -> None:
         self._limit = limit
@@ -19,21 +19,21 @@ class Workers:
         self._work: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._threads: set[threading.Thread] = set()
-        self._free = 0
+        self._idle = 0
         self._closed = False
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have `work`, which does not raise, run on one of the threads. After `close` it does not
-        run. Raises `RuntimeError` if there is no thread to be had."""
+        """Run `work`, which must not raise, on one of the threads. A no-op after `close`. Raises
+        `RuntimeError` if no thread can be started."""
         with self._changed:
             if self._closed:
                 return
             self._work.append(work)
-            if self._free >= len(self._work):
+            if self._idle >= len(self._work):
                 self._changed.notify()
             elif len(self._threads) < self._limit:
                 thread = threading.Thread(
-                    target=self._live, name=f"{self._name}-{len(self._threads) + 1}", daemon=True
+                    target=self._run, name=f"{self._name}-{len(self._threads) + 1}", daemon=True
                 )
                 try:
                     thread.start()
@@ -44,23 +44,23 @@ class Workers:
                 else:
                     self._threads.add(thread)
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         while True:
             with self._changed:
-                self._free += 1
+                self._idle += 1
                 while not self._work:
-                    if self._closed or (not self._changed.wait(_IDLE) and not self._work):
-                        self._free -= 1
+                    if self._closed or (not self._changed.wait(_IDLE_SECONDS) and not self._work):
+                        self._idle -= 1
                         self._threads.discard(threading.current_thread())
                         return
-                self._free -= 1
+                self._idle -= 1
                 work = self._work.popleft()
             work()
-            del work  # what it holds, such as a large result, goes now and not with the next work
+            del work  # releases its objects, such as a large result, before the next work
 
     def close(self, timeout: float) -> int:
-        """Begin no more work, and wait up to `timeout` seconds for what runs. The number of threads
-        that still run after that."""
+        """Discard queued work, and wait up to `timeout` seconds for running work. Returns the
+        number of threads that still run."""
         with self._changed:
             self._closed = True
             self._work.clear()

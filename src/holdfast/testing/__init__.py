@@ -1,7 +1,7 @@
-"""What tests of agents and tools are made with: kills at every append, and replays of recorded
-conversations. It needs no test runner.
+"""Tools for tests of agents and tools: kills at every append, and replays of recorded
+conversations. No test runner is required.
 
-from holdfast.testing import assert_replays, crash_at_every_append, kill_point
+    from holdfast.testing import assert_replays, crash_at_every_append, kill_point
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Child processes by `os.fork`: one function each, its output in a file, an end that is always
-seen, and nothing left behind."""
+"""Child processes by `os.fork`: each runs one function, writes its output to a file, and leaves
+nothing behind."""
 
 from __future__ import annotations
 
@@ -25,25 +25,28 @@ import msgspec
 
 from holdfast.errors import ConfigurationError
 
-_SHOWN = 10_000  # characters of a child's output, the last ones
+_MAX_OUTPUT_CHARS = 10_000  # of the end of a child's output
 
 
 class Work(Protocol):
-    """A child's function."""
+    """The function of a child."""
 
     def prepare(self) -> None:
-        """Done once, in the process that forks: what every child would otherwise have to do."""
+        """Do once, in the forking process, the work that every child would have to repeat."""
         ...
 
     def __call__(self, given: Any, /) -> None:
-        """Done in the child."""
+        """Run in the child."""
         ...
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a child ended: `code` as `subprocess` has it (negative: the signal), the end of what it
-    wrote to stdout and stderr, and whether it had to be ended because it did not by itself. `group`
-    is its process group if there is still somebody in it, else 0."""
+    """The end of a child: `code` as in `subprocess` (negative: the signal) and the end of its
+    output.
+
+    `late` is True if the child was killed at the deadline. `group` is its process group if
+    processes are left in it, else 0.
+    """
 
     code: int
     output: str
@@ -52,11 +55,12 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Forks:
-    """Runs `work(given)` in one child after another, from this process; a context manager.
+    """A context manager that runs `work(given)` in one child after another, forked from this
+    process.
 
-    A fork copies one thread, and every lock as it is. So where this process has other threads, the
-    children are forked from a fresh interpreter, which must be able to import `work`. Raises
-    `ConfigurationError` if it cannot.
+    A fork copies one thread, and every lock in its present state. If this process has other
+    threads, the children are therefore forked from a fresh interpreter, which must be able to
+    import `work`. Raises `ConfigurationError` if it cannot.
     """
 
     def __init__(self, work: Work, deadline: float) -> None:
@@ -69,8 +73,8 @@ class Forks:
             work.prepare()
 
     def run(self, given: msgspec.Struct, output: Path) -> Ended:
-        """One child. Returns when it has ended, at the latest after the deadline. What it prints
-        goes to the file `output`."""
+        """Run one child and return when it has ended, at the latest after the deadline. Its
+        output goes to the file `output`."""
         if self._server is None:
             return fork(self._work, given, output, self._deadline)
         _send(cast(IO[bytes], self._server.stdin), (given, output))
@@ -82,7 +86,7 @@ class Forks:
             ) from None
 
     def close(self) -> None:
-        """End the process that forks, if there is one. Idempotent."""
+        """End the forking interpreter, if there is one. Idempotent."""
         server, self._server = self._server, None
         if server is not None:
             cast(IO[bytes], server.stdin).close()
@@ -102,11 +106,10 @@ class Forks:
 
 
 def fork(work: Work, given: msgspec.Struct, output: Path, deadline: float) -> Ended:
-    """See `Forks.run`, from a process of one thread."""
+    """Run one child; see `Forks.run`. The calling process must have a single thread."""
     output.touch()
     with warnings.catch_warnings():
-        # A native thread of numpy's or the like, of which Python 3.12 warns: they see to
-        # themselves.
+        # Python 3.12 warns of native threads, such as numpy's, which handle forks themselves.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if not pid:
@@ -115,10 +118,10 @@ def fork(work: Work, given: msgspec.Struct, output: Path, deadline: float) -> En
     late = False
     try:
         until, pause = time.monotonic() + deadline, 0.0005
-        while (status := _ended(pid)) is None:
+        while (status := _exit_status(pid)) is None:
             if time.monotonic() > until:
                 late = True
-                os.kill(pid, signal.SIGQUIT)  # it writes down where it stands
+                os.kill(pid, signal.SIGQUIT)  # makes the child dump its stack
                 time.sleep(0.2)
                 break
             time.sleep(pause)
@@ -134,17 +137,21 @@ def fork(work: Work, given: msgspec.Struct, output: Path, deadline: float) -> En
 
 
 def end_of(output: Path) -> str:
-    """The last of what a child wrote, without blank lines around it."""
+    """Return the end of a child's output, without blank lines around it."""
     with output.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 4 * _SHOWN))  # no character has more bytes
+        file.seek(max(0, size - 4 * _MAX_OUTPUT_CHARS))  # a character has at most 4 bytes
         text = file.read().decode(errors="replace").strip()
-    cut = len(text) > _SHOWN or size > 4 * _SHOWN
-    return f"(only the last {_SHOWN:,} characters)\n{text[-_SHOWN:]}" if cut else text
+    cut = len(text) > _MAX_OUTPUT_CHARS or size > 4 * _MAX_OUTPUT_CHARS
+    return (
+        f"(only the last {_MAX_OUTPUT_CHARS:,} characters)\n{text[-_MAX_OUTPUT_CHARS:]}"
+        if cut
+        else text
+    )
 
 
 def end_group(group: int) -> None:
-    """SIGKILL a process group, if there is one."""
+    """Kill a process group, if there is one, with SIGKILL."""
     try:
         os.killpg(group, signal.SIGKILL)
     except OSError:
@@ -156,22 +163,22 @@ def _is_group(group: int) -> bool:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it is there
+    except OSError:  # the group exists
         pass
     return True
 
 
-def _ended(pid: int) -> int | None:
+def _exit_status(pid: int) -> int | None:
     found, status = os.waitpid(pid, os.WNOHANG)
     return status if found else None
 
 
 def _child(work: Work, given: msgspec.Struct, output: Path) -> NoReturn:
-    """The child's whole life. It shares nothing with the test that it was forked from but memory:
-    neither output nor hooks nor its end."""
+    """Run the child from start to end. It shares only memory with its parent: neither output nor
+    hooks nor exit handlers."""
     code = 1
     try:
-        _settle_in(output)
+        _set_up_child(output)
         work(given)
         code = 0
     except BaseException:
@@ -185,15 +192,15 @@ def _child(work: Work, given: msgspec.Struct, output: Path) -> NoReturn:
             os._exit(code)
 
 
-def _settle_in(output: Path) -> None:
-    os.setsid()  # so that what it leaves behind can be told from what is the parent's
+def _set_up_child(output: Path) -> None:
+    os.setsid()  # distinguishes processes that it leaves behind from the parent's
     file = open(output, "w", buffering=1, errors="replace")  # noqa: SIM115
     os.dup2(file.fileno(), 1)
     os.dup2(file.fileno(), 2)
-    # Not flushed and not closed: what is buffered in the old ones is the parent's to write.
+    # The old ones are neither flushed nor closed: the parent writes their buffers.
     sys.stdout = sys.stderr = file
     faulthandler.register(signal.SIGQUIT, file, all_threads=True)
-    # Else a test runner's hooks collect what nobody will read.
+    # Else a test runner's hooks would collect errors that nobody reads.
     sys.excepthook, sys.unraisablehook, threading.excepthook = (
         sys.__excepthook__,
         sys.__unraisablehook__,
@@ -203,17 +210,17 @@ def _settle_in(output: Path) -> None:
         logging.getLogger(name).handlers.clear()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     atexit._clear()  # pyright: ignore[reportPrivateUsage]
-    gc.freeze()  # what was inherited is not this process's garbage, and looking at it would copy it
+    gc.freeze()  # a collection would touch, and so copy, inherited memory
 
 
-# --- where this process has threads: another one that forks ---
+# --- the forking interpreter, for a process with threads ---
 
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any, /) -> Any:
         if isinstance(obj, FunctionType | type) and obj.__module__ == "__main__":
             raise pickle.PicklingError(
-                f"{obj.__qualname__!r} is of __main__, which is another module in each process"
+                f"{obj.__qualname__!r} belongs to __main__, which is another module in each process"
             )
         return NotImplemented
 
@@ -231,10 +238,10 @@ def _start_server(work: Work, deadline: float) -> subprocess.Popen[bytes]:
         if thread is not threading.current_thread()
     )
     why = (
-        f"This process has other threads ({others}), so it cannot fork by itself, and a fresh one"
-        f" cannot have {work!r}"
+        f"This process has other threads ({others}), so it cannot fork, and a fresh interpreter"
+        f" cannot import {work!r}"
     )
-    what = "Give module-level functions of a module that can be imported, or end the threads first."
+    what = "Give module-level functions of an importable module, or end the threads first."
     try:
         pickled = _pickled(work)
     except Exception as error:
@@ -266,8 +273,8 @@ def _start_server(work: Work, deadline: float) -> subprocess.Popen[bytes]:
 
 
 def serve() -> None:
-    """The life of a process that forks: it is told of a child, runs it, and tells how it ended,
-    until its stdin ends."""
+    """Serve as the forking interpreter: run a child for each request and answer with its end,
+    until stdin ends."""
     commands, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

@@ -1,5 +1,5 @@
-"""`crash_at_every_append`: a program killed at every point at which it may die, gone on with, and
-held to what Holdfast promises."""
+"""`crash_at_every_append`: kill a program at every possible point, resume it, and check
+Holdfast's guarantees."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from holdfast.testing.children import Ended, Forks, end_group, end_of
 from holdfast.testing.guarantees import Life, broken, first, tail
 from holdfast.testing.watched import APPEND, Journals, Point, Program, Task, Watched
 
-_TRIES = 3  # to get a program whose threads race to a point that it came to the first time
+_MAX_TRIES = 3  # to reach a point of the first run, for a program whose threads race
 
 
 class Crash(msgspec.Struct, frozen=True):
-    """One kill, survived. `points` is where: one point, or with `twice` a second one, of the
-    process that went on.
+    """One survived kill. `points` holds its point, or with `twice` two points: the second is that
+    of the resuming process.
 
     `before` are the events in the store right after the (last) kill, `after` those at the end,
-    `reference` those of the uninterrupted run: of the conversation that was begun first;
-    `*_journals` have all by id. `folder` is where it all happened; gone at the next crash if none
-    was given. `number` counts the kills so far.
+    `reference` those of the uninterrupted run. These three are of the conversation that began
+    first; `*_journals` hold all conversations by id. `folder` is the program's folder; without
+    the argument `folder` it is deleted at the next crash. `number` counts the kills so far.
     """
 
     number: int
@@ -42,7 +42,7 @@ class Crash(msgspec.Struct, frozen=True):
 
     @property
     def point(self) -> Point:
-        """Where it was killed; the last of the kills."""
+        """The point of the last kill."""
         return self.points[-1]
 
     @property
@@ -76,7 +76,7 @@ def crash_at_every_append(
     twice: bool = False,
     deadline: float = 30.0,
 ) -> Iterator[Crash]:
-    """Kill `program` at every append that it makes, go on, and yield what came of it, once for each kill::
+    """Kill `program` at every append that it makes, resume it, and yield a `Crash` for each kill::
 
         def program(store, folder):
             with Conversation(make_agent(folder), store, "c") as conversation:
@@ -88,48 +88,57 @@ def crash_at_every_append(
             assert (crash.folder / "sent.txt").read_text().count("report") <= 1
 
     `program(store, folder)` works in `folder`, which is empty at first, with an `SQLiteStore` in
-    it. It must be able to be called again: to open its conversation by its id, to say only what it
-    has not said yet, and to bring it to rest. `resume`, if given, is called in its place after a
-    kill.
+    it. It must be repeatable: it opens its conversation by its id, sends only messages that it has
+    not sent yet, and brings the conversation to rest.
 
-    Each run is a process of its own. The first one is not interrupted; it tells how many appends
-    there are. Then, for each, and each of `when` (before it reaches the store; after it is there,
-    but before the program knows), a fresh run is ended there with SIGKILL, and another one goes on
-    to the end. `kill_point("...")` within a tool is such a point too. `points` picks some of them:
-    numbers of appends, or a function of the `Point`. `twice` also kills those that go on, at each
-    of their points; a function is given both then.
+    Each run is a process of its own. The first run is not interrupted and counts the appends. Then
+    a fresh run is killed with SIGKILL at each append, once for each of `when`, and another run
+    resumes it to the end. A `kill_point("...")` within a tool is such a point too.
 
-    Raises `AssertionError`, which shows the journal, if a guarantee of Holdfast's is broken: every
-    event that was appended is there, unchanged; each call has one result; attempts are in order,
-    under one idempotency key; what had been started is run again only if its tool is `read_only`,
-    `idempotent` or `reconcile` says so, else the model is told that its outcome is unknown;
-    conversations come to rest as they did uninterrupted. Also if a run raises, or does not end
-    within `deadline` seconds, with its traceback; and if there was no kill at all, which would
-    prove nothing. After each crash what its processes started and left running is ended.
+    Args:
+        folder: The folder for the runs' folders, one for each kill, which are kept. By default a
+            temporary folder, of which only runs that broke a guarantee are kept.
+        resume: Called instead of `program` after a kill.
+        when: "before" (the events have not reached the store) and "after" (the store has them,
+            but the program has not been told).
+        points: Numbers of appends, or a function of the `Point`; None selects all points.
+        twice: Also kill the resuming runs at each of their points. A function `points` then
+            receives both points.
+        deadline: Seconds until a run must have ended.
 
-    `folder` is where the folders of the runs are made, one for each kill, and kept; by default a
-    temporary place, of which only what broke a guarantee is kept. Children are forks of this
-    process. Where it has other threads than the calling one, they come from a fresh interpreter,
-    for which `program` must be a module-level function. Raises `ConfigurationError` if it is not,
-    and for wrong arguments. POSIX only.
+    Raises `AssertionError`, which shows the journal, if one of Holdfast's guarantees is broken:
+
+    - Every appended event is there, unchanged.
+    - Each call has one result. Attempts are in order, under one idempotency key.
+    - A started call runs again only if its tool is `read_only`, `idempotent` or its `reconcile`
+      permits it. Otherwise the model is told that the outcome is unknown.
+    - Conversations come to rest as in the uninterrupted run.
+
+    Raises `AssertionError` with the traceback if a run raises or misses the deadline, and if there
+    was no kill at all, which would prove nothing. After each crash the processes that its runs left
+    behind are ended.
+
+    Children are forks of this process. If it has other threads than the calling one, they come
+    from a fresh interpreter, which requires a module-level `program`. Raises
+    `ConfigurationError` if it is not one, and for invalid arguments. POSIX only.
     """
     if not callable(program) or not (resume is None or callable(resume)):
-        raise _wrong("program and resume take functions of (store, folder).")
+        raise _argument_error("program and resume take functions of (store, folder).")
     if folder is not None and not isinstance(cast(object, folder), str | os.PathLike):
-        raise _wrong(f"folder takes a path or None, not {folder!r}.")
+        raise _argument_error(f"folder takes a path or None, not {folder!r}.")
     if not isinstance(cast(object, twice), bool):
-        raise _wrong(f"twice takes True or False, not {twice!r}.")
+        raise _argument_error(f"twice takes True or False, not {twice!r}.")
     if (
         isinstance(cast(object, deadline), bool)
         or not isinstance(cast(object, deadline), int | float)
         or not deadline > 0
     ):
-        raise _wrong(f"deadline takes a number of seconds above 0, not {deadline!r}.")
+        raise _argument_error(f"deadline takes a number of seconds above 0, not {deadline!r}.")
     watched = Watched(program, resume or program)
-    return _crashes(watched, folder, _sides(when), _wanted(points), twice, deadline)
+    return _crashes(watched, folder, _sides(when), _point_filter(points), twice, deadline)
 
 
-def _wrong(text: str) -> ConfigurationError:
+def _argument_error(text: str) -> ConfigurationError:
     return ConfigurationError(f"crash_at_every_append: {text}")
 
 
@@ -140,11 +149,11 @@ def _sides(when: object) -> tuple[str, ...]:
         else None
     )
     if sides is None or not all(side in ("before", "after") for side in sides):
-        raise _wrong(f"when takes ('before', 'after') or one of them, not {when!r}.")
+        raise _argument_error(f"when takes ('before', 'after') or one of them, not {when!r}.")
     return tuple(dict.fromkeys(sides))
 
 
-def _wanted(points: object) -> Callable[..., bool]:
+def _point_filter(points: object) -> Callable[..., bool]:
     if points is None:
         return _all
     if callable(points):
@@ -157,11 +166,11 @@ def _wanted(points: object) -> Callable[..., bool]:
     if numbers is None or not all(
         isinstance(number, int) and not isinstance(number, bool) for number in numbers
     ):
-        raise _wrong(
+        raise _argument_error(
             "points takes numbers of appends, such as [1, 2], or a function of the Point, not"
             f" {points!r}."
         )
-    return _numbered(numbers)
+    return _append_filter(numbers)
 
 
 def _crashes(
@@ -177,7 +186,7 @@ def _crashes(
         root = (
             Path(tempfile.mkdtemp(prefix="holdfast-crashes-"))
             if folder is None
-            else _made(Path(folder))
+            else _make_folder(Path(folder))
         )
         runs = _Runs(root, forks, when, wanted, deadline, keep)
         try:
@@ -191,11 +200,11 @@ def _crashes(
                 shutil.rmtree(root, ignore_errors=True)
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise _wrong(
+        raise _argument_error(
             f"folder takes a folder that can be written to, not {str(folder)!r} ({error})."
         ) from error
     return folder
@@ -205,7 +214,7 @@ def _all(*_: Point) -> bool:
     return True
 
 
-def _numbered(numbers: Iterable[int]) -> Callable[..., bool]:
+def _append_filter(numbers: Iterable[int]) -> Callable[..., bool]:
     found = frozenset(numbers)
 
     def wanted(point: Point, *_: Point) -> bool:
@@ -229,72 +238,70 @@ class _Runs:
         self._forks = forks
         self._root = root
         self._when = when
-        self._wanted = wanted
+        self._point_filter = wanted
         self._deadline = deadline
         self._keep = keep
         self._number = 0
         self._reference: Journals = {}
-        self._mark = ""  # of the processes since the last `end_left`
+        self._mark = ""  # marks the processes since the last `end_left`
         self._groups: list[int] = []
 
     def crashes(self, twice: bool) -> Iterator[Crash]:
         """See `crash_at_every_append`."""
-        folder = self._fresh("uninterrupted")
-        life = self._live(folder, [], None)
+        folder = self._new_folder("uninterrupted")
+        life = self._run_process(folder, [], None)
         self._reference = life.ended or {}
-        self._hold([life], [], folder, self._reference)
+        self._check_guarantees([life], [], folder, self._reference)
         if not life.reached.get(APPEND):
-            raise AssertionError(
-                "The program made no append: does it use the store that it is given?"
-            )
+            raise AssertionError("The program made no append: does it use its argument `store`?")
         chosen = 0
         for point in self._points(life):
-            if not self._wanted(point):
+            if not self._point_filter(point):
                 continue
             chosen += 1
             lives = yield from self._crash((point,))
             for second in self._points(lives[-1]) if twice and lives is not None else ():
-                if self._wanted(point, second):
+                if self._point_filter(point, second):
                     yield from self._crash((point, second))
         if not self._number:
             came = ", ".join(f"{place!r} {count} times" for place, count in life.reached.items())
             what = (
-                f"none of the {chosen} chosen points was come to again"
+                f"none of the {chosen} chosen points was reached again"
                 if chosen
                 else f"when={self._when!r} and points choose no point"
             )
             raise AssertionError(
-                f"There was no kill, so nothing was proved: {what}. The uninterrupted run came to"
+                f"There was no kill, so nothing was proved: {what}. The uninterrupted run reached"
                 f" {came}."
             )
 
     def _points(self, life: Life) -> Iterator[Point]:
-        """Where a process may be killed that goes through what this one went through."""
+        """Yield the points at which a process on the same course may be killed."""
         for place, count in life.reached.items():
             for number in range(1, count + 1):
                 for when in self._when if place == APPEND else ("",):
                     yield Point(number, place, when)
 
     def _crash(self, points: tuple[Point, ...]) -> Generator[Crash, None, list[Life] | None]:
-        """One crash; returns its lives, None if the program does not come to these points any
-        more."""
+        """Run one crash and return its lives; None if the program no longer reaches these
+        points."""
         name = "-".join(
             [f"{point.place}-{point.number}{point.when and '-' + point.when}" for point in points]
         )
         name = "".join([letter if letter.isalnum() or letter in "-_" else "_" for letter in name])[
             :150
         ]
-        for _ in range(_TRIES):
-            folder = self._fresh(name)
+        for _ in range(_MAX_TRIES):
+            folder = self._new_folder(name)
             lives: list[Life] = []
             for point in points:
-                lives.append(self._live(folder, lives, point))
+                lives.append(self._run_process(folder, lives, point))
                 if not lives[-1].killed:
                     break
             else:
-                lives.append(self._live(folder, lives, None))
+                lives.append(self._run_process(folder, lives, None))
                 self._number += len(points)
-                self._hold(lives, points, folder, self._reference)
+                self._check_guarantees(lives, points, folder, self._reference)
                 yield Crash(
                     self._number,
                     points,
@@ -308,8 +315,8 @@ class _Runs:
             self._remove(folder)
         return None
 
-    def _live(self, folder: Path, before: list[Life], kill: Point | None) -> Life:
-        """Run one process, to its end or to `kill`."""
+    def _run_process(self, folder: Path, before: list[Life], kill: Point | None) -> Life:
+        """Run one process to its end or to `kill`."""
         record = self._record(folder, len(before))
         self._mark = self._mark or uuid.uuid4().hex
         ended = self._forks.run(
@@ -318,10 +325,10 @@ class _Runs:
         self._groups += [ended.group] if ended.group else []
         life = Life.of(record)
         if (not life.killed and (ended.code != 0 or life.ended is None)) or ended.late:
-            raise AssertionError(self._failed(ended, kill, folder, before, life))
+            raise AssertionError(self._failure_report(ended, kill, folder, before, life))
         return life
 
-    def _failed(
+    def _failure_report(
         self, ended: Ended, kill: Point | None, folder: Path, before: list[Life], life: Life
     ) -> str:
         if ended.late:
@@ -344,10 +351,10 @@ class _Runs:
         began = f"\n\nIt began with this journal:\n{tail(first(life.began))}" if before else ""
         return f"{run} {what}:\n\n{ended.output or '(it wrote nothing)'}{began}\n\nFolder: {folder}"
 
-    def _hold(
+    def _check_guarantees(
         self, lives: list[Life], points: Sequence[Point], folder: Path, reference: Journals
     ) -> None:
-        """Raises `AssertionError` if a guarantee is broken."""
+        """Raise `AssertionError` if a guarantee is broken."""
         found = broken(lives, reference)
         if not found:
             return
@@ -369,8 +376,8 @@ class _Runs:
         raise AssertionError("\n".join([*parts, "", f"Folder: {folder}"]))
 
     def end_left(self) -> None:
-        """End what the processes of the last crash started and left. Not sooner: that Holdfast
-        itself ends commands is to be seen."""
+        """End processes that the last crash left behind. Not earlier, because Holdfast itself
+        must end its commands."""
         groups, mark, self._groups, self._mark = self._groups, self._mark, [], ""
         for group in groups:
             end_group(group)
@@ -379,14 +386,14 @@ class _Runs:
 
     # --- folders ---
 
-    def _fresh(self, name: str) -> Path:
+    def _new_folder(self, name: str) -> Path:
         folder = self._root / name
         self._remove(folder, always=True)
         folder.mkdir(parents=True)
         return folder
 
     def _record(self, folder: Path, life: int) -> Path:
-        """Beside the folder, which is the program's alone."""
+        """Return the record's path, beside the folder, which belongs to the program."""
         return folder.with_name(f".{folder.name}.{life}.record")
 
     def _remove(self, folder: Path, always: bool = False) -> None:

@@ -1,5 +1,5 @@
-"""What must be true of journals whose process was killed and which another one went on with; each
-that is not, in words."""
+"""The guarantees for journals of processes that were killed and resumed, and the violations in
+words."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from holdfast.events import AnyEvent
 from holdfast.testing import watched
 from holdfast.testing.watched import Journals
 
-_TAIL = 25  # events of a journal that are shown
+_TAIL_EVENTS = 25  # shown of a journal
 
 
 class Life(msgspec.Struct):
-    """What one process left in its record. `ended` is None if it was killed."""
+    """The record of one process. `ended` is None if the process was killed."""
 
     began: Journals
     ended: Journals | None
@@ -32,7 +32,7 @@ class Life(msgspec.Struct):
 
     @classmethod
     def of(cls, record: Path) -> Life:
-        """The life that a record tells of."""
+        """Return the life that a record describes."""
         life = cls({}, None, False, [], {}, {}, {})
         began = False
         for note in watched.Record.read(record):
@@ -55,30 +55,33 @@ class Life(msgspec.Struct):
 
 
 def first(journals: Journals) -> list[AnyEvent]:
-    """The events of the conversation that was there first; none if there is none."""
+    """Return the events of the first conversation; empty if there is none."""
     return next(iter(journals.values())) if journals else []
 
 
 def broken(lives: Sequence[Life], reference: Journals | None) -> list[str]:
-    """What is broken in a sequence of lives, of which the last one ended by itself as the
-    uninterrupted run `reference` did."""
+    """Return the violated guarantees in a sequence of lives.
+
+    The last life must have ended by itself, with the same outcome as the uninterrupted run
+    `reference`.
+    """
     found: list[str] = []
     for life, after in zip(
         lives, [*[life.began for life in lives[1:]], lives[-1].ended or {}], strict=True
     ):
         found += _lost(life, after)
         for id, events in after.items():
-            found += [f"{text} ({id!r})" for text in _resumed(life, id, events)]
+            found += [f"{text} ({id!r})" for text in _wrongly_resumed(life, id, events)]
     end = lives[-1].ended or {}
     for id, events in end.items():
         found += [f"{text} ({id!r})" for text in _malformed(events)]
     if reference is not None:
-        found += _rests(end, reference)
+        found += _unsettled(end, reference)
     return list(dict.fromkeys(found))
 
 
 def _lost(life: Life, after: Journals) -> Iterator[str]:
-    """Whatever was there, or was said to be there, must be there unchanged."""
+    """Yield events that were stored or acknowledged and are lost or changed."""
     for id, events in life.began.items():
         now = after.get(id, [])
         if now[: len(events)] != events:
@@ -95,15 +98,15 @@ def _lost(life: Life, after: Journals) -> Iterator[str]:
             yield f"event {note.seq} was appended, and is another now ({note.conversation!r})"
 
 
-def _resumed(life: Life, id: str, after: list[AnyEvent]) -> Iterator[str]:
-    """What a dead process had started must be run again only if it may, and must be run again if it
-    may."""
+def _wrongly_resumed(life: Life, id: str, after: list[AnyEvent]) -> Iterator[str]:
+    """Yield calls that were started by a dead process and repeated without permission, or not
+    repeated despite it."""
     tools = life.repeatable.get(id)
     before = life.began.get(id, [])
-    if tools is None:  # nobody went on with it
+    if tools is None:  # no process resumed the conversation
         return
     for item in fold(before).open.values():
-        if not item.attempt or item.runner:  # a client's own, which may give its result yet
+        if not item.attempt or item.runner:  # runs in a client, which may still deliver its result
             continue
         call, new = item.call, after[len(before) :]
         what = f"call {call.id} of {call.name!r}"
@@ -120,12 +123,12 @@ def _resumed(life: Life, id: str, after: list[AnyEvent]) -> Iterator[str]:
             ),
             None,
         )
-        said = life.reconciled.get((id, call.id), [])
-        may = tools.get(call.name, False) or (bool(said) and said[-1] == "again")
-        if started and not may:
+        answers = life.reconciled.get((id, call.id), [])
+        repeatable = tools.get(call.name, False) or (bool(answers) and answers[-1] == "again")
+        if started and not repeatable:
             why = (
-                f"its reconcile said otherwise ({', '.join(said)})"
-                if said
+                f"its reconcile said otherwise ({', '.join(answers)})"
+                if answers
                 else "it may not be repeated"
             )
             yield (
@@ -134,13 +137,13 @@ def _resumed(life: Life, id: str, after: list[AnyEvent]) -> Iterator[str]:
             )
         elif result is not None and not started:
             forked = result.text in (FORKED, FORKED_RUNNING)
-            if may and not forked:
+            if repeatable and not forked:
                 yield (
-                    f"{what} had been started and may be run again, but was answered without:"
+                    f"{what} had been started and may be run again, but was answered without a run:"
                     f" {result.text[:100]!r}"
                 )
             elif (
-                (not said or said[-1] == "raised")
+                (not answers or answers[-1] == "raised")
                 and not forked
                 and result.meta.get("outcome") != "unknown"
             ):
@@ -151,8 +154,12 @@ def _resumed(life: Life, id: str, after: list[AnyEvent]) -> Iterator[str]:
 
 
 def _malformed(events: Sequence[AnyEvent]) -> Iterator[str]:
-    """Dense; starts and results belong to calls before them; attempts in order, under one key; one
-    result, none without a start but of calls that were not run; no answer while calls are open."""
+    """Yield violations of the journal's form.
+
+    Sequence numbers are dense. Starts and results follow their calls. Attempts are in order and
+    under one key. Each call has one result, and none without a start unless the call was not
+    run. No answer comes while calls are open.
+    """
     attempts: dict[str, int] = {}
     keys: dict[str, str] = {}
     finished: set[str] = set()
@@ -160,10 +167,10 @@ def _malformed(events: Sequence[AnyEvent]) -> Iterator[str]:
         if event.seq != expected:
             yield f"the journal is not dense: event {expected} has seq {event.seq}"
         if isinstance(event, ev.Assistant):
-            if left := sorted(set(attempts) - finished):
+            if unfinished := sorted(set(attempts) - finished):
                 yield (
                     f"event {event.seq} is an answer, while these calls had no result:"
-                    f" {', '.join(left)}"
+                    f" {', '.join(unfinished)}"
                 )
             attempts |= {call.id: 0 for call in event.calls}
         elif isinstance(event, ev.ToolCallStarted):
@@ -198,10 +205,10 @@ def _malformed(events: Sequence[AnyEvent]) -> Iterator[str]:
             finished.add(id)
 
 
-def _rests(end: Journals, reference: Journals) -> Iterator[str]:
-    """The conversations of the uninterrupted run have come to rest as they did there."""
+def _unsettled(end: Journals, reference: Journals) -> Iterator[str]:
+    """Yield conversations whose final state differs from that of the uninterrupted run."""
     pairs = [(id, events, end[id]) for id, events in reference.items() if id in end]
-    if not pairs and reference:  # its ids are made anew each time
+    if not pairs and reference:  # its ids differ in each run
         pairs = [(next(iter(end), "?"), first(reference), first(end))]
     for id, expected, events in pairs:
         should, found = fold(expected), fold(events)
@@ -214,14 +221,14 @@ def _rests(end: Journals, reference: Journals) -> Iterator[str]:
             yield f"these calls have no result: {', '.join(found.open)} ({id!r})"
 
 
-# --- to be read ---
+# --- reports ---
 
 
 def tail(events: Sequence[AnyEvent], kills: Sequence[int] = ()) -> str:
-    """The last events of a journal, one a line; `kills` are the numbers of events that were there
-    when the process was killed."""
+    """Return the last events of a journal, one per line. `kills` are the numbers of events at
+    the times of the kills."""
     lines: list[str] = []
-    skipped = max(0, len(events) - _TAIL)
+    skipped = max(0, len(events) - _TAIL_EVENTS)
     if skipped:
         lines.append(f"      ... {skipped} events")
     for number, event in enumerate(events):
@@ -235,7 +242,7 @@ def tail(events: Sequence[AnyEvent], kills: Sequence[int] = ()) -> str:
 
 
 def shown(event: AnyEvent) -> str:
-    """An event in one short line."""
+    """Return an event as one short line."""
     match event:
         case ev.Message():
             text = f"{event.sender}: {event.text!r}"

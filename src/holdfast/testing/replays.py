@@ -25,18 +25,18 @@ _SQLITE = b"SQLite format 3\0"
 
 
 def assert_replays(recorded: Recorded, agent: Agent | None = None) -> None:
-    """Assert that recorded conversations would go the same way today:
+    """Assert that recorded conversations would take the same course today:
     `assert_replays("recorded/refund.jsonl", make_agent())`.
 
-    Every model request of theirs is made again, by today's Holdfast and, if one is given, by
-    `agent` (its prompt, tools, model and limits); no model is asked and no tool is run (see
-    `Conversation.replay`). `recorded` is a file as `holdfast export` writes it, an `SQLiteStore`'s
-    file (which is not touched), a `ConversationState`, a `Conversation`, or a list of events.
+    Every model request is built again by the present version of Holdfast and, if given, by `agent`
+    (its prompt, tools, model and limits). No model is called and no tool runs (see
+    `Conversation.replay`). `recorded` is a file written by `holdfast export`, an `SQLiteStore`'s
+    file (which is not modified), a `ConversationState`, a `Conversation`, or a list of events.
 
-    Raises `AssertionError` that shows the first difference of each conversation, recorded lines
-    marked with `-` and today's with `+`; also if there is no model request in them at all, which
-    would prove nothing. Raises `ConfigurationError` for what is no recording, and `StoreError` for
-    a file that cannot be read; both name the file.
+    Raises `AssertionError` with the first difference of each conversation: recorded lines are
+    marked with `-`, present ones with `+`. Raises it also if there is no model request at all,
+    which would prove nothing. Raises `ConfigurationError` for an invalid recording, and
+    `StoreError` for a file that cannot be read; both name the file.
     """
     if not (agent is None or isinstance(cast(object, agent), Agent)):
         raise ConfigurationError(f"assert_replays: agent takes an Agent or None, not {agent!r}.")
@@ -52,12 +52,12 @@ def assert_replays(recorded: Recorded, agent: Agent | None = None) -> None:
         raise AssertionError("\n\n".join(differences))
     if not requests:
         what = "no conversation" if not conversations else "no model request"
-        where = recorded if isinstance(recorded, str | os.PathLike) else "what was given"
+        where = recorded if isinstance(recorded, str | os.PathLike) else "the recording"
         raise AssertionError(f"There is {what} in {os.fspath(where)}, so nothing was compared.")
 
 
 def _conversations(recorded: Recorded) -> Iterator[tuple[str, Sequence[AnyEvent]]]:
-    """What to call each conversation, and its events."""
+    """Yield a name and the events of each conversation."""
     match recorded:
         case ConversationState():
             yield f"Conversation {recorded.id!r}", recorded.events
@@ -68,7 +68,7 @@ def _conversations(recorded: Recorded) -> Iterator[tuple[str, Sequence[AnyEvent]
             try:
                 with path.open("rb") as file:
                     stored = file.read(len(_SQLITE)) == _SQLITE
-                found = _stored(path) if stored else _exported(path)
+                found = _read_store(path) if stored else _read_exported(path)
                 yield from ((f"{path}, conversation {id!r}", events) for id, events in found)
             except OSError as error:  # a StoreError is one too
                 why = str(error) if isinstance(error, StoreError) else error.strerror or str(error)
@@ -87,15 +87,14 @@ def _conversations(recorded: Recorded) -> Iterator[tuple[str, Sequence[AnyEvent]
             yield "The conversation", events
 
 
-def _exported(path: Path) -> Iterator[tuple[str, Sequence[AnyEvent]]]:
+def _read_exported(path: Path) -> Iterator[tuple[str, Sequence[AnyEvent]]]:
     with path.open("rb") as lines:
         for found in read_exported(lines):
             yield found.header.id, found.events
 
 
-def _stored(path: Path) -> Iterator[tuple[str, Sequence[AnyEvent]]]:
-    # A copy: a recording that is under version control is neither brought to a newer format nor
-    # given files beside it.
+def _read_store(path: Path) -> Iterator[tuple[str, Sequence[AnyEvent]]]:
+    # A copy: a recording under version control must not be migrated, nor get files beside it.
     with tempfile.TemporaryDirectory(prefix="holdfast-replay-") as folder:
         for end in ("", "-wal"):
             beside = path.with_name(path.name + end)

@@ -1,5 +1,5 @@
-"""What a child process is watched by: a store that counts its appends, and a record, beside it, of
-what happened, which outlives a kill."""
+"""Observation of a child process: a store that counts its appends, and a record of events that
+survives a kill."""
 
 from __future__ import annotations
 
@@ -27,9 +27,12 @@ Journals = dict[str, list[AnyEvent]]
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A moment at which a process is killed: the `number`-th time (from 1) that it comes to
-    `place`, which is "append" or the label of a `kill_point`; of an append, `when` is "before" (it
-    reaches the store) or "after" (the store has it, the program does not know yet)."""
+    """A moment at which a process is killed: the `number`-th time (from 1) that it reaches `place`.
+
+    `place` is "append" or the label of a `kill_point`. For an append, `when` is "before" (the
+    events have not reached the store) or "after" (the store has them, but the program has not
+    been told).
+    """
 
     number: int
     place: str = APPEND
@@ -47,15 +50,15 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Journaled(msgspec.Struct, frozen=True, tag="journals"):
-    """What is in the store, the first conversation first."""
+    """The content of the store, the first conversation first."""
 
     journals: list[tuple[str, list[msgspec.Raw]]]
 
     @classmethod
     def of(cls, store: SQLiteStore) -> Journaled:
-        """Everything in a store."""
-        # A fork's first event is its parent's; of two begun at the same time the one written
-        # earlier is first.
+        """Return the content of a store."""
+        # A fork comes after its parent. Of two that began at the same time, the one written
+        # earlier comes first.
         found = sorted(
             store.list(), key=lambda summary: (bool(summary.parent), str(summary.created))
         )
@@ -65,12 +68,12 @@ class Journaled(msgspec.Struct, frozen=True, tag="journals"):
         )
 
     def events(self) -> Journals:
-        """The events by conversation."""
+        """Return the events by conversation."""
         return {id: [ev.decode(bytes(raw)) for raw in raws] for id, raws in self.journals}
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag="acknowledged"):
-    """The store said that it has an event."""
+    """An event that the store has confirmed."""
 
     conversation: str
     seq: int
@@ -78,14 +81,14 @@ class Acknowledged(msgspec.Struct, frozen=True, tag="acknowledged"):
 
 
 class Repeatable(msgspec.Struct, frozen=True, tag="repeatable"):
-    """The tools of a conversation, and whether each may be run again."""
+    """The tools of a conversation, and for each whether it may run again."""
 
     conversation: str
     tools: dict[str, bool]
 
 
 class Reconciled(msgspec.Struct, frozen=True, tag="reconciled"):
-    """What a tool's `reconcile` said of a call: "result", "again" (it returned None) or
+    """The answer of a tool's `reconcile` about a call: "result", "again" (it returned None) or
     "raised"."""
 
     conversation: str
@@ -94,13 +97,13 @@ class Reconciled(msgspec.Struct, frozen=True, tag="reconciled"):
 
 
 class Reached(msgspec.Struct, frozen=True, tag="reached"):
-    """How often a place was come to, in a process that ended by itself."""
+    """The number of visits to each place, in a process that ended by itself."""
 
     places: dict[str, int]
 
 
 class Killed(msgspec.Struct, frozen=True, tag="killed"):
-    """The process is about to kill itself."""
+    """A note that the process is about to kill itself."""
 
 
 Note = Journaled | Acknowledged | Repeatable | Reconciled | Reached | Killed
@@ -108,8 +111,8 @@ _decoder = msgspec.json.Decoder(Note)
 
 
 class Record:
-    """A file of notes, one JSON object a line. A note is in it, whatever happens to the process,
-    when `write` returns. Thread-safe."""
+    """A file of notes, one JSON object per line. When `write` returns, the note survives the
+    process. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -117,15 +120,15 @@ class Record:
     def write(self, note: Note) -> None:
         """Add a note."""
         data = msgspec.json.encode(note)
-        if b"\n" in data:  # in what a provider's answer kept as it came
+        if b"\n" in data:  # in verbatim parts of a provider's answer
             data = msgspec.json.format(data, indent=-1)
-        left = memoryview(data + b"\n")
-        while left:
-            left = left[os.write(self._fd, left) :]
+        unwritten = memoryview(data + b"\n")
+        while unwritten:
+            unwritten = unwritten[os.write(self._fd, unwritten) :]
 
     @staticmethod
     def read(path: Path) -> list[Note]:
-        """The notes of a file; none if it is not there."""
+        """Return the notes of a file; empty if the file does not exist."""
         return (
             [_decoder.decode(line) for line in path.read_bytes().split(b"\n") if line]
             if path.exists()
@@ -133,11 +136,11 @@ class Record:
         )
 
 
-# --- what kills ---
+# --- kills ---
 
 
 class Places:
-    """Counts how often each place is come to, and kills the process where it is to die."""
+    """A counter of visits to each place, which kills the process at its kill point."""
 
     def __init__(self, record: Record, kill: Point | None) -> None:
         self._record = record
@@ -146,15 +149,14 @@ class Places:
         self.reached: dict[str, int] = {}
 
     def come_to(self, place: str, when: str = "") -> int:
-        """Count, and do not come back if this is the point. Returns how often the place was come
-        to."""
+        """Count a visit and return the number of visits. Does not return at the kill point."""
         with self._lock:
             number = self.reached[place] = self.reached.get(place, 0) + 1
         self.be_at(place, number, when)
         return number
 
     def be_at(self, place: str, number: int, when: str) -> None:
-        """Do not come back if this is the point."""
+        """Kill the process if this is its kill point."""
         kill = self._kill
         if kill is not None and (place, number, when) == (kill.place, kill.number, kill.when):
             self._record.write(Killed())
@@ -166,26 +168,24 @@ def _die() -> NoReturn:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-_places: Places | None = None  # of this process, if it is a child that is watched
+_places: Places | None = None  # set in a watched child process
 
 
 def kill_point(label: str) -> None:
-    """A place within a tool at which `crash_at_every_append` kills the process too:
-    `kill_point("sent, not noted")`. Elsewhere it does nothing."""
+    """Mark a place within a tool at which `crash_at_every_append` also kills the process:
+    `kill_point("sent, not noted")`. A no-op elsewhere."""
     if _places is not None:
         _places.come_to(label)
 
 
 class WatchedStore(SQLiteStore):
-    """An `SQLiteStore` that is killed at its appends, and keeps a record of what it said that it
-    has."""
+    """An `SQLiteStore` that is killed at its appends and records each event that it confirms."""
 
     def __init__(self, path: Path, record: Record, places: Places) -> None:
         super().__init__(path, "process")
         assert self._writer is not None
-        self._writer.db.execute(
-            "PRAGMA synchronous = OFF"
-        )  # it is processes that die here, not machines: no fsync is needed at all
+        # Only processes die here, not machines, so no fsync is needed.
+        self._writer.db.execute("PRAGMA synchronous = OFF")
         self._record = record
         self._places = places
 
@@ -214,8 +214,8 @@ class WatchedStore(SQLiteStore):
 
 
 def _watch_tools(record: Record) -> None:
-    """From now on, in this process, note which tools each conversation has, and what their
-    `reconcile` says."""
+    """Record from now on, in this process, each conversation's tools and the answers of their
+    `reconcile`."""
     drive = Driver.drive
 
     def watched(self: Driver, until_rest: bool) -> None:
@@ -253,14 +253,17 @@ def _watched_reconcile(record: Record, tool: Tool) -> Callable[[ToolCall, ToolCo
     return watched
 
 
-# --- a child's life ---
+# --- children ---
 
 Program = Callable[[SQLiteStore, Path], object]
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What a child is to do: run the program in `folder` (go on with it: `resumes`), with `record`
-    as its record, until it ends or to `kill`. Whatever it starts inherits `mark`."""
+    """The task of a child: run the program in `folder` with `record` as its record, until its end
+    or until `kill`.
+
+    `resumes` is True after a kill. Processes that the child starts inherit `mark`.
+    """
 
     folder: Path
     record: Path
@@ -270,17 +273,17 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Watched(msgspec.Struct, frozen=True):
-    """A child's function."""
+    """The function of a child: it runs the program with a watched store."""
 
     program: Program
     resume: Program
 
     def prepare(self) -> None:
-        """Import pydantic, which is longer than all that a child does."""
+        """Import pydantic, which takes longer than everything that a child does."""
         _ = Tool.from_function(kill_point).input_schema
 
     def __call__(self, task: Task) -> None:
-        """Run the program; note what is in the store before and after."""
+        """Run the program and record the store's content before and after."""
         global _places
         os.putenv(processes.OWNER, task.mark)
         record = Record(task.record)

@@ -1,4 +1,4 @@
-"""Tools: what an agent can do, and the one manager behind which all of them stand."""
+"""The tools of an agent, and the `ToolManager` through which an agent reaches all of them."""
 
 from holdfast.tools.context import Cancellation, ToolContext
 from holdfast.tools.manager import ToolManager

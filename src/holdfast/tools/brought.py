@@ -1,5 +1,4 @@
-"""A manager as one agent has it: what it was given, which others may have too, and the tools that
-the agent's own parts come with."""
+"""The tool manager of one agent: a shared `ToolManager` plus the tools of the agent's own parts."""
 
 from __future__ import annotations
 
@@ -15,50 +14,55 @@ from holdfast.tools.tool import Tool
 
 
 def with_brought(manager: ToolManager, brought: Iterable[Tool]) -> ToolManager:
-    """The manager with these tools besides, behind those that it has now; the manager itself if
-    there are none. Raises `ConfigurationError` for a name that another tool has."""
+    """Return the manager extended by `brought`, tools that come with the parts of one agent.
+
+    The added tools follow the manager's present tools. Returns the manager itself if nothing is
+    added. Raises `ConfigurationError` if another tool has the same name.
+    """
     own: dict[str, Tool] = {}
     wires = {wire_name(tool.name): tool.name for tool in manager.list_tools()}
     for tool in brought:
-        there = own.get(tool.name) or (
+        present = own.get(tool.name) or (
             manager.get(tool.name) if manager.exists(tool.name) else None
         )
-        if there is not None and there is not tool:
+        if present is not None and present is not tool:
             raise ConfigurationError(
                 f"Agent: its parts come with a tool {tool.name!r}, and tools has another one of"
                 " that name. Rename it."
             )
-        if there is None:
+        if present is None:
             if (other := wires.setdefault(wire_name(tool.name), tool.name)) != tool.name:
                 raise ConfigurationError(
                     f"Agent: its parts come with a tool {tool.name!r}, which model APIs would see"
                     f" under one name with {other!r}."
                 )
-            _ = (
-                tool.input_schema
-            )  # a signature that cannot be described is the caller's to hear of, not a run's
+            # Made now: a signature that has no schema fails here, not in a run.
+            _ = tool.input_schema
             own[tool.name] = tool
     return AgentTools(manager, own) if own else manager
 
 
 def without_brought(manager: ToolManager) -> ToolManager:
-    """The manager that was given to the agent whose manager this is: what its parts came with is
-    its alone."""
+    """Return the manager that the caller gave to the agent, without the tools of the agent's
+    parts."""
     return manager.given if isinstance(manager, AgentTools) else manager
 
 
 class AgentTools(ToolManager):
-    """`given`, with tools of one agent's own. All else is the other one's: what is registered here
-    is registered there, and services, connections, hooks and limits are those. Thread-safe."""
+    """The manager `given`, plus the tools of one agent's own parts.
+
+    Everything else belongs to `given`: registrations, services, connections, hooks and limits.
+    Thread-safe.
+    """
 
     given: ToolManager
 
     def __init__(self, given: ToolManager, own: Mapping[str, Tool]) -> None:
-        catalogue = _Layered(given._catalogue, own)  # pyright: ignore[reportPrivateUsage]: the two are one thing
+        catalogue = _Layered(given._catalogue, own)  # pyright: ignore[reportPrivateUsage]: the class wraps its peer
         self.__dict__.update(given=given, _catalogue=catalogue, _styled={})
 
     def __getattr__(self, name: str) -> Any:
-        if name == "given":  # it is being copied
+        if name == "given":  # `copy` looks the attribute up before it is set
             raise AttributeError(name)
         return getattr(self.given, name)
 
@@ -67,16 +71,15 @@ class AgentTools(ToolManager):
 
 
 class _Layered:
-    """A catalogue with other tools besides. What it has of the other is made anew when that has
-    changed."""
+    """A catalogue that adds tools to another catalogue. Its views are rebuilt when the other
+    catalogue changes."""
 
     def __init__(self, under: Catalogue, own: Mapping[str, Tool]) -> None:
         self._under = under
         self._own = dict(own)
         self._canonical = {wire_name(name): name for name in own}
-        # Local tools stand before its own and those of services behind, whenever a service
-        # answered.
-        self._before = frozenset(name for name in under.tools if name not in under.origins)
+        # The order: shared local tools, own tools, tools of services (whenever they answer).
+        self._local_names = frozenset(name for name in under.tools if name not in under.origins)
         self._tools: tuple[dict[str, Tool], dict[str, Tool], dict[str, Tool]] | None = None
         self._definitions: (
             tuple[dict[str, Tool], tuple[ToolDefinition, ...], tuple[ToolDefinition, ...]] | None
@@ -84,38 +87,40 @@ class _Layered:
 
     @property
     def tools(self) -> dict[str, Tool]:
-        """By name, in their order."""
-        under, own, known = self._under.tools, self._own, self._tools
-        if known is not None and known[0] is under and known[1] is own:
-            return known[2]
-        first = {
-            name: tool for name, tool in under.items() if name in self._before and name not in own
+        """All tools by name, in catalogue order."""
+        under, own, cached = self._under.tools, self._own, self._tools
+        if cached is not None and cached[0] is under and cached[1] is own:
+            return cached[2]
+        local = {
+            name: tool
+            for name, tool in under.items()
+            if name in self._local_names and name not in own
         }
-        found = {
-            **first,
+        merged = {
+            **local,
             **own,
-            **{name: tool for name, tool in under.items() if name not in first and name not in own},
+            **{name: tool for name, tool in under.items() if name not in local and name not in own},
         }
-        self._tools = (under, own, found)
-        return found
+        self._tools = (under, own, merged)
+        return merged
 
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """See `Catalogue.definitions`."""
-        under, tools, known = self._under.definitions(), self.tools, self._definitions
-        if known is not None and known[0] is tools and known[1] is under:
-            return known[2]
-        made = {one.name: one for one in under}
-        found = tuple(
+        under, tools, cached = self._under.definitions(), self.tools, self._definitions
+        if cached is not None and cached[0] is tools and cached[1] is under:
+            return cached[2]
+        shared = {definition.name: definition for definition in under}
+        merged = tuple(
             [
-                made[name] if name in made and name not in self._own else definition(tool)
+                shared[name] if name in shared and name not in self._own else definition(tool)
                 for name, tool in tools.items()
             ]
         )
-        self._definitions = (tools, under, found)
-        return found
+        self._definitions = (tools, under, merged)
+        return merged
 
     def find(self, name: str) -> Tool | None:
-        """By canonical or wire name."""
+        """Return the tool with this canonical or wire name, None if there is none."""
         return (
             self._own.get(name)
             or self._own.get(self._canonical.get(name, ""))
@@ -132,13 +137,13 @@ class _Layered:
 
     def swap(self, old: Iterable[str], new: Iterable[Tool]) -> None:
         """See `Catalogue.swap`."""
-        found = list(new)
-        for tool in found:
+        tools = list(new)
+        for tool in tools:
             if tool.name in self._own:
                 raise ConfigurationError(
                     f"tools has two tools named {tool.name!r}. Names are unique within an agent."
                 )
-        self._under.swap(old, found)
+        self._under.swap(old, tools)
 
     def remove(self, name: str) -> Tool:
         """See `Catalogue.remove`."""

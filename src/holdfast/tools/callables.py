@@ -1,4 +1,4 @@
-"""Callbacks are plain functions: one that is async would be called and never run."""
+"""Checks of callbacks: a callback must not be async, because nothing would run its coroutine."""
 
 from __future__ import annotations
 
@@ -10,19 +10,24 @@ from holdfast.errors import ConfigurationError
 
 
 def is_async(function: Any) -> bool:
-    """True for an `async def`, a partial of one, and an object whose `__call__` is one."""
+    """Return True for an `async def`, a partial of one, and an object whose `__call__` is async."""
     while isinstance(function, functools.partial):
         function = function.func  # pyright: ignore[reportUnknownMemberType]
-    found = (
+    candidates = (
         function,
         None if isinstance(function, type) else getattr(function, "__call__", None),  # noqa: B004
     )
-    return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in found)
+    return any(
+        inspect.iscoroutinefunction(candidate) or inspect.isasyncgenfunction(candidate)
+        for candidate in candidates
+    )
 
 
 def refuse_async(what: str, function: Any) -> None:
-    """Raise `ConfigurationError` if a callback is async; `what` names the parameter, such as
-    "Conversation: on_delta"."""
+    """Raise `ConfigurationError` if a callback is async.
+
+    `what` names the parameter, such as "Conversation: on_delta".
+    """
     if is_async(function):
         raise ConfigurationError(
             f"{what} takes a function that is not async, not {function!r}. To run a coroutine from"

@@ -1,19 +1,18 @@
-"""What requests to other services carry of the trace that they belong to: set by whoever observes a
-call, read by clients."""
+"""Trace headers for outgoing requests: the telemetry sets their source, HTTP clients read it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 
-# HTTP headers by name, such as traceparent, for requests that are made in this context; None:
-# nobody traces.
+# Returns the HTTP headers (such as traceparent) for requests made in this context. None: no trace
+# is active.
 carried: ContextVar[Callable[[], Mapping[str, str]] | None] = ContextVar(
     "holdfast_carried", default=None
 )
 
 
 def trace_headers() -> Mapping[str, str]:
-    """What a request that is made now is to carry; nothing where nobody traces."""
-    found = carried.get()
-    return {} if found is None else found()
+    """Return the trace headers for a request made now; empty without an active trace."""
+    headers = carried.get()
+    return {} if headers is None else headers()

@@ -1,5 +1,4 @@
-"""The set of an agent's tools: by name, in order, as a model is told of them; and which of them
-services brought in."""
+"""The catalogue of one agent's tools: by name, in order, with the service that each came from."""
 
 from __future__ import annotations
 
@@ -21,16 +20,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast.tools")
 
-_REMOTE = ("mcp_tool", "a2a_tool")  # types of tools whose definitions others make
-_SHOWN = 40  # names in the answer to an unknown one; some agents have hundreds
+_REMOTE_TYPES = ("mcp_tool", "a2a_tool")  # types of tools whose definitions a service makes
+_MAX_LISTED_NAMES = 40  # in the error for an unknown name; some agents have hundreds of tools
 
 
 class Catalogue:
-    """The tools of one agent. Thread-safe: `tools` is replaced whole at every change, so that
-    readers need no lock.
+    """The tools of one agent. Thread-safe.
 
-    Their order is the configuration's, whichever service answers first: local tools as they were
-    added, then each service's.
+    `tools` is replaced as a whole at every change, so readers need no lock.
+
+    The order is that of the configuration, whichever service answers first: local tools in the
+    order of their registration, then the tools of each service.
     """
 
     __slots__ = (
@@ -54,49 +54,58 @@ class Catalogue:
 
     def __init__(self, pins: Pins | None) -> None:
         self.tools: dict[str, Tool] = {}
-        self.origins: dict[str, str] = {}  # of the tools that services brought in
-        self.wanted_services: frozenset[str] = frozenset()  # lazy ones all of whose tools are in
-        self.wanted_tools: frozenset[str] = (
-            frozenset()
-        )  # that are in besides, such as those that were found
-        self.removed: dict[
-            str, str
-        ] = {}  # tools of services that were taken out, and stay out; of which service
-        self.held: dict[str, Held] = {}  # held back by the pins
+        # The service id of each tool that a service offers.
+        self.origins: dict[str, str] = {}
+        # Lazy services all of whose tools are wanted.
+        self.wanted_services: frozenset[str] = frozenset()
+        # Single wanted tools of lazy services, such as search results.
+        self.wanted_tools: frozenset[str] = frozenset()
+        # Removed tools of services, which stay out: service id by tool name.
+        self.removed: dict[str, str] = {}
+        # Tools held back by the pins.
+        self.held: dict[str, Held] = {}
         self._pins = pins
         self._approvals = 0
-        self._versions: dict[str, int] = {}  # of the lists that services offered
-        self._places: dict[str, int] = {}  # of the services in the configuration
-        self._order: dict[
-            str, tuple[str, ...]
-        ] = {}  # names of all that a service offers; what stays keeps its place
-        self._offered: dict[str, dict[str, Tool]] = {}  # of it what is wanted and not held back
-        self._refused: dict[
-            str, str
-        ] = {}  # of it what another tool's name keeps out; of which service
+        # The version of each service's latest offer.
+        self._versions: dict[str, int] = {}
+        # The position of each service in the configuration.
+        self._places: dict[str, int] = {}
+        # The names of all tools that a service offers; a name keeps its position while offered.
+        self._order: dict[str, tuple[str, ...]] = {}
+        # The offered tools of each service that are wanted and not held back.
+        self._offered: dict[str, dict[str, Tool]] = {}
+        # Offered tools that another tool's name keeps out: service id by tool name.
+        self._refused: dict[str, str] = {}
         self._lock = threading.Lock()
+        # Canonical names by wire name.
         self._canonical: dict[str, str] = {}
         self._definitions: tuple[ToolDefinition, ...] | None = None
 
     @property
     def pinned(self) -> bool:
-        """Whether definitions of remote tools are held against approved ones."""
+        """True if remote definitions are compared with approved ones."""
         return self._pins is not None
 
     def add(self, tool: Tool) -> None:
-        """Bring in a tool that no service offers; a remote one only if its definition is approved.
-        Raises `ConfigurationError` if its name is taken."""
+        """Add a tool that no service offers.
+
+        With pins, a remote tool is added only if its definition is approved. Raises
+        `ConfigurationError` if the name is taken.
+        """
         self.swap((), (tool,))
 
     def swap(self, old: Iterable[str], new: Sequence[Tool]) -> None:
-        """`add` these tools in place of those which are in by `add`, all at one moment or, if it
-        raises, none. What is in both keeps its place."""
+        """Replace the registered tools `old` by `new` in one step.
+
+        A tool whose name is in both keeps its place. If `swap` raises, nothing has changed.
+        Raises as `add` does.
+        """
         changes: dict[str, str] = {}
         if self._pins is not None:
             changes = {
                 tool.name: change
                 for tool in new
-                if tool.tool_type in _REMOTE and (change := self._pins.check(tool))
+                if tool.tool_type in _REMOTE_TYPES and (change := self._pins.check(tool))
             }
         with self._lock:
             out = {name for name in old if name not in self.origins}
@@ -141,11 +150,13 @@ class Catalogue:
             local = {name: tool for name, tool in found.items() if name not in self.origins}
             self._replace({**local, **found})
         for name, change in changes.items():
-            _held_back(name, change)
+            _warn_held_back(name, change)
 
     def remove(self, name: str) -> Tool:
-        """Take out a tool, or one that is held back. One that a service offers stays out until
-        `restore`. Raises `ToolNotFound`."""
+        """Remove and return a tool, whether active or held back.
+
+        A tool that a service offers stays out until `restore`. Raises `ToolNotFound`.
+        """
         with self._lock:
             held = self.held.get(name)
             found = self.tools.get(name) or (None if held is None else held.tool)
@@ -162,7 +173,7 @@ class Catalogue:
         return found
 
     def restore(self, id: str) -> None:
-        """Forget which tools of a service were taken out."""
+        """Forget which tools of a service were removed."""
         with self._lock:
             self.removed = {name: origin for name, origin in self.removed.items() if origin != id}
 
@@ -172,33 +183,36 @@ class Catalogue:
         self._definitions = None
 
     def find(self, name: str) -> Tool | None:
-        """By canonical or wire name."""
+        """Return the tool with this canonical or wire name, None if there is none."""
         return self.tools.get(name) or self.tools.get(self._canonical.get(name, ""))
 
     def not_found(self, name: str, why: str = "") -> ToolNotFound:
-        """The error for an unknown name, which names the nearest one, and says why it may be
-        missing."""
+        """Return the error for an unknown name.
+
+        The error names the nearest tool, and `why` says why the tool may be missing.
+        """
         return unknown(self.tools, name, why)
 
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """What a model is told: made once, and the same object until the set changes."""
+        """Return the definitions for models. The result is the same object until the set of
+        tools changes."""
         while (found := self._definitions) is None:
             tools = self.tools
-            # Not under the lock: a schema is made from the user's own types, by their code.
-            made = tuple([definition(tool) for tool in tools.values()])
+            # Outside the lock: making a schema runs code of the user's own types.
+            definitions = tuple([definition(tool) for tool in tools.values()])
             with self._lock:
                 if self._definitions is None and self.tools is tools:
-                    self._definitions = made
+                    self._definitions = definitions
         return found
 
     # --- what services offer ---
 
     def left_out(self, id: str) -> int:
-        """Return how many tools of a service another tool's name keeps out."""
+        """Return how many tools of a service are left out because another tool has their name."""
         return sum(service == id for service in self._refused.values())
 
     def place(self, ids: Iterable[str]) -> None:
-        """Give services their places, behind those that have one."""
+        """Append services to the order of services. A service that has a place keeps its place."""
         with self._lock:
             self._places = {
                 **self._places,
@@ -206,19 +220,22 @@ class Catalogue:
             }
 
     def want(self, services: Iterable[str] = (), tools: Iterable[str] = ()) -> None:
-        """Have all tools of these lazy services, and these tools, brought in when they are
-        offered."""
+        """Request these tools, and all tools of these lazy services. They are added once their
+        service offers them."""
         with self._lock:
             self.wanted_services = self.wanted_services | set(services)
             self.wanted_tools = self.wanted_tools | set(tools)
 
     def offer(self, source: Source, offered: Sequence[Tool], version: int) -> None:
-        """Bring in what a service offers and is wanted, in place of what it offered before, unless
-        that is of a higher version. What stays keeps its place. Raises what the pins raise."""
+        """Add the wanted tools that a service offers, in place of its earlier offer.
+
+        An offer with a lower `version` than the earlier one is ignored. A tool that is still
+        offered keeps its place. Raises what the pins raise.
+        """
         while True:
             approvals = self._approvals
-            # Not under the lock: the pins have a file. They are asked again if one was approved
-            # meanwhile.
+            # Outside the lock, because the pins may read a file. An approval in the meantime makes
+            # the loop check again.
             changes = {} if self._pins is None else self._pins.check_all(offered)
             with self._lock:
                 if approvals != self._approvals:
@@ -248,7 +265,7 @@ class Catalogue:
             break
         for name, entry in held.items():
             if name not in before or before[name].change != entry.change:
-                _held_back(name, entry.change)
+                _warn_held_back(name, entry.change)
 
     def _arrange(self, id: str, offered: Sequence[Tool], wanted: dict[str, Tool]) -> None:
         names = [tool.name for tool in offered]
@@ -268,7 +285,7 @@ class Catalogue:
                 if tool is None:
                     continue
                 if name in tools:
-                    refused[name], reasons[name] = service, "a tool of that name is there"
+                    refused[name], reasons[name] = service, "another tool has that name"
                 elif wire_name(name) in taken:
                     refused[name], reasons[name] = (
                         service,
@@ -288,8 +305,12 @@ class Catalogue:
             self._replace(tools)
 
     def approve(self, name: str, change: str | None) -> Held:
-        """Pin a tool that is held back as it is now, if that is the change that was shown. Raises
-        `ToolNotFound`, `ConfigurationError`, and what the pins raise."""
+        """Pin the current definition of a tool that is held back.
+
+        `change` is the change that the approver saw; None skips the comparison. Raises
+        `ConfigurationError` if the tool has changed since, `ToolNotFound` if it is not held
+        back, and what the pins raise.
+        """
         held = self.held.get(name)
         if held is None or self._pins is None:
             raise ToolNotFound(
@@ -310,14 +331,14 @@ class Catalogue:
         return held
 
     def find_held(self, name: str) -> Held | None:
-        """A tool that is held back, by canonical or wire name."""
+        """Return the tool that is held back under this canonical or wire name."""
         return self.held.get(name) or next(
             (held for key, held in self.held.items() if wire_name(key) == name), None
         )
 
 
 def unknown(tools: Iterable[str], name: str, why: str = "") -> ToolNotFound:
-    """The error for a name that none of these tools has."""
+    """Return the error for a name that is not among `tools`."""
     names = list(tools)
     near = difflib.get_close_matches(name.lower(), [known.lower() for known in names], 1)
     hint = (
@@ -325,30 +346,33 @@ def unknown(tools: Iterable[str], name: str, why: str = "") -> ToolNotFound:
         if near
         else ""
     )
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    more = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
     reason = f" {why}" if why else ""
     return ToolNotFound(
         f"Unknown tool {name!r}.{reason}{hint} This agent has:"
-        f" {', '.join(names[:_SHOWN]) or 'no tools'}{more}."
+        f" {', '.join(names[:_MAX_LISTED_NAMES]) or 'no tools'}{more}."
     )
 
 
 class Held(NamedTuple):
-    """A tool that is held back: what changed, and which service offers it (None: it was
-    registered)."""
+    """A tool that is held back.
+
+    `change` says what differs from the approved definition. `origin` is the id of the service
+    that offers the tool, None for a registered one.
+    """
 
     tool: Tool
     change: str
     origin: str | None
 
 
-def _held_back(name: str, change: str) -> None:
+def _warn_held_back(name: str, change: str) -> None:
     _log.warning("%r is held back until it is approved again: %s", name, change)
 
 
 def definition(tool: Tool) -> ToolDefinition:
-    """Return the definition of a tool that a model is given. It is shared, so its schema cannot be
-    changed."""
+    """Return a tool's definition for models. The definition is shared, so its schema is
+    immutable."""
     return ToolDefinition(
         tool.name,
         tool.description,

@@ -1,4 +1,4 @@
-"""What a running call is given: cancellation, and `ToolContext`."""
+"""The context of a running call: `Cancellation` and `ToolContext`."""
 
 from __future__ import annotations
 
@@ -20,38 +20,39 @@ T = TypeVar("T")
 _log = logging.getLogger("holdfast")
 
 
-def _unheard(message: str) -> None:
+def _ignore_progress(message: str) -> None:
     pass
 
 
 class Cancellation:
-    """A flag that is raised once and never lowered; true when raised. Thread-safe.
+    """A flag that is set once and never cleared; true once it is set. Thread-safe.
 
-    Whoever blocks registers how to be woken (`add_callback`), so that a cancel ends a socket read
-    or a process at once.
+    Code that blocks registers a wake-up function with `add_callback`. A cancel thus ends a
+    socket read or a process at once.
     """
 
-    # No lock: `cancel` may come from a signal handler that interrupted `add_callback`. Taking a
-    # callback out of the dict is atomic, so whoever takes it, the cancel or its owner, is the only
-    # one who has it.
+    # No lock: `cancel` may run in a signal handler that interrupted `add_callback`. Removing a
+    # callback from the dict is atomic, so exactly one thread gets it: the canceller or its owner.
 
-    __slots__ = ("_callbacks", "_raised")
+    __slots__ = ("_callbacks", "_is_set")
 
     def __init__(self) -> None:
-        self._raised = False
+        self._is_set = False
         self._callbacks: dict[object, Callable[[], object]] = {}
 
     def __bool__(self) -> bool:
-        return self._raised
+        return self._is_set
 
     def is_set(self) -> bool:
-        """Whether it was raised, as `threading.Event.is_set`."""
-        return self._raised
+        """Return True if the flag is set, like `threading.Event.is_set`."""
+        return self._is_set
 
     def cancel(self) -> None:
-        """Raise the flag and run what was registered, each once. What is registered must not block;
-        if it raises, that is logged."""
-        self._raised = True
+        """Set the flag and run each registered callback once.
+
+        Callbacks must not block. An exception of a callback is logged.
+        """
+        self._is_set = True
         while self._callbacks:
             try:
                 _, callback = self._callbacks.popitem()
@@ -60,39 +61,40 @@ class Cancellation:
             try:
                 callback()
             except Exception:
-                _log.exception("a cancel could not wake %r", callback)
+                _log.exception("A cancellation callback failed: %r", callback)
 
     def add_callback(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Run `callback` at the cancel, or now if it has come. Returns a function that takes the
-        callback back."""
+        """Run `callback` at the cancel, or now if the flag is set. Returns a function that
+        removes the callback."""
         key = object()
         self._callbacks[key] = callback
-        if self._raised and self._callbacks.pop(key, None) is not None:
+        if self._is_set and self._callbacks.pop(key, None) is not None:
             callback()
 
-        def forget() -> None:
+        def remove() -> None:
             self._callbacks.pop(key, None)
 
-        return forget
+        return remove
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until raised or `timeout` seconds have passed; whether it was raised."""
-        if self._raised:
+        """Block until the flag is set or `timeout` seconds have passed. Returns True if the flag
+        is set."""
+        if self._is_set:
             return True
         woken = threading.Event()
-        forget = self.add_callback(woken.set)
+        remove_callback = self.add_callback(woken.set)
         woken.wait(timeout)
-        forget()
-        return self._raised
+        remove_callback()
+        return self._is_set
 
     def raise_if_set(self) -> None:
-        """Raise `ToolCancelled` if it was raised."""
-        if self._raised:
+        """Raise `ToolCancelled` if the flag is set."""
+        if self._is_set:
             raise ToolCancelled("The call was cancelled.")
 
 
 class Asks(Protocol):
-    """Who asks the user what calls ask: one for each conversation."""
+    """The channel through which a conversation's calls ask the user; one per conversation."""
 
     def ask(
         self,
@@ -104,12 +106,12 @@ class Asks(Protocol):
         timeout: float | None,
         flags: list[Cancellation],
     ) -> dict[str, Any] | None:
-        """See `ToolContext.ask`; `flags` take the question back."""
+        """See `ToolContext.ask`. Setting any of `flags` withdraws the question."""
         ...
 
 
 class Spawns(Protocol):
-    """Who begins the conversations that calls spawn: one for each conversation."""
+    """The factory of child conversations for a conversation's calls; one per conversation."""
 
     def spawn(
         self,
@@ -126,12 +128,12 @@ class Spawns(Protocol):
 
 
 class ToolContext:
-    """What a callback may know of the call that it serves. A parameter annotated `ToolContext`
-    receives it, hidden from the model.
+    """The call that a callback serves. A parameter annotated `ToolContext` receives it and is
+    hidden from the model.
 
-    `idempotency_key` is the same for every attempt of one call, also after a crash: hand it to
-    whatever must not happen twice. `llm` is the model of the agent that calls, None outside of an
-    agent.
+    `idempotency_key` is the same for every attempt of one call, also after a crash. Pass it to
+    any operation that must not happen twice. `llm` is the model of the calling agent, None
+    outside of an agent.
     """
 
     __slots__ = (
@@ -153,7 +155,7 @@ class ToolContext:
     )
 
     loop: Callable[[Coroutine[Any, Any, Any]], Future[Any]] | None
-    """Where coroutines run: given by the `ToolManager` that makes the call."""
+    """The function that runs a coroutine, set by the `ToolManager` that makes the call."""
 
     def __init__(
         self,
@@ -162,7 +164,7 @@ class ToolContext:
         attempt: int = 1,
         cancelled: Cancellation | None = None,
         runtime: object | None = None,
-        progress: Callable[[str], None] = _unheard,
+        progress: Callable[[str], None] = _ignore_progress,
         on_close: Callable[[object, Callable[[], None]], None] | None = None,
         mark: Callable[[], dict[str, str]] | None = None,
         asks: Asks | None = None,
@@ -179,14 +181,14 @@ class ToolContext:
         self._on_close = on_close
         self._mark = mark
         self.asks = asks
-        self.llm = llm  # a `Model`; its room comes after this one
+        self.llm = llm  # a `Model`; the package `llm` is above this one
         self.outputs = outputs
         self.spawns = spawns
         self.loop = None
-        self.team: Callable[[], object] | None = (
-            None  # who keeps the conversation's delegates (`agent.delegation.Team`)
-        )
-        self._waits: tuple[list[float], ...] = ()  # when a person was asked, and when that was over
+        # Returns the conversation's delegates (`agent.delegation.Team`).
+        self.team: Callable[[], object] | None = None
+        # Start times of the questions to the user, each followed by its end time.
+        self._waits: tuple[list[float], ...] = ()
 
     @property
     def idempotency_key(self) -> str:
@@ -194,8 +196,8 @@ class ToolContext:
         return f"{self.conversation_id}:{self.call_id}"
 
     def with_cancellation(self, cancelled: Cancellation) -> ToolContext:
-        """The same context under another flag."""
-        found = ToolContext(
+        """Return a copy of the context with another cancellation flag."""
+        copy = ToolContext(
             self.conversation_id,
             self.call_id,
             self.attempt,
@@ -209,21 +211,25 @@ class ToolContext:
             self.outputs,
             self.spawns,
         )
-        found.loop, found.team = self.loop, self.team
-        return found
+        copy.loop, copy.team = self.loop, self.team
+        return copy
 
     def output(self, call_id: str) -> ToolResult:
-        """The whole result of an earlier call of the conversation, also where the model was shown
-        only a part. Raises `ToolError` if there is none of that id."""
-        found = None if self.outputs is None else self.outputs(call_id)
-        if found is None:
+        """Return the whole result of an earlier call of the conversation, even if the model saw
+        only a part.
+
+        Raises `ToolError` if no call of this id has a result.
+        """
+        result = None if self.outputs is None else self.outputs(call_id)
+        if result is None:
             raise ToolError(
                 f"No call {call_id!r} of this conversation has a result.", retryable=False
             )
-        return found
+        return result
 
     def report_progress(self, message: str) -> None:
-        """Tell whoever watches how far the call is. Not journaled, not shown to the model."""
+        """Report the call's progress to observers. The message is not journaled and not shown to
+        the model."""
         self._progress(message)
 
     def ask(
@@ -236,24 +242,33 @@ class ToolContext:
         timeout: float | None = None,
         cancelled: Cancellation | None = None,
     ) -> dict[str, Any] | None:
-        """Ask the user through the conversation, and block until there is an answer: the values of
-        the form `schema` (a JSON Schema of flat properties), its defaults filled in; without one
-        `{}` for a yes. None: declined, or no answer within `timeout` seconds.
+        """Ask the user through the conversation and block until the answer.
 
-        With `url` the user is to visit that page, which nobody opens unasked. `asker` is who asks,
-        for the user to see; the tool, if not given. The tool's own timeout does not run meanwhile.
-        Values of fields that are `writeOnly` or of the format `password` are not journaled.
-        `cancelled` takes the question back. Without a conversation, or if it was not told whom to
-        ask (`on_question`), every question is declined. Raises `ToolCancelled` when the call is
-        cancelled, `ConfigurationError` for what is no form or address.
+        Returns the values of the form, with its defaults filled in. Without a `schema` a yes is
+        `{}`. None means that the user declined, or that `timeout` passed. Without a conversation,
+        or without `on_question`, every question is declined.
+
+        The tool's own timeout is suspended meanwhile. Values of fields that are `writeOnly` or of
+        the format `password` are not journaled.
+
+        Args:
+            message: The question.
+            schema: The form, a JSON Schema of flat properties.
+            url: A page that the user is asked to visit. Nothing opens the page without the user.
+            asker: The name of the asking party that the user sees; the tool's name by default.
+            timeout: Seconds to wait for the answer; None waits forever.
+            cancelled: A flag that withdraws the question.
+
+        Raises `ToolCancelled` when the call is cancelled, `ConfigurationError` for an invalid
+        form or address.
         """
         if url and (schema is not None or not url.startswith(("https://", "http://"))):
             raise ConfigurationError(
                 "ask: url takes an http:// or https:// address, and no schema beside it."
             )
-        if self.loop is not None and _on_loop():
+        if self.loop is not None and _in_event_loop():
             raise ToolError(
-                "context.ask waits, which would hold up every async tool: use `await"
+                "context.ask blocks, which would stop every async tool: use `await"
                 " asyncio.to_thread(context.ask, ...)`.",
                 retryable=False,
             )
@@ -264,19 +279,20 @@ class ToolContext:
         self._waits = (*self._waits, wait)
         try:
             flags = [self.cancelled] if cancelled is None else [self.cancelled, cancelled]
-            found = self.asks.ask(self.call_id, message, schema, url, asker, timeout, flags)
+            answer = self.asks.ask(self.call_id, message, schema, url, asker, timeout, flags)
         finally:
             wait.append(time.monotonic())
         self.cancelled.raise_if_set()
-        return found
+        return answer
 
     @property
     def reachable(self) -> bool:
-        """Whether there is anybody whom `ask` asks."""
+        """True if a user can be asked through `ask`."""
         return self.asks is not None and getattr(self.asks, "reachable", True)
 
     def asked_for(self) -> tuple[float, bool]:
-        """For how many seconds the user was asked so far, and whether that still goes on."""
+        """Return how many seconds were spent on questions to the user, and whether one is open
+        now."""
         now, waits = time.monotonic(), self._waits
         return sum([(wait[1] if len(wait) > 1 else now) - wait[0] for wait in waits]), any(
             len(wait) < 2 for wait in waits
@@ -292,23 +308,25 @@ class ToolContext:
         detached: bool = False,
         runtime: object | None = None,
     ) -> Any:
-        """A child `Conversation` in the same store, with `agent` (an `Agent`) and the runtime of
-        its tools, else that of this one, unless another is given: `with context.spawn(agent, "Do
-        this") as child: return child.run().answer`.
+        """Return a child `Conversation` in the same store: `with context.spawn(agent, "Do this") as
+        child: return child.run().answer`.
 
-        Its id is `{conversation_id}.{call_id}`, with `-{name}` behind it if it has a name, else
-        `-2`, `-3`, ... for the second and further ones of a call: give names where several threads
-        spawn. A call that is repeated, also after its process was killed, thus gets the same child
-        again, with all that it did; `message` is sent only if nobody said anything to it yet. A
-        child that is open in this process is returned as it is. With `id` it is the child of that
+        The child runs with `agent` (an `Agent`). Its runtime is `runtime` if given, else that of
+        the agent's tools, else that of this conversation.
+
+        Its id is `{conversation_id}.{call_id}`, followed by `-{name}` if it has a name, else by
+        `-2`, `-3`, ... for the second and further children of a call. Give names where several
+        threads spawn. A repeated call, also after its process was killed, thus gets the same child
+        with all that the child did. `message` is sent only if the child has no message yet. A child
+        that is open in this process is returned as it is. With `id` the result is the child of that
         id, also of an earlier call.
 
-        The child is interrupted when the call is cancelled or the conversation interrupted, and
-        closed with the conversation; one that is `detached` is not, and is the caller's to close.
-        All spend from the budgets of those that they come from (`Agent(tree_limits=)`).
+        The child is interrupted when the call is cancelled or the conversation is interrupted, and
+        closed with the conversation. A `detached` child is neither; the caller closes it. All
+        children spend from the budgets of their ancestors (`Agent(tree_limits=)`).
 
-        Raises `ConfigurationError` for an id that exists and is no child of this conversation,
-        `LeaseHeld`, `StoreError`, `ToolCancelled`.
+        Raises `ConfigurationError` for an id that exists and is not a child of this
+        conversation, `LeaseHeld`, `StoreError`, `ToolCancelled`.
         """
         if self.spawns is None:
             if self.conversation_id and not self.call_id:
@@ -324,50 +342,53 @@ class ToolContext:
         return self.spawns().spawn(self, agent, message, name, id, detached, runtime)
 
     def on_close(self, key: object, cleanup: Callable[[], None]) -> None:
-        """Have `cleanup` run when the conversation closes; once per `key`. Without a conversation,
+        """Run `cleanup` when the conversation closes, once per `key`. Without a conversation,
         the tool's owner cleans up."""
         if self._on_close is not None:
             self._on_close(key, cleanup)
 
     def process_environment(self) -> dict[str, str]:
-        """Environment variables for a process that the call starts: `Popen(..., env={**env,
+        """Return environment variables for a process that the call starts: `Popen(..., env={**env,
         **context.process_environment()})`.
 
-        Should this process be killed, whoever takes over the conversation ends every process that
-        has them, and what these have started, before any call is run again. Without a conversation
-        there are none.
+        If this process is killed, the process that takes over the conversation ends every
+        process with these variables, and their children, before it runs any call again. Empty
+        without a conversation.
         """
         return self._mark() if self._mark is not None else {}
 
     def complete(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end on the agent's loop thread, and return what it returns; a
-        cancel cancels it, and raises `ToolCancelled`. Equivalent to `asyncio.run(work)`, but that
-        several share one loop. Not from within a coroutine."""
+        """Run a coroutine to its end on the agent's loop thread and return its result.
+
+        A cancel cancels the coroutine and raises `ToolCancelled`. Equivalent to
+        `asyncio.run(work)`, except that several coroutines share one loop. Must not be called
+        from a coroutine.
+        """
         from concurrent.futures import CancelledError
 
         from holdfast.tools.loop import LoopThread
 
         self.cancelled.raise_if_set()
-        alone = None if self.loop is not None else LoopThread("holdfast-async")
-        future: Future[T] = alone.submit(work) if alone is not None else self.loop(work)  # pyright: ignore[reportOptionalCall]: one of the two is there
-        forget = self.cancelled.add_callback(future.cancel)
+        own_loop = None if self.loop is not None else LoopThread("holdfast-async")
+        future: Future[T] = own_loop.submit(work) if own_loop is not None else self.loop(work)  # pyright: ignore[reportOptionalCall]: one of the two is set
+        remove_callback = self.cancelled.add_callback(future.cancel)
         try:
             return future.result()
         except CancelledError:
             raise ToolCancelled("The call was cancelled; its effect may have happened.") from None
         finally:
-            forget()
-            future.cancel()  # also when the wait was interrupted
-            if alone is not None:
-                alone.close()
+            remove_callback()
+            future.cancel()  # also after an interrupt of the wait
+            if own_loop is not None:
+                own_loop.close()
 
     def sleep(self, seconds: float) -> None:
-        """`time.sleep`, ended by a cancel with `ToolCancelled`."""
+        """Sleep like `time.sleep`. A cancel ends the sleep with `ToolCancelled`."""
         if self.cancelled.wait(max(seconds, 0.0)):
             self.cancelled.raise_if_set()
 
 
-def _on_loop() -> bool:
+def _in_event_loop() -> bool:
     import asyncio
 
     try:

@@ -1,5 +1,7 @@
-"""Which remote services an agent has, what they offer, and asking them: all at once, each at most
-once at a time, a failure remembered."""
+"""The remote services of an agent, and the discovery of their tools.
+
+Services are asked in parallel, each at most once at a time. A failure is remembered.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,16 @@ from holdfast.tools.tool import Tool
 
 _log = logging.getLogger("holdfast.tools")
 
-_PAUSE = 1.0  # seconds between two refreshes of a service that says that its tools have changed
-_LONGEST_PAUSE = 60.0  # of one that says so again and again while they have not
+_REFRESH_SECONDS = 1.0  # between two refreshes of a service that announces changes of its tools
+# between two refreshes of a service that announces changes again and again without a change
+_MAX_REFRESH_SECONDS = 60.0
 
-Found = Callable[[Source, Sequence[Tool], int], None]
+OnOffer = Callable[[Source, Sequence[Tool], int], None]
 
 
 class _State:
-    """What is known of one service. Guarded by the discovery's lock; `found` and `error` are None
-    until it was asked."""
+    """The state of one service. Guarded by the discovery's lock; `found` and `error` are None
+    until the service was asked."""
 
     __slots__ = (
         "asker",
@@ -35,9 +38,9 @@ class _State:
         "closing",
         "error",
         "found",
+        "next_refresh",
         "pause",
         "refreshing",
-        "rested",
         "source",
         "stale",
         "version",
@@ -45,40 +48,38 @@ class _State:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.asking: Future[None] | None = (
-            None  # who asks now; the others wait for it. What an older one brings is dropped
-        )
-        self.asker: int | None = None  # its thread, once that is known
+        # The discovery under way, for which others wait. The result of an older one is dropped.
+        self.asking: Future[None] | None = None
+        self.asker: int | None = None  # the id of the thread that asks, once known
         self.closing: Future[None] | None = None
         self.found: tuple[Tool, ...] | None = None
-        self.version = 0  # of `found`
+        self.version = 0  # the version of `found`
         self.error: str | None = None
-        self.stale = False  # it said that its tools have changed while it was being asked
-        self.refreshing: threading.Event | None = (
-            None  # a refresh that waits for its time; set, it is called off
-        )
-        self.pause = _PAUSE / 2
-        self.rested = 0.0  # when it may be refreshed again
+        self.stale = False  # the service announced a change while it was being asked
+        # A scheduled refresh; setting the event cancels it.
+        self.refreshing: threading.Event | None = None
+        self.pause = _REFRESH_SECONDS / 2
+        self.next_refresh = 0.0  # the monotonic time of the earliest next refresh
 
 
 class Discovery:
     """The services of one agent. Thread-safe; no lock is held while a service is asked.
 
-    `found(source, tools, version)` is called with what a service offers, each time that it was
-    asked, on the thread that asked. Versions rise: a list never replaces one of a higher version. A
-    refresh (the service said that its tools have changed) that finds the same is left out.
+    After each discovery `on_offer(source, tools, version)` is called with the offered tools, on the
+    thread that asked. Versions rise: a list never replaces one with a higher version. A refresh
+    (after the service announced a change) that finds the same tools is skipped.
     """
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, on_offer: OnOffer) -> None:
         self._lock = threading.Lock()
         self._states: dict[str, _State] = {}
-        self._found = found
+        self._on_offer = on_offer
         self._version = 0
-        self._waits: dict[int, list[_State]] = {}  # for which services a thread waits
+        self._waits: dict[int, list[_State]] = {}  # the services that each thread waits for
 
     def add(self, sources: Sequence[Source]) -> None:
-        """Have these services too, all or none; nothing is asked yet. Raises `ConfigurationError`
-        for an id that is taken."""
+        """Add services, all or none, without asking them. Raises `ConfigurationError` for an id
+        that is taken."""
         with self._lock:
             states = dict(self._states)
             for source in sources:
@@ -93,19 +94,19 @@ class Discovery:
 
     @property
     def sources(self) -> dict[str, Source]:
-        """All services by id, in the order in which they were added."""
+        """All services by id, in the order of their addition."""
         return {id: state.source for id, state in self._states.items()}
 
     @property
     def errors(self) -> dict[str, str]:
-        """Return the errors of discovery by service id."""
+        """The errors of discovery by service id."""
         with self._lock:
             return {
                 id: state.error for id, state in self._states.items() if state.error is not None
             }
 
     def summary(self) -> dict[str, int | str]:
-        """Of each service how many tools it offers, why it could not be asked, or `not asked`."""
+        """Return for each service the number of its tools, its discovery error, or `not asked`."""
         with self._lock:
             return {
                 id: state.error or ("not asked" if state.found is None else len(state.found))
@@ -113,8 +114,8 @@ class Discovery:
             }
 
     def offered(self, id: str) -> tuple[tuple[Tool, ...], int] | None:
-        """What a service offered when it was asked last, and the version of that; None if there is
-        nothing since the last `close`."""
+        """Return a service's latest offer and its version, None without an offer since the last
+        `close`."""
         with self._lock:
             state = self._states[id]
             return None if state.found is None else (state.found, state.version)
@@ -122,12 +123,14 @@ class Discovery:
     # --- asking ---
 
     def ask(self, ids: Iterable[str], force: bool = False, within: float | None = None) -> None:
-        """Ask these services, all at once, and wait for them. One that was asked is not asked again
-        but with `force`; one that is being asked is waited for. What fails harms only itself: see
-        `errors`. Raises `ToolError` if a service asks for itself while it is asked.
+        """Ask these services for their tools, in parallel, and wait for them.
 
-        After `within` seconds, if given, a service without an answer is in `errors`, and is still
-        waited for by the next `ask`.
+        A service that was asked is asked again only with `force`. A service that is being asked is
+        waited for. A failure concerns only its own service: see `errors`. Raises `ToolError` if a
+        service asks for itself within its own discovery.
+
+        After `within` seconds, if given, a service without an answer is listed in `errors`. The
+        next `ask` waits for it.
         """
         waiting: list[tuple[_State, Future[None]]] = []
         mine: list[tuple[_State, Future[None]]] = []
@@ -142,7 +145,7 @@ class Discovery:
         me = threading.get_ident()
         with self._lock:
             pending = [state for state, future in (*waiting, *mine) if state.asking is future]
-            self._refuse_circle(me, pending)
+            self._refuse_deadlock(me, pending)
             self._waits[me] = pending
         try:
             for state, future in (*waiting, *mine):
@@ -151,24 +154,25 @@ class Discovery:
                         None if deadline is None else max(0.0, deadline - time.monotonic())
                     )
                 except TimeoutError:
-                    self._overdue(state, future, cast("float", within))
+                    self._mark_overdue(state, future, cast("float", within))
         finally:
             with self._lock:
                 del self._waits[me]
 
-    def _overdue(self, state: _State, future: Future[None], within: float) -> None:
+    def _mark_overdue(self, state: _State, future: Future[None], within: float) -> None:
         with self._lock:
             if state.asking is not future:
                 return
             state.error = (
-                f"{state.source.id!r} has not told its tools within {within:g} s. It is still being"
-                " asked; discover() waits for it."
+                f"{state.source.id!r} has not listed its tools within {within:g} s. The request"
+                " goes on; discover() waits for it."
             )
             error = state.error
         _log.warning("%s", error)
 
-    def _refuse_circle(self, me: int, wanted: Iterable[_State]) -> None:
-        """Whoever asks a service waits for it: it must not wait for the one who waits."""
+    def _refuse_deadlock(self, me: int, wanted: Iterable[_State]) -> None:
+        """Raise `ToolError` if this thread would wait for itself through the services that it
+        waits for."""
         todo, seen = list(wanted), set[int]()
         while todo:
             state = todo.pop()
@@ -185,7 +189,7 @@ class Discovery:
             todo += self._waits.get(state.asker, [])
 
     def _ask_all(self, mine: list[tuple[_State, Future[None]]], one_here: bool) -> None:
-        """Ask each service on a thread of its own; with `one_here` the first on this thread."""
+        """Ask each service on a thread of its own; with `one_here` the first one on this thread."""
         begun = 1 if one_here else 0
         here = mine[:begun]
         try:
@@ -195,7 +199,7 @@ class Discovery:
                     f"holdfast-discover-{state.source.id}",
                 )
                 begun += 1
-        except RuntimeError:  # no thread is left to be had: then one after the other
+        except RuntimeError:  # no more threads: ask one after the other
             here += mine[begun:]
         try:
             with self._lock:
@@ -204,14 +208,14 @@ class Discovery:
             while here:
                 self._ask(*here[0])
                 del here[0]
-        finally:  # an interrupt: nobody is to wait for what will not be asked
+        finally:  # after an interrupt nobody must wait for services that will not be asked
             for state, future in here:
                 self._settle(state, future)
 
     def _ask(self, state: _State, future: Future[None], refresh: bool = False) -> None:
         found: tuple[Tool, ...] | None = None
         error: str | None = None
-        late: Future[None] | None = None
+        late_close: Future[None] | None = None
         same = False
         version = 0
         try:
@@ -221,7 +225,7 @@ class Discovery:
                 state.asker = threading.get_ident()
                 known, closing = state.found, state.closing
             if closing is not None:
-                closing.result()  # or it would end the connection that is made now
+                closing.result()  # else the close would end the new connection
             offer = tuple(state.source.discover())
             with self._lock:
                 self._version += 1
@@ -233,11 +237,10 @@ class Discovery:
                     and state.found is None
                     and state.closing is None
                 ):
-                    late = state.closing = Future[None]()
-            if (
-                late is not None
-            ):  # closed while it was asked: what was opened after that is closed, too
-                self._close(state, late)
+                    late_close = state.closing = Future[None]()
+            # After a `close` during the discovery, close the connection that was opened since.
+            if late_close is not None:
+                self._close(state, late_close)
             if not current:
                 return
             same = (
@@ -246,13 +249,13 @@ class Discovery:
                 and [*map(definition, known)] == [*map(definition, offer)]
             )
             if not same:
-                self._found(state.source, offer, version)
+                self._on_offer(state.source, offer, version)
             found = offer
         except ToolError as failure:
             error = str(failure)
         except HoldfastError as failure:
-            error = f"The tools of {state.source.id!r} could not be taken in: {failure}"
-        except (Exception, SystemExit) as failure:  # a source may be anybody's class
+            error = f"The tools of {state.source.id!r} could not be added: {failure}"
+        except (Exception, SystemExit) as failure:  # a source may be a user's own class
             error = (
                 f"{state.source.id!r} could not be asked for its tools: {type(failure).__name__}:"
                 f" {failure}"
@@ -267,13 +270,13 @@ class Discovery:
                     again, state.stale = state.stale, False
                     if refresh:
                         state.pause = (
-                            min(state.pause * 2, _LONGEST_PAUSE)
+                            min(state.pause * 2, _MAX_REFRESH_SECONDS)
                             if same or error is not None
-                            else _PAUSE
+                            else _REFRESH_SECONDS
                         )
-                        state.rested = time.monotonic() + state.pause
+                        state.next_refresh = time.monotonic() + state.pause
                 elif error is not None:
-                    error = None  # a connection that was closed on purpose
+                    error = None  # the connection was closed on purpose
             if error is not None:
                 _log.warning("%s", error)
             self._settle(state, future)
@@ -291,8 +294,11 @@ class Discovery:
     # --- services whose tools change ---
 
     def _changed(self, id: str) -> None:
-        """A service says that its tools are others now: ask it again, without keeping it waiting,
-        but not more often than it deserves. One that nobody has asked yet is left alone."""
+        """Schedule a refresh of a service that announced a change of its tools.
+
+        Returns at once and limits the rate of refreshes. A service that was never asked is left
+        alone.
+        """
         with self._lock:
             state = self._states[id]
             if state.asking is not None:
@@ -300,42 +306,42 @@ class Discovery:
                 return
             if state.found is None or state.refreshing is not None:
                 return
-            called_off = state.refreshing = threading.Event()
-            wait = state.rested - time.monotonic()
+            cancelled = state.refreshing = threading.Event()
+            wait = state.next_refresh - time.monotonic()
         try:
-            start_thread(lambda: self._refresh(state, called_off, wait), f"holdfast-discover-{id}")
+            start_thread(lambda: self._refresh(state, cancelled, wait), f"holdfast-discover-{id}")
         except RuntimeError:
             with self._lock:
-                if state.refreshing is called_off:
+                if state.refreshing is cancelled:
                     state.refreshing = None
             _log.warning(
-                "%r says that its tools have changed, and could not be asked: no thread is to be"
-                " had.",
+                "The tools of %r have changed, but they cannot be listed again: no thread can be"
+                " started.",
                 id,
             )
 
-    def _refresh(self, state: _State, called_off: threading.Event, wait: float) -> None:
-        if wait > 0 and called_off.wait(wait):
+    def _refresh(self, state: _State, cancelled: threading.Event, wait: float) -> None:
+        if wait > 0 and cancelled.wait(wait):
             return
         with self._lock:
-            if state.refreshing is not called_off:
+            if state.refreshing is not cancelled:
                 return
             state.refreshing = None
             if state.asking is not None:
-                return  # somebody asks since, who hears of the change
+                return  # a later discovery is under way and sees the change
             future = _claim(state)
         self._ask(state, future, refresh=True)
 
     # --- all services ---
 
     def health(self, timeout: float) -> dict[str, Health]:
-        """How each service answers, all asked at once; one that says nothing within `timeout`
-        seconds (and a little) is not well."""
+        """Return the health of each service, all checked in parallel. A service without an
+        answer after `timeout` seconds (and one) is not ok."""
         answers: dict[str, Future[Health]] = {}
         for id, state in self._states.items():
             future: Future[Health] = Future()
             answers[id] = future
-            _elsewhere(
+            _run_on_thread(
                 lambda source=state.source, future=future: _check(source, timeout, future),
                 f"holdfast-health-{id}",
             )
@@ -348,28 +354,28 @@ class Discovery:
         return found
 
     def close(self) -> None:
-        """Let go of all connections, all at once, and forget what was found, and what is being
-        asked: the next use asks again."""
+        """Close all connections in parallel and forget all offers, also those under way. The
+        next use asks again."""
         done: list[Future[None]] = []
         work: list[tuple[_State, Future[None]]] = []
         with self._lock:
             for state in self._states.values():
                 state.found = state.error = state.asking = state.asker = None
                 state.stale = False
-                state.pause, state.rested = _PAUSE / 2, 0.0
+                state.pause, state.next_refresh = _REFRESH_SECONDS / 2, 0.0
                 if state.refreshing is not None:
                     state.refreshing.set()
                     state.refreshing = None
                 future: Future[None] = Future()
                 done.append(future)
-                if (
-                    state.closing is not None
-                ):  # another thread closes it: once more when it has, for who came between
+                # Another thread is closing the service: close it once more after that, because a
+                # connection may have been opened in between.
+                if state.closing is not None:
                     done.append(state.closing)
                 state.closing = future
                 work.append((state, future))
         for state, future in work:
-            _elsewhere(
+            _run_on_thread(
                 lambda state=state, future=future: self._close(state, future),
                 f"holdfast-close-{state.source.id}",
             )
@@ -389,16 +395,16 @@ class Discovery:
 
 
 def _claim(state: _State) -> Future[None]:
-    """Say, under the lock, that it is asked from here on."""
+    """Mark a service as being asked from now on. The caller holds the lock."""
     future: Future[None] = Future()
     state.asking, state.asker = future, None
     return future
 
 
-def _elsewhere(work: Callable[[], None], name: str) -> None:
+def _run_on_thread(work: Callable[[], None], name: str) -> None:
     try:
         start_thread(work, name)
-    except RuntimeError:  # no thread is left to be had
+    except RuntimeError:  # no more threads
         work()
 
 

@@ -1,8 +1,9 @@
-"""From a file or a mapping to a tree of plain values that know where they stand: YAML without its
-surprises, JSON, or Python's own.
+"""Documents from a YAML file, a JSON file or a mapping, as trees of plain values that know their
+place.
 
-Read is what YAML 1.2 and JSON agree on: `yes`, `on`, `0755`, `1:30` and dates are texts; keys are
-texts and come once; no tags, no merge keys, and aliases only as far as they stay small.
+YAML is read as the subset on which YAML 1.2 and JSON agree: `yes`, `on`, `0755`, `1:30` and
+dates are strings. Keys are strings and unique. Tags and merge keys are refused, and aliases are
+limited in size.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import Any, NamedTuple, cast
 from holdfast.errors import ConfigurationError
 from holdfast.nesting import too_deep
 
-_LARGEST = 1024 * 1024  # bytes of a file; PyYAML takes seconds for one
-# values, aliases counted as often as they are used: nine lines of YAML can stand for a billion
-_MOST = 50_000
-_DEEPEST = 60  # levels; a configuration needs a handful
-_WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})")
+_MAX_FILE_BYTES = 1024 * 1024  # PyYAML needs seconds for a file of this size
+# Aliases count at each use: nine lines of YAML can expand to a billion values.
+_MAX_VALUES = 50_000
+_MAX_DEPTH = 60  # levels; a configuration needs a handful
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})")
 _FRACTION = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})?(\.[0-9]{1,99})?([eE][-+]?[0-9]{1,3})?")
 _WORDS = (
     dict.fromkeys(("null", "Null", "NULL", "~", ""))
@@ -32,21 +33,20 @@ _WORDS = (
 
 
 class Place(NamedTuple):
-    """Where a value stands: in which file (or mapping), on which line (0: not known), under which
-    keys."""
+    """The place of a value: file (or mapping), line (0: unknown) and path of keys."""
 
     source: str
     line: int = 0
     path: str = ""
 
     def at(self, key: str | int, line: int = 0) -> Place:
-        """The place of a member."""
+        """Return the place of a member."""
         if isinstance(key, int):
             return Place(self.source, line or self.line, f"{self.path}[{key}]")
         return Place(self.source, line or self.line, f"{self.path}.{key}" if self.path else key)
 
     def error(self, message: str) -> ConfigurationError:
-        """What to raise for what stands here."""
+        """Return the error to raise for the value at this place."""
         return ConfigurationError(f"{self}: {message}")
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Place(NamedTuple):
 
 
 class Map(dict[str, Any]):
-    """A mapping of a document; `places` has the place of each member."""
+    """A mapping of a document. `places` holds the place of each member."""
 
     def __init__(self, place: Place) -> None:
         super().__init__()
@@ -63,13 +63,13 @@ class Map(dict[str, Any]):
         self.places: dict[str, Place] = {}
 
     def put(self, key: str, value: Any, place: Place) -> None:
-        """Add a member that stands at `place`."""
+        """Add a member with its place."""
         self[key] = value
         self.places[key] = place
 
 
 class Seq(list[Any]):
-    """A list of a document; `places` has the place of each member."""
+    """A list of a document. `places` holds the place of each member."""
 
     def __init__(self, place: Place) -> None:
         super().__init__()
@@ -77,14 +77,16 @@ class Seq(list[Any]):
         self.places: list[Place] = []
 
     def put(self, value: Any, place: Place) -> None:
-        """Add a member that stands at `place`."""
+        """Add a member with its place."""
         self.append(value)
         self.places.append(place)
 
 
 def load(source: Any, what: str = "config") -> tuple[Any, Path | None]:
-    """The document in a file (its path), or that a mapping is, and the folder of the file. Raises
-    `ConfigurationError`."""
+    """Return the document of a mapping or of a file (its path), and the folder of the file.
+
+    Raises `ConfigurationError`.
+    """
     if isinstance(source, Mapping):
         return _Copy().copied(source, Place(what), 0), None
     if not isinstance(source, str | os.PathLike):
@@ -95,9 +97,9 @@ def load(source: Any, what: str = "config") -> tuple[Any, Path | None]:
     path = Path(cast("str | os.PathLike[str]", source))
     place = Place(str(path))
     try:
-        if path.stat().st_size > _LARGEST:
+        if path.stat().st_size > _MAX_FILE_BYTES:
             raise place.error(
-                f"the file is larger than {_LARGEST // 1024} KB, which no {what} needs."
+                f"the file is larger than {_MAX_FILE_BYTES // 1024} KB, which no {what} needs."
             )
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -115,16 +117,18 @@ def load(source: Any, what: str = "config") -> tuple[Any, Path | None]:
 
 
 class _Copy:
-    """Copies a caller's values into a tree; what changes there later changes nothing here."""
+    """A copier of Python values into a document tree. Later changes to the values do not reach
+    the tree."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def copied(self, value: Any, place: Place, depth: int) -> Any:
         self.count += 1
-        if depth > _DEEPEST or self.count > _MOST:
+        if depth > _MAX_DEPTH or self.count > _MAX_VALUES:
             raise place.error(
-                f"it holds more than {_MOST:,} values, or is nested more than {_DEEPEST} deep."
+                f"it holds more than {_MAX_VALUES:,} values, or is nested more than"
+                f" {_MAX_DEPTH} deep."
             )
         if value is None or isinstance(value, str | bool | int | float):
             return value
@@ -134,7 +138,7 @@ class _Copy:
             found = Map(place)
             for key, member in cast("Mapping[Any, Any]", value).items():
                 if not isinstance(key, str):
-                    raise place.error(f"a key is a text, not {key!r}.")
+                    raise place.error(f"a key must be a string, not {key!r}.")
                 found.put(key, self.copied(member, place.at(key), depth + 1), place.at(key))
             return found
         if isinstance(value, list | tuple):
@@ -143,15 +147,16 @@ class _Copy:
                 listed.put(self.copied(member, place.at(index), depth + 1), place.at(index))
             return listed
         raise place.error(
-            f"it holds a {type(value).__name__}; a config holds texts, numbers, true, false, null,"
-            " lists and mappings."
+            f"it holds a {type(value).__name__}; a config holds strings, numbers, true, false,"
+            " null, lists and mappings."
         )
 
 
 def read_json(text: str, place: Place) -> Any:
-    """A JSON text as a tree. Raises `ConfigurationError`, with the line if it is no JSON."""
+    """Return a JSON text as a tree. Raises `ConfigurationError`, with the line of a syntax
+    error."""
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in pairs:
             if key in found:
@@ -159,20 +164,22 @@ def read_json(text: str, place: Place) -> Any:
             found[key] = value
         return found
 
-    def never(text: str) -> Any:
-        raise place.error(f"{text} is no JSON.")
+    def refuse_constant(text: str) -> Any:
+        raise place.error(f"{text} is not JSON.")
 
-    if too_deep(text, _DEEPEST):
-        raise place.error(f"it is nested more than {_DEEPEST} deep.")
+    if too_deep(text, _MAX_DEPTH):
+        raise place.error(f"it is nested more than {_MAX_DEPTH} deep.")
     try:
         return _Copy().copied(
-            json.loads(text, object_pairs_hook=once, parse_constant=never), place, 0
+            json.loads(text, object_pairs_hook=unique_keys, parse_constant=refuse_constant),
+            place,
+            0,
         )
     except json.JSONDecodeError as error:
         raise Place(place.source, error.lineno).error(f"it is not JSON: {error.msg}.") from None
     except ConfigurationError:
         raise
-    except (ValueError, RecursionError):  # a number of thousands of digits; thousands of brackets
+    except (ValueError, RecursionError):  # a number of thousands of digits, or too many brackets
         raise place.error("it holds a number that is too long.") from None
 
 
@@ -180,11 +187,11 @@ def read_json(text: str, place: Place) -> Any:
 
 
 def plain(text: str) -> Any:
-    """What an unquoted text in YAML stands for: null, true, false, a number as JSON writes it, or
-    itself."""
+    """Return the value of an unquoted YAML scalar: null, true, false, a number in JSON's
+    notation, or the text itself."""
     if text in _WORDS:
         return _WORDS[text]
-    if _WHOLE.fullmatch(text):
+    if _INTEGER.fullmatch(text):
         return int(text)
     if text[-1:].isdigit() and _FRACTION.fullmatch(text) and math.isfinite(number := float(text)):
         return number
@@ -192,7 +199,7 @@ def plain(text: str) -> Any:
 
 
 def read_yaml(text: str, place: Place, *, texts: bool = False) -> Any:
-    """A YAML text as a tree; all scalars as texts, as they are written, if `texts`. Raises
+    """Return a YAML text as a tree; with `texts` every scalar is the string as written. Raises
     `ConfigurationError` with the line."""
     import yaml
 
@@ -200,8 +207,8 @@ def read_yaml(text: str, place: Place, *, texts: bool = False) -> Any:
     nodes: Any = yaml
 
     class Loader(loader):
-        """Composes nodes and resolves nothing: the tag of a plain scalar is kept apart from that of
-        a quoted one."""
+        """A loader that composes nodes and resolves no tags. Plain scalars keep a tag apart from
+        quoted ones."""
 
         def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
             if kind is nodes.ScalarNode and implicit[0]:
@@ -212,15 +219,15 @@ def read_yaml(text: str, place: Place, *, texts: bool = False) -> Any:
 
     count = 0
 
-    def made(node: Any, place: Place, depth: int) -> Any:
+    def build(node: Any, place: Place, depth: int) -> Any:
         nonlocal count
         count += 1
         line = node.start_mark.line + 1
         here = Place(place.source, line, place.path)
-        if count > _MOST or depth > _DEEPEST:
+        if count > _MAX_VALUES or depth > _MAX_DEPTH:
             raise here.error(
-                f"it holds more than {_MOST:,} values (aliases count as often as they are used), or"
-                f" is nested more than {_DEEPEST} deep."
+                f"it holds more than {_MAX_VALUES:,} values (aliases count at each use), or is"
+                f" nested more than {_MAX_DEPTH} deep."
             )
         if isinstance(node, nodes.ScalarNode):
             if node.tag == "plain":
@@ -234,19 +241,21 @@ def read_yaml(text: str, place: Place, *, texts: bool = False) -> Any:
             listed = Seq(here)
             for index, member in enumerate(node.value):
                 inner = place.at(index, member.start_mark.line + 1)
-                listed.put(made(member, inner, depth + 1), inner)
+                listed.put(build(member, inner, depth + 1), inner)
             return listed
         found = Map(here)
         for key_node, member in node.value:
             line = key_node.start_mark.line + 1
-            key = made(key_node, Place(place.source, line, place.path), depth + 1)
+            key = build(key_node, Place(place.source, line, place.path), depth + 1)
             if not isinstance(key, str):
-                said = (
+                quoted = (
                     f"{key_node.value!r} in quotes"
                     if isinstance(key_node, nodes.ScalarNode)
                     else "one"
                 )
-                raise Place(place.source, line, place.path).error(f"a key is a text; write {said}.")
+                raise Place(place.source, line, place.path).error(
+                    f"a key must be a string; write {quoted}."
+                )
             if key == "<<" and key_node.tag == "plain":
                 raise Place(place.source, line, place.path).error(
                     "merge keys ('<<') are not read; write the keys themselves."
@@ -256,7 +265,7 @@ def read_yaml(text: str, place: Place, *, texts: bool = False) -> Any:
                 raise inner.error(
                     f"the key {key!r} is there twice, first on line {found.places[key].line}."
                 )
-            found.put(key, made(member, inner, depth + 1), inner)
+            found.put(key, build(member, inner, depth + 1), inner)
         return found
 
     try:
@@ -265,7 +274,7 @@ def read_yaml(text: str, place: Place, *, texts: bool = False) -> Any:
             node = reader.get_single_node()
         finally:
             reader.dispose()
-        return None if node is None else made(node, place, 0)
+        return None if node is None else build(node, place, 0)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or " ".join(str(error).split())

@@ -1,5 +1,4 @@
-"""`find_tools`: how a model brings in tools of services that are not asked until somebody needs
-them."""
+"""The builtin tool `find_tools`, by which a model adds tools of lazy services."""
 
 from __future__ import annotations
 
@@ -17,15 +16,15 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def find_tools(manager: ToolManager) -> Tool:
-    """The builtin tool over a manager's lazy services."""
+    """Return the builtin tool that searches a manager's lazy services."""
 
     def find_tools(query: str, limit: int = 10) -> str:
-        """Find more tools. Only a part of the tools there are is shown to you; search the rest by
-        what they do. What is found can be called from your next answer on.
+        """Find more tools. You see only some of the available tools; search the others by their
+        purpose. You can call the tools that were found from your next answer on.
 
         Args:
             query: A few words for what you want to do, or a part of a tool's name.
-            limit: How many tools to bring in at most.
+            limit: How many tools to add at most.
         """
         found = manager.search(query, max(1, min(limit, 50)))
         lines = [
@@ -34,29 +33,32 @@ def find_tools(manager: ToolManager) -> Tool:
         ]
         lines += [
             f"- {name}: held back until somebody approves it; it cannot be called."
-            for name in _fitting(query, manager.held)
+            for name in _matching(query, manager.held)
         ]
         lines += [f"(not searched: {error})" for error in manager.errors.values()]
-        return "\n".join(lines) if lines else f"No tool fits {query!r}. Try other words."
+        return "\n".join(lines) if lines else f"No tool matches {query!r}. Try other words."
 
     reads = ToolAnnotations(read_only=True, destructive=False, idempotent=True)
     return Tool.from_function(find_tools, annotations=reads, category="builtin")
 
 
 def best(words: str, tools: Sequence[Tool], limit: int) -> list[Tool]:
-    """The tools that fit best: each word counts where it stands, in a name more than in a
-    description, a whole word more than a part of one."""
+    """Return the best matches for `words`, the best first.
+
+    A word counts more in a name than in a description, and more as a whole word than as a part
+    of one.
+    """
     wanted = _words(words)
     scored: list[tuple[float, int, Tool]] = []
     for place, tool in enumerate(tools):
-        name, told = _words(tool.name), _words(tool.description)
+        name, description = _words(tool.name), _words(tool.description)
         score = 0.0
         for word in wanted:
-            score += 4 * (word in name) + 2 * (word in told)
+            score += 4 * (word in name) + 2 * (word in description)
             score += 1.5 * any(
                 word in other or (len(other) > 3 and other in word) for other in name - {word}
             )
-            score += 0.5 * any(word in other for other in told - {word})
+            score += 0.5 * any(word in other for other in description - {word})
         if words.strip() and words.strip().lower() in tool.name.lower():
             score += 8
         if score:
@@ -64,9 +66,9 @@ def best(words: str, tools: Sequence[Tool], limit: int) -> list[Tool]:
     return [tool for _, _, tool in sorted(scored, key=lambda found: found[:2])[:limit]]
 
 
-def _fitting(words: str, names: Iterable[str]) -> list[str]:
-    """Of names that are told without their descriptions, which nobody has approved, those that fit;
-    at most ten."""
+def _matching(words: str, names: Iterable[str]) -> list[str]:
+    """Return at most ten names of unapproved tools that match; their unapproved descriptions are
+    not searched."""
     wanted = _words(words)
     return [
         name for name in names if wanted & _words(name) or words.strip().lower() in name.lower()

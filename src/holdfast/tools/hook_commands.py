@@ -1,4 +1,5 @@
-"""Hooks that are commands: JSON in, JSON out, within a time, and with nothing left running."""
+"""Hooks that run a command: JSON on stdin, JSON on stdout, a time limit, and no process left
+behind."""
 
 from __future__ import annotations
 
@@ -25,89 +26,94 @@ from holdfast.tools.hooks import Failed, Hook, Place, Said
 from holdfast.tools.results import clean
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/homebrew/bin"
-_MOST = 1_000_000  # bytes that a command may print
-_REASON = 10_000  # characters of its standard error that are told
-_DENIED = 2  # the exit code that says no; a shell's and Python's own failures have others
-# seconds in which what it printed must be read once it has ended: who left its group may hold the
-# pipe open
-_DRAIN = 0.2
-_POLL = 0.02  # seconds between two looks where no pidfd tells of its end
+_MAX_OUTPUT_BYTES = 1_000_000
+_MAX_REASON_CHARS = 10_000  # of stderr, in a reason or error
+# The exit code of a denial. Failures of a shell or of Python have other codes.
+_DENY_EXIT_CODE = 2
+# The time to read the remaining output once the command has ended: a process that left the group
+# may hold the pipe open.
+_DRAIN_SECONDS = 0.2
+_POLL_SECONDS = 0.02  # between two checks for the end, where there is no pidfd
 
-# How variables are called that hold secrets.
+# Names of variables that hold secrets.
 _SECRET = re.compile(r"key|token|secret|passw|credential|auth|dsn|cookie", re.IGNORECASE)
 
 
 def secrets_of(env: Mapping[str, str]) -> list[str]:
-    """What in a command's own environment is secret, by the names of the variables."""
+    """Return the secret values of a command's own environment, recognized by the names of the
+    variables."""
     return [value for name, value in env.items() if _SECRET.search(name)]
 
 
 def command_of(hook: Hook) -> Callable[[dict[str, Any], ToolContext, Place], Said | None]:
-    """The command as a function of what it is told."""
+    """Return the hook's command as a function that runs it and returns its answer."""
 
-    def asked(told: dict[str, Any], context: ToolContext, place: Place) -> Said | None:
-        code, out, err = _run(hook, msgspec.json.encode(told), context)
-        said = clean(err.decode("utf-8", "replace").strip())[:_REASON]
-        if code == _DENIED:
+    def run(request: dict[str, Any], context: ToolContext, place: Place) -> Said | None:
+        code, out, err = _run(hook, msgspec.json.encode(request), context)
+        reason = clean(err.decode("utf-8", "replace").strip())[:_MAX_REASON_CHARS]
+        if code == _DENY_EXIT_CODE:
             if not place.denies:
-                raise Failed(f"failed: there is nothing to deny here: {said}")
-            return Said(said)
+                raise Failed(f"failed: there is nothing to deny here: {reason}")
+            return Said(reason)
         if code:
-            how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            raise Failed(f"failed: the command {how}{f': {said}' if said else ''}")
-        return _answer(out, place) if out.strip() else None
+            end = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            raise Failed(f"failed: the command {end}{f': {reason}' if reason else ''}")
+        return _parse_answer(out, place) if out.strip() else None
 
-    return asked
+    return run
 
 
-def _answer(out: bytes, place: Place) -> Said:
+def _parse_answer(out: bytes, place: Place) -> Said:
     """Return the answer that a hook command printed. Raises `Failed`."""
     if too_deep(out):
-        raise Failed(f"failed: what the command printed is nested deeper than {MAX_DEPTH} levels")
+        raise Failed(f"failed: the command's output is nested deeper than {MAX_DEPTH} levels")
     try:
         found = msgspec.json.decode(out)
     except ValueError as error:
-        raise Failed(f"failed: what the command printed is no JSON: {error}") from error
-    known = (
+        raise Failed(f"failed: the command's output is not JSON: {error}") from error
+    permitted = (
         *(("deny",) if place.denies else ()),
         *(("context",) if place.adds else ()),
         *place.keys,
     )
     if not isinstance(found, dict):
         raise Failed(
-            f"failed: the command printed a JSON {type(found).__name__}; it takes an object"
+            f"failed: the command printed a JSON {type(found).__name__}; it must print an object"
         )
     answer = cast("dict[str, Any]", found)
     for key in answer:
-        if key not in known:
+        if key not in permitted:
             raise Failed(
-                f"failed: the command said {key[:80]!r}; here it may say:"
-                f" {', '.join(known) or 'nothing'}"
+                f"failed: the command printed the key {key[:80]!r}; permitted here:"
+                f" {', '.join(permitted) or 'none'}"
             )
     for key in ("deny", "context", "text"):
         if not isinstance(answer.get(key, ""), str):
-            raise Failed(f"failed: the command said {key}, which takes a text")
+            raise Failed(f"failed: the command printed {key}, which takes a string")
     changes = {key: answer[key] for key in place.keys if key in answer}
     change: Any = None
     if len(changes) > 1 and "calls" not in changes:
-        raise Failed(f"failed: the command said {' and '.join(changes)}; it takes one of them")
+        raise Failed(f"failed: the command printed {' and '.join(changes)}; only one is permitted")
     if "result" in changes:
         try:
             change = msgspec.convert(changes["result"], ToolResult)
         except (msgspec.ValidationError, ValueError, TypeError) as error:
-            raise Failed(f"failed: result takes what a ToolResult is in JSON: {error}") from error
+            raise Failed(
+                f"failed: the command printed result, which takes a ToolResult as JSON: {error}"
+            ) from error
     elif "arguments" in changes:
         change = changes["arguments"]
         if not isinstance(change, dict):
-            raise Failed("failed: the command said arguments, which takes an object")
+            raise Failed("failed: the command printed arguments, which takes an object")
     elif changes:
-        change = changes  # what it means, the place knows
+        change = changes  # interpreted by the place
     deny = answer.get("deny")
     return Said(None if deny is None else clean(deny), clean(answer.get("context", "")), change)
 
 
-def _run(hook: Hook, told: bytes, context: ToolContext) -> tuple[int, bytes, bytes]:
-    """Exit code, output and errors of the command. Raises `Failed`, `ToolCancelled`."""
+def _run(hook: Hook, request: bytes, context: ToolContext) -> tuple[int, bytes, bytes]:
+    """Run the command. Returns its exit code, stdout and stderr. Raises `Failed`,
+    `ToolCancelled`."""
     context.cancelled.raise_if_set()
     deadline = time.monotonic() + hook.timeout
     workdir: Any = getattr(context.runtime, "workdir", None)
@@ -124,38 +130,38 @@ def _run(hook: Hook, told: bytes, context: ToolContext) -> tuple[int, bytes, byt
         )
     except (OSError, ValueError) as error:
         raise Failed(f"failed: the command could not be started: {error}") from error
-    waker, woken = socket.socketpair()
+    waker, wakeup = socket.socketpair()
     waker.setblocking(False)
 
     def wake() -> None:
         with contextlib.suppress(OSError):
             waker.send(b"\0")
 
-    forget = context.cancelled.add_callback(wake)
+    remove_callback = context.cancelled.add_callback(wake)
     try:
-        out, err = _talk(process, told, woken, deadline, hook.timeout, context)
+        out, err = _communicate(process, request, wakeup, deadline, hook.timeout, context)
     finally:
-        forget()
-        _end(process)
+        remove_callback()
+        _kill_group(process)
         waker.close()
-        woken.close()
+        wakeup.close()
     return process.returncode, out, err
 
 
-def _talk(
+def _communicate(
     process: subprocess.Popen[bytes],
-    told: bytes,
-    woken: socket.socket,
+    request: bytes,
+    wakeup: socket.socket,
     deadline: float,
     timeout: float,
     context: ToolContext,
 ) -> tuple[bytes, bytes]:
-    """Tell it, and read what it says until it has ended."""
+    """Write the request to stdin, and read stdout and stderr until the command has ended."""
     stdin, stdout, stderr = (
         cast("IO[bytes]", pipe) for pipe in (process.stdin, process.stdout, process.stderr)
     )
-    found: dict[Any, bytearray] = {stdout: bytearray(), stderr: bytearray()}
-    left = memoryview(told)
+    output: dict[Any, bytearray] = {stdout: bytearray(), stderr: bytearray()}
+    unsent = memoryview(request)
     with contextlib.ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
         pidfd = _pidfd(process.pid)
@@ -166,7 +172,7 @@ def _talk(
         selector.register(stdin, selectors.EVENT_WRITE)
         selector.register(stdout, selectors.EVENT_READ)
         selector.register(stderr, selectors.EVENT_READ)
-        selector.register(woken, selectors.EVENT_READ)
+        selector.register(wakeup, selectors.EVENT_READ)
         open_pipes, ended = 2, False
         while open_pipes:
             wait = deadline - time.monotonic()
@@ -177,69 +183,76 @@ def _talk(
             ready = [
                 key.fileobj
                 for key, _ in selector.select(
-                    wait if pidfd is not None or ended else min(wait, _POLL)
+                    wait if pidfd is not None or ended else min(wait, _POLL_SECONDS)
                 )
             ]
             if context.cancelled:
                 raise ToolCancelled("The hook was cancelled.")
             if stdin in ready:
                 try:
-                    left = left[os.write(stdin.fileno(), left[:65536]) :]
-                except OSError:  # it does not want to hear more
-                    left = left[:0]
-                if not left:
+                    unsent = unsent[os.write(stdin.fileno(), unsent[:65536]) :]
+                except OSError:  # the command has closed its stdin
+                    unsent = unsent[:0]
+                if not unsent:
                     selector.unregister(stdin)
                     stdin.close()
             for pipe in (stdout, stderr):
                 if pipe in ready:
                     data = os.read(pipe.fileno(), 65536)
-                    found[pipe] += data
+                    output[pipe] += data
                     if not data:
                         selector.unregister(pipe)
                         open_pipes -= 1
-                    if len(found[stdout]) > _MOST:
-                        raise Failed(f"failed: the command printed more than {_MOST:,} bytes")
-                    del found[stderr][4 * _REASON :]
-            if not ended and (pidfd in ready if pidfd is not None else _over(process.pid)):
+                    if len(output[stdout]) > _MAX_OUTPUT_BYTES:
+                        raise Failed(
+                            f"failed: the command printed more than {_MAX_OUTPUT_BYTES:,} bytes"
+                        )
+                    del output[stderr][4 * _MAX_REASON_CHARS :]
+            if not ended and (pidfd in ready if pidfd is not None else _has_ended(process.pid)):
                 ended = True
-                deadline = min(deadline, time.monotonic() + _DRAIN)
+                deadline = min(deadline, time.monotonic() + _DRAIN_SECONDS)
                 if pidfd is not None:
                     selector.unregister(pidfd)
-        if not ended and not _wait(process.pid, deadline, woken, context):
+        if not ended and not _wait_for_end(process.pid, deadline, wakeup, context):
             raise Failed(f"failed: the command did not end within {timeout:g} s")
-    return bytes(found[stdout]), bytes(found[stderr])
+    return bytes(output[stdout]), bytes(output[stderr])
 
 
 def _pidfd(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # macOS, or too many files
+    except (AttributeError, OSError):  # macOS, or too many open files
         return None
 
 
-def _over(pid: int) -> bool:
-    """Whether it has ended; it stays a zombie, so that its group's number is nobody else's yet."""
+def _has_ended(pid: int) -> bool:
+    """Return True if the process has ended. It stays a zombie, so its group id is not reused
+    yet."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
         return True
 
 
-def _wait(pid: int, deadline: float, woken: socket.socket, context: ToolContext) -> bool:
-    """Wait for one that has closed its output, but goes on; whether it ended."""
+def _wait_for_end(pid: int, deadline: float, wakeup: socket.socket, context: ToolContext) -> bool:
+    """Wait for a process that has closed its output but still runs. Returns True if it ended in
+    time."""
     pause = 0.0005
-    while not _over(pid):
+    while not _has_ended(pid):
         if context.cancelled:
             raise ToolCancelled("The hook was cancelled.")
         if time.monotonic() > deadline:
             return False
         time.sleep(pause)
-        pause = min(pause * 2, _POLL)
+        pause = min(pause * 2, _POLL_SECONDS)
     return True
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of its group. Before it is reaped: until then the group is its own."""
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill the rest of the process group, then reap the process.
+
+    The order matters: until the process is reaped, its group id cannot be reused.
+    """
     if process.returncode is None:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -251,12 +264,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The least that programs need: no variable of this process, and so no secret, reaches a
-    command unasked."""
-    found = {"PATH": _PATH, "HOME": "/", "LANG": "C.UTF-8", "TERM": "dumb"}
+    """Return the minimal environment of a command. No variable of this process, and so no
+    secret, reaches a command unless it is configured."""
+    env = {"PATH": _PATH, "HOME": "/", "LANG": "C.UTF-8", "TERM": "dumb"}
     try:
         user = pwd.getpwuid(os.getuid())
-        found.update(HOME=user.pw_dir, USER=user.pw_name, LOGNAME=user.pw_name)
-    except KeyError:  # a container may run under a user id that has no entry
+        env.update(HOME=user.pw_dir, USER=user.pw_name, LOGNAME=user.pw_name)
+    except KeyError:  # in a container the user id may have no entry
         pass
-    return found
+    return env

@@ -1,5 +1,7 @@
-"""What stands around calls: hooks that may change or deny them, and caps on how many run at once. A
-hook of an agent's other places is the same `Hook`, asked in the same way (`ask`)."""
+"""Hooks around tool calls, which may change or deny them, and caps on concurrent calls.
+
+Hooks on an agent's other places are the same `Hook` and run through the same function `ask`.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,10 @@ from holdfast.tools.results import as_result, clean
 
 _log = logging.getLogger("holdfast.tools")
 
-# the key of a result's meta under which arguments stand that a hook put in place of the model's
+# The key in a result's meta of the arguments with which a hook replaced the model's.
 ARGUMENTS = "holdfast/arguments"
-# the key of a result's meta that says which hook denied the call or held its result back, and
-# whether it failed
+# The key in a result's meta of the hook that denied the call or withheld its result, and whether
+# the hook failed.
 HOOK = "holdfast/hook"
 
 Before = Callable[..., Any]
@@ -34,36 +36,38 @@ After = Callable[..., Any]
 
 
 class Deny(msgspec.Struct, frozen=True):
-    """What a hook returns to have something not happen, and why: whom it stops is told the
-    `reason`."""
+    """A hook's return value that stops the operation. The `reason` is shown to the party that is
+    stopped."""
 
     reason: str = ""
 
 
 class Add(msgspec.Struct, frozen=True):
-    """What a hook returns to have the model told something besides."""
+    """A hook's return value that adds a text for the model."""
 
     text: str
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """A function `before` something happens, one `after` it, or both; or a `command` in place of
-    them. Functions are given as such or, as text, as `module:name`. `on` is the place: `tool`,
-    `model`, `message`, `stop`, `condensation`, `start` or `end`; only `tool` and `model` have an
-    `after`.
+    """A guard of one place in an agent: a function `before` something happens, one `after` it,
+    both, or a `command` instead.
 
-    On `tool`, for the tools whose canonical names fit the pattern `tools` (`*`: all; `srv.*`: those
-    of a server): `before(call, context)` returns None (go on), a dict (other arguments), or a
-    `ToolResult` (the answer; the tool is not run); `after(call, result, context)` None or another
-    result. Both may return `Deny(reason)`, `Add(text)`, or a tuple of an `Add` and a change. They
-    run once for a call, whatever its attempts, on the call's thread. What the other places hand
-    over and take is in `docs/how-to/hooks.md`.
+    A function is given as such or as text, `module:name`. `on` is the place: `tool`, `model`,
+    `message`, `stop`, `condensation`, `start` or `end`. Only `tool` and `model` have an `after`.
 
-    A `command` is a list of arguments, run without a shell, asked `when`: "before", "after" or
-    "both"; it gets JSON and prints JSON, within `timeout` seconds, with a minimal environment and
-    `env`. `name` is who it is in the journal; the function's or the command's, if not given.
+    On `tool` the hook applies to the tools whose canonical names match the pattern `tools` (`*`:
+    all; `srv.*`: those of a server). `before(call, context)` returns None (continue), a dict (other
+    arguments), or a `ToolResult` (the answer; the tool does not run). `after(call, result,
+    context)` returns None or another result. Both may return `Deny(reason)`, `Add(text)`, or a
+    tuple of an `Add` and a change. They run once for a call, whatever its attempts, on the call's
+    thread. The arguments and return values of the other places are in `docs/how-to/hooks.md`.
 
-    What guards must not fail open: a hook that raises, cannot be imported or returns something else
+    A `command` is a list of arguments, run without a shell. `when` says at which side it runs:
+    "before", "after" or "both". It reads JSON and prints JSON within `timeout` seconds, with a
+    minimal environment plus `env`. `name` identifies the hook in the journal; the default is the
+    name of the function or command.
+
+    A guard must not fail open: a hook that raises, cannot be imported or returns another type
     denies.
     """
 
@@ -79,8 +83,8 @@ class Hook(msgspec.Struct, frozen=True):
 
 
 class Place(NamedTuple):
-    """What may be said at one side of a place: the keys in which a command's JSON has a change, and
-    whether it may deny and add."""
+    """The permitted answers at one side of a place: the keys of changes in a command's JSON, and
+    whether the hook may deny and add."""
 
     keys: tuple[str, ...] = ()
     denies: bool = True
@@ -104,7 +108,8 @@ WHERE = tuple(dict.fromkeys(on for on, _ in PLACES))
 
 
 class Said(NamedTuple):
-    """What a hook said: why not (None: nothing against it), what to add, and the change, if any."""
+    """The answer of a hook: the reason of a denial (None: not denied), the text to add, and the
+    change, if any."""
 
     deny: str | None = None
     add: str = ""
@@ -112,12 +117,11 @@ class Said(NamedTuple):
 
 
 class Failed(Exception):
-    """A hook that did not do what it is for: the message says how, such as `failed: TypeError:
-    ...`."""
+    """The failure of a hook. The message says how it failed, such as `failed: TypeError: ...`."""
 
 
 class Bound(NamedTuple):
-    """One side of a hook, ready to be asked."""
+    """One side of a hook with its function resolved."""
 
     name: str
     on: str
@@ -138,8 +142,17 @@ def ask(
     fits: Callable[[Any], bool],
     *subject: Any,
 ) -> Said:
-    """What a hook says: a function of the `subject`, a command of what is `told` of it. `fits` says
-    whether a value is a change there. Raises `Failed`, and the `ToolError` of a function."""
+    """Return the answer of a hook.
+
+    Args:
+        bound: The hook's side.
+        context: The context that a function receives as its last argument.
+        told: Makes the JSON for a command from the `subject`.
+        fits: Returns True if a value is a valid change at this place.
+        subject: The arguments of a function.
+
+    Raises `Failed`, and the `ToolError` that a function raises.
+    """
     try:
         if bound.command:
             found = bound.function(
@@ -160,21 +173,21 @@ def ask(
         raise Failed(f"failed: {type(error).__name__}: {error}") from error
     if found is None:
         return NOTHING
-    return _understood(bound, found, fits)
+    return _parse_answer(bound, found, fits)
 
 
-def _understood(bound: Bound, found: Any, fits: Callable[[Any], bool]) -> Said:
+def _parse_answer(bound: Bound, found: Any, fits: Callable[[Any], bool]) -> Said:
     place = bound.place
     deny, add, change = None, "", None
-    for one in cast("tuple[Any, ...]", found) if type(found) is tuple else (found,):
-        if isinstance(one, Said):
-            deny, add, change = one
-        elif isinstance(one, Deny) and place.denies and isinstance(one.reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            deny = clean(one.reason)
-        elif isinstance(one, Add) and place.adds and isinstance(one.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            add = clean(one.text)
-        elif one is not None:
-            change = one
+    for part in cast("tuple[Any, ...]", found) if type(found) is tuple else (found,):
+        if isinstance(part, Said):
+            deny, add, change = part
+        elif isinstance(part, Deny) and place.denies and isinstance(part.reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            deny = clean(part.reason)
+        elif isinstance(part, Add) and place.adds and isinstance(part.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            add = clean(part.text)
+        elif part is not None:
+            change = part
     if change is not None and not fits(change):
         kind = cast("type[Any]", type(change)).__name__
         raise Failed(f"returned {kind}")
@@ -182,7 +195,7 @@ def _understood(bound: Bound, found: Any, fits: Callable[[Any], bool]) -> Said:
 
 
 def bind(hooks: Sequence[Hook], on: str, when: str) -> list[Bound]:
-    """The sides of hooks that are to be asked there, in the order of asking."""
+    """Return the sides of hooks that apply at this place, in the order in which they run."""
     found: list[Bound] = []
     names = names_of(hooks)
     for hook, name in zip(hooks, names, strict=True):
@@ -200,7 +213,7 @@ def bind(hooks: Sequence[Hook], on: str, when: str) -> list[Bound]:
 
 
 def names_of(hooks: Sequence[Hook]) -> list[str]:
-    """Who each hook is, in messages and the journal; no two are the same."""
+    """Return the name of each hook for messages and the journal. Names are unique."""
     found: list[str] = []
     for hook in hooks:
         name = hook.name or _name(hook.before or hook.after or hook.command)
@@ -213,12 +226,12 @@ def names_of(hooks: Sequence[Hook]) -> list[str]:
 
 
 def check(hooks: Sequence[Any], who: str = "") -> None:
-    """Raises `ConfigurationError` for what is no hook."""
+    """Raise `ConfigurationError` if `hooks` is not a list of valid hooks."""
     if isinstance(hooks, Hook | str) or not isinstance(hooks, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
         raise ConfigurationError(f"{who}hooks takes a list of Hook(...), not {hooks!r}.")
     for hook in hooks:
         if isinstance(hook, Hook):
-            _check(hook)
+            _check_hook(hook)
         if not isinstance(hook, Hook) or not (hook.before or hook.after or hook.command):
             raise ConfigurationError(
                 f"{who}hooks takes Hook(before=..., after=..., tools=...) with at least one of the"
@@ -226,7 +239,7 @@ def check(hooks: Sequence[Any], who: str = "") -> None:
             )
 
 
-def _check(hook: Any) -> None:
+def _check_hook(hook: Any) -> None:
     if not isinstance(hook.tools, str):
         raise ConfigurationError(
             f"Hook: tools takes one pattern of tool names, such as 'git.*', not {hook.tools!r}; use"
@@ -263,7 +276,7 @@ def _check(hook: Any) -> None:
         )
     if argv and (hook.before is not None or hook.after is not None):
         raise ConfigurationError(
-            "Hook: it has a command, and before or after beside it; use a Hook for each."
+            "Hook: a hook has either a command, or before and after; use a Hook for each."
         )
     if argv and not argv[0]:
         raise ConfigurationError(
@@ -285,98 +298,107 @@ def _check(hook: Any) -> None:
         )
         or any(not name or "=" in name for name in cast("Mapping[str, str]", env))
     ):
-        raise ConfigurationError("Hook: env takes a mapping of names to texts.")
+        raise ConfigurationError("Hook: env takes a mapping of names to strings.")
     if not isinstance(hook.name, str):
         raise ConfigurationError(f"Hook: name takes a str, not {hook.name!r}.")
 
 
 class Hooks:
-    """Hooks of calls, in their order: `before` from the first to the last, `after` the other way
-    round. `blot` takes secrets out of what they say."""
+    """The hooks of tool calls. `before` runs from the first to the last, `after` in reverse order.
 
-    def __init__(self, hooks: Sequence[Hook], blot: Callable[[str], str] = str) -> None:
+    `redact` removes secrets from the texts of hooks.
+    """
+
+    def __init__(self, hooks: Sequence[Hook], redact: Callable[[str], str] = str) -> None:
         check(hooks)
         for hook in hooks:
             if hook.on != "tool":
                 raise ConfigurationError(
-                    f"ToolManager: hooks takes hooks on tool; one on {hook.on} is the agent's:"
-                    " Agent(hooks=...)."
+                    f"ToolManager: hooks takes hooks on tool; a hook on {hook.on} belongs to the"
+                    " agent: Agent(hooks=...)."
                 )
         self.given = tuple(hooks)
         self._before = bind(self.given, "tool", "before")
         self._after = bind(self.given, "tool", "after")
-        self._blot = blot
+        self._redact = redact
 
     def before(
         self, call: ToolCall, context: ToolContext, added: list[str]
     ) -> ToolCall | ToolResult:
-        """The call with the arguments that it is to have, or its answer without running it; what is
-        to stand behind its result goes to `added`. Raises `ToolError` for a denied one."""
+        """Run the hooks before a call. Returns the call with its final arguments, or the result
+        that stands in for running the call.
+
+        Texts to append to the result go to `added`. Raises `ToolError` for a denied call.
+        """
         for bound in self._before:
             if bound.tools == "*" or fnmatchcase(call.name, bound.tools):
-                said = self._asked(bound, "was not run", call, None, context)
-                if said is NOTHING:
+                answer = self._ask(bound, "was not run", call, None, context)
+                if answer is NOTHING:
                     continue
-                if said.add:
-                    added.append(said.add)
-                if isinstance(said.change, ToolResult):
-                    return as_result(call.name, said.change)
-                if said.change is not None:
-                    _check_json(call.name, bound.name, said.change)
-                    call = msgspec.structs.replace(call, arguments=said.change, raw="")
+                if answer.add:
+                    added.append(answer.add)
+                if isinstance(answer.change, ToolResult):
+                    return as_result(call.name, answer.change)
+                if answer.change is not None:
+                    _check_json(call.name, bound.name, answer.change)
+                    call = msgspec.structs.replace(call, arguments=answer.change, raw="")
         return call
 
     def after(self, call: ToolCall, result: ToolResult, context: ToolContext) -> ToolResult:
-        """The result as it is to be told. Raises `ToolError` if it may not be."""
+        """Run the hooks after a call and return the final result. Raises `ToolError` if a hook
+        withholds the result."""
         for bound in self._after:
             if bound.tools == "*" or fnmatchcase(call.name, bound.tools):
-                said = self._asked(
+                answer = self._ask(
                     bound, "was run, but its result is held back", call, result, context
                 )
-                if said is NOTHING:
+                if answer is NOTHING:
                     continue
-                if said.change is not None:
-                    result = as_result(call.name, said.change)
-                if said.add:
-                    result = with_context(result, [said.add])
+                if answer.change is not None:
+                    result = as_result(call.name, answer.change)
+                if answer.add:
+                    result = with_context(result, [answer.add])
         return result
 
-    def _asked(
+    def _ask(
         self,
         bound: Bound,
-        what: str,
+        outcome: str,
         call: ToolCall,
         result: ToolResult | None,
         context: ToolContext,
     ) -> Said:
         try:
             if result is None:
-                said = ask(bound, context, _told, _before_fits, _copy(call))
+                answer = ask(bound, context, _describe_call, _is_before_change, _copy(call))
             else:
-                said = ask(bound, context, _told, _after_fits, _copy(call), result)
+                answer = ask(bound, context, _describe_call, _is_after_change, _copy(call), result)
         except Failed as error:
             raise Refused(
-                self._blot(f"{call.name!r} {what}: its hook {bound.name} {error}"), bound.name, True
+                self._redact(f"{call.name!r} {outcome}: its hook {bound.name} {error}"),
+                bound.name,
+                True,
             ) from error
-        if said.deny is not None:
-            why = f": {said.deny}" if said.deny else ""
+        if answer.deny is not None:
+            why = f": {answer.deny}" if answer.deny else ""
             raise Refused(
-                self._blot(f"{call.name!r} {what}: its hook {bound.name} denied it{why}"),
+                self._redact(f"{call.name!r} {outcome}: its hook {bound.name} denied it{why}"),
                 bound.name,
                 False,
             )
-        return Said(None, self._blot(said.add), said.change) if said.add else said
+        return Said(None, self._redact(answer.add), answer.change) if answer.add else answer
 
 
-def _told(call: ToolCall, result: ToolResult | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _describe_call(call: ToolCall, result: ToolResult | None = None) -> dict[str, Any]:
+    description: dict[str, Any] = {
         "call": {"id": call.id, "name": call.name, "arguments": call.arguments}
     }
-    return found if result is None else {**found, "result": result}
+    return description if result is None else {**description, "result": result}
 
 
 class Refused(ToolError):
-    """A hook denied a call, or held its result back; `failed`: because it could not do its work."""
+    """A call that a hook denied, or whose result a hook withheld. `failed` is True if the hook
+    itself failed."""
 
     def __init__(self, message: str, hook: str = "", failed: bool = False) -> None:
         super().__init__(clean(message), retryable=False)
@@ -385,7 +407,7 @@ class Refused(ToolError):
 
 
 def marked(result: ToolResult, error: ToolError) -> ToolResult:
-    """The result that tells of an error, with which hook it was, if it was one."""
+    """Return the error's result, with the name of the hook in `meta` if a hook caused the error."""
     if not isinstance(error, Refused):
         return result
     return msgspec.structs.replace(
@@ -394,8 +416,8 @@ def marked(result: ToolResult, error: ToolError) -> ToolResult:
 
 
 def with_context(result: ToolResult, texts: Sequence[str]) -> ToolResult:
-    """A result with more texts behind it. Structured content that would be shown alone stands
-    before them as text."""
+    """Return the result with more texts appended. Structured content without other content is
+    first written out as text."""
     content = result.content
     if not content and result.structured_content is not None:
         content = (TextContent(msgspec.json.encode(result.structured_content).decode()),)
@@ -404,16 +426,16 @@ def with_context(result: ToolResult, texts: Sequence[str]) -> ToolResult:
     )
 
 
-def _before_fits(found: Any) -> bool:
+def _is_before_change(found: Any) -> bool:
     return isinstance(found, dict | ToolResult)
 
 
-def _after_fits(found: Any) -> bool:
+def _is_after_change(found: Any) -> bool:
     return isinstance(found, ToolResult)
 
 
 def _copy(call: ToolCall) -> ToolCall:
-    """The call with arguments of its own: the journal's are not a hook's to change."""
+    """Return the call with copied arguments, because a hook must not change the journal's."""
     arguments = call.arguments
     for value in arguments.values():
         if type(value) in (dict, list):
@@ -422,11 +444,12 @@ def _copy(call: ToolCall) -> ToolCall:
 
 
 def _check_json(tool: str, hook: str, arguments: Any) -> None:
-    """What JSON cannot say could not be journaled once the effect has happened."""
+    """Raise `Refused` for arguments that JSON cannot represent: they could not be journaled
+    after the effect has happened."""
     try:
         msgspec.json.decode(msgspec.json.encode(arguments))
         if msgspec.to_builtins(arguments, str_keys=True) != arguments:
-            raise TypeError("there are values in them that JSON has not")
+            raise TypeError("some of their values do not exist in JSON")
     except (TypeError, ValueError) as error:
         raise Refused(
             f"{tool!r} was not run: its hook {hook} gave arguments that are not JSON: {error}.",
@@ -444,7 +467,10 @@ def _name(given: Any) -> str:
 
 
 def _function(given: Callable[..., Any] | str) -> tuple[str, Callable[..., Any]]:
-    """A name for messages and the function; one that raises for what cannot be imported."""
+    """Return the hook function's name and the function itself.
+
+    A function that cannot be imported is replaced by one that raises, and so denies.
+    """
     if not isinstance(given, str):
         return _name(given), given
     module, _, qualname = given.partition(":")
@@ -453,12 +479,12 @@ def _function(given: Callable[..., Any] | str) -> tuple[str, Callable[..., Any]]
         for part in qualname.split("."):
             found = getattr(found, part)
         if not callable(found):
-            raise TypeError(f"{given} is no function")
+            raise TypeError(f"{given} is not a function")
         if is_async(found):
             raise TypeError(f"{given} is async")
     except Exception as error:
         reason = f"it cannot be imported ({type(error).__name__}: {error})"
-        _log.error("the hook %s guards nothing and lets nothing through: %s", given, reason)
+        _log.error("The hook %s cannot run and denies everything: %s", given, reason)
 
         def deny(*_: Any) -> Any:
             raise RuntimeError(reason)
@@ -468,7 +494,7 @@ def _function(given: Callable[..., Any] | str) -> tuple[str, Callable[..., Any]]
 
 
 class Cap:
-    """At most so many calls at once. The others wait for their turn, in order."""
+    """A limit on concurrent calls. Further calls wait for their turn, in order."""
 
     def __init__(self, calls: int) -> None:
         self._lock = threading.Lock()
@@ -476,27 +502,27 @@ class Cap:
         self._waiting: deque[threading.Event] = deque()
 
     def enter(self, cancelled: Cancellation) -> None:
-        """Wait for a place. Raises `ToolCancelled`."""
+        """Wait for a free slot and take it. Raises `ToolCancelled`."""
         with self._lock:
             if self._free:
                 self._free -= 1
                 return
             turn = threading.Event()
             self._waiting.append(turn)
-        forget = cancelled.add_callback(turn.set)
+        remove_callback = cancelled.add_callback(turn.set)
         try:
             turn.wait()
         except BaseException:  # Ctrl-C
-            if not self._gone(turn):
+            if not self._withdraw(turn):
                 self.leave()
             raise
         finally:
-            forget()
-        if self._gone(turn):
+            remove_callback()
+        if self._withdraw(turn):
             raise ToolCancelled("The call was cancelled while it waited for its turn.")
 
-    def _gone(self, turn: threading.Event) -> bool:
-        """Give up a turn that has not come; whether it had not."""
+    def _withdraw(self, turn: threading.Event) -> bool:
+        """Withdraw from the queue. Returns False if the slot was already assigned."""
         with self._lock:
             if turn in self._waiting:
                 self._waiting.remove(turn)
@@ -504,7 +530,7 @@ class Cap:
         return False
 
     def leave(self) -> None:
-        """Give the place to whoever waits longest."""
+        """Release the slot to the call that has waited longest."""
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().set()
@@ -513,8 +539,10 @@ class Cap:
 
 
 class Caps:
-    """An agent's caps by pattern: a call takes a place of each that its tool's name fits, always in
-    the same order."""
+    """The caps of an agent by pattern of tool names.
+
+    A call takes a slot of each cap that matches its tool, always in the same order.
+    """
 
     def __init__(self, concurrency: Mapping[str, int]) -> None:
         for pattern, calls in concurrency.items():
@@ -526,7 +554,7 @@ class Caps:
         self._caps = [(pattern, Cap(calls)) for pattern, calls in sorted(concurrency.items())]
 
     def enter(self, name: str, cancelled: Cancellation) -> list[Cap]:
-        """Take the places that a call needs. Raises `ToolCancelled`."""
+        """Take all slots that a call needs. Raises `ToolCancelled`."""
         taken: list[Cap] = []
         try:
             for pattern, cap in self._caps:

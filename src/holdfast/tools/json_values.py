@@ -1,5 +1,5 @@
-"""Copies of JSON values, and JSON values that cannot be changed: what is handed out never changes
-what a model is told."""
+"""Copies of JSON values and immutable JSON values, which protect a shared tool definition from
+changes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def copied(value: Any) -> Any:
 
 
 def frozen(value: Any) -> Any:
-    """Return a copy of a JSON value whose dicts and lists raise `TypeError` when somebody changes
-    them."""
+    """Return an immutable copy of a JSON value. Its dicts and lists raise `TypeError` on any
+    change."""
     if isinstance(value, dict):
         return FrozenDict(
             {key: frozen(item) for key, item in cast("dict[str, Any]", value).items()}
@@ -35,7 +35,7 @@ def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
 
 
 class FrozenDict(dict[str, Any]):
-    """A dict that cannot be changed. `copy` and `copy.deepcopy` give plain ones."""
+    """An immutable dict. `copy` and `copy.deepcopy` return plain ones."""
 
     __slots__ = ()
 
@@ -56,7 +56,7 @@ class FrozenDict(dict[str, Any]):
 
 
 class FrozenList(list[Any]):
-    """A list that cannot be changed. `copy` and `copy.deepcopy` give plain ones."""
+    """An immutable list. `copy` and `copy.deepcopy` return plain ones."""
 
     __slots__ = ()
 

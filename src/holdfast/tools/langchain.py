@@ -1,5 +1,7 @@
-"""LangChain's tools as ours, and ours as LangChain's. Duck-typed: langchain is imported by
-`to_langchain` alone, and when that is called."""
+"""Conversion of LangChain tools to Holdfast tools and back.
+
+Duck-typed: only a call of `to_langchain` imports langchain.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from holdfast.content import ErrorInfo, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, ToolError, ToolValidationError
 from holdfast.tools import schema as schemas
 from holdfast.tools.context import ToolContext
-from holdfast.tools.langchain_content import content_of, shown
+from holdfast.tools.langchain_content import from_langchain_content, to_langchain_content
 from holdfast.tools.names import wire_name
 from holdfast.tools.results import as_result
 from holdfast.tools.tool import RetryPolicy, Tool, ToolAnnotations
@@ -21,18 +23,18 @@ from holdfast.tools.tool import RetryPolicy, Tool, ToolAnnotations
 _log = logging.getLogger("holdfast.tools.langchain")
 
 
-# --- ours as LangChain's ---
+# --- Holdfast to LangChain ---
 
 
 def to_langchain(tool: Tool) -> Any:
-    """A `StructuredTool` that runs `tool`, with `invoke` and `ainvoke`, under the name that model
-    APIs allow.
+    """Return a `StructuredTool` that runs `tool`, with `invoke` and `ainvoke`, under its wire name.
 
-    It is the bare tool: the hooks, limits, pins and access of a `ToolManager` that holds it do not
-    apply to these calls. A call goes through a `ToolManager`: arguments are checked, `timeout` and
-    `retry` hold. The message's artifact is the `ToolResult`. A failure is a `ToolException` (its
-    `result` is the `ToolResult`), which LangChain shows to the model with status `error`. Raises
-    `ConfigurationError` if langchain-core is not installed.
+    Calls run the bare tool. The hooks, limits, pins and access rules of a `ToolManager` that holds
+    it do not apply. Arguments are validated; `timeout` and `retry` apply. The message's artifact is
+    the `ToolResult`. A failure raises a `ToolException` (its `result` is the `ToolResult`), which
+    LangChain shows to the model with status `error`.
+
+    Raises `ConfigurationError` if langchain-core is not installed.
     """
     try:
         langchain: Any = importlib.import_module("langchain_core.tools")
@@ -53,10 +55,10 @@ def to_langchain(tool: Tool) -> Any:
             failure = langchain.ToolException(result.text or f"{tool.name!r} failed.")
             failure.result = result
             raise failure
-        return shown(result), result
+        return to_langchain_content(result), result
 
-    # A class of its own, since StructuredTool keeps `config` and `run_manager` for itself, which
-    # may be a tool's parameters.
+    # A subclass, because StructuredTool reserves `config` and `run_manager`, which may be a tool's
+    # parameters.
     class HoldfastTool(langchain.StructuredTool):
         def _run(self, /, **arguments: Any) -> Any:
             return run(arguments, ToolContext(call_id=uuid.uuid4().hex))
@@ -77,7 +79,7 @@ def to_langchain(tool: Tool) -> Any:
 
     kind: Any = HoldfastTool
     return kind.from_function(
-        # not called: `_run` and `_arun` are; but LangChain asks whether they are there
+        # Never called (`_run` and `_arun` are), but LangChain checks that they exist.
         func=tool.run,
         coroutine=tool.run,
         name=wire_name(tool.name),
@@ -88,7 +90,7 @@ def to_langchain(tool: Tool) -> Any:
     )
 
 
-# --- LangChain's as ours ---
+# --- LangChain to Holdfast ---
 
 
 def from_langchain(
@@ -101,26 +103,28 @@ def from_langchain(
     retry: RetryPolicy | None = None,
     parallel: bool | None = None,
 ) -> Tool:
-    """A LangChain tool (anything with `name`, `description`, `invoke` and a schema) as ours; one
-    that `to_langchain` made is unwrapped.
+    """Return a Holdfast tool for a LangChain tool (any object with `name`, `description`, `invoke`
+    and a schema).
 
-    The schema is the one that LangChain shows to models, whole; injected arguments are neither
-    shown nor accepted. An async-only tool runs on the agent's loop thread. `return_direct` is
-    ignored: a result is always shown to the model. Raises `ConfigurationError` for what is no such
-    tool, and for one that needs arguments that only LangGraph injects.
+    A tool that `to_langchain` made is unwrapped. The schema is the whole schema that LangChain
+    shows to models. Injected arguments are neither shown nor accepted. An async-only tool runs on
+    the agent's loop thread. `return_direct` is ignored: a result is always shown to the model.
+
+    Raises `ConfigurationError` for any other object, and for a tool that needs arguments that
+    only LangGraph injects.
     """
-    ours = getattr(tool, "holdfast_tool", None)
+    wrapped = getattr(tool, "holdfast_tool", None)
     if (
-        isinstance(ours, Tool)
+        isinstance(wrapped, Tool)
         and name is None
         and (annotations, category, timeout, retry, parallel)
         == (ToolAnnotations(), "general", None, None, None)
     ):
-        return ours
+        return wrapped
     if (
         isinstance(tool, Tool | type)
         or not isinstance(getattr(tool, "name", None), str)
-        or not _callable(tool)
+        or not _is_invocable(tool)
     ):
         raise ConfigurationError(
             "from_langchain takes a LangChain tool (with name, description and invoke), not"
@@ -135,12 +139,12 @@ def from_langchain(
     return LangChainTool(tool, name or tool.name, annotations, category, timeout, retry, parallel)
 
 
-def _callable(tool: Any) -> bool:
+def _is_invocable(tool: Any) -> bool:
     return callable(getattr(tool, "invoke", None)) or callable(getattr(tool, "ainvoke", None))
 
 
 class LangChainTool(Tool):
-    """A LangChain tool among ours: see `from_langchain`."""
+    """A LangChain tool as a Holdfast tool: see `from_langchain`."""
 
     tool_type = "custom"
 
@@ -168,13 +172,15 @@ class LangChainTool(Tool):
             parallel=parallel,
         )
         self._tool = tool
-        self._injected = _injected(tool, schema)
+        self._injected = _injected_names(tool, schema)
         self.module_qualname = type(tool).__module__
         self.is_async = _async_only(tool)
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Against the schema; LangChain reads the values. What is not shown to the model is
-        refused, since LangChain would take it."""
+        """Validate the arguments against the schema; LangChain converts the values.
+
+        Arguments that the model does not see are refused, because LangChain would accept them.
+        """
         schema = self.input_schema
         found = super().validate(arguments)
         named = cast("dict[str, Any]", schema["properties"])
@@ -191,8 +197,8 @@ class LangChainTool(Tool):
         return found
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Invoke it as LangChain's agents do; an async-only tool's coroutine is for the caller to
-        run (`is_async`)."""
+        """Invoke the tool as LangChain's agents do. For an async-only tool (`is_async`) the
+        caller runs the returned coroutine."""
         request = {
             "type": "tool_call",
             "name": self._tool.name,
@@ -200,35 +206,36 @@ class LangChainTool(Tool):
             "id": context.call_id or uuid.uuid4().hex,
         }
         if self.is_async:
-            return self._awaited(request)
+            return self._call_async(request)
         try:
             try:
                 return self._result(self._tool.invoke(request))
             except NotImplementedError as error:
-                if not _raised_by_its_run(self._tool, error):
+                if not _is_run_missing(self._tool, error):
                     raise
-            return context.complete(self._awaited(request))
+            return context.complete(self._call_async(request))
         except Exception as error:
-            raise self._told(error) from error
+            raise self._converted_error(error) from error
 
-    def _awaited(self, request: dict[str, Any]) -> Coroutine[Any, Any, ToolResult]:
+    def _call_async(self, request: dict[str, Any]) -> Coroutine[Any, Any, ToolResult]:
         async def work() -> ToolResult:
             try:
                 return self._result(await self._tool.ainvoke(request))
             except Exception as error:
-                raise self._told(error) from error
+                raise self._converted_error(error) from error
 
         return work()
 
-    def _told(self, error: Exception) -> Exception:
-        """What is LangChain's own as ours; all else is classified like any callback's."""
+    def _converted_error(self, error: Exception) -> Exception:
+        """Return LangChain's own errors as Holdfast's. Other errors are classified like those of
+        any callback."""
         names = {kind.__name__ for kind in type(error).__mro__}
-        if "ToolException" in names:  # the tool's word to the model
+        if "ToolException" in names:  # meant for the model
             found = ToolError(str(error) or f"{self.name!r} failed.")
             result = getattr(error, "result", None)
             info = result.error if isinstance(result, ToolResult) else None
-            return found if info is None else _again(info)
-        if "ValidationError" in names and _of_arguments(self._tool, error):
+            return found if info is None else _copy_of_error(info)
+        if "ValidationError" in names and _concerns_arguments(self._tool, error):
             return ToolValidationError(f"{self.name!r} was not run: {error}")
         return error
 
@@ -239,20 +246,20 @@ class LangChainTool(Tool):
         if not hasattr(found, "content"):
             if hasattr(found, "goto") and hasattr(found, "update"):
                 raise ToolError(
-                    f"{self.name!r} returned a LangGraph Command, which nothing here can act on."
+                    f"{self.name!r} returned a LangGraph Command, which cannot be executed here."
                     " Its effect may have happened.",
                     retryable=False,
                     max_retries=0,
                 )
             return as_result(self.name, found)
-        content = content_of(found.content)
+        content = from_langchain_content(found.content)
         if getattr(found, "status", "success") == "error":
             text = ToolResult(content).text
             return ToolResult(content, is_error=True, error=ErrorInfo("internal", text))
         return as_result(self.name, ToolResult(content, self._structured(artifact)))
 
     def _structured(self, artifact: Any) -> Any:
-        """An artifact, for programs, if JSON can hold it."""
+        """Return an artifact as structured content, None if JSON cannot represent it."""
         if artifact is None or isinstance(artifact, str):
             return artifact
         try:
@@ -266,7 +273,7 @@ class LangChainTool(Tool):
             return None
 
 
-def _again(info: ErrorInfo) -> ToolError:
+def _copy_of_error(info: ErrorInfo) -> ToolError:
     return ToolError(
         info.message,
         info.type,
@@ -280,17 +287,20 @@ def _again(info: ErrorInfo) -> ToolError:
 
 
 def _schema_of(tool: Any) -> dict[str, Any]:
-    if getattr(tool, "args_schema", None) is None and (single := _single(tool)) is not None:
-        return single
-    given: Any = getattr(tool, "tool_call_schema", None)
-    given = getattr(tool, "args_schema", None) if given is None else given
+    if (
+        getattr(tool, "args_schema", None) is None
+        and (string_schema := _string_tool_schema(tool)) is not None
+    ):
+        return string_schema
+    source: Any = getattr(tool, "tool_call_schema", None)
+    source = getattr(tool, "args_schema", None) if source is None else source
     try:
-        if hasattr(given, "model_json_schema"):
-            found: Any = given.model_json_schema()
-        elif callable(getattr(given, "schema", None)):  # pydantic 1
-            found = given.schema()
+        if hasattr(source, "model_json_schema"):
+            found: Any = source.model_json_schema()
+        elif callable(getattr(source, "schema", None)):  # pydantic 1
+            found = source.schema()
         else:
-            found = given
+            found = source
     except Exception as error:
         raise ConfigurationError(
             f"LangChain tool {tool.name!r}: its schema cannot be made: {type(error).__name__}:"
@@ -299,36 +309,39 @@ def _schema_of(tool: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ConfigurationError(
             f"LangChain tool {tool.name!r} has no schema: tool_call_schema and args_schema are"
-            f" {given!r}."
+            f" {source!r}."
         )
     schema = dict(cast("dict[str, Any]", found))
     for key, value in (("title", tool.name), ("description", getattr(tool, "description", None))):
-        if (
-            schema.get(key) == value
-        ):  # LangChain writes both in; the model is told them beside the schema
+        # LangChain repeats both in the schema; models get them beside the schema.
+        if schema.get(key) == value:
             del schema[key]
     return schema
 
 
-def _single(tool: Any) -> dict[str, Any] | None:
-    """The schema of LangChain's `Tool`, a function of one text, whose own is made of its plumbing;
-    None for others."""
+def _string_tool_schema(tool: Any) -> dict[str, Any] | None:
+    """Return the schema of LangChain's `Tool`, a function of one string; None for other tools.
+
+    The schema in `args` is used because LangChain derives the tool's own from its wrapper.
+    """
     arguments = getattr(tool, "args", None)
     if not isinstance(arguments, dict) or list(cast("dict[str, Any]", arguments)) != ["tool_input"]:
         return None
     return {"type": "object", "properties": arguments, "required": ["tool_input"]}
 
 
-def _injected(tool: Any, schema: dict[str, Any]) -> frozenset[str]:
-    """The names of arguments that LangChain fills in. Raises `ConfigurationError` if one of them
-    can only come from LangGraph."""
+def _injected_names(tool: Any, schema: dict[str, Any]) -> frozenset[str]:
+    """Return the names of arguments that LangChain fills in.
+
+    Raises `ConfigurationError` if only LangGraph can provide one of them.
+    """
     fields: Any = getattr(getattr(tool, "args_schema", None), "model_fields", None)
     shown = cast("dict[str, Any]", schema.get("properties", {}))
-    hidden = set(cast("Any", getattr(tool, "_injected_args_keys", ())))
+    injected = set(cast("Any", getattr(tool, "_injected_args_keys", ())))
     for name, field in (cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}).items():
         if name in shown or getattr(field, "alias", None) in shown:
             continue
-        hidden.add(name)
+        injected.add(name)
         if field.is_required() and "InjectedToolCallId" not in repr(
             (field.annotation, field.metadata)
         ):
@@ -336,7 +349,7 @@ def _injected(tool: Any, schema: dict[str, Any]) -> frozenset[str]:
                 f"LangChain tool {tool.name!r} needs {name!r}, which only LangGraph injects. Bind"
                 " it first: wrap the function in one that gives it."
             )
-    return frozenset(hidden - shown.keys())
+    return frozenset(injected - shown.keys())
 
 
 def _async_only(tool: Any) -> bool:
@@ -345,9 +358,9 @@ def _async_only(tool: Any) -> bool:
     return getattr(tool, "coroutine", None) is not None and getattr(tool, "func", None) is None
 
 
-def _raised_by_its_run(tool: Any, error: BaseException) -> bool:
-    """Whether the tool's own `_run` said that it is not implemented, rather than something that it
-    did."""
+def _is_run_missing(tool: Any, error: BaseException) -> bool:
+    """Return True if the tool's own `_run` raised the `NotImplementedError`, not code that it
+    called."""
     code = getattr(getattr(cast("type[Any]", type(tool)), "_run", None), "__code__", None)
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -359,9 +372,9 @@ def _raised_by_its_run(tool: Any, error: BaseException) -> bool:
     )
 
 
-def _of_arguments(tool: Any, error: Exception) -> bool:
-    """Whether a pydantic error is about the arguments, and not about something that the tool reads
-    itself."""
+def _concerns_arguments(tool: Any, error: Exception) -> bool:
+    """Return True if a pydantic error concerns the tool's arguments, not other data that the
+    tool validates."""
     title = getattr(error, "title", None)  # pydantic 1 has a model
     return title is not None and title == getattr(
         getattr(tool, "args_schema", None), "__name__", ""

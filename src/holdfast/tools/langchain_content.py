@@ -1,5 +1,5 @@
-"""Content blocks as LangChain's messages have them, and back: its own blocks in both versions,
-OpenAI's and Anthropic's."""
+"""Content blocks in LangChain's messages and back: LangChain's two versions, OpenAI's and
+Anthropic's blocks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from holdfast.content import (
 from holdfast.tools.results import clean
 
 
-def shown(result: ToolResult) -> Any:
-    """A result's content as a LangChain message has it: text, or a list of blocks."""
+def to_langchain_content(result: ToolResult) -> Any:
+    """Return a result's content for a LangChain message: a string, or a list of blocks."""
     if all(isinstance(block, TextContent) for block in result.content):
         return result.text
     return [_block_of(block) for block in result.content]
@@ -38,7 +38,7 @@ def _block_of(block: Content) -> dict[str, Any]:
                 "base64": base64.b64encode(block.data).decode(),
                 "mime_type": block.mime_type,
             }
-        case AudioContent():  # a tool's message takes no audio blocks
+        case AudioContent():  # tool messages have no audio blocks
             return {
                 "type": "file",
                 "base64": base64.b64encode(block.data).decode(),
@@ -60,8 +60,8 @@ def _block_of(block: Content) -> dict[str, Any]:
             return {"type": "text", "text": str(found.get("text", found.get("uri", "")))}
 
 
-def content_of(content: Any) -> tuple[Content, ...]:
-    """The blocks of a message's content; what is of no known kind becomes its JSON as text."""
+def from_langchain_content(content: Any) -> tuple[Content, ...]:
+    """Return a message's content as blocks. A block of an unknown kind becomes its JSON as text."""
     if isinstance(content, str):
         return (TextContent(clean(content)),) if content else ()
     if not isinstance(content, list | tuple):
@@ -70,24 +70,24 @@ def content_of(content: Any) -> tuple[Content, ...]:
 
 
 def _content_block(block: Any) -> Content:
-    """One block: LangChain's own (both versions), OpenAI's or Anthropic's; of any other kind its
-    JSON."""
+    """Convert one block of LangChain (both versions), OpenAI or Anthropic; any other block
+    becomes its JSON."""
     if isinstance(block, str):
         return TextContent(clean(block))
     if isinstance(block, dict):
         found = cast("dict[str, Any]", block)
         if found.get("type") == "text" and isinstance(found.get("text"), str):
             return TextContent(clean(found["text"]))
-        made = _media(found)
-        if made is not None:
-            return made
+        media = _media_block(found)
+        if media is not None:
+            return media
     try:
         return TextContent(clean(msgspec.json.encode(block, enc_hook=str).decode()))
     except Exception:
         return TextContent(clean(str(cast("Any", block))))
 
 
-def _media(block: dict[str, Any]) -> Content | None:
+def _media_block(block: dict[str, Any]) -> Content | None:
     kind = str(block.get("type", ""))
     source: Any = block.get("source")
     if kind == "image_url":
@@ -95,7 +95,7 @@ def _media(block: dict[str, Any]) -> Content | None:
         url: Any = (
             cast("dict[str, Any]", outer).get("url", "") if isinstance(outer, dict) else outer
         )
-        return _at(str(url), "image/png")
+        return _from_url(str(url), "image/png")
     fields: dict[str, Any] = {**block, **source} if isinstance(source, dict) else block
     mime = (
         fields.get("mime_type")
@@ -104,20 +104,20 @@ def _media(block: dict[str, Any]) -> Content | None:
     )
     data = fields.get("base64") or fields.get("data")
     if isinstance(data, str) and kind in ("image", "audio", "file", "document", "video"):
-        return _held(data, str(mime or "application/octet-stream"))
+        return _decoded(data, str(mime or "application/octet-stream"))
     if isinstance(fields.get("url"), str):
-        return _at(fields["url"], None if mime is None else str(mime))
+        return _from_url(fields["url"], None if mime is None else str(mime))
     return None
 
 
-def _at(url: str, mime: str | None) -> Content | None:
+def _from_url(url: str, mime: str | None) -> Content | None:
     if url.startswith("data:") and ";base64," in url:
         head, data = url[5:].split(";base64,", 1)
-        return _held(data, head.split(";", 1)[0] or mime or "application/octet-stream")
+        return _decoded(data, head.split(";", 1)[0] or mime or "application/octet-stream")
     return ResourceLink(url, mime_type=mime) if url else None
 
 
-def _held(data: str, mime: str) -> Content | None:
+def _decoded(data: str, mime: str) -> Content | None:
     try:
         raw = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):

@@ -1,5 +1,4 @@
-"""The private event-loop thread: where a library that only speaks async lives, so that nobody else
-has to."""
+"""A private event-loop thread that runs libraries which are async only."""
 
 from __future__ import annotations
 
@@ -17,11 +16,11 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """A daemon thread named `name` that runs an asyncio loop until `close`; then `cleanup()` runs
-    on it, and it ends.
+    """A daemon thread named `name` that runs an asyncio loop until `close`.
 
-    Started at once. At the interpreter's exit it is closed as by `close()`: a daemon thread is
-    stopped dead there, and would leave whatever it owns (processes, above all) behind.
+    The thread starts at once. At its end `cleanup()` runs on the loop. The interpreter's exit
+    closes the thread: a daemon thread would be stopped there without cleanup and would leave its
+    processes behind.
     """
 
     def __init__(
@@ -38,9 +37,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         try:
             self._thread.start()
-        except (
-            RuntimeError
-        ):  # the host has no thread left to give; the loop's descriptors must not leak as well
+        except RuntimeError:  # no more threads; the loop's descriptors must not leak
             self._loop.close()
             raise
         atexit.register(self.close)
@@ -48,8 +45,7 @@ class LoopThread:
     def _run(self) -> None:
         import asyncio
 
-        # The Runner cancels what is still running, so that no future that `submit` gave out is left
-        # without an answer.
+        # The Runner cancels the remaining tasks, so each future from `submit` is resolved.
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._live())
 
@@ -59,15 +55,17 @@ class LoopThread:
             await self._cleanup()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run `work` on the loop. Raises `ToolError` (network) once the thread is closing. Never
-        call it from the loop itself and wait."""
+        """Run `work` on the loop. Raises `ToolError` (network) once the thread is closing.
+
+        Code on the loop itself must not wait for the result.
+        """
         import asyncio
 
         if not self._process.here:
             work.close()
             self._process.check(self._thread.name)
-        # after `stop` nothing may be scheduled: it would never run, and its caller would wait for
-        # ever
+        # After `stop` nothing may be scheduled: it would never run, and its caller would wait
+        # forever.
         with self._lock:
             if not self._ending:
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -77,19 +75,19 @@ class LoopThread:
         )
 
     def soon(self, work: Callable[[], object]) -> None:
-        """Run `work` on the loop, if that still runs; nobody hears of its outcome. Takes no lock:
-        safe inside the garbage collector."""
+        """Run `work` on the loop if the loop still runs; the outcome is discarded. Takes no
+        lock: safe inside the garbage collector."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._process.check(self._thread.name)  # WrongProcess is a RuntimeError
             self._loop.call_soon_threadsafe(work)
 
     def inside(self) -> bool:
-        """Whether the caller is on this thread, which must not wait for itself."""
+        """Return True on this thread, which must not wait for itself."""
         return threading.current_thread() is self._thread
 
     def stop(self) -> None:
-        """Begin to close, without waiting. Idempotent, safe inside the garbage collector, and
-        nothing in a forked child."""
+        """Begin to close, without waiting. Idempotent, safe inside the garbage collector, and a
+        no-op in a forked child."""
         if not self._process.here:
             return
         with self._lock:

@@ -1,5 +1,5 @@
-"""`ToolManager`: one agent's action space. It knows its tools by name, wherever they live, tells
-models of them, and runs their calls."""
+"""`ToolManager`, the action space of one agent: tools by name, their definitions for models, and
+their calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from holdfast.tools.running import (
     StartThread,
     attempt,
     checked,
-    failed,
+    error_result,
     start_thread,
     wait_before_retry,
 )
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 ToolLike = Tool | Callback
 
-_CONSTRUCTION_SECONDS = 10.0  # that a constructor waits for all services together
+_CONSTRUCTOR_DISCOVERY_SECONDS = 10.0  # for all services together
 
 
 class Rules(NamedTuple):
-    """What stands around a manager's calls: hooks, limits by patterns of names, and whether there
-    are pins."""
+    """The rules of a manager's calls: hooks, limits by patterns of names, and whether
+    definitions are pinned."""
 
     hooks: tuple[Hook, ...]
     concurrency: dict[str, int]
@@ -56,27 +56,32 @@ class Rules(NamedTuple):
 
 class ToolManager:
     """The tools of one agent. Thread-safe: tools may be registered while conversations run and are
-    seen at the next model call.
+    visible at the next model call.
 
-    `tools` are tools or plain functions (as `Tool.from_function`), `sources` remote services
-    (`MCPClient(...).sources()`), whose tools are named `{id}.{tool}` and never shadow a local one.
-    The order is the configuration's: local tools, then each service's.
+    `tools` are tools or plain functions (as `Tool.from_function`). `sources` are remote services
+    (`MCPClient(...).sources()`). Their tools are named `{id}.{tool}` and never shadow a local one.
+    The order is that of the configuration: local tools, then the tools of each service.
 
     With `discover` (the default) the constructor asks all services that are not lazy for their
-    tools, at once, and waits at most 10 s. A failure is in `errors` and raises nothing; one that is
-    slower is waited for by the next `discover()`. Without it, services are asked by `discover()` or
-    `get_llm_definitions()`, one of which an agent's first conversation calls. A lazy service is
-    asked when `discover(id)`, a call or `get` of one of its tools, or the builtin `find_tools`
-    names it. A failure is not tried again but with `force`.
+    tools, in parallel, and waits at most 10 s. A failure is listed in `errors` and raises nothing.
+    The next `discover()` waits for a slower service. Without `discover`, services are asked by
+    `discover()` or `get_llm_definitions()`; an agent's first conversation calls one of them. A lazy
+    service is asked by `discover(id)`, by a call or `get` of one of its tools, or by the builtin
+    `find_tools`. A failed service is asked again only with `force`.
 
-    `hooks` stand around calls (`Hook`). `concurrency` caps how many calls run at once, in all or by
-    patterns of names (`{"srv.*": 2}`); a tool that calls tools under its own cap waits for itself.
-    `result_limit` (characters, by patterns) sends longer texts to files in `result_dir`. With
-    `pins` (`holdfast.tools.pins.Pins`, or the path of a file) a remote tool whose definition has
-    changed is held back (`held`) until `approve`.
+    Args:
+        hooks: The hooks around calls (`Hook`).
+        concurrency: The number of concurrent calls, in all or by patterns of names (`{"srv.*":
+            2}`). A tool that calls tools under its own cap waits for itself.
+        result_limit: Characters, in all or by patterns of names. Longer texts go to files in
+            `result_dir`.
+        result_dir: The folder for texts over `result_limit`.
+        pins: A `holdfast.tools.pins.Pins` or the path of its file. A remote tool whose
+            definition has changed is held back (`held`) until `approve`.
+        discover: Ask the services in the constructor.
 
-    Raises `ConfigurationError` for two tools of one name, and naming the argument that does not
-    fit.
+    Raises `ConfigurationError` for two tools of one name, and naming the argument that is
+    invalid.
     """
 
     def __init__(
@@ -100,14 +105,14 @@ class ToolManager:
                 f"ToolManager: pins takes Pins(...) or the path of a file of pins, not {pins!r}."
             )
         self._catalogue = Catalogue(pins)
-        self._discovery: Discovery | None = None  # only with services: most agents have none
-        self._lock = threading.Lock()  # for the rest
-        self._styled: dict[str, tuple[object, list[dict[str, Any]]]] = {}
+        self._discovery: Discovery | None = None  # set with the first service
+        self._lock = threading.Lock()  # guards the attributes below
+        self._styled_definitions: dict[str, tuple[object, list[dict[str, Any]]]] = {}
         self._loop: LoopThread | None = None
-        self._users = 0
-        self._folders: list[str] = []  # of the open conversations, with those that several have
-        self._calls = 0  # direct ones that run; the last user leaves closing to them
-        self._due = False
+        self._conversations = 0
+        self._folders: list[str] = []  # one entry for each open conversation
+        self._calls = 0  # direct calls under way; the last one closes if no conversation is open
+        self._close_pending = False
         self._hooks: Hooks | None = None
         self._caps: Caps | None = None
         self._overflow: Overflow | None = None
@@ -123,7 +128,7 @@ class ToolManager:
             from holdfast.tools.overflow import Overflow
 
             self._overflow = Overflow(_patterns("result_limit", result_limit), result_dir)
-        self._plain = self._hooks is None and self._caps is None and self._overflow is None
+        self._has_no_rules = self._hooks is None and self._caps is None and self._overflow is None
         if isinstance(tools, str | Tool) or not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(
                 f"tools takes a list of Tool objects or functions, not {tools!r}."
@@ -133,7 +138,7 @@ class ToolManager:
         for source in sources:
             self.add_source(source)
         if discover:
-            self._discover_within(_CONSTRUCTION_SECONDS)
+            self._discover_within(_CONSTRUCTOR_DISCOVERY_SECONDS)
 
     @classmethod
     def from_config(
@@ -145,13 +150,19 @@ class ToolManager:
         base: str | Path | None = None,
         discover: bool = True,
     ) -> ToolManager:
-        """A manager by a mapping or a YAML file: local functions, MCP servers, A2A agents, skills,
-        hooks, limits; see `tools.config`, and `tools.config.SCHEMA` for its JSON Schema.
+        """Return a manager for a mapping or a YAML file: local functions, MCP servers, A2A agents,
+        skills, hooks, limits.
 
-        `builtins` are the preset tools that it may name, `variables` what `${NAME}` in it stands
-        for (never the environment), `base` the folder of relative paths (None: the file's).
-        `discover` as for a manager. Raises `ConfigurationError` naming the place in the
-        configuration.
+        See `tools.config`, and `tools.config.SCHEMA` for the JSON Schema.
+
+        Args:
+            config: The mapping, or the path of the file.
+            builtins: The preset tools that the config may name.
+            variables: The values of `${NAME}` in the config; the environment is never read.
+            base: The folder of relative paths; None: the folder of the file.
+            discover: As for a manager.
+
+        Raises `ConfigurationError` naming the place in the configuration.
         """
         from holdfast.tools.config import build, read
 
@@ -163,26 +174,33 @@ class ToolManager:
     # --- the set ---
 
     def register(self, tool: ToolLike) -> Tool:
-        """Add a tool. With `pins`, one of an MCP server or A2A agent is held back like those of
-        services until it is approved. Raises `ConfigurationError` if its name is taken
-        (`unregister` first to replace one) or it cannot be described to a model."""
+        """Add a tool.
+
+        With `pins`, a tool of an MCP server or A2A agent is held back until it is approved, like
+        those of services. Raises `ConfigurationError` if its name is taken (`unregister` the
+        other first to replace it) or if it cannot be described to a model.
+        """
         found = _as_tool(tool)
-        _ = (
-            found.input_schema
-        )  # made now: a signature that cannot be described is the caller's to hear of, not a run's
+        # Made now: a signature that has no schema fails here, not in a run.
+        _ = found.input_schema
         self._catalogue.add(found)
         return found
 
     def unregister(self, name: str) -> Tool:
-        """Take a tool out and return it. One that a service offers stays out, until `discover(id,
-        force=True)` names its service, or a tool of its name is registered. Raises `ToolNotFound`.
+        """Remove a tool and return it. Raises `ToolNotFound`.
+
+        A tool that a service offers stays out until `discover(id, force=True)` names its
+        service, or until a tool with its name is registered.
         """
         return self._catalogue.remove(name)
 
     def replace(self, old: Iterable[str], new: Iterable[ToolLike]) -> list[Tool]:
-        """`unregister` tools that were registered, as far as they are there, and `register` others
-        in their place, at one moment: no call finds the set between. One of the same name keeps its
-        place. Raises `ConfigurationError` as `register` does; then nothing has changed."""
+        """Replace the registered tools `old` by `new` in one step.
+
+        Names in `old` that are not registered are ignored. No call sees a state in between. A
+        tool whose name is in both keeps its place. Raises `ConfigurationError` as `register`
+        does; then nothing has changed.
+        """
         found = [_as_tool(tool) for tool in new]
         for tool in found:
             _ = tool.input_schema
@@ -190,8 +208,8 @@ class ToolManager:
         return found
 
     def list_tools(self, category: str | None = None, tool_type: str | None = None) -> list[Tool]:
-        """Return the tools that are in now, in the configuration's order; of one category or type
-        if given. Asks no service."""
+        """Return the current tools in the configuration's order, filtered by category or type if
+        given. Asks no service."""
         return [
             tool
             for tool in self._catalogue.tools.values()
@@ -200,8 +218,11 @@ class ToolManager:
         ]
 
     def get(self, name: str) -> Tool:
-        """The tool of that canonical (or wire) name; asks a lazy service whose tool it would be.
-        Raises `ToolNotFound`, which names the nearest one, `ToolError` for one that is held back.
+        """Return the tool with this canonical or wire name. Asks the lazy service that the name
+        belongs to.
+
+        Raises `ToolNotFound`, which names the nearest tool, and `ToolError` for a tool that is
+        held back.
         """
         found = self._catalogue.find(name) or self._fetch(name)
         if found is None:
@@ -209,12 +230,12 @@ class ToolManager:
         return found
 
     def exists(self, name: str) -> bool:
-        """Whether there is a tool of that canonical name now. Asks nobody."""
+        """Return True if there is a tool with this canonical name now. Asks no service."""
         return name in self._catalogue.tools
 
     @property
     def rules(self) -> Rules:
-        """What stands around the calls, as it was given."""
+        """The rules of calls as they were configured."""
         return Rules(
             () if self._hooks is None else self._hooks.given,
             {} if self._caps is None else dict(self._caps.given),
@@ -225,8 +246,11 @@ class ToolManager:
     # --- services ---
 
     def add_source(self, source: Source, *more: Source) -> None:
-        """Have the tools of one service more (or several: all or none), from its discovery on.
-        Raises `ConfigurationError` for an id that is taken."""
+        """Add one service, or several (all or none). Their tools are available from their discovery
+        on.
+
+        Raises `ConfigurationError` for an id that is taken.
+        """
         if self._discovery is None:
             from holdfast.tools.discovery import Discovery
 
@@ -250,11 +274,13 @@ class ToolManager:
             )
 
     def discover(self, id: str | None = None, force: bool = False) -> list[Tool]:
-        """Ask services for their tools, all at once, and return those that are in now. Without
-        `id`: all that are not lazy. A service is asked once; `force` asks again, and with `id`
-        brings back what was unregistered. Does not raise for a service that fails: see `errors`.
-        Raises `ToolNotFound` for an id that is none, `ToolError` within the discovery of a service,
-        for that service itself."""
+        """Ask services for their tools, in parallel, and return their current tools. Without `id`:
+        all services that are not lazy.
+
+        A service is asked once. `force` asks again, and with `id` restores tools that were
+        unregistered. A failing service raises nothing: see `errors`. Raises `ToolNotFound` for
+        an unknown id, and `ToolError` if a service's discovery discovers that service itself.
+        """
         discovery = self._discovery
         sources = {} if discovery is None else discovery.sources
         if id is not None and id not in sources:
@@ -274,7 +300,7 @@ class ToolManager:
             if force:
                 self._catalogue.restore(id)
         discovery.ask(ids, force)
-        if id is not None:  # it may have been asked before, when not all of it was wanted
+        if id is not None:  # an earlier discovery may have left out tools that are wanted now
             self._offer_again(discovery, ids)
         return [
             tool
@@ -283,9 +309,11 @@ class ToolManager:
         ]
 
     def want(self, names: Iterable[str]) -> None:
-        """`discover()`, and have these tools of lazy services in as well, as `search` would have
-        found them: for a conversation that goes on with tools that it had. All services are asked
-        at once. Does not raise for one that fails, nor for a name that is none."""
+        """Run `discover()`, and add these tools of lazy services as `search` would.
+
+        A resumed conversation thus keeps the tools that it had. All services are asked in
+        parallel. A failing service or an unknown name raises nothing.
+        """
         missing = [name for name in names if not self.exists(name)]
         discovery = self._discovery
         if discovery is None or not missing:
@@ -301,9 +329,12 @@ class ToolManager:
         self._offer_again(discovery, lazy)
 
     def search(self, words: str, limit: int = 10) -> list[Tool]:
-        """The tools of lazy services whose names or descriptions fit, the best first; asks those
-        that were not asked yet, and brings in what it finds. Equivalent to what the builtin
-        `find_tools` does for a model."""
+        """Return the tools of lazy services that match `words`, the best first, and add them to
+        this manager.
+
+        Services that were not asked yet are asked. The builtin `find_tools` does the same for a
+        model.
+        """
         from holdfast.tools.finding import best
 
         discovery = self._discovery
@@ -321,7 +352,7 @@ class ToolManager:
         return [tool for tool in found if tool.name in self._catalogue.tools]
 
     def _offer_again(self, discovery: Discovery, ids: Iterable[str]) -> None:
-        """What services offered when they were asked last, now that more of it is wanted or
+        """Repeat the latest offers of services after more of their tools became wanted or
         approved."""
         for id in ids:
             known = discovery.offered(id)
@@ -330,36 +361,40 @@ class ToolManager:
 
     @property
     def errors(self) -> dict[str, str]:
-        """Why services could not be asked for their tools, by id."""
+        """Discovery errors by service id."""
         return {} if self._discovery is None else self._discovery.errors
 
     @property
     def held(self) -> dict[str, str]:
-        """Remote tools that are held back, since their definition is not the one that was approved:
-        what changed, by name."""
+        """Remote tools that are held back because their definition is not the approved one: the
+        change by name."""
         return {name: held.change for name, held in self._catalogue.held.items()}
 
     def approve(self, name: str, change: str | None = None) -> Tool:
-        """Let a tool in that is held back, as it is now. `change` is what `held` said of it when
-        somebody looked: if the service has changed it since, nothing is approved. Raises
-        `ToolNotFound`, `ConfigurationError` for another `change`, `StoreError` for a file that
-        cannot be written."""
+        """Approve a tool that is held back, in its current version, and add it.
+
+        `change` is the text that `held` showed when the tool was reviewed. If the service has
+        changed the tool since, nothing is approved. Raises `ToolNotFound`, `ConfigurationError`
+        for another `change`, `StoreError` for a file that cannot be written.
+        """
         held = self._catalogue.approve(name, change)
         if self._discovery is not None and held.origin is not None:
             self._offer_again(self._discovery, [held.origin])
         return held.tool
 
     def _fetch(self, name: str) -> Tool | None:
-        """A tool that is not in: of a lazy service that was not asked yet, or whose other tools
-        alone were wanted. None if there is none. Raises `ToolError` for one that is held back,
-        `ToolNotFound` saying why its service has told of no tools."""
+        """Return a tool of a lazy service that was not asked yet, or of which only other tools were
+        wanted; None if there is none.
+
+        Raises `ToolError` for a tool that is held back, and `ToolNotFound` if its service failed
+        or was not asked.
+        """
         self._refuse_held(name)
         if self._discovery is None:
             return None
         sources = self._discovery.sources
-        ids = [
-            id for id in sources if name.startswith(f"{id}.")
-        ]  # exact; of the wire name, the longest id that fits
+        # A canonical name has one service; for a wire name the longest matching id comes first.
+        ids = [id for id in sources if name.startswith(f"{id}.")]
         ids += sorted([id for id in sources if name.startswith(f"{id}__")], key=len, reverse=True)
         for id in ids:
             if (self._discovery.offered(id) is None and id not in self.errors) or (
@@ -391,8 +426,8 @@ class ToolManager:
             )
 
     def canonical(self, name: str) -> str:
-        """The canonical name of a tool by that or its wire name; of a lazy service's tool also
-        before it is in. Asks nobody."""
+        """Return the canonical name for a canonical or wire name. Also resolves tools of lazy
+        services that are not added yet. Asks no service."""
         found = self._catalogue.find(name)
         if found is not None:
             return found.name
@@ -404,10 +439,11 @@ class ToolManager:
             else f"{max(ids, key=len)}.{name[len(max(ids, key=len)) + 2 :]}"
         )
 
-    # --- what is told of them ---
+    # --- definitions for models ---
 
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """What a model is told: made once, and the same object until the set changes."""
+        """Return the definitions for models. The result is the same object until the set of
+        tools changes."""
         return self._catalogue.definitions()
 
     def get_schema(self, name: str) -> dict[str, Any]:
@@ -417,11 +453,14 @@ class ToolManager:
     def get_llm_definitions(
         self, names: Iterable[str] | None = None, style: str = "openai_chat"
     ) -> list[dict[str, Any]]:
-        """Definitions as a model API takes them, of all tools or of those named: `openai_chat`,
-        `openai_responses`, `anthropic`, `gemini` (one of its `functionDeclarations` each) or `mcp`;
-        a copy. Without `names` the services are asked first, as by `discover()`.
+        """Return the definitions of all tools, or of those in `names`, in the style of a model API;
+        a copy.
 
-        Raises `ToolNotFound`, and `ConfigurationError` naming the styles there are.
+        Styles are `openai_chat`, `openai_responses`, `anthropic`, `gemini` (each a
+        `functionDeclarations` entry) and `mcp`. Without `names` the services are asked first, as by
+        `discover()`.
+
+        Raises `ToolNotFound`, and `ConfigurationError` naming the known styles.
         """
         from holdfast.tools import styles
 
@@ -430,16 +469,16 @@ class ToolManager:
         if names is not None:
             return copied([styles.definition(definition(self.get(name)), style) for name in names])
         definitions = self.definitions()
-        known = self._styled.get(style)
+        known = self._styled_definitions.get(style)
         if known is None or known[0] is not definitions:
-            known = self._styled[style] = (
+            known = self._styled_definitions[style] = (
                 definitions,
                 [styles.definition(found, style) for found in definitions],
             )
         return copied(known[1])
 
     def get_tool_info(self, name: str) -> dict[str, Any]:
-        """All that is known of a tool, as JSON values. Raises `ToolNotFound`."""
+        """Return everything known about a tool, as JSON values. Raises `ToolNotFound`."""
         tool = self.get(name)
         return {
             "name": tool.name,
@@ -457,8 +496,8 @@ class ToolManager:
         }
 
     def summary(self) -> dict[str, Any]:
-        """How many tools there are, by type and category, and where the services stand (`not
-        asked`, how many tools, or why there are none)."""
+        """Return the number of tools by type and category, and each service's state: `not
+        asked`, its number of tools, or its error."""
         types: dict[str, int] = {}
         categories: dict[str, int] = {}
         for tool in self._catalogue.tools.values():
@@ -478,7 +517,8 @@ class ToolManager:
         }
 
     def health(self, timeout: float = 5.0) -> dict[str, Health]:
-        """How each service answers now, all asked at once, within `timeout` seconds and one."""
+        """Return the health of each service, all checked in parallel, within `timeout` seconds
+        and one."""
         return {} if self._discovery is None else self._discovery.health(timeout)
 
     # --- calls ---
@@ -486,8 +526,8 @@ class ToolManager:
     def call(
         self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None
     ) -> ToolResult:
-        """Run a tool once and return its result, also one that says it failed. Raises `ToolError`
-        if there is none."""
+        """Run a tool once and return its result, even if that reports a failure. Raises
+        `ToolError` if there is no result."""
         tool = self.get(name)
         given = ToolCall("" if context is None else context.call_id, tool.name, arguments or {})
         with self._lock:
@@ -497,7 +537,7 @@ class ToolManager:
         finally:
             with self._lock:
                 self._calls -= 1
-                due = self._due and not self._calls and not self._users
+                due = self._close_pending and not self._calls and not self._conversations
             if due:
                 self.close()
 
@@ -506,14 +546,16 @@ class ToolManager:
             tool,
             given,
             context or ToolContext(),
-            lambda tool, arguments, context: self._once(tool, arguments, context, start_thread),
+            lambda tool, arguments, context: self._attempt_once(
+                tool, arguments, context, start_thread
+            ),
             self._hooks,
         )
 
     async def acall(
         self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None
     ) -> ToolResult:
-        """`call` for async hosts: the same on a thread of its own. A cancelled task cancels the
+        """Run `call` on a thread of its own, for async hosts. Cancelling the task cancels the
         call."""
         import asyncio
 
@@ -528,9 +570,8 @@ class ToolManager:
                 elif result is not None:
                     done.set_result(result)
 
-        def work() -> (
-            None
-        ):  # not asyncio.to_thread, whose few threads calls within calls would use up
+        # Not asyncio.to_thread: nested calls would use up its few threads.
+        def work() -> None:
             result, failure = None, None
             try:
                 result = self.call(name, arguments, context)
@@ -556,12 +597,12 @@ class ToolManager:
         start_thread: StartThread = start_thread,
         hooks: Hooks | None = None,
     ) -> ToolResult:
-        """Run a model's call to a result: never raises for what the tool or the model did wrong,
-        but tells the model.
+        """Run a model's call to a result. Errors of the tool or the model are returned as results
+        and never raised.
 
-        A failure is tried again as the tool's `retry` says, or by the error's own policy if the
+        A failure is retried according to the tool's `retry`, or to the error's own policy if the
         tool is `read_only` or `idempotent`. `before_attempt(n)` is called before the second and
-        every further attempt; what it raises ends the call. `hooks` stand in place of the manager's
+        every further attempt; an exception from it ends the call. `hooks` replace the manager's
         own.
         """
         context = context if context is not None else ToolContext(call_id=call.id)
@@ -569,7 +610,7 @@ class ToolManager:
         def attempts(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
             while True:
                 try:
-                    return self._once(tool, arguments, context, start_thread)
+                    return self._attempt_once(tool, arguments, context, start_thread)
                 except ToolError as error:
                     wait = wait_before_retry(tool, error, context.attempt)
                     if wait is None or context.cancelled:
@@ -592,7 +633,7 @@ class ToolManager:
             tool = self._catalogue.tools.get(call.name) or self._fetch(call.name)
             if tool is None:
                 raise self._catalogue.not_found(call.name)
-            if tool.name != call.name:  # it was called by its wire name: guards know the other one
+            if tool.name != call.name:  # called by the wire name; hooks match the canonical one
                 call = msgspec.structs.replace(call, name=tool.name)
             return self._guarded(tool, call, context, attempts, hooks or self._hooks)
         except ToolError as error:
@@ -608,8 +649,8 @@ class ToolManager:
         attempts: Callable[[Tool, dict[str, Any], ToolContext], ToolResult],
         hooks: Hooks | None,
     ) -> ToolResult:
-        """Hooks, caps and limits around the attempts of a call. Raises `ToolError`."""
-        if self._plain and hooks is None:
+        """Apply hooks, caps and limits around the attempts of a call. Raises `ToolError`."""
+        if self._has_no_rules and hooks is None:
             return attempts(tool, call.arguments, context)
         changed = call
         added: list[str] = []
@@ -624,7 +665,7 @@ class ToolManager:
         except ToolError as error:
             if hooks is None:
                 raise
-            result = failed(error)
+            result = error_result(error)
         finally:
             for cap in taken:
                 cap.leave()
@@ -648,19 +689,22 @@ class ToolManager:
         return with_context(result, added)
 
     def _failed(self, error: ToolError, hooks: Hooks | None) -> ToolResult:
-        """The result that tells of an error, and of the hook that it came from."""
+        """Return the result for an error, marked with the hook that caused it."""
         if hooks is None and self._hooks is None:
-            return failed(error)
+            return error_result(error)
         from holdfast.tools.hooks import marked
 
-        return marked(failed(error), error)
+        return marked(error_result(error), error)
 
     def refused(
         self, call: ToolCall, context: ToolContext, hooks: Hooks | None = None
     ) -> ToolResult | None:
-        """What a call that another process is to run is answered here at once: that its arguments
-        do not fit, or what a hook says in its place. None if it may be run. Its tool need not be
-        there. `hooks` as in `run`."""
+        """Return the immediate answer to a call that another process would run, None if the call
+        may run.
+
+        The answer is a validation error of the arguments or a hook's answer. The tool need not
+        exist here. `hooks` as in `run`.
+        """
         hooks = hooks or self._hooks
         try:
             if call.invalid:
@@ -671,8 +715,8 @@ class ToolManager:
                     return found
                 if found is not call:
                     raise ToolError(
-                        f"{call.name!r} was not run: a hook changed its arguments, which it cannot"
-                        " for another process.",
+                        f"{call.name!r} was not run: a hook changed its arguments, which is not"
+                        " possible for a call in another process.",
                         retryable=False,
                     )
             tool = self._catalogue.find(call.name)
@@ -685,8 +729,8 @@ class ToolManager:
     def told(
         self, call: ToolCall, result: ToolResult, context: ToolContext, hooks: Hooks | None = None
     ) -> ToolResult:
-        """A result that came otherwise than by a call, such as a tool's `reconcile`, as it is to be
-        told: after hooks and limits. `hooks` as in `run`."""
+        """Apply hooks and limits to a result that did not come from a call here, such as that of
+        a tool's `reconcile`. `hooks` as in `run`."""
         hooks = hooks or self._hooks
         if hooks is None and self._overflow is None:
             return result
@@ -699,10 +743,10 @@ class ToolManager:
             result if self._overflow is None else self._overflow.shown(call.name, call.id, result)
         )
 
-    def _once(
+    def _attempt_once(
         self, tool: Tool, arguments: dict[str, Any], context: ToolContext, start: StartThread
     ) -> ToolResult:
-        context.cancelled.raise_if_set()  # a hook or a wait before this may have taken long
+        context.cancelled.raise_if_set()  # a hook or a wait may have taken long
         if tool.is_async:
             context.loop = self._submit
         return attempt(tool, checked(tool, arguments), context, start)
@@ -730,26 +774,26 @@ class ToolManager:
         self.close()
 
     def opened(self, runtime: object | None = None) -> None:
-        """A conversation begins to use these tools, with that runtime. Several agents may have one
-        manager."""
+        """Register a conversation that uses these tools with this runtime. Several agents may
+        share a manager."""
         with self._lock:
-            self._users += 1
+            self._conversations += 1
         self._use_folder(runtime, True)
 
     def closed(self, runtime: object | None = None) -> None:
-        """A conversation is done with them; the last one closes what is open."""
+        """Unregister a conversation. The last one closes all connections."""
         with self._lock:
-            self._users -= 1
-            last = not self._users
-            self._due = last and bool(self._calls)
-            due = self._due
+            self._conversations -= 1
+            last = not self._conversations
+            self._close_pending = last and bool(self._calls)
+            due = self._close_pending
         self._use_folder(runtime, False)
         if last and not due:
             self.close()
 
     def folders(self) -> tuple[str, ...]:
-        """Where the runtimes of the open conversations work, each once: what services are told to
-        work in."""
+        """Return the working folders of the open conversations' runtimes, without duplicates.
+        Services receive them as their roots."""
         return tuple(dict.fromkeys(self._folders))
 
     def _use_folder(self, runtime: object | None, opened: bool) -> None:
@@ -769,10 +813,10 @@ class ToolManager:
                     source.folders_changed()
 
     def close(self) -> None:
-        """Let go of all connections, and end the processes behind them. Idempotent; the next use
+        """Close all connections and end the processes behind them. Idempotent; the next use
         connects again."""
         with self._lock:
-            self._due = False
+            self._close_pending = False
             loop, self._loop = self._loop, None
         if self._discovery is not None:
             self._discovery.close()
@@ -792,7 +836,7 @@ def _patterns(argument: str, given: Any) -> Mapping[str, int]:
 
 
 class _Unannounced(Exception):
-    """An attempt could not be announced: the journal's error, which is none of the tool's."""
+    """A failure of the journal to announce an attempt; `error` does not concern the tool."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

@@ -1,27 +1,26 @@
-"""Canonical names and the names that model APIs allow."""
+"""Canonical tool names and the names that model APIs accept."""
 
 from __future__ import annotations
 
 import re
 
-_ALLOWED = re.compile(
-    r"[a-zA-Z0-9_-]{1,64}"
-)  # OpenAI's rule for function names; Anthropic's is wider
+# OpenAI's rule for function names; Anthropic's is wider.
+_ALLOWED = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _FORBIDDEN = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def wire_name(name: str) -> str:
-    """The name under which a model API is told of a tool: a pure function of the canonical name.
+    """Return the name of a tool in model APIs, a pure function of the canonical name.
 
-    `server.tool` becomes `server__tool`; what is still not `[a-zA-Z0-9_-]{1,64}` is replaced or
-    cut, with a hash so that two names stay two.
+    `server.tool` becomes `server__tool`. A name that is then still not `[a-zA-Z0-9_-]{1,64}` has
+    characters replaced or is cut. A hash keeps such names distinct.
     """
     if _ALLOWED.fullmatch(name):
         return name
     plain = name.replace(".", "__")
     if _ALLOWED.fullmatch(plain):
         return plain
-    from hashlib import sha256  # 3 ms of import that few names need
+    from hashlib import sha256  # costs 3 ms of import, and few names need it
 
     digest = sha256(name.encode()).hexdigest()[:8]
     return f"{_FORBIDDEN.sub('_', plain)[:55]}_{digest}"

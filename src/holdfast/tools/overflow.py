@@ -1,5 +1,5 @@
-"""Results that are too long to be shown whole: what is too long goes to a file, a preview of it
-stays."""
+"""Results that are too long for a model: the whole text goes to a file, a preview stays in the
+result."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class Overflow:
-    """Limits in characters by patterns of tool names (the tightest that fits counts), and the
-    folder for what goes over them.
+    """Limits in characters by patterns of tool names, and the folder for results over the limit.
 
-    A limit holds for all texts of a result together (those of embedded resources included), and for
-    its structured content as JSON. A conversation has `Agent(output_limit=)`, which keeps whole
-    outputs in its store; this is for a `ToolManager` by itself.
+    The smallest matching limit applies. It holds for all texts of a result together (including
+    those of embedded resources), and for the structured content as JSON. A conversation has
+    `Agent(output_limit=)`, which keeps whole outputs in its store; this class serves a
+    `ToolManager` without a conversation.
     """
 
     def __init__(self, limits: Mapping[str, int], folder: str | Path | None) -> None:
@@ -37,15 +37,18 @@ class Overflow:
                 )
         if limits and folder is None:
             raise ConfigurationError(
-                "result_limit needs result_dir, a folder for what goes over it."
+                "result_limit needs result_dir, a folder for the texts over the limit."
             )
         self.given = self._limits = dict(limits)
         self._folder = Path() if folder is None else Path(folder)
 
     def shown(self, name: str, call_id: str, result: ToolResult) -> ToolResult:
-        """The result, with what is too long in files: texts as one with its middle left out,
-        structured content as `{"note": where it is}`. A file that cannot be written costs what was
-        to stand in it, not the result."""
+        """Return the result with long parts moved to files.
+
+        Long texts become one text without its middle. Long structured content becomes `{"note":
+        <place of the file>}`. If a file cannot be written, its content is lost, but the result
+        is not.
+        """
         limit = min(
             (limit for pattern, limit in self._limits.items() if fnmatchcase(name, pattern)),
             default=None,
@@ -60,13 +63,13 @@ class Overflow:
         if sum(map(len, texts)) > limit:
             text = "\n".join(texts)
             changes["content"] = _with_one_text(
-                result.content, _cut(text, limit, self._kept(f"{stem}.txt", text, "text"))
+                result.content, _cut(text, limit, self._write_file(f"{stem}.txt", text, "text"))
             )
         data = _json(result.structured_content)
         if len(data) > limit:
             note = (
                 f"{len(data):,} characters of JSON are left out:"
-                f" {self._kept(f'{stem}.json', data, 'JSON')}."
+                f" {self._write_file(f'{stem}.json', data, 'JSON')}."
             )
             changes["structured_content"] = {"note": note}
         if result.error is not None and len(result.error.message) > limit:
@@ -74,7 +77,7 @@ class Overflow:
             changes["error"] = msgspec.structs.replace(result.error, message=message)
         return msgspec.structs.replace(result, **changes) if changes else result
 
-    def _kept(self, name: str, text: str, what: str) -> str:
+    def _write_file(self, name: str, text: str, what: str) -> str:
         path = self._folder / name
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -92,14 +95,15 @@ def _text(block: Content) -> str | None:
 
 
 def _with_one_text(content: tuple[Content, ...], text: str) -> tuple[Content, ...]:
-    """The blocks that are no text, and `text` where the first one was that is."""
+    """Return the blocks without text, with `text` at the position of the first text block."""
     first = next(index for index, block in enumerate(content) if _text(block) is not None)
     rest = [block for block in content[first:] if _text(block) is None]
     return (*content[:first], TextContent(text), *rest)
 
 
 def _json(data: Any) -> str:
-    """ "" for none, and for what JSON cannot say, which is for others to refuse."""
+    """Return the JSON of `data`, or "" for None and for values that JSON cannot represent
+    (refused elsewhere)."""
     try:
         return "" if data is None else msgspec.json.encode(data).decode()
     except (TypeError, ValueError):

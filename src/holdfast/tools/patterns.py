@@ -1,8 +1,8 @@
-"""Regular expressions of JSON Schemas from outside, matched in linear time.
+"""Regular expressions of untrusted JSON Schemas, matched in linear time.
 
-Python's `re` backtracks: a pattern such as `^(a+)+$` can hold the interpreter lock for years. The
-matcher here is Rust's regex crate, which pydantic-core brings along. It never backtracks, but it
-knows no look-around and no backreferences.
+Python's `re` backtracks: a pattern such as `^(a+)+$` can hold the interpreter lock for years.
+The matcher here is Rust's regex crate, which pydantic-core contains. It never backtracks, but it
+supports neither look-around nor backreferences.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _UNICODE_CLASS_STATES = 100  # `\p{L}` in UTF-8
 
 
 class UnsupportedPattern(ValueError):
-    """A pattern that cannot be matched in linear time, or that is no regular expression."""
+    """A pattern that cannot be matched in linear time, or that is not a regular expression."""
 
 
 class Pattern:
@@ -56,7 +56,7 @@ class Pattern:
         try:
             self._matches = SchemaValidator(schema).isinstance_python
         except SchemaError:
-            raise UnsupportedPattern("it is no regular expression of ECMA-262") from None
+            raise UnsupportedPattern("it is not a regular expression of ECMA-262") from None
 
     def matches(self, text: str) -> bool:
         """Return True if the pattern matches anywhere in `text`."""
@@ -86,7 +86,7 @@ def _translate(pattern: str) -> tuple[str, int]:
                 pattern, at
             )
             if opened is None:
-                raise UnsupportedPattern("it is no regular expression of ECMA-262")
+                raise UnsupportedPattern("it is not a regular expression of ECMA-262")
             out.append(opened[0])
             at = opened.end()
             if not opened[0].endswith(")"):  # `(?i)` opens nothing
@@ -133,8 +133,8 @@ def _escape(pattern: str, at: int, known: dict[str, str]) -> tuple[str, int, int
 
 
 def _character_class(pattern: str, at: int) -> tuple[str, int, int]:
-    """Translate the class that begins at `at`, in which ECMA-262 knows neither nested classes nor
-    set operations."""
+    """Translate the class that begins at `at`. ECMA-262 has neither nested classes nor set
+    operations in it."""
     if pattern.startswith("[^]", at):
         return r"[\s\S]", 4, at + 3
     if pattern.startswith("[]", at):

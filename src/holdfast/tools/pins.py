@@ -1,5 +1,4 @@
-"""Pinning: a remote tool's definition is remembered when it is approved; another one under its name
-is held back until it is, too."""
+"""Pinned definitions of remote tools: a changed definition is held back until it is approved."""
 
 from __future__ import annotations
 
@@ -24,13 +23,14 @@ class _Pin(msgspec.Struct, frozen=True):
 
 
 class Pins:
-    """Which definitions were approved, by the tools' canonical names. In memory, or in the JSON
-    file at `path`, whose folder is made if need be.
+    """The approved definitions by canonical tool name, in memory or in the JSON file at `path`. Its
+    folder is created if needed.
 
-    A tool that is seen for the first time is approved by that, or with `first="hold"` held back
-    like one that has changed. Thread-safe, and several processes may have one file: each adds its
-    approvals to the others', under a lock on the file `{path}.lock`, and heeds theirs. Raises
-    `ConfigurationError` for a file that cannot be read.
+    A tool that is new is approved at once; with `first="hold"` it is held back like a changed one.
+    Thread-safe. Several processes may share a file: each adds its approvals under a lock on the
+    file `{path}.lock` and honours those of the others.
+
+    Raises `ConfigurationError` for a file that cannot be read.
     """
 
     def __init__(self, path: str | Path | None = None, *, first: str = "approve") -> None:
@@ -39,53 +39,54 @@ class Pins:
         self.path = None if path is None else Path(path)
         self._first = first
         self._lock = threading.Lock()
-        self._held: dict[str, _Pin] = {}
-        self._told: dict[
-            str, str
-        ] = {}  # the hash of the definition of which `check` told first, since the last approval
+        self._approved: dict[str, _Pin] = {}
+        # By tool name: the hash of the first definition that `check` described since the last
+        # approval.
+        self._described: dict[str, str] = {}
         self._read()
 
     def check(self, tool: Tool) -> str:
-        """ "" if this definition is approved, else what is other than in the one that was; two
-        definitions are never told in the same words. Raises `StoreError` if the file cannot be
-        written, `ConfigurationError` if it is no file of pins any more."""
+        """Return "" if the tool's definition is approved, else a description of the change.
+
+        Two definitions never get the same description. Raises `StoreError` if the file cannot be
+        written, `ConfigurationError` if it is no longer a file of pins.
+        """
         return self.check_all([tool]).get(tool.name, "")
 
     def check_all(self, tools: Iterable[Tool]) -> dict[str, str]:
-        """What `check` says of each tool that is not approved, by name; what is seen for the first
-        time is written at once."""
+        """Return the change of each tool that is not approved, by name. New tools are written at
+        once."""
         pins = {tool.name: _pin(tool) for tool in tools}
         with self._lock:
-            if any(not _same(self._held.get(name), pin) for name, pin in pins.items()):
+            if any(not _same(self._approved.get(name), pin) for name, pin in pins.items()):
                 self._read()  # another process may have approved it
             if self._first == "approve":
                 self._write(
-                    lambda: {name: pin for name, pin in pins.items() if name not in self._held}
+                    lambda: {name: pin for name, pin in pins.items() if name not in self._approved}
                 )
             return {
                 name: self._change(name, pin)
                 for name, pin in pins.items()
-                if not _same(self._held.get(name), pin)
+                if not _same(self._approved.get(name), pin)
             }
 
     def approve(self, tool: Tool) -> None:
-        """Let this definition through from here on. Raises as `check`."""
-        with self._lock:  # it guards the file
+        """Approve this definition from now on. Raises as `check` does."""
+        with self._lock:  # also guards the file
             self._write(lambda: {tool.name: _pin(tool)})
-            self._told.pop(tool.name, None)
+            self._described.pop(tool.name, None)
 
     def __repr__(self) -> str:
-        return (
-            f"Pins({len(self._held)} tools{'' if self.path is None else f', {str(self.path)!r}'})"
-        )
+        path = "" if self.path is None else f", {str(self.path)!r}"
+        return f"Pins({len(self._approved)} tools{path})"
 
     def _change(self, name: str, pin: _Pin) -> str:
-        known = self._held.get(name)
+        known = self._approved.get(name)
         text, whole = (
             ("it is new", True) if known is None else _difference(known.definition, pin.definition)
         )
-        # A person approves what these words say: they must not fit a later definition as well.
-        unique = self._told.setdefault(name, pin.hash) == pin.hash and whole
+        # A person approves this text, so no later definition may have the same one.
+        unique = self._described.setdefault(name, pin.hash) == pin.hash and whole
         return text if unique else f"{text} (definition {pin.hash})"
 
     # --- the file ---
@@ -94,26 +95,26 @@ class Pins:
         if self.path is None:
             return
         try:
-            self._held = msgspec.json.decode(self.path.read_bytes(), type=dict[str, _Pin])
+            self._approved = msgspec.json.decode(self.path.read_bytes(), type=dict[str, _Pin])
         except FileNotFoundError:
-            # nothing was approved, or somebody has taken it away: what is known here is kept
+            # nothing was approved yet, or the file was removed: keep the pins in memory
             return
         except (OSError, ValueError) as error:
             raise ConfigurationError(
-                f"Pins: {str(self.path)!r} is no file of pins: {error}."
+                f"Pins: {str(self.path)!r} is not a file of pins: {error}."
             ) from None
 
     def _write(self, made: Callable[[], dict[str, _Pin]]) -> None:
-        """Add what `made` gives once the file was read under its lock."""
+        """Add the pins of `made`, which is called again after the file was read under its lock."""
         if not made():
             return
         if self.path is None:
-            self._held = {**self._held, **made()}
+            self._approved = {**self._approved, **made()}
             return
         try:
             with _locked(self.path):
                 self._read()
-                held = {**self._held, **made()}
+                held = {**self._approved, **made()}
                 beside = self.path.with_name(f"{self.path.name}.new")
                 with beside.open("wb") as file:
                     file.write(msgspec.json.format(_sorted.encode(held), indent=1) + b"\n")
@@ -124,7 +125,7 @@ class Pins:
             raise StoreError(
                 f"Pins: {str(self.path)!r} cannot be written: {type(error).__name__}: {error}."
             ) from error
-        self._held = held
+        self._approved = held
 
 
 @contextlib.contextmanager
@@ -132,9 +133,8 @@ def _locked(path: Path) -> Generator[None]:
     import fcntl
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f"{path.name}.lock").open(
-        "ab"
-    ) as file:  # it stays: whoever took it away would let two in
+    # The lock file is never removed: removing it would let two processes hold the lock.
+    with path.with_name(f"{path.name}.lock").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -143,7 +143,8 @@ def _locked(path: Path) -> Generator[None]:
 
 
 def definition(tool: Tool) -> dict[str, Any]:
-    """All that a remote service says of a tool, as JSON values: what is pinned, and its name."""
+    """Return everything that a remote service declares about a tool, as JSON values: the pinned
+    part, and the name."""
     found = {
         "name": tool.name,
         "description": tool.description,
@@ -153,7 +154,7 @@ def definition(tool: Tool) -> dict[str, Any]:
     }
     remote = getattr(tool, "remote_name", None)
     if remote is not None and remote != tool.name.partition(".")[2]:
-        found["remoteName"] = remote  # two may come out as one name here
+        found["remoteName"] = remote  # two remote names may map to one local name
     return msgspec.json.decode(_sorted.encode(found))
 
 
@@ -170,14 +171,14 @@ def _same(known: _Pin | None, pin: _Pin) -> bool:
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, bool]:
-    """What changed, by its places, in a few words; and whether that is all of it."""
+    """Return a short description of the changes by place, and whether it is complete."""
     parts = [
         part
         for key in sorted({*before, *now})
         for part in _places(key, before.get(key), now.get(key))
     ]
     if not parts:
-        return "it is written otherwise", False
+        return "its notation has changed", False
     text = "; ".join(part for part, _ in parts[:5]) + (
         f"; and {len(parts) - 5} more" if len(parts) > 5 else ""
     )
@@ -193,13 +194,18 @@ def _places(place: str, before: Any, now: Any) -> list[tuple[str, bool]]:
             for found in _places(f"{place}.{key}", old.get(key), new.get(key))
         ]
     was, is_ = _sorted.encode(before).decode(), _sorted.encode(now).decode()
-    if was == is_:  # as they are written: to Python, true is 1
+    if was == is_:  # compared as JSON, because True == 1 in Python
         return []
-    return [(f"{place} was {_short(was)}, is {_short(is_)}", max(len(was), len(is_)) <= _SHORT)]
+    return [
+        (
+            f"{place} was {_short(was)}, is {_short(is_)}",
+            max(len(was), len(is_)) <= _MAX_VALUE_CHARS,
+        )
+    ]
 
 
-_SHORT = 120  # characters of a value that are shown
+_MAX_VALUE_CHARS = 120  # shown of a value
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _SHORT else f"{text[:_SHORT]}..."
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}..."

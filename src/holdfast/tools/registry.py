@@ -1,9 +1,8 @@
-"""Where tools come from when only a module's name is known: declarations at import, and
-`ToolRegistry`.
+"""Tools that are found by a module's name: declarations at import, and `ToolRegistry`.
 
 A module declares tools without any registry: `@tool` objects in its namespace, or
-`register_tool(name, factory)` at import. The declaration is noted on that module alone. A registry
-is an object that a caller makes, fills and passes on.
+`register_tool(name, factory)` at import. The declaration is stored in that module alone. A
+registry is an object that a caller creates, fills and passes on.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from holdfast.errors import ConfigurationError, ToolNotFound
 from holdfast.tools.tool import Tool, module_of
 
 Factory = Callable[[], Tool]
-_NOTE = "__holdfast_tools__"
+_DECLARATIONS = "__holdfast_tools__"  # the module attribute that holds the declarations
 
 
 def register_tool(name: str, factory: Factory | Tool) -> None:
-    """Declare, at a module's import, that it makes the tool `name`: `factory()` returns a `Tool` (a
-    class will do).
+    """Declare, at a module's import, that the module provides the tool `name`.
 
-    The tool has the name `name`, whatever its own is. Equivalent to a note on the calling module;
-    nothing global changes. `ToolRegistry.import_module` reads it.
+    `factory()` returns a `Tool`; a class will do. The tool gets the name `name`, whatever its
+    own is. The declaration is stored in the calling module; nothing global changes.
+    `ToolRegistry.import_module` reads it.
     """
     names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]: the caller's module
-    notes = cast("dict[str, Factory | Tool]", names.setdefault(_NOTE, {}))
-    notes[name] = _check(name, factory)
+    declarations = cast("dict[str, Factory | Tool]", names.setdefault(_DECLARATIONS, {}))
+    declarations[name] = _check_factory(name, factory)
 
 
-def _check(name: str, factory: Any) -> Factory | Tool:
+def _check_factory(name: str, factory: Any) -> Factory | Tool:
     if not isinstance(factory, Tool) and not callable(factory):
         raise ConfigurationError(
             f"register_tool({name!r}): factory takes a function that returns a Tool, or a Tool, not"
@@ -43,26 +42,26 @@ def _check(name: str, factory: Any) -> Factory | Tool:
 
 
 class ToolRegistry:
-    """Tools by name, each with the module that declared it. One owner: not shared between threads
-    while it is being filled."""
+    """Tools by name, each with the module that declared it. Not thread-safe while it is being
+    filled."""
 
     def __init__(self) -> None:
         self._factories: dict[str, Factory | Tool] = {}
         self._modules: dict[str, str] = {}
 
     def register_tool(self, name: str, factory: Factory | Tool) -> None:
-        """Add or replace a tool. Its module is the factory's own."""
-        self._factories[name] = _check(name, factory)
+        """Add or replace a tool. Its module is that of the factory."""
+        self._factories[name] = _check_factory(name, factory)
         self._modules[name] = (
             factory.module_qualname if isinstance(factory, Tool) else module_of(factory)
         )
 
     def import_module(self, qualname: str) -> list[Tool]:
-        """Import a module, add the tools that it declares and return them; also when it was
-        imported before.
+        """Import a module, add the tools that it declares and return them. Works also if the module
+        was imported before.
 
-        Raises `ConfigurationError` when it cannot be imported, declares none or one of them cannot
-        be made; then none is added.
+        Raises `ConfigurationError` if the module cannot be imported, declares no tools, or one
+        of them cannot be made; then none is added.
         """
         try:
             module = importlib.import_module(qualname)
@@ -82,7 +81,7 @@ class ToolRegistry:
         return made
 
     def create(self, name: str) -> Tool:
-        """The tool of that name, made by its factory. Raises `ToolNotFound` or
+        """Return the tool with this name, made by its factory. Raises `ToolNotFound` or
         `ConfigurationError`."""
         factory = self._factories.get(name)
         if factory is None:
@@ -93,7 +92,7 @@ class ToolRegistry:
         return _make(name, factory, self._modules[name])
 
     def get_tool_module_qualnames(self) -> dict[str, str]:
-        """`{tool_name: module}`, a copy."""
+        """Return a copy of `{tool_name: module}`."""
         return dict(self._modules)
 
 
@@ -118,19 +117,20 @@ def _make(name: str, factory: Factory | Tool, module: str) -> Tool:
 
 
 def declared_in(module: ModuleType) -> dict[str, Factory | Tool]:
-    """The tools that a module declares, by name: `Tool` objects of its own in its namespace, and
-    what it noted by `register_tool`."""
+    """Return the tools that a module declares, by name: its own `Tool` objects and its
+    `register_tool` declarations."""
     found: dict[str, Factory | Tool] = {
         value.name: value
         for value in vars(module).values()
         if isinstance(value, Tool) and not _is_imported(value, module)
     }
-    found.update(cast("dict[str, Factory | Tool]", vars(module).get(_NOTE, {})))
+    found.update(cast("dict[str, Factory | Tool]", vars(module).get(_DECLARATIONS, {})))
     return found
 
 
 def _is_imported(tool: Tool, module: ModuleType) -> bool:
-    """Whether the module that declares `tool` is another one that has it in its namespace too."""
+    """Return True if the module that declares `tool` is another one, which has the tool in its
+    namespace."""
     home = sys.modules.get(tool.module_qualname)
     return (
         home is not None

@@ -1,4 +1,5 @@
-"""From whatever a callback returns to a `ToolResult` that every journal and every wire can hold."""
+"""Conversion of a callback's return value to a `ToolResult` that every journal and wire can
+hold."""
 
 from __future__ import annotations
 
@@ -18,31 +19,29 @@ from holdfast.content import (
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.nesting import MAX_DEPTH, too_deep
 
-# in a result's meta: its structured content is a run's output (`Agent(output_type=)`), which is
-# kept whole
+# The key in a result's meta of a run's output (`Agent(output_type=)`), which is never shortened.
 OUTPUT = "holdfast/output"
 
 _BLOCKS = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
 
 
 def as_result(tool: str, value: Any) -> ToolResult:
-    """A callback's return value as a result. Raises `ToolError` saying what may be returned
-    instead."""
+    """Return a callback's return value as a result. Raises `ToolError` listing the permitted
+    types."""
     kind = cast("type[Any]", type(value))
     if kind is str:
         return ToolResult((TextContent(clean(value)),))
     if kind is ToolResult:
-        return _checked(tool, value)
+        return _normalized(tool, value)
     if value is None:
         return ToolResult()
     if isinstance(value, str):
-        return ToolResult(
-            (TextContent(clean(str.__str__(value))),)
-        )  # not str(value), which is "Color.RED" for an enum
+        # Not str(value), which is "Color.RED" for an enum.
+        return ToolResult((TextContent(clean(str.__str__(value))),))
     if isinstance(value, ToolResult):
-        return _checked(tool, value)
+        return _normalized(tool, value)
     if isinstance(value, _BLOCKS):
-        return _checked(tool, ToolResult((value,)))
+        return _normalized(tool, ToolResult((value,)))
     if isinstance(value, list | tuple) and any(
         isinstance(item, _BLOCKS) for item in cast("list[Any]", value)
     ):
@@ -51,15 +50,15 @@ def as_result(tool: str, value: Any) -> ToolResult:
             for item in cast("list[Any]", value)
         ]
         try:
-            return _checked(tool, ToolResult(tuple(found)))
+            return _normalized(tool, ToolResult(tuple(found)))
         except ConfigurationError as error:
-            raise _refused(tool, value, f"but {error}") from None
+            raise _invalid_value_error(tool, value, f"but {error}") from None
     mcp = _mcp_form(value)
     if mcp is not None:
         try:
-            return _checked(tool, ToolResult.from_json(_json(tool, mcp)))
+            return _normalized(tool, ToolResult.from_json(_json(tool, mcp)))
         except msgspec.ValidationError as error:
-            raise _refused(
+            raise _invalid_value_error(
                 tool, value, f"which has the form of an MCP result with a wrong part: {error}"
             ) from None
     data = _json(tool, value)
@@ -71,7 +70,7 @@ _MCP_TYPES = {"text", "image", "audio", "resource", "resource_link"}
 
 
 def _mcp_form(value: Any) -> dict[str, Any] | None:
-    """Return an MCP result (`CallToolResult`) that a callback returned as a dict or as the mcp
+    """Return the MCP result (`CallToolResult`) that a callback returned as a dict or as the mcp
     package's model; None for other values."""
     if cast("type[Any]", type(value)).__name__ == "CallToolResult" and hasattr(value, "model_dump"):
         value = value.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -87,15 +86,18 @@ def _mcp_form(value: Any) -> dict[str, Any] | None:
     return found if blocks and sure and found.keys() <= _MCP_KEYS else None
 
 
-def _checked(tool: str, result: ToolResult) -> ToolResult:
-    """A result that a callback built, as it will be read again: what cannot be stored is refused
-    now, and later changes to its parts do not reach it."""
+def _normalized(tool: str, result: ToolResult) -> ToolResult:
+    """Return a result that a callback built, in the form in which it will be read again.
+
+    A part that cannot be stored is refused now. Later changes to the parts do not reach the
+    result.
+    """
     content = result.content
     if (
         len(content) == 1
         and type(content[0]) is TextContent
         and type(content[0].text) is str
-        and _sound(content[0].text)
+        and _is_utf8(content[0].text)
         and result.meta == {}
         and result.structured_content is None
         and type(result.is_error) is bool
@@ -106,45 +108,47 @@ def _checked(tool: str, result: ToolResult) -> ToolResult:
     try:
         return ToolResult.from_json(data)
     except msgspec.ValidationError as error:
-        raise _refused(tool, result, f"which has a wrong part: {error}") from None
+        raise _invalid_value_error(tool, result, f"which has a wrong part: {error}") from None
 
 
 # --- JSON ---
 
 
-def _models(value: Any) -> Any:
-    """For msgspec's encoder: a pydantic model as JSON values, without importing pydantic."""
+def _encode_model(value: Any) -> Any:
+    """Return a pydantic model as JSON values for msgspec's encoder, without importing pydantic."""
     if hasattr(value, "model_dump") and not isinstance(value, type):
         return value.model_dump(mode="json")
     raise TypeError(f"it holds {_describe(value)}")
 
 
-_encoder = msgspec.json.Encoder(enc_hook=_models)
-_ABOVE = 3  # levels of a result above the values in it: the result, its content, a block
+_encoder = msgspec.json.Encoder(enc_hook=_encode_model)
+_RESULT_LEVELS = 3  # levels around the values in a result: the result, its content, a block
 
 
 def _json(tool: str, value: Any) -> bytes:
-    """`value` as JSON that is read again as what was meant. Raises `ToolError`."""
+    """Return `value` as JSON that decodes to an equal value. Raises `ToolError`."""
     try:
         try:
             data = _encoder.encode(value)
         except UnicodeEncodeError:
             data = _encoder.encode(_cleaned(_builtins(value)))
-        # msgspec writes NaN and the infinities as null, which is something else.
+        # msgspec writes NaN and the infinities as null, which is another value.
         finite = b"null" not in data or _finite(_builtins(value))
     except RecursionError:
-        raise _refused(tool, value, "which holds itself or is too deep for JSON") from None
+        raise _invalid_value_error(
+            tool, value, "which holds itself or is too deep for JSON"
+        ) from None
     except Exception as error:
-        raise _refused(tool, value, f"which is not JSON: {error}") from None
+        raise _invalid_value_error(tool, value, f"which is not JSON: {error}") from None
     if not finite:
-        raise _refused(tool, value, "which is not JSON: it holds NaN or an infinity")
-    if too_deep(data, MAX_DEPTH + (_ABOVE if isinstance(value, ToolResult) else 0)):
-        raise _refused(tool, value, f"which is nested deeper than {MAX_DEPTH} levels")
+        raise _invalid_value_error(tool, value, "which is not JSON: it holds NaN or an infinity")
+    if too_deep(data, MAX_DEPTH + (_RESULT_LEVELS if isinstance(value, ToolResult) else 0)):
+        raise _invalid_value_error(tool, value, f"which is nested deeper than {MAX_DEPTH} levels")
     return data
 
 
 def _builtins(value: Any) -> Any:
-    return msgspec.to_builtins(value, str_keys=True, enc_hook=_models)
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_model)
 
 
 def _finite(value: Any) -> bool:
@@ -169,7 +173,7 @@ def _cleaned(value: Any) -> Any:
     )
 
 
-def _refused(tool: str, value: Any, why: str) -> ToolError:
+def _invalid_value_error(tool: str, value: Any, why: str) -> ToolError:
     return ToolError(
         f"{tool!r} returned {_describe(value)}, {why.rstrip('.')}. A tool returns a ToolResult, a"
         " str, content blocks, a JSON value, a msgspec or pydantic model, or None. Its effect may"
@@ -187,7 +191,7 @@ def _describe(value: Any) -> str:
 # --- text ---
 
 
-def _sound(text: str) -> bool:
+def _is_utf8(text: str) -> bool:
     if text.isascii():
         return True
     try:
@@ -198,8 +202,8 @@ def _sound(text: str) -> bool:
 
 
 def clean(text: str) -> str:
-    """Return a plain `str` that UTF-8 can hold: lone surrogates, as from undecodable file names,
+    """Return a plain `str` that UTF-8 can hold. Lone surrogates, as from undecodable file names,
     become `?`."""
-    if type(text) is not str:  # a subclass has no JSON
+    if type(text) is not str:  # a subclass cannot be encoded as JSON
         text = str.__str__(text)
-    return text if _sound(text) else text.encode(errors="replace").decode()
+    return text if _is_utf8(text) else text.encode(errors="replace").decode()

@@ -1,5 +1,7 @@
-"""One attempt of a call: validated, hooked, bounded in time and number, its outcome classified.
-`ToolManager` makes calls of attempts."""
+"""One attempt of a call: validation, timeout, and classification of its outcome.
+
+`ToolManager` makes calls of attempts.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +21,30 @@ from holdfast.tools.tool import RetryPolicy, Tool
 
 StartThread = Callable[[Callable[[], None], str], object]
 
-_LONGEST_MESSAGE = 10_000  # characters of an exception's message that a model is shown
-_LOOK = 0.05  # seconds between two looks whether the user has answered, once the time would be over
-# seconds before a retry, however often the delay was doubled, and however long the service asks for
-_LONGEST_WAIT = 60.0
+_MAX_MESSAGE_CHARS = 10_000  # of an exception's message, shown to the model
+_POLL_SECONDS = 0.05  # between two checks for the user's answer after the timeout
+# The limit of a retry's delay, after doubling or by request of the service.
+_MAX_RETRY_SECONDS = 60.0
 
 
 def start_thread(work: Callable[[], None], name: str) -> object:
-    """Run `work` on a daemon thread, in this thread's context."""
+    """Run `work` on a daemon thread in the present contextvars context."""
     context = contextvars.copy_context()
     thread = threading.Thread(target=lambda: context.run(work), name=name, daemon=True)
     thread.start()
     return thread
 
 
-def _called(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+def _call_tool(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
     found = tool.call(arguments, context)
-    return as_result(tool.name, context.complete(_whole(found)) if tool.is_async else found)
+    return as_result(
+        tool.name, context.complete(_guard_system_exit(found)) if tool.is_async else found
+    )
 
 
-async def _whole(work: Any) -> Any:
-    """A callback's coroutine, which must not end the loop that others share."""
+async def _guard_system_exit(work: Any) -> Any:
+    """Await a callback's coroutine. A `SystemExit` becomes a `ToolError`, because it would end
+    the shared loop."""
     try:
         return await work
     except SystemExit as error:
@@ -49,48 +54,50 @@ async def _whole(work: Any) -> Any:
 
 
 def checked(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as the tool takes them. Raises `ToolError`."""
+    """Return the arguments validated and converted for the tool. Raises `ToolError`."""
     try:
         found = tool.validate(arguments)
-        if any(
-            type(value) in (dict, list) for value in found.values()
-        ):  # the journal's own; a callback may change what it is given
+        # The values belong to the journal, and a callback may change its arguments.
+        if any(type(value) in (dict, list) for value in found.values()):
             found = deepcopy(found)
         return found
     except ToolError:
         raise
-    except Exception as error:  # the tool's own schema or types; trying again would not help
+    except (
+        Exception
+    ) as error:  # an error of the tool's schema or types, which a retry cannot repair
         raise ToolError(
-            f"{tool.name!r} was not run: {_said(error)}", retryable=False, max_retries=0
+            f"{tool.name!r} was not run: {_describe_error(error)}", retryable=False, max_retries=0
         ) from error
 
 
 def attempt(
     tool: Tool, arguments: dict[str, Any], context: ToolContext, start: StartThread
 ) -> ToolResult:
-    """Call the tool once with checked arguments. Raises `ToolError` for whatever it raises."""
+    """Call the tool once with checked arguments. Raises `ToolError` for any exception of the
+    tool."""
     try:
-        if (
-            tool.timeout is not None and tool.isolation is None
-        ):  # an isolated one keeps its timeout itself, and can end the work
-            return _within(tool, arguments, context, start)
-        return _called(tool, arguments, context)
+        # An isolated tool enforces its timeout itself, by killing its process.
+        if tool.timeout is not None and tool.isolation is None:
+            return _call_within_timeout(tool, arguments, context, start)
+        return _call_tool(tool, arguments, context)
     except ToolError:
         raise
     except Exception as error:
         raise _classified(tool.name, error) from error
 
 
-def failed(error: ToolError) -> ToolResult:
-    """An error as the result that tells the model of it."""
+def error_result(error: ToolError) -> ToolResult:
+    """Return an error as a result for the model."""
     text = clean(str(error))
     info = ErrorInfo(error.error_type, text, error.retryable, error.max_retries, error.backoff)
     return ToolResult((TextContent(text),), None, {}, True, info)
 
 
 def _classified(name: str, error: Exception) -> ToolError:
-    """Whatever a callback raised, by its type and status code, never by words in its message."""
-    message = f"{name!r} failed: {_said(error)}"
+    """Return a callback's exception as a `ToolError`, classified by type and status code, never
+    by words in its message."""
+    message = f"{name!r} failed: {_describe_error(error)}"
     kind = (
         "timeout"
         if isinstance(error, TimeoutError)
@@ -101,19 +108,19 @@ def _classified(name: str, error: Exception) -> ToolError:
     return found
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     try:
         text = str(error)
-    except Exception:  # a message that cannot be made must not hide the failure
+    except Exception:  # a broken __str__ must not hide the failure
         text = "(its message cannot be shown)"
     return (
         f"{type(error).__name__}:"
-        f" {text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + '...'}"
+        f" {text if len(text) <= _MAX_MESSAGE_CHARS else text[:_MAX_MESSAGE_CHARS] + '...'}"
     )
 
 
-# HTTP status -> error type; requests, httpx, urllib and their kin hang it on the error or on its
-# response.
+# Error types by HTTP status. requests, httpx, urllib and others store the status in the error or in
+# its response.
 _BY_STATUS = {
     401: "authentication",
     403: "authentication",
@@ -137,8 +144,8 @@ def _status_of(error: Exception) -> int:
 
 
 def _retry_after(error: Exception) -> float | None:
-    """Seconds that the service behind a tool asks to wait, by the error itself or its response's
-    header; None where it does not say."""
+    """Return the seconds that a service asks to wait, from the error or its response's header;
+    None if absent."""
     given: Any = getattr(error, "retry_after", None)
     if given is None:
         headers: Any = getattr(getattr(error, "response", None), "headers", None)
@@ -151,8 +158,8 @@ def _retry_after(error: Exception) -> float | None:
 
 
 def _by_type(error: Exception) -> str:
-    # By name, so that nothing is imported: the timeouts of subprocess, multiprocessing, psutil,
-    # gRPC and HTTP libraries, and the broken connections of the latter, are not the builtin ones.
+    # By name, to import nothing: subprocess, multiprocessing, psutil, gRPC and HTTP libraries have
+    # their own timeout errors, and HTTP libraries their own connection errors.
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if kinds & {
         "Timeout",
@@ -175,31 +182,35 @@ def _by_type(error: Exception) -> str:
 
 
 def wait_before_retry(tool: Tool, error: ToolError, attempt: int) -> float | None:
-    """Seconds to wait before the next attempt, None for no further one. An effect that may have
-    happened is not repeated unasked."""
+    """Return the seconds to wait before the next attempt, None for no further attempt.
+
+    An effect that may have happened is repeated only if the tool's configuration allows it.
+    """
     if not error.retryable:
         return None
     if not tool.annotations.repeatable and tool.retry is None:
-        return None  # its effect may have happened
+        return None  # the effect may have happened
     policy = tool.retry or RetryPolicy(error.max_retries, error.backoff)
     if attempt > policy.max_retries:
         return None
     asked = error.retry_after or 0.0
-    if asked > _LONGEST_WAIT:
+    if asked > _MAX_RETRY_SECONDS:
         return None
     if policy.backoff == "none":
         return asked
     delay = policy.delay * (2 ** min(attempt - 1, 30) if policy.backoff == "exponential" else 1)
-    # Jitter, so that a hundred conversations that failed together do not come back together.
-    delay = min(delay, _LONGEST_WAIT) * random.uniform(0.5, 1.0)
+    # Jitter: a hundred conversations that failed together must not retry together.
+    delay = min(delay, _MAX_RETRY_SECONDS) * random.uniform(0.5, 1.0)
     return asked + min(delay, 1.0) if asked else delay
 
 
-def _within(
+def _call_within_timeout(
     tool: Tool, arguments: dict[str, Any], context: ToolContext, start_thread: StartThread
 ) -> ToolResult:
-    """A call under its tool's timeout, on a thread of its own. A callback that ignores its
-    cancellation is left behind, and said so."""
+    """Call the tool under its timeout, on a thread of its own.
+
+    A callback that ignores its cancellation is left running, and the error says so.
+    """
     timeout = cast(float, tool.timeout)
     token = Cancellation()
     inner = context.with_cancellation(token)
@@ -208,7 +219,7 @@ def _within(
 
     def work() -> None:
         try:
-            outcome.append(_called(tool, arguments, inner))
+            outcome.append(_call_tool(tool, arguments, inner))
         except BaseException as error:
             outcome.append(error)
         done.set()
@@ -216,24 +227,23 @@ def _within(
     forget = context.cancelled.add_callback(token.cancel)
     try:
         start_thread(work, f"holdfast-call-{context.call_id}")
-        finished = _done_within(done, timeout, inner)
-    except BaseException:  # Ctrl-C: this thread no longer waits, so the call should end
+        finished = _wait_for_call(done, timeout, inner)
+    except BaseException:  # Ctrl-C: nobody waits for the call any more, so it should end
         token.cancel()
         raise
     finally:
         forget()
     if not finished:
         token.cancel()
-        # One that heeds `cancelled` gets the moment it needs to clean up.
+        # A callback that honours `cancelled` gets a second to clean up.
         stopped = done.wait(1.0)
-        left = "" if stopped else " It did not stop when asked to and may still be running."
+        note = "" if stopped else " It did not stop when asked to and may still be running."
         error = ToolTimeout(
-            f"{tool.name!r} did not answer within {timeout:g} s and was given up.{left}"
+            f"{tool.name!r} did not answer within {timeout:g} s and was given up.{note}"
         )
         if not stopped and not tool.annotations.repeatable:
-            error.retryable = (
-                False  # whatever its `retry` says: two at once is not what it asked for
-            )
+            # Whatever its `retry` says: a retry would run beside the first attempt.
+            error.retryable = False
         raise error
     found = outcome[0]
     if isinstance(found, BaseException):
@@ -241,14 +251,15 @@ def _within(
     return found
 
 
-def _done_within(done: threading.Event, timeout: float, context: ToolContext) -> bool:
-    """Wait `timeout` seconds, not counting those in which the user was asked."""
-    began, left = time.monotonic(), timeout
-    while not done.wait(left):
+def _wait_for_call(done: threading.Event, timeout: float, context: ToolContext) -> bool:
+    """Wait `timeout` seconds, not counting questions to the user. Returns True if the call has
+    ended."""
+    began, remaining = time.monotonic(), timeout
+    while not done.wait(remaining):
         asked, asking = context.asked_for()
-        left = timeout + asked - (time.monotonic() - began)
+        remaining = timeout + asked - (time.monotonic() - began)
         if asking:
-            left = max(left, _LOOK)
-        elif left <= 0:
+            remaining = max(remaining, _POLL_SECONDS)
+        elif remaining <= 0:
             return False
     return True

@@ -1,9 +1,8 @@
-"""From a callback or a JSON Schema to one validator: what the model is told, and what its arguments
-are held against.
+"""JSON Schemas of tools and the validators of their arguments.
 
-There are two, and a tool has one of them: `from_signature` (pydantic, for callbacks without a
-schema) and `from_json_schema` (jsonschema, for schemas that were given). Both are made once;
-neither library is imported before a tool needs it.
+A tool has one of two validators: `from_signature` (pydantic, for callbacks without a schema) or
+`from_json_schema` (jsonschema, for given schemas). A validator is made once. Neither library is
+imported before a tool needs it.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ _TYPES = {"string", "number", "integer", "boolean", "object", "array", "null"}
 
 
 class Parameters:
-    """What a callback takes: the names it can be given, those it must be, and where its
-    `ToolContext` goes.
+    """The parameters of a callback: their names and types, the required ones, and the one that
+    receives the `ToolContext`.
 
-    What a `functools.partial` binds is neither shown nor accepted: it may be a secret, and it was
-    decided.
+    Parameters bound by a `functools.partial` are neither shown nor accepted: their value is
+    fixed and may be a secret.
     """
 
     __slots__ = ("callback", "context", "fields", "required", "takes_any")
@@ -85,8 +84,11 @@ class Parameters:
                     self.required.add(name)
 
     def hints(self) -> dict[str, Any]:
-        """The annotations that can be resolved now, one by one if some name exists for the type
-        checker alone or comes later."""
+        """Return the annotations that can be resolved now.
+
+        They are resolved one by one if a name exists only for the type checker or is defined
+        later.
+        """
         found: Any = self.callback
         if inspect.isclass(found):
             found = found.__init__
@@ -109,7 +111,7 @@ class Parameters:
 
 
 def unbound(callback: Callable[..., Any]) -> tuple[Callable[..., Any], set[str]]:
-    """The function inside of any `functools.partial`s, and the names that those bind."""
+    """Return the function inside of any `functools.partial`s, and the names that these bind."""
     bound: set[str] = set()
     while isinstance(callback, functools.partial):
         bound.update(callback.keywords)
@@ -134,20 +136,18 @@ def _is_context(annotation: Any) -> bool:
 
 
 def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], Validate]:
-    """The JSON Schema of a callback's parameters, and a validator that returns them as the Python
-    objects it asks for."""
+    """Return the JSON Schema of a callback's parameters, and a validator that converts arguments
+    to their Python types."""
     import pydantic
     from pydantic import BaseModel, ConfigDict, Field, create_model
     from pydantic.json_schema import GenerateJsonSchema
 
     class Quiet(GenerateJsonSchema):
-        ignored_warning_kinds = {
-            "skipped-choice",
-            "non-serializable-default",
-        }  # a default that JSON cannot say is left out
+        # A default that JSON cannot represent is left out.
+        ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
 
     docs = parse_docstring(inspect.getdoc(parameters.callback) or "")[1]
-    hints = parameters.hints()  # again: a class may have been defined after the function
+    hints = parameters.hints()  # resolved again: a class may have been defined after the function
     fields: dict[str, Any] = {}
     renamed: dict[str, str] = {}
     for index, (name, (annotation, default)) in enumerate(parameters.fields.items()):
@@ -159,7 +159,7 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
                 " of `if TYPE_CHECKING`, or pass input_schema."
             )
         safe = name
-        if name.startswith("_") or hasattr(BaseModel, name):  # names that pydantic keeps for itself
+        if name.startswith("_") or hasattr(BaseModel, name):  # names that pydantic reserves
             safe = f"p{index}_{name.strip('_')}"
             while safe in parameters.fields:
                 safe += "_"
@@ -196,21 +196,21 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
         try:
             found = validate_python(arguments)
         except failure as error:
-            found = read_again(arguments, error)
+            found = validate_converted(arguments, error)
         values: dict[str, Any] = found.__dict__
         if renamed:
             values = {renamed.get(name, name): value for name, value in values.items()}
         return {**values, **(found.__pydantic_extra__ or {})} if extras else values
 
-    def read_again(arguments: dict[str, Any], error: pydantic.ValidationError) -> Any:
-        # pydantic reads "3" as 3 by itself, but not "[1, 2]" as a list.
+    def validate_converted(arguments: dict[str, Any], error: pydantic.ValidationError) -> Any:
+        # pydantic converts "3" to 3, but not "[1, 2]" to a list.
         problems = error.errors(include_url=False)
-        texts = [
+        mismatches = [
             (item["loc"], item["input"], _CONTAINERS[item["type"]])
             for item in problems
             if item["type"] in _CONTAINERS
         ]
-        changed = _read_texts(arguments, texts) if texts else None
+        changed = _convert_strings(arguments, mismatches) if mismatches else None
         if changed is not None:
             try:
                 return validate_python(changed)
@@ -257,11 +257,11 @@ def _pydantic_problem(item: Any) -> str:
 def check_schema(
     tool: str, schema: Any, argument: str = "input_schema", untrusted: bool = False
 ) -> dict[str, Any]:
-    """Return a copy of `schema`. Raises `ConfigurationError` naming the argument for what cannot be
-    a JSON Schema.
+    """Return a copy of `schema`. Raises `ConfigurationError` naming the argument if it cannot be a
+    JSON Schema.
 
-    The check of a trusted schema is shallow; the rest waits for the first call. One from outside
-    (`untrusted`) is checked in whole, and its work is counted.
+    A trusted schema is checked superficially here and fully at the first call. An `untrusted`
+    schema is checked fully now, and its work is bounded.
     """
     if not isinstance(schema, Mapping):
         raise ConfigurationError(
@@ -277,13 +277,13 @@ def check_schema(
     for kind in cast("list[Any]", kinds) if isinstance(kinds, list) else [kinds]:
         if not isinstance(kind, str) or kind not in _TYPES:
             raise ConfigurationError(
-                f"Tool {tool!r}: {argument} has type {kind!r}, which is none of"
+                f"Tool {tool!r}: {argument} has type {kind!r}, which is not one of"
                 f" {', '.join(sorted(_TYPES))}."
             )
     for key in ("properties", "$defs"):
         if not isinstance(found.get(key, {}), dict):
             raise ConfigurationError(
-                f"Tool {tool!r}: {argument} has {key} {_short(found[key])}; they are a dict of"
+                f"Tool {tool!r}: {argument} has {key} {_short(found[key])}; it takes a dict of"
                 " schemas by name."
             )
     required: Any = found.get("required", [])
@@ -291,8 +291,8 @@ def check_schema(
         isinstance(name, str) for name in cast("list[Any]", required)
     ):
         raise ConfigurationError(
-            f"Tool {tool!r}: {argument} has required {_short(required)}; it is a list of property"
-            " names."
+            f"Tool {tool!r}: {argument} has required {_short(required)}; it takes a list of"
+            " property names."
         )
     if untrusted:
         from holdfast.tools.untrusted import UnusableSchema, inspect_schema
@@ -304,7 +304,7 @@ def check_schema(
     return found
 
 
-_ABOUT_NAMES = {
+_OBJECT_KEYWORDS = {
     "type",
     "properties",
     "required",
@@ -312,25 +312,25 @@ _ABOUT_NAMES = {
     "patternProperties",
     "$ref",
 }
-_ELSEWHERE = {"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"}
+_COMPOSITION_KEYWORDS = {"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"}
 
 
 def is_object(schema: Mapping[str, Any]) -> bool:
-    """Whether a schema describes named arguments rather than one value."""
+    """Return True if a schema describes named arguments rather than one value."""
     return schema.get("type", "object") == "object" and (
-        not schema or not _ABOUT_NAMES.isdisjoint(schema)
+        not schema or not _OBJECT_KEYWORDS.isdisjoint(schema)
     )
 
 
 def is_composed(schema: Mapping[str, Any]) -> bool:
-    """Whether a schema names its properties elsewhere too: in what it refers to or is put together
-    from."""
-    return not _ELSEWHERE.isdisjoint(schema)
+    """Return True if a schema may define properties elsewhere: in a referenced schema or in a
+    combination of schemas."""
+    return not _COMPOSITION_KEYWORDS.isdisjoint(schema)
 
 
 def wrapped(name: str, schema: dict[str, Any], required: bool) -> dict[str, Any]:
-    """The object schema of one argument `name` that is described by `schema`, whose definitions
-    stay where its references look for them."""
+    """Return the object schema of one argument `name` described by `schema`. Definitions stay at
+    the root, where references point."""
     inner = dict(schema)
     outer: dict[str, Any] = {
         key: inner.pop(key) for key in ("$schema", "$defs", "definitions") if key in inner
@@ -348,15 +348,16 @@ def from_json_schema(
     explain: Explain | None = None,
     untrusted: bool = False,
 ) -> Validate:
-    """Return a validator by jsonschema, which is compiled at the first call. It reads text as a
-    number, a boolean or JSON where the schema wants one.
+    """Return a validator by jsonschema, compiled at the first call.
+
+    The validator converts a string to a number, a boolean or a JSON value where the schema requires
+    one. It raises `ConfigurationError` for a schema that is malformed or cannot be applied.
 
     Args:
-        known: If given, all other names are refused. explain: Makes the error for `(tool, schema,
-        problems)`; None makes a `ToolValidationError`. untrusted: The schema comes from outside:
-        its size and its work are bounded (see `holdfast.tools.untrusted`).
-
-    The validator raises `ConfigurationError` for a schema that is malformed or cannot be applied.
+        known: The permitted names; None permits all names.
+        explain: Makes the error for `(tool, schema, problems)`; None makes a `ToolValidationError`.
+        untrusted: True if the schema comes from outside. Then its size and its work are bounded
+            (see `holdfast.tools.untrusted`).
     """
     compiled: list[Callable[[Any], list[Any]]] = []
 
@@ -365,9 +366,9 @@ def from_json_schema(
             compiled.append(_bounded(tool, schema) if untrusted else _compile(tool, schema))
         try:
             return compiled[0](arguments)
-        except Exception as error:  # a reference to what is not there, a schema that holds itself
+        except Exception as error:  # a missing reference, or a schema that contains itself
             what = (
-                "holds itself without end"
+                "contains itself without end"
                 if isinstance(error, RecursionError)
                 else _first_line(error)
             )
@@ -377,8 +378,8 @@ def from_json_schema(
 
     def validate(arguments: dict[str, Any]) -> dict[str, Any]:
         problems = problems_of(arguments)
-        for _ in range(4):  # a text that holds an object whose own values are quoted, and so on
-            changed = _read_texts(arguments, _texts(problems)) if problems else None
+        for _ in range(4):  # a string may hold an object whose values are quoted too
+            changed = _convert_strings(arguments, _type_mismatches(problems)) if problems else None
             if changed is None:
                 break
             arguments = changed
@@ -396,11 +397,12 @@ def from_json_schema(
 
 
 def of_results(tool: str, schema: dict[str, Any]) -> Callable[[Any], str]:
-    """Return a function that says what of a tool's structured content does not fit its output
-    schema from outside; "" if all fits.
+    """Return a function that checks a tool's structured content against its untrusted output
+    schema.
 
-    Content that cannot be checked fits: the schema is its server's own promise. A warning in the
-    log says so.
+    The function returns a description of the violations, "" if there are none. Content that
+    cannot be checked is accepted with a warning in the log, because the schema is the server's
+    own promise.
     """
     from holdfast.tools.untrusted import Checker
 
@@ -449,15 +451,17 @@ def _compile(tool: str, schema: dict[str, Any]) -> Callable[[Any], list[Any]]:
             f"Tool {tool!r}: input_schema is not a JSON Schema: {error.message} at"
             f" {error.json_path}."
         ) from None
-    kind = cast("Any", validators).extend(kind, {"pattern": _matches(kind.VALIDATORS["pattern"])})
+    kind = cast("Any", validators).extend(
+        kind, {"pattern": _lenient_pattern(kind.VALIDATORS["pattern"])}
+    )
     # An empty registry: the default one would fetch a remote $ref over the network.
     validator = kind(schema, registry=cast("Any", Registry)())
     return lambda value: list(validator.iter_errors(value))
 
 
-def _matches(check: Callable[..., Any]) -> Callable[..., Any]:
-    """jsonschema's `pattern`, but what is no pattern in Python (`\\p{L}` is one in JavaScript) is
-    left to the tool to judge."""
+def _lenient_pattern(check: Callable[..., Any]) -> Callable[..., Any]:
+    r"""Wrap jsonschema's `pattern` to skip patterns that Python cannot compile, such as
+    JavaScript's `\p{L}`. The tool checks those itself."""
 
     def pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Any:
         try:
@@ -469,16 +473,16 @@ def _matches(check: Callable[..., Any]) -> Callable[..., Any]:
     return pattern
 
 
-# --- text where something else is wanted ---
+# --- strings in place of other types ---
 
-Text = tuple[
-    Sequence[Any], Any, Sequence[str]
-]  # where it stands, what stands there, the JSON types that are wanted
+# The path of a value, the value, and the JSON types that the schema requires there.
+Mismatch = tuple[Sequence[Any], Any, Sequence[str]]
 
 
-def _texts(problems: list[Any]) -> list[Text]:
-    """The places where a schema wants a type; of alternatives, all that they want."""
-    found: list[Text] = []
+def _type_mismatches(problems: list[Any]) -> list[Mismatch]:
+    """Return the places where a schema requires another type; for alternatives, with the types
+    of all of them."""
+    found: list[Mismatch] = []
     for problem in problems:
         parts: list[Any] = problem.context if problem.validator in ("anyOf", "oneOf") else [problem]
         wanted: list[str] = []
@@ -491,20 +495,27 @@ def _texts(problems: list[Any]) -> list[Text]:
     return found
 
 
-def _read_texts(arguments: dict[str, Any], texts: Sequence[Text]) -> dict[str, Any] | None:
-    """Read strings as what is wanted where that loses nothing, as models often quote numbers and
-    whole objects. None: nothing was."""
+def _convert_strings(
+    arguments: dict[str, Any], mismatches: Sequence[Mismatch]
+) -> dict[str, Any] | None:
+    """Convert strings to the required types where nothing is lost, since models often quote numbers
+    and whole objects.
+
+    Returns None if nothing was converted.
+    """
     found: dict[str, Any] | None = None
-    for path, text, wanted in texts:
-        value = _read(text, wanted) if isinstance(text, str) else None
+    for path, text, wanted in mismatches:
+        value = _parse_as(text, wanted) if isinstance(text, str) else None
         if value is not None:
             found = _replaced(arguments if found is None else found, path, text, value[0])
     return found
 
 
 def _replaced(place: Any, path: Sequence[Any], text: str, value: Any) -> Any:
-    """A copy of `place` with `value` for `text` at `path`, whose end may name something that is not
-    a place (pydantic's union members)."""
+    """Return a copy of `place` with `value` instead of `text` at `path`.
+
+    The end of `path` may be no place (pydantic names members of a union there).
+    """
     if isinstance(place, dict) and path and path[0] in place:
         items = cast("dict[Any, Any]", place)
         return {**items, path[0]: _replaced(items[path[0]], path[1:], text, value)}
@@ -519,7 +530,7 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-_IS: dict[str, Callable[[Any], bool]] = {
+_TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
     "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
     "number": _number,
     "boolean": lambda value: isinstance(value, bool),
@@ -528,13 +539,17 @@ _IS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def _read(text: str, wanted: Sequence[str]) -> tuple[Any] | None:
+def _parse_as(text: str, wanted: Sequence[str]) -> tuple[Any] | None:
     word = text.strip()
     try:
         value = json.loads(word.lower() if word.lower() in ("true", "false") else word)
     except (ValueError, RecursionError):
         return None
-    return (value,) if any(_IS[kind](value) for kind in wanted if kind in _IS) else None
+    return (
+        (value,)
+        if any(_TYPE_CHECKS[kind](value) for kind in wanted if kind in _TYPE_CHECKS)
+        else None
+    )
 
 
 def _jsonschema_problem(problem: Any) -> str:
@@ -559,9 +574,9 @@ def _explain(tool: str, schema: Mapping[str, Any], problems: list[str]) -> ToolV
         if is_composed(schema)
         else " It takes no arguments."
     )
-    said = "; ".join(unique[:5]).rstrip(".")
+    listed = "; ".join(unique[:5]).rstrip(".")
     return ToolValidationError(
-        f"{tool!r} was not run: {said}{more}.{takes} Send the call again with all of it right."
+        f"{tool!r} was not run: {listed}{more}.{takes} Send the call again with all of it right."
     )
 
 
@@ -579,8 +594,8 @@ def _first_line(error: Exception) -> str:
 
 
 def without_titles(schema: Any) -> Any:
-    """A schema without the titles that pydantic makes out of names; they cost tokens and say
-    nothing. Properties named title stay."""
+    """Return a schema without the titles that pydantic derives from names: they cost tokens and
+    add nothing. Properties named title stay."""
     if isinstance(schema, list):
         return [without_titles(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -606,8 +621,8 @@ _SPHINX = re.compile(r"^:param(?:\s+[^:]+)?\s+(\w+)\s*:\s*(.*)$")
 
 
 def parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
-    """A docstring's description and what it says of each parameter (Google's `Args:` or Sphinx's
-    `:param x:`)."""
+    """Return a docstring's description and the descriptions of its parameters (Google's `Args:`
+    or Sphinx's `:param x:`)."""
     description: list[str] = []
     parameters: dict[str, str] = {}
     section, current, indent = "", "", 0

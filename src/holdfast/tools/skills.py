@@ -1,5 +1,7 @@
-"""Skills: know-how in folders with a `SKILL.md`, and microagents in Markdown files. A prompt tells
-of each in a line; a tool reads the rest."""
+"""Skills: instructions in folders with a `SKILL.md`, and microagents in Markdown files.
+
+A prompt lists each skill in one line; a tool reads the rest.
+"""
 
 from __future__ import annotations
 
@@ -25,28 +27,29 @@ from holdfast.tools.skills_files import (
 from holdfast.tools.tool import Tool, ToolAnnotations
 
 _log = logging.getLogger(__name__)
-_MOST_FILES = 100  # names of a skill's other files that its reader is told
-_MOST_SKILLS, _LONGEST_LINE = 100, 200  # what the tool itself tells of them
-_LONGEST_DESCRIPTION = 1024  # of a tool: OpenAI's API refuses longer ones
-_MOST_SENT = 256 * 1024  # characters of a skill's other files that travel with it
-_EACH, _TOTAL = 20_000, 60_000  # characters: some 5,000 and 15,000 tokens
+_MAX_LISTED_FILES = 100  # names of a skill's other files shown to the model
+_MAX_LISTED_SKILLS = 100  # in the tool's own description
+_MAX_LINE_CHARS = 200  # of a skill in the tool's own description
+_MAX_DESCRIPTION_CHARS = 1024  # of a tool: OpenAI's API refuses longer ones
+_MAX_SENT_CHARS = 256 * 1024  # of a skill's other files that are transferred with it
+_EACH_CHARS, _TOTAL_CHARS = 20_000, 60_000  # some 5,000 and 15,000 tokens
 
 
 class Skills:
-    """The skills of an agent, by name, in the order in which they were found. `unreadable` says of
-    files and folders why they were left out.
+    """The skills of an agent by name, in the order of discovery. `unreadable` holds the reasons for
+    files and folders that were left out.
 
-    At most `each` characters of one are shown without being asked for, and `total` of all in the
-    prompt, as of all that were added to a conversation. Frozen; the files are read again each time
-    that the model asks for them.
+    At most `each` characters of one skill are shown without a request. `total` limits all skills
+    in the prompt, and separately all that are added to a conversation. Immutable; the files are
+    read again at each request of the model.
     """
 
     def __init__(
         self,
         skills: Iterable[Skill],
         unreadable: Mapping[str, str] = {},
-        each: int = _EACH,
-        total: int = _TOTAL,
+        each: int = _EACH_CHARS,
+        total: int = _TOTAL_CHARS,
     ) -> None:
         for name, value in (("each", each), ("total", total)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -60,40 +63,43 @@ class Skills:
         self._reader: Tool | None = None
 
     def list(self) -> list[Skill]:
-        """All skills."""
+        """Return all skills."""
         return [*self._skills.values()]
 
     def get(self, name: str) -> Skill | None:
-        """The skill of that name."""
+        """Return the skill with this name, None if there is none."""
         return self._skills.get(name)
 
     def always(self) -> Iterator[tuple[Skill, str]]:
-        """Those whose text is in the system prompt, and of it what there is room for."""
-        left = self.total
+        """Yield the skills that are always in the system prompt, each with the part of its text
+        that fits."""
+        remaining = self.total
         for skill in self._skills.values():
-            if skill.always and left > 0:
-                text = shortened(skill, min(self.each, left))
-                left -= len(text) + len(skill.name)
+            if skill.always and remaining > 0:
+                text = shortened(skill, min(self.each, remaining))
+                remaining -= len(text) + len(skill.name)
                 yield skill, text
 
     def prompt(self) -> str:
-        """What the system prompt says of those that are not always shown: a name and a description
-        each, and how to read one. "" if there are none. Those that there is no room for are named.
+        """Return the system prompt's section on the other skills: their names and descriptions, and
+        how to read one.
+
+        "" if there are none. Skills whose description does not fit are listed by name.
         """
         shown = {skill.name for skill, _ in self.always()}
         listed = [skill for skill in self._skills.values() if skill.name not in shown]
         if not listed:
             return ""
-        left = self.total - sum(len(text) for _, text in self.always())
+        remaining = self.total - sum(len(text) for _, text in self.always())
         lines: list[str] = []
         for number, skill in enumerate(listed):
             line = f"- {skill.name}: {one_line(skill.description) or '(no description)'}"
-            left -= len(line) + 1
-            if left < 0:
-                names = ", ".join([skill.name for skill in listed[number:][:_MOST_SKILLS]])
+            remaining -= len(line) + 1
+            if remaining < 0:
+                names = ", ".join([skill.name for skill in listed[number:][:_MAX_LISTED_SKILLS]])
                 more = (
-                    f", and {len(listed) - number - _MOST_SKILLS} more"
-                    if len(listed) - number > _MOST_SKILLS
+                    f", and {len(listed) - number - _MAX_LISTED_SKILLS} more"
+                    if len(listed) - number > _MAX_LISTED_SKILLS
                     else ""
                 )
                 lines.append(f"- Without a description here, to save room: {names}{more}")
@@ -108,16 +114,20 @@ class Skills:
 
     @property
     def reader(self) -> Tool:
-        """The tool of an agent whose system prompt lists them: always the same object."""
+        """The reading tool of an agent whose system prompt lists the skills; always the same
+        object."""
         if self._reader is None:
             self._reader = self.tool(listed=False)
         return self._reader
 
     def tool(self, listed: bool = True) -> Tool:
-        """The tool by which a model reads them. If `listed`, it names them itself, in its
-        description, or in its parameter's if that is too long for APIs: at most 100 skills, 200
-        characters each. An agent whose system prompt has `prompt()` needs no second list."""
-        description, name = _told(self._skills.values() if listed else ())
+        """Return the tool by which a model reads skills.
+
+        If `listed`, the tool's description lists the skills, at most 100 with 200 characters
+        each. If that is too long for model APIs, the list is in the parameter's description. An
+        agent whose system prompt contains `prompt()` needs no second list.
+        """
+        description, name = _tool_description(self._skills.values() if listed else ())
 
         def read_skill(name: str, file: str | None = None, offset: int = 0) -> str:
             return self.read(name, file, offset)
@@ -137,8 +147,8 @@ class Skills:
         )
 
     def read(self, name: str, file: str | None = None, offset: int = 0) -> str:
-        """What the tool answers, from a character on. Raises `ToolNotFound`, or `ToolError` for a
-        path that leads out of the skill's folder."""
+        """Return the tool's answer from a character offset on. Raises `ToolNotFound`, or
+        `ToolError` for a path outside of the skill's folder."""
         return self._read(name, file)[max(0, offset) :]
 
     def _read(self, name: str, file: str | None) -> str:
@@ -152,24 +162,25 @@ class Skills:
         if file is not None:
             return _file(skill, file)
         if not skill.folder and (skill.text or not skill.path):
-            return skill.text + _beside(skill)
+            return skill.text + _other_files_note(skill)
         path = Path(skill.path)
         try:
             _, body = front_matter(text_below(path.parent, path.name))
         except FileNotFoundError:
             raise ToolNotFound(
-                f"The skill {name!r} is gone: there is no file {skill.path} any more."
+                f"The skill {name!r} is gone: the file {skill.path} no longer exists."
             ) from None
         except (OSError, ValueError) as error:
             raise ToolError(f"The skill {name!r} cannot be read: {error}.", "validation") from error
-        return body.strip() + _beside(skill)
+        return body.strip() + _other_files_note(skill)
 
     def __repr__(self) -> str:
         return f"Skills({', '.join(self._skills)})"
 
 
 def shortened(skill: Skill, most: int) -> str:
-    """The first `most` characters of a skill's text, and how to read the others."""
+    """Return the first `most` characters of a skill's text, and a note on how to read the
+    others."""
     text = skill.text
     if len(text) <= most:
         return text
@@ -181,19 +192,19 @@ def shortened(skill: Skill, most: int) -> str:
 
 
 def discover(
-    folders: Iterable[str | os.PathLike[str]], *, each: int = _EACH, total: int = _TOTAL
+    folders: Iterable[str | os.PathLike[str]], *, each: int = _EACH_CHARS, total: int = _TOTAL_CHARS
 ) -> Skills:
-    """The skills and microagents of some folders; of two with one name, that of the earlier folder
-    counts, so name the project's before the user's.
+    """Return the skills and microagents of some folders. If two have the same name, the earlier
+    folder wins, so list the project's before the user's.
 
-    A folder is a skill itself (it has a `SKILL.md`), has skills in folders and microagents in `.md`
-    files, or is a repository: then `.agents/skills/`, `skills/`, `microagents/`,
+    A folder is one of: a skill (with a `SKILL.md`); a folder of skill folders and of microagents in
+    `.md` files; a repository. Of a repository `.agents/skills/`, `skills/`, `microagents/`,
     `.openhands/microagents/` and `.holdfast/microagents/` are read. `~` is the user's home.
 
-    What cannot be read is left out and named, in `unreadable` and with a warning in the log: a
-    folder that is not there, a file that is too large or no UTF-8, a link that leads out of the
-    folder. `each` and `total` are those of `Skills`. Raises `ConfigurationError` (a `ValueError`)
-    for what is no path.
+    A file that cannot be read is left out, and listed in `unreadable` and in a warning in the
+    log. Reasons are a missing folder, a file that is too large or not UTF-8, and a link that
+    leads out of the folder. `each` and `total` are those of `Skills`. Raises
+    `ConfigurationError` (a `ValueError`) for an invalid path.
     """
     if isinstance(folders, str | os.PathLike):
         raise ConfigurationError(f"discover takes a list of folders, not {folders!r}.")
@@ -209,15 +220,11 @@ def discover(
             try:
                 if root not in path.resolve().parents:
                     raise ValueError(
-                        f"it is a link to {path.resolve()}, outside of {root}; name that folder in"
-                        " the config if it is to be read"
+                        f"it is a link to {path.resolve()}, outside of {root}; to read it, name"
+                        " that folder in the config"
                     )
                 skill = read_skill(path)
-            except (
-                OSError,
-                ValueError,
-                RuntimeError,
-            ) as error:  # a loop of links is a RuntimeError
+            except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of links
                 unreadable[str(path)] = str(error)
                 continue
             if skill.name in here:
@@ -226,7 +233,7 @@ def discover(
             here[skill.name] = skill
             if skill.name in found:
                 _log.info(
-                    "The skill %s stands behind %s, which has the same name.",
+                    "The skill %s is hidden by %s, which has the same name.",
                     path,
                     found[skill.name].path,
                 )
@@ -234,33 +241,33 @@ def discover(
             found[skill.name] = skill
             for problem in skill.problems:
                 _log.warning(
-                    "The skill %s is loaded, but breaks the specification: %s.", path, problem
+                    "The skill %s is loaded, but violates the specification: %s.", path, problem
                 )
     for path, reason in unreadable.items():
         _log.warning("The skill %s was left out: %s", path, reason)
     return Skills(found.values(), unreadable, each, total)
 
 
-# --- what is told of them ---
+# --- the tool's description ---
 
 
-def _told(skills: Iterable[Skill]) -> tuple[str, str]:
-    """What the tool says of itself, and of its parameter `name`."""
+def _tool_description(skills: Iterable[Skill]) -> tuple[str, str]:
+    """Return the descriptions of the tool and of its parameter `name`."""
     about, name = (
         "Read a skill: its instructions, or another file of its folder.",
         "The skill's name, as in the list of skills.",
     )
-    lines = [_line(skill) for skill in skills]
+    lines = [_description_line(skill) for skill in skills]
     if not lines:
         return about, name
-    if len(lines) > _MOST_SKILLS:
-        lines = [*lines[:_MOST_SKILLS], f"... and {len(lines) - _MOST_SKILLS} more"]
+    if len(lines) > _MAX_LISTED_SKILLS:
+        lines = [*lines[:_MAX_LISTED_SKILLS], f"... and {len(lines) - _MAX_LISTED_SKILLS} more"]
     about += (
         " Each is know-how for one kind of task: before a task that one of them fits, read it and"
         " do as it says."
     )
     whole = "\n".join([about, "", "The skills:", *[f"- {line}" for line in lines]])
-    if len(whole) <= _LONGEST_DESCRIPTION:
+    if len(whole) <= _MAX_DESCRIPTION_CHARS:
         return whole, name
     return (
         f"{about} The parameter `name` lists them.",
@@ -268,9 +275,9 @@ def _told(skills: Iterable[Skill]) -> tuple[str, str]:
     )
 
 
-def _line(skill: Skill) -> str:
+def _description_line(skill: Skill) -> str:
     line = f"{skill.name}: {one_line(skill.description) or '(no description)'}"
-    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 3]}..."
+    return line if len(line) <= _MAX_LINE_CHARS else f"{line[: _MAX_LINE_CHARS - 3]}..."
 
 
 # --- the files of a skill ---
@@ -278,13 +285,13 @@ def _line(skill: Skill) -> str:
 
 def _file(skill: Skill, file: str) -> str:
     if skill.files:
-        return _sent(skill, file)
+        return _sent_file(skill, file)
     if not skill.folder:
-        raise ToolError(f"{skill.name!r} is one file alone; read it without `file`.", "validation")
+        raise ToolError(f"{skill.name!r} is a single file; read it without `file`.", "validation")
     root = Path(skill.folder)
     if not file.strip() or "\0" in file:
         raise ToolError(
-            f"{file!r} is no path. Give one relative to the folder of the skill {skill.name!r}.",
+            f"{file!r} is not a path. Give one relative to the folder of the skill {skill.name!r}.",
             "validation",
         )
     try:
@@ -314,8 +321,8 @@ def _file(skill: Skill, file: str) -> str:
         ) from error
 
 
-def _sent(skill: Skill, file: str) -> str:
-    """A file of a skill that came as text: there is no folder to lead out of."""
+def _sent_file(skill: Skill, file: str) -> str:
+    """Return a file of a skill that was transferred as text and has no folder."""
     name = os.path.normpath(file)
     if name not in skill.files:
         raise _no_such_file(skill, file, [*skill.files])
@@ -332,19 +339,22 @@ def _no_such_file(skill: Skill, file: str, names: list[str]) -> ToolNotFound:
 
 
 def as_text(skill: Skill) -> Skill:
-    """The skill without its folder, for another machine: its text, and its other files as far as
-    they are text and fit into 256 KB. Raises `ToolError` or `ToolNotFound` if it cannot be read."""
+    """Return the skill without its folder, for another machine.
+
+    It contains its text, and its other text files up to 256 KB. Raises `ToolError` or
+    `ToolNotFound` if the skill cannot be read.
+    """
     if not skill.path:
         return skill
     text = skill.text or Skills([msgspec.structs.replace(skill, folder="")]).read(skill.name)
     files: dict[str, str] = {}
-    left = _MOST_SENT
+    remaining = _MAX_SENT_CHARS
     for name in _files(Path(skill.folder)) if skill.folder else ():
         try:
             found = _file(skill, name)
-        except (ToolError, ToolNotFound):  # a picture, or the "..." of too many
+        except (ToolError, ToolNotFound):  # a binary file, or the "..." after too many files
             continue
-        if (left := left - len(found)) < 0:
+        if (remaining := remaining - len(found)) < 0:
             break
         files[name] = found
     return Skill(
@@ -360,7 +370,7 @@ def as_text(skill: Skill) -> Skill:
 
 
 def _files(root: Path) -> Iterator[str]:
-    """The names of a skill's files, its own left out; at most so many."""
+    """Yield the names of a skill's files except its own, at most `_MAX_LISTED_FILES`."""
     count = 0
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(
@@ -371,13 +381,13 @@ def _files(root: Path) -> Iterator[str]:
             if path in SKILL_FILES or name.startswith("."):
                 continue
             count += 1
-            if count > _MOST_FILES:
+            if count > _MAX_LISTED_FILES:
                 yield "..."
                 return
             yield path
 
 
-def _beside(skill: Skill) -> str:
+def _other_files_note(skill: Skill) -> str:
     if skill.files:
         return (
             f"\n\n(The other files of this skill, for read_skill alone: {', '.join(skill.files)}.)"

@@ -1,8 +1,8 @@
-"""The files of skills and microagents: where they stand in a folder, what their front matter says,
-and reading them without leaving it.
+"""The files of skills and microagents: finding them in a folder, parsing their front matter, and
+reading them safely.
 
-The rules are those of the Agent Skills specification (https://agentskills.io), whose validator is
-skills-ref. What breaks them is read all the same, where it can be.
+The rules are those of the Agent Skills specification (https://agentskills.io), whose validator
+is skills-ref. A file that violates the rules is read if possible.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from holdfast.content import Data
 from holdfast.errors import ConfigurationError
 from holdfast.tools.document import Map, Place, Seq, read_yaml
 
-# Where repositories keep them, in the order in which they are read.
+# The folders in a repository that hold skills and microagents, in reading order.
 SKILL_PLACES = (".agents/skills", "skills")
 NOTE_PLACES = ("microagents", ".openhands/microagents", ".holdfast/microagents")
 SKILL_FILES = ("SKILL.md", "skill.md")
 
-LARGEST = 1024 * 1024  # bytes of a file that is read into a model's context
+MAX_FILE_BYTES = 1024 * 1024  # of a file that is read into a model's context
 _KEYS = {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
-_LONGEST = {"name": 64, "description": 1024, "compatibility": 500}
+_MAX_CHARS = {"name": 64, "description": 1024, "compatibility": 500}
 
 
 class Skill(Data, frozen=True):
-    """What is known of a skill before it is read. `path` is its file; `folder` what `read_skill`
-    may read of it, "" for a microagent, which is a file alone. `problems` say in what it breaks the
+    """The metadata of a skill. `path` is its file. `folder` is the folder that `read_skill` may
+    read, "" for a microagent, which is a single file. `problems` lists violations of the
     specification.
 
-    `triggers` are words of a user, `paths` globs of files that calls name, on which it is shown;
-    `always` has it in the system prompt. `text` is what is shown then, and all there is of a skill
-    without a `path`, which has its other files in `files`, by name.
+    The skill is shown when the user says a word in `triggers`, or when a call names a file that
+    matches a glob in `paths`. With `always` it is in the system prompt. `text` is the text that
+    is shown then. A skill without a `path` consists of its `text` and its other `files`, by
+    name.
     """
 
     name: str
@@ -57,8 +58,10 @@ class Skill(Data, frozen=True):
 
 
 def skill_files(root: Path, loose: bool = True) -> Iterator[Path]:
-    """The files of skills and microagents in a folder, by place and name; `loose`: also directly in
-    it, if it is no repository."""
+    """Yield the files of skills and microagents in a folder, ordered by place and name.
+
+    With `loose`, files directly in the folder count too, unless the folder is a repository.
+    """
     if loose and (own := _skill_file(root)) is not None:
         yield own
         return
@@ -91,10 +94,10 @@ def _skill_file(folder: Path) -> Path | None:
 
 
 def read_skill(path: Path) -> Skill:
-    """A skill's metadata, or a microagent's. Raises `ValueError` or `OSError` if the file cannot be
-    read at all."""
-    if path.stat().st_size > LARGEST:
-        raise ValueError(f"it is larger than {LARGEST // 1024} KB")
+    """Return the metadata of a skill or microagent. Raises `ValueError` or `OSError` if the file
+    cannot be read."""
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise ValueError(f"it is larger than {MAX_FILE_BYTES // 1024} KB")
     text = text_below(path.parent, path.name, follow=True)
     is_skill = path.name in SKILL_FILES
     problems: list[str] = []
@@ -103,33 +106,32 @@ def read_skill(path: Path) -> Skill:
     own = path.parent.name if is_skill else path.stem
     if is_skill:
         problems += validate(head, own)
-    name = _said(head.get("name")) or own
-    description = _said(head.get("description")) or next(
+    name = _text_of(head.get("name")) or own
+    description = _text_of(head.get("description")) or next(
         (line.strip("# ").strip() for line in body.splitlines() if line.strip("# -")), ""
     )
     given = head.get("metadata")
     shown = shown_when(head)
     return Skill(
         unicodedata.normalize("NFKC", one_line(name)),
-        description[: _LONGEST["description"]],
+        description[: _MAX_CHARS["description"]],
         str(path),
         str(folder) if folder is not None else "",
         shown.triggers,
-        _said(head.get("license")),
-        _said(head.get("compatibility")),
-        tuple(_said(head.get("allowed-tools")).replace(",", " ").split()),
-        {key: _said(value) for key, value in given.items()} if isinstance(given, Map) else {},
+        _text_of(head.get("license")),
+        _text_of(head.get("compatibility")),
+        tuple(_text_of(head.get("allowed-tools")).replace(",", " ").split()),
+        {key: _text_of(value) for key, value in given.items()} if isinstance(given, Map) else {},
         tuple(problems),
         shown.paths,
         shown.always,
-        (
-            body.strip() if shown.triggers or shown.paths or shown.always else ""
-        ),  # read once, here; the others are read when they are asked for
+        # Other skills are read on request.
+        body.strip() if shown.triggers or shown.paths or shown.always else "",
     )
 
 
 class Shown(NamedTuple):
-    """When a skill is shown without being asked for."""
+    """The conditions under which a skill is shown without a request."""
 
     triggers: tuple[str, ...]
     paths: tuple[str, ...]
@@ -137,8 +139,11 @@ class Shown(NamedTuple):
 
 
 def shown_when(head: Mapping[str, Any]) -> Shown:
-    """What front matter says of it: `triggers`, `paths` and `always`, also in `metadata`, where a
-    `SKILL.md` has room for them; OpenHands' `type: repo` is always."""
+    """Return the conditions in front matter: `triggers`, `paths` and `always`.
+
+    `metadata` may hold them too, which is where the specification permits them in a `SKILL.md`.
+    OpenHands' `type: repo` means always.
+    """
     more = head.get("metadata")
     inner: Mapping[str, Any] = more if isinstance(more, Map) else {}
 
@@ -146,29 +151,33 @@ def shown_when(head: Mapping[str, Any]) -> Shown:
         found: list[str] = []
         for value, apart in ((head.get(key), False), (inner.get(key), True)):
             members = (
-                value if isinstance(value, Seq) else _said(value).split(",") if apart else [value]
+                value
+                if isinstance(value, Seq)
+                else _text_of(value).split(",")
+                if apart
+                else [value]
             )
-            found += [word for member in members if (word := one_line(_said(member)))]
+            found += [word for member in members if (word := one_line(_text_of(member)))]
         return tuple(dict.fromkeys(found))
 
     always = any(
-        _said(value).lower() in ("true", "yes")
+        _text_of(value).lower() in ("true", "yes")
         for value in (head.get("always"), inner.get("always"))
     )
     return Shown(
-        words("triggers"), words("paths"), always or _said(head.get("type")).lower() == "repo"
+        words("triggers"), words("paths"), always or _text_of(head.get("type")).lower() == "repo"
     )
 
 
 def validate(head: Mapping[str, Any], folder: str) -> list[str]:
-    """In what a `SKILL.md`'s front matter breaks the specification, as skills-ref has it; [] if in
-    nothing."""
+    """Return the violations of the specification in a `SKILL.md`'s front matter, as skills-ref
+    reports them."""
     problems: list[str] = []
     if unknown := sorted(set(head) - _KEYS):
         problems.append(
             f"it has the unknown keys {', '.join(unknown)}; known are {', '.join(sorted(_KEYS))}"
         )
-    for key, most in _LONGEST.items():
+    for key, most in _MAX_CHARS.items():
         value = head.get(key)
         if value is None and key == "compatibility":
             continue
@@ -198,8 +207,8 @@ def validate(head: Mapping[str, Any], folder: str) -> list[str]:
 
 
 def front_matter(text: str) -> tuple[Map, str]:
-    """The YAML between the first two lines of `---`, all scalars as texts, and what comes after it.
-    Raises `ValueError`."""
+    """Return the YAML between the first two `---` lines, with all scalars as strings, and the
+    text after it. Raises `ValueError`."""
     head, body = _split(text)
     if head is None:
         return Map(Place("front matter")), text
@@ -221,17 +230,17 @@ def _split(text: str) -> tuple[str | None, str]:
     match = re.match(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)(.*)", text, re.DOTALL | re.MULTILINE)
     if match is not None:
         return "\n" + match[1], match[2]
-    parts = text.split("---", 2)  # as skills-ref does: wherever the dashes stand
+    parts = text.split("---", 2)  # as skills-ref does: dashes anywhere in a line
     if len(parts) < 3:
         if text.partition("\n")[0].strip() != "---":
-            return None, text  # a text that begins with a dash or three
+            return None, text  # an ordinary text that begins with dashes
         raise ValueError("its front matter, which begins with '---', has no end: a line '---'")
     return parts[1], parts[2]
 
 
 def _lenient(text: str, problems: list[str]) -> tuple[Map, str]:
-    """The front matter; what YAML cannot read, such as a colon in a description without quotes,
-    line by line."""
+    """Return the front matter. If YAML cannot parse it, such as for an unquoted colon in a
+    description, it is read line by line."""
     try:
         return front_matter(text)
     except ValueError as error:
@@ -247,7 +256,7 @@ def _lenient(text: str, problems: list[str]) -> tuple[Map, str]:
         return found, body
 
 
-def _said(value: Any) -> str:
+def _text_of(value: Any) -> str:
     return "" if value is None or isinstance(value, Map | Seq) else str(value).strip()
 
 
@@ -256,8 +265,11 @@ def one_line(text: str) -> str:
 
 
 def text_below(root: Path, *parts: str, follow: bool = False) -> str:
-    """A text file below a folder. Each part of the way is opened from the one before and, unless
-    `follow`, no link is followed: what was resolved a moment ago may be another thing by now."""
+    """Return a text file below a folder.
+
+    Each part of the path is opened relative to the one before. Unless `follow`, no link is
+    followed, because a path that was resolved earlier may be replaced in the meantime.
+    """
     if not parts:
         raise ValueError("it is a folder")
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
@@ -271,17 +283,16 @@ def text_below(root: Path, *parts: str, follow: bool = False) -> str:
     finally:
         os.close(at)
     found = os.fstat(fd)
-    if not stat.S_ISREG(
-        found.st_mode
-    ):  # asked before open(), which raises for a folder and leaves the descriptor open
+    # Checked before open(), which raises for a folder and leaves the descriptor open.
+    if not stat.S_ISREG(found.st_mode):
         os.close(fd)
         raise ValueError(
-            "it is a folder" if stat.S_ISDIR(found.st_mode) else "it is no regular file"
+            "it is a folder" if stat.S_ISDIR(found.st_mode) else "it is not a regular file"
         )
     with open(fd, "rb") as file:
-        data = file.read(LARGEST + 1)
-    if len(data) > LARGEST:
-        raise ValueError(f"it is larger than {LARGEST // 1024} KB")
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise ValueError(f"it is larger than {MAX_FILE_BYTES // 1024} KB")
     if b"\0" in data[:8192]:
         raise ValueError(f"it is a binary file of {len(data):,} bytes")
     try:
@@ -291,11 +302,12 @@ def text_below(root: Path, *parts: str, follow: bool = False) -> str:
 
 
 def with_home(path: str | os.PathLike[str]) -> str:
-    """`~/x` as a path in the user's home, by the user database: no environment variable is read."""
+    """Return the path with `~/` replaced by the user's home from the user database; no
+    environment variable is read."""
     text = os.fspath(path)
     if text != "~" and not text.startswith("~/"):
         return text
     try:
         return pwd.getpwuid(os.getuid()).pw_dir + text[1:]
-    except KeyError:  # a user id without an entry, as in some containers
+    except KeyError:  # in some containers the user id has no entry
         return text

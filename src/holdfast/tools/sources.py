@@ -1,5 +1,5 @@
-"""Where tools come from that live elsewhere: the seam between `ToolManager` and the services (MCP
-servers, A2A agents) that offer them."""
+"""The interface between `ToolManager` and the remote services (MCP servers, A2A agents) that
+offer tools."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Kind = Literal["mcp", "a2a"]
 
 
 class Health(msgspec.Struct, frozen=True):
-    """How a service answered when asked: `ok`, after `seconds`; `detail` is what it said, or why it
-    did not."""
+    """The health of a service: `ok`, the `seconds` until its answer, and in `detail` its answer
+    or the failure."""
 
     id: str
     ok: bool
@@ -24,13 +24,13 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class Source(Protocol):
-    """One remote service. Thread-safe; it holds at most one connection, opened at the first use and
-    again after `close` or a crash."""
+    """One remote service. Thread-safe. It holds at most one connection, opened at the first use
+    and again after `close` or a crash."""
 
     @property
     def id(self) -> str:
-        """Its name in this agent: 1 to 64 letters, digits, `_` or `-`. Its tools are named
-        `{id}.{tool}`."""
+        """The service's name in this agent: 1 to 64 letters, digits, `_` or `-`. Its tools are
+        named `{id}.{tool}`."""
         ...
 
     @property
@@ -38,37 +38,40 @@ class Source(Protocol):
 
     @property
     def lazy(self) -> bool:
-        """Whether it is only asked for its tools when somebody names it."""
+        """True if the service is asked for its tools only on demand."""
         ...
 
     def discover(self) -> list[Tool]:
-        """Connect if need be, and ask for its tools: each call asks anew. Bounded in time by the
-        service's own settings. Raises `ToolError`, whose message names the service and says what to
-        do. A tool that cannot be used is left out, with a warning in the log."""
+        """Connect if needed and return the service's tools. Each call asks anew.
+
+        The service's own settings bound the time. Raises `ToolError`, whose message names the
+        service and says what to do. A tool that cannot be used is left out, with a warning in
+        the log.
+        """
         ...
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed()`, on any thread and holding no lock, when the service says that its tools
-        are no longer those it told."""
+        """Call `changed()` when the service announces a change of its tools, on any thread and
+        without holding a lock."""
         ...
 
     def health(self, timeout: float) -> Health:
-        """Ask whether it is there, within `timeout` seconds. Does not raise."""
+        """Check the service within `timeout` seconds. Does not raise."""
         ...
 
     def close(self) -> None:
-        """Let go of the connection, and end the process behind it. Idempotent; bounded in time."""
+        """Close the connection and end the process behind it. Idempotent; bounded in time."""
         ...
 
 
 @runtime_checkable
 class Rooted(Protocol):
-    """A source that tells its service in which folders to work."""
+    """A source that tells its service the folders to work in."""
 
     def use_folders(self, folders: Callable[[], Sequence[str]]) -> None:
-        """Tell the service of what `folders()` returns then, unless its owner said otherwise."""
+        """Use `folders()` as the service's roots, unless its owner configured others."""
         ...
 
     def folders_changed(self) -> None:
-        """`folders()` returns others now. Must not block."""
+        """Announce that `folders()` has changed. Must not block."""
         ...

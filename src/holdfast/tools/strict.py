@@ -1,4 +1,4 @@
-"""Which JSON Schemas OpenAI's strict mode takes as they are."""
+"""The subset of JSON Schema that OpenAI's strict mode accepts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _STRICT = {
 
 
 def is_strict(schema: Any, root: bool = True) -> bool:
-    """Whether strict mode takes a schema as it is. Keywords that only some models or hosts take
-    there count as none."""
+    """Return True if strict mode accepts the schema unchanged. Keywords that only some models or
+    hosts accept are not accepted here."""
     try:
         if not schema.keys() <= _STRICT:
             return False
@@ -46,5 +46,5 @@ def is_strict(schema: Any, root: bool = True) -> bool:
             is_strict(each, False)
             for each in ([*inner, schema["items"]] if "array" in kinds else inner)
         )
-    except (AttributeError, KeyError, TypeError):  # no schema, or not all of it
+    except (AttributeError, KeyError, TypeError):  # not a well-formed schema
         return False

@@ -1,4 +1,4 @@
-"""A tool's definition as each model API, and MCP, writes it."""
+"""A tool's definition in the format of each model API and of MCP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STYLES: tuple[str, ...] = get_args(Style)
 
 
 def openai_chat(tool: ToolDefinition, name: str) -> dict[str, Any]:
-    """For OpenAI's Chat Completions and all that speak it."""
+    """Return the format of OpenAI's Chat Completions and compatible APIs."""
     return {
         "type": "function",
         "function": {
@@ -28,20 +28,20 @@ def openai_chat(tool: ToolDefinition, name: str) -> dict[str, Any]:
 
 
 def openai_responses(tool: ToolDefinition, name: str) -> dict[str, Any]:
-    """For OpenAI's Responses: strict where the schema is one that strict mode takes as it is."""
+    """Return the format of OpenAI's Responses, strict if strict mode accepts the schema
+    unchanged."""
     return {
         "type": "function",
         "name": name,
         "description": tool.description,
         "parameters": tool.input_schema,
-        "strict": is_strict(
-            tool.input_schema
-        ),  # never left out: the API then makes optional properties required
+        # Always given: without it the API makes optional properties required.
+        "strict": is_strict(tool.input_schema),
     }
 
 
 def anthropic(tool: ToolDefinition, name: str) -> dict[str, Any]:
-    """For Anthropic's Messages."""
+    """Return the format of Anthropic's Messages."""
     return {
         "name": name,
         "description": tool.description,
@@ -50,8 +50,8 @@ def anthropic(tool: ToolDefinition, name: str) -> dict[str, Any]:
 
 
 def gemini(tool: ToolDefinition, name: str) -> dict[str, Any]:
-    """For Gemini: one of the `functionDeclarations`. A name that begins with a digit or dash gets
-    an underscore before it."""
+    """Return the format of Gemini, one of the `functionDeclarations`. A name that begins with a
+    digit or dash is prefixed by an underscore."""
     return {
         "name": f"_{name}" if name.lstrip("_")[:1] in _NO_LETTERS else name,
         "description": tool.description,
@@ -60,7 +60,7 @@ def gemini(tool: ToolDefinition, name: str) -> dict[str, Any]:
 
 
 def mcp(tool: ToolDefinition, name: str) -> dict[str, Any]:
-    """For MCP, which takes canonical names as they are."""
+    """Return the format of MCP, which accepts canonical names."""
     return {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
 
 
@@ -74,7 +74,7 @@ MAKERS: dict[str, Callable[[ToolDefinition, str], dict[str, Any]]] = {
 
 
 def definition(tool: ToolDefinition, style: str = "openai_chat") -> dict[str, Any]:
-    """One tool in one style. Raises `ConfigurationError` naming the styles there are."""
+    """Return one tool in one style. Raises `ConfigurationError` naming the known styles."""
     if style not in MAKERS:
         raise ConfigurationError(f"style takes one of {', '.join(STYLES)}, not {style!r}.")
     return MAKERS[style](tool, tool.wire_name or wire_name(tool.name))

@@ -1,4 +1,4 @@
-"""`Tool`: a name, a description, a JSON Schema and a callback; and the ways of declaring one."""
+"""`Tool`: a name, a description, a JSON Schema and a callback; and the ways to declare one."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")  # MCP 2025-11-25, "Tool Names"
 
 
 class ToolAnnotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a tool does to the world, with MCP's defaults. They decide what may be repeated after a
-    crash.
+    """The effects of a tool on the world, with MCP's defaults. They decide which calls may be
+    repeated after a crash.
 
-    `read_only` changes nothing; `destructive` may overwrite or delete; `idempotent`: doing it again
-    changes nothing more; `open_world` reaches beyond the machine.
+    A `read_only` tool changes nothing. A `destructive` tool may overwrite or delete. Repeating
+    an `idempotent` tool has no further effect. An `open_world` tool reaches beyond the machine.
     """
 
     read_only: bool = False
@@ -42,13 +42,13 @@ class ToolAnnotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults
 
     @property
     def repeatable(self) -> bool:
-        """Whether a call whose outcome is unknown may be run again."""
+        """True if a call with an unknown outcome may run again."""
         return self.read_only or self.idempotent
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
-    """How often a failed call is tried again, and how long to wait first: `delay` seconds, doubled
-    each time if exponential, no time if none."""
+    """The number of retries of a failed call and the wait before each: `delay` seconds, doubled
+    each time if exponential, zero if none."""
 
     max_retries: int = 0
     backoff: Literal["none", "fixed", "exponential"] = "exponential"
@@ -72,48 +72,52 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 class Tool:
-    """One thing that a model can do: an MCP tool, and the Python function that serves it.
+    """An action that a model can take: an MCP tool and the Python function that serves it.
 
-    Without a schema it is read from the callback's signature (pydantic's types, defaults and
-    docstrings included). A schema that is not an object describes the callback's only parameter.
-    What the callback needs is required, and what it does not take is refused. A callback may return
-    a `ToolResult`, a str, a JSON value, a msgspec or pydantic model, or None. It may be `async
-    def`: then it runs on the loop thread of the agent's tools, and a cancel cancels it. A parameter
-    annotated `ToolContext` is filled in and hidden from the model. A subclass may override
-    `call(arguments, context)` in place of a callback.
+    Without a schema, the schema is derived from the callback's signature (pydantic's types,
+    defaults and docstrings included). A schema that is not an object describes the callback's only
+    parameter. Parameters that the callback requires are required; arguments that it does not accept
+    are refused.
 
-    `reconcile(call, context)` settles a call whose process died before it had a result, for a tool
-    that may not simply be run again: it returns the call's result if its effect has happened, None
-    if it has not (the call is then run, under the same idempotency key), and raises if it cannot
-    tell. A subclass may define it as a method.
+    A callback may return a `ToolResult`, a str, a JSON value, a msgspec or pydantic model, or None.
+    An `async def` callback runs on the loop thread of the agent's tools, and a cancel cancels it. A
+    parameter annotated `ToolContext` is filled in and hidden from the model. A subclass may
+    override `call(arguments, context)` instead of giving a callback.
 
-    `isolation="process"` runs each call in a process of its own, which imports the callback by its
-    name: when `timeout` passes or the call is cancelled, that process is killed with all that it
-    started. It inherits neither environment nor open files, and has no `context.runtime`.
+    Calls of one answer run in the order of the answer.
 
-    Calls of one answer run in its order. `parallel=True` lets calls of this tool run beside
-    neighbouring calls that are parallel too; None means that a read-only tool is parallel and any
-    other is not.
+    Args:
+        timeout: Seconds.
+        retry: Permits retries of a failed call, whatever the annotations say. A call that still
+            runs after its timeout is retried only if the tool is read-only or idempotent.
+        reconcile: A function of `(call, context)` that settles a call whose process died before
+            its result, for a tool that may not be repeated. It returns the call's result if the
+            effect has happened. It returns None if not; the call then runs under the same
+            idempotency key. It raises if it cannot tell. A subclass may define it as a method.
+        isolation: "process" runs each call in a process of its own, which imports the callback
+            by name. At the `timeout` or a cancel that process is killed, with all processes that
+            it started. It inherits neither environment nor open files, and has no
+            `context.runtime`.
+        parallel: True lets calls of this tool run beside neighbouring parallel calls. None: only
+            a read-only tool is parallel.
 
-    `timeout` is in seconds. `retry` says that a call that failed may be made again, whatever the
-    annotations say; but one that a timeout left at work only if the tool is read-only or
-    idempotent. `module_qualname` is the module that declares the tool. Raises `ConfigurationError`
-    (a `ValueError`) naming the argument that does not fit.
+    `module_qualname` is the module that declares the tool. Raises `ConfigurationError` (a
+    `ValueError`) naming the argument that is invalid.
     """
 
     tool_type = "local_function"
-    """Where it lives: `local_function`, `mcp_tool`, `a2a_tool`, or `custom`, which a subclass is
-    unless it says otherwise."""
+    """The kind of tool: `local_function`, `mcp_tool`, `a2a_tool`, or `custom` (the default of
+    subclasses)."""
     executor: str = ""
-    """Who runs its calls: "" the process that has it, "client" a client of the agent server."""
+    """The party that runs the calls: "" for the owning process, "client" for a client of the
+    agent server."""
     from_factory: bool = False
-    """Whether a `ToolRegistry` had the factory make it that its module declares, so that another
-    process can do the same."""
+    """True if a `ToolRegistry` made the tool by its module's factory, so that another process
+    can do the same."""
     reconcile: Reconcile | None = None
     _parallel: bool | None = None
     untrusted: bool = False
-    """True if the schemas come from outside, such as from a server: what they may cost is bounded.
-    """
+    """True if the schemas come from outside, such as from a server. Their cost is then bounded."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -121,7 +125,7 @@ class Tool:
             cls.tool_type = "custom"
 
     runtime: object | None = None
-    """The runtime that it works in, if it is one of a runtime's own tools."""
+    """The runtime that the tool works in, if the tool belongs to a runtime."""
 
     def __init__(
         self,
@@ -243,7 +247,7 @@ class Tool:
                 f"Tool {self.name!r}: isolation='process' runs a callback; this tool has its own"
                 " `call`."
             )
-        self.is_async = False  # here; in its process a coroutine is run to its end
+        self.is_async = False  # in this process; the child runs a coroutine to its end
         return Isolated(
             self.name,
             self.callback,
@@ -267,29 +271,29 @@ class Tool:
 
     @property
     def output_schema(self) -> dict[str, Any] | None:
-        """The JSON Schema of a result's structured content, None if the tool promises none; a
+        """The JSON Schema of a result's structured content, None if the tool declares none; a
         copy."""
         return copied(self._output_schema)
 
     @property
     def inputSchema(self) -> dict[str, Any]:  # noqa: N802 - MCP's spelling
-        """`input_schema` under its name in MCP."""
+        """`input_schema` under MCP's name."""
         return self.input_schema
 
     @property
     def outputSchema(self) -> dict[str, Any] | None:  # noqa: N802 - MCP's spelling
-        """`output_schema` under its name in MCP."""
+        """`output_schema` under MCP's name."""
         return self.output_schema
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments as the callback takes them, checked once against the schema. Raises
-        `ToolValidationError`."""
+        """Return the arguments validated against the schema and converted for the callback.
+        Raises `ToolValidationError`."""
         if self._validate is None:
             self._prepare()
         return cast("schemas.Validate", self._validate)(arguments)
 
     def _prepare(self) -> None:
-        # Two threads may both do this; they make equal things and the last write wins.
+        # Two threads may both do this; their results are equal and the last write wins.
         given, parameters = self._given_schema, self._parameters
         if given is None and parameters is not None:
             schema, validate = schemas.from_signature(self.name, parameters)
@@ -300,7 +304,7 @@ class Tool:
             schema = cast("dict[str, Any]", {"type": "object", "properties": {}, **(given or {})})
             known: frozenset[str] | None = None
             if parameters is not None:
-                # What the callback cannot do without is required, whatever the schema says.
+                # Parameters that the callback requires are required, whatever the schema says.
                 needed = [
                     name
                     for name in parameters.fields
@@ -320,8 +324,8 @@ class Tool:
     # --- running ---
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Do it: `arguments` were validated. Whatever a callback may return may be returned here;
-        override it in a subclass."""
+        """Run the tool with validated arguments. A subclass may override this method and return
+        what a callback may return."""
         assert self.callback is not None
         if self._isolated is not None:
             return self._isolated.call(arguments, context, self.timeout)
@@ -330,42 +334,48 @@ class Tool:
         return self.callback(**{**arguments, self._context_parameter: context})
 
     def run(self, arguments: dict[str, Any], context: ToolContext | None = None) -> ToolResult:
-        """Validate, call, and bring the outcome into MCP's form. Raises `ToolValidationError`, or
-        what the callback raises."""
+        """Validate the arguments, run the tool, and return the outcome as a result. Raises
+        `ToolValidationError`, or what the callback raises."""
         context = context or ToolContext()
         found = self.call(self.validate(arguments), context)
         return as_result(self.name, context.complete(found) if self.is_async else found)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The plain function, so that a decorated one can still be used as such."""
+        """Call the plain function, so that a decorated function stays usable."""
         if self.callback is None:
             raise HoldfastError(f"Tool {self.name!r} has no callback; use run(arguments).")
         return self.callback(*args, **kwargs)
 
     def renamed(self, name: str) -> Tool:
-        """Return a copy of this tool under another name. Raises `ConfigurationError` for a name
-        that a tool cannot have."""
+        """Return a copy of this tool under another name. Raises `ConfigurationError` for an
+        invalid name."""
         _check(name, self.description, self.annotations, self.category, self.timeout, self.retry)
         found = copy(self)
         found.name = name
-        found._schema = found._validate = None  # they say the name in errors
+        found._schema = found._validate = None  # errors of both contain the name
         return found
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
 
     def to_langchain(self) -> Any:
-        """This tool as LangChain's `StructuredTool`: see `holdfast.tools.langchain.to_langchain`.
-        Raises `ConfigurationError` without langchain-core."""
+        """Return this tool as LangChain's `StructuredTool`: see
+        `holdfast.tools.langchain.to_langchain`.
+
+        Raises `ConfigurationError` without langchain-core.
+        """
         from holdfast.tools.langchain import to_langchain
 
         return to_langchain(self)
 
     @staticmethod
     def from_langchain(tool: Any, name: str | None = None, **options: Any) -> Tool:
-        """A LangChain tool as ours: see `holdfast.tools.langchain.from_langchain`, whose
-        `annotations`, `category`, `timeout`, `retry` and `parallel` it takes. Raises
-        `ConfigurationError`."""
+        """Return a Holdfast tool for a LangChain tool: see
+        `holdfast.tools.langchain.from_langchain`.
+
+        The options are `annotations`, `category`, `timeout`, `retry` and `parallel`. Raises
+        `ConfigurationError`.
+        """
         from holdfast.tools.langchain import from_langchain
 
         return from_langchain(tool, name, **options)
@@ -386,8 +396,8 @@ class Tool:
         isolation: Literal["process"] | None = None,
         parallel: bool | None = None,
     ) -> Tool:
-        """A tool from a function's name, docstring and signature. Raises `ConfigurationError` if it
-        has no usable name."""
+        """Return a tool made from a function's name, docstring and signature. Raises
+        `ConfigurationError` if the name is unusable."""
         if not callable(function):
             raise ConfigurationError(f"from_function takes a function, not {function!r}.")
         plain = schemas.unbound(function)[0]
@@ -427,8 +437,10 @@ def tool(
     parallel: bool | None = None,
 ) -> Callable[[Callback], Tool]: ...
 def tool(function: Callback | None = None, /, **options: Any) -> Tool | Callable[[Callback], Tool]:
-    """`Tool.from_function` as a decorator, with or without arguments. The tool can still be called
-    as the function."""
+    """Make a tool of a function, with or without arguments: `Tool.from_function` as a decorator.
+
+    The tool can still be called as the function.
+    """
     if function is not None:
         return Tool.from_function(function)
 
@@ -439,14 +451,13 @@ def tool(function: Callback | None = None, /, **options: Any) -> Tool | Callable
 
 
 def module_of(callback: Callback) -> str:
-    """The module that a function, a class or a callable object comes from."""
+    """Return the module of a function, a class or a callable object."""
     plain = schemas.unbound(callback)[0]
     return str(getattr(plain, "__module__", None) or type(plain).__module__)
 
 
 def _declaring_module() -> str:
-    """The module whose code makes a tool right now; empty if that is Holdfast itself, working on a
-    caller's function."""
+    """Return the module whose code makes the present tool, "" if that is Holdfast itself."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]: the way to know one's caller
     while frame.f_globals.get("__name__") == __name__ and frame.f_back is not None:
         frame = frame.f_back

@@ -1,10 +1,10 @@
-"""JSON Schemas from outside: checked in whole before their first use, and applied in a bounded
-number of steps.
+"""Untrusted JSON Schemas: fully checked before the first use, and applied in a bounded number of
+steps.
 
-A schema of 1 KB can ask for unbounded work: twenty levels of `allOf` with two references each visit
-a million subschemas, and a pattern can backtrack for years. `inspect_schema` refuses the first kind
-by counting. `Checker` runs the rest on a budget: patterns in linear time, sets in place of
-quadratic comparisons, short messages in place of whole values.
+A schema of 1 KB can require unbounded work: twenty levels of `allOf` with two references each
+visit a million subschemas, and a pattern can backtrack for years. `inspect_schema` refuses the
+first kind by counting. `Checker` runs the rest on a budget: patterns in linear time, sets in
+place of quadratic comparisons, short messages in place of whole values.
 """
 
 from __future__ import annotations
@@ -19,13 +19,9 @@ from urllib.parse import unquote, urljoin
 
 from holdfast.tools.patterns import Pattern, UnsupportedPattern
 
-MAX_SCHEMA_NODES = (
-    50_000  # JSON values; the largest schema of a public MCP server that we know has 3,000
-)
+MAX_SCHEMA_NODES = 50_000  # JSON values; the largest known schema of a public server has 3,000
 MAX_SCHEMA_DEPTH = 100  # JSON levels; each level of properties takes two
-MAX_EXPANSION = (
-    5_000  # subschemas that one value is held against through `$ref`, `allOf` and their kin
-)
+MAX_EXPANSION = 5_000  # subschemas applied to one value through `$ref`, `allOf` and the like
 
 # One step is one keyword applied to one value, 4 to 11 microseconds.
 _STEPS = 50_000
@@ -40,12 +36,12 @@ _log = logging.getLogger("holdfast.tools")
 
 
 class UnusableSchema(ValueError):
-    """A schema that is malformed or would take too much work. The message begins with a verb: "has
-    ...", "takes ..."."""
+    """A schema that is malformed or would take too much work. The message begins with a verb:
+    "has ...", "takes ..."."""
 
 
 class TooMuchWork(Exception):
-    """A value could not be checked within the budget."""
+    """A value that could not be checked within the budget."""
 
     def __init__(self) -> None:
         super().__init__("checking this value takes too much work")
@@ -118,8 +114,7 @@ _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 
 class _Place(NamedTuple):
-    """A subschema: where it stands, the resource (`$id`) that it belongs to, and that resource's
-    root."""
+    """A subschema with its path, and the base address (`$id`) of its resource."""
 
     schema: dict[str, Any]
     path: str
@@ -164,7 +159,7 @@ class _Inspection:
     def run(self) -> Inspected:
         self._walk(_Place(self._root, "", ""))
         known = 0
-        while known < len(self._places):  # a reference may point to what no keyword holds
+        while known < len(self._places):  # a reference may point to a subschema under no keyword
             places = list(self._places.values())[known:]
             known = len(self._places)
             for place in places:
@@ -283,7 +278,7 @@ class _Inspection:
     def _same_value(self, place: _Place) -> list[dict[str, Any]]:
         found = [inner for _, key, inner in _inner(place.schema) if key in _SAME_VALUE]
         targets = self._targets(place)
-        # A dynamic reference may come back to its own schema through another value only.
+        # A dynamic reference reaches its own schema again only through another value.
         return found + [
             target
             for target in targets
@@ -292,7 +287,7 @@ class _Inspection:
 
 
 def _inner(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """The subschemas of a schema that are objects, each with its path from there and its
+    """Yield the subschemas of a schema that are objects, each with its relative path and its
     keyword."""
     for key in _SCHEMA_KEYS:
         value: Any = schema.get(key)
@@ -313,8 +308,8 @@ def _inner(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _check_form(place: _Place) -> None:
-    """Raise `UnusableSchema` for a keyword whose value has the wrong form; unknown keywords say
-    nothing."""
+    """Raise `UnusableSchema` for a keyword whose value has the wrong form. Unknown keywords are
+    ignored."""
     schema = place.schema
 
     def refuse(key: str, takes: str) -> None:
@@ -381,8 +376,8 @@ def short(value: Any, limit: int = 200) -> str:
 
 # --- short representations ---
 
-# jsonschema writes the whole value, and the whole `enum`, into each error. What it is given here
-# shows itself in short.
+# jsonschema writes the whole value, and the whole `enum`, into each error. These types have a short
+# repr.
 
 
 class _Shorten(Repr):
@@ -425,7 +420,7 @@ class _Dict(dict[str, Any]):
 
 
 class _Copied:
-    """A copy of a JSON value that shows itself in short, and the number of its values."""
+    """A copy of a JSON value with a short repr, and the number of its values."""
 
     __slots__ = ("nodes", "value")
 
@@ -455,7 +450,7 @@ class _Copied:
 
 
 class _Budget(threading.local):
-    """The steps that are left to the validation which this thread runs."""
+    """The steps left to the validation that runs on this thread."""
 
     left = 0
 
@@ -466,10 +461,10 @@ class _Budget(threading.local):
 
 
 class Checker:
-    """A validator of values by a schema from outside. Thread-safe.
+    """A validator by an untrusted schema. Thread-safe.
 
     `name` stands for the schema in warnings. Patterns that cannot be matched in linear time are not
-    enforced; each is named in a warning. With `patternProperties` anywhere in the schema
+    enforced; a warning names each of them. If the schema contains `patternProperties`,
     `unevaluatedProperties` is not enforced.
 
     Raises `UnusableSchema`.
@@ -477,9 +472,9 @@ class Checker:
 
     def __init__(self, name: str, schema: dict[str, Any]) -> None:
         from jsonschema.validators import (
-            extend,
+            extend,  # pyright: ignore[reportUnknownVariableType]
             validator_for,
-        )  # pyright: ignore[reportUnknownVariableType]
+        )
         from referencing import Registry
 
         self._name = name
@@ -511,8 +506,7 @@ class Checker:
             key: self._metered(check, key not in ("const", "enum"))
             for key, check in {**kind.VALIDATORS, **own}.items()
         }
-        # A part with a `$schema` of its own would be judged by jsonschema's own validator of that
-        # draft.
+        # jsonschema would apply its own validator to a part with a `$schema` of its own.
         self._schema: Any = _Copied(schema, "$schema").value
         # An empty registry: nothing is fetched.
         self._validator: Any = cast("Any", extend)(kind, metered)(
@@ -527,8 +521,8 @@ class Checker:
         return list(islice(self._validator.iter_errors(copied.value), _MAX_ERRORS))
 
     def _metered(self, check: Callable[..., Any], walks: bool) -> Callable[..., Any]:
-        """Return a keyword's check that pays for itself, and, if it `walks` what the keyword holds,
-        for that."""
+        """Return a keyword's check that spends from the budget. If it `walks` the keyword's
+        value, it pays for its size."""
         spend = self._budget.spend
 
         def metered(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
@@ -559,7 +553,7 @@ class Checker:
         return self._patterns[pattern]
 
     def _matches(self, pattern: str, text: str, otherwise: bool) -> bool:
-        """Return `otherwise` where the pattern is not enforced."""
+        """Return True if the pattern matches, `otherwise` if the pattern is not enforced."""
         found = self._compiled(pattern)
         work = 0 if found is None else found.states * len(text)
         if found is None or work > _MAX_MATCH:
@@ -641,14 +635,16 @@ class Checker:
                 yield _error(f"{instance!r} has non-unique elements")
 
     def _is_among(self, wanted: list[Any], instance: Any) -> bool:
-        known = self._values.get(id(wanted))  # the schema is this checker's own and lives as long
+        known = self._values.get(
+            id(wanted)
+        )  # the ids are stable: the schema lives as long as this checker
         if known is None:
             known = self._values[id(wanted)] = frozenset(map(self._canonical, wanted))
         return self._canonical(instance) in known
 
     def _canonical(self, value: Any) -> Any:
-        """A hashable stand-in that is equal for values that JSON Schema calls equal: 1 and 1.0 are,
-        1 and true are not."""
+        """Return a hashable value that is equal for values that JSON Schema calls equal: 1
+        equals 1.0, 1 does not equal true."""
         if isinstance(value, bool):
             return bool, value
         if isinstance(value, dict):
