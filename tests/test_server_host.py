@@ -1118,7 +1118,7 @@ def test_a_workspace_is_a_private_folder_that_stays_while_it_is_used(
     host.close(T, "a")
     host.workspace_delete(T, id)
     assert list((tmp_path / "workspaces" / T).iterdir()) == []
-    with pytest.raises(ConfigurationError, match=r"workspace .* is gone"):
+    with pytest.raises(ConfigurationError, match=r"workspace .* was deleted"):
         host.obey(T, "a", Send("more"))
     host.delete(T, "a")
 
