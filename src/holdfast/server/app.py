@@ -28,7 +28,7 @@ from holdfast.server import (
     routes_webhooks,
     routes_workspaces,
 )
-from holdfast.server.answers import answer, refusal, told
+from holdfast.server.answers import answer, error_answer, refusal
 from holdfast.server.bodies import Health
 from holdfast.server.guard import OPEN, Caller, Guard, Quota, Refused, Usage
 from holdfast.server.host import Host
@@ -161,7 +161,7 @@ class App:
             await self._inner(scope, receive, sending)
         except Exception as error:
             if not status:
-                await told(error)(scope, receive, sending)
+                await error_answer(error)(scope, receive, sending)
             else:
                 _log.error("A response failed after its headers were sent", exc_info=error)
                 raise

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Header, Path, Request
 from starlette.responses import Response
 
-from holdfast.server.answers import told
+from holdfast.server.answers import error_answer
 from holdfast.server.guard import Refused
 from holdfast.server.openapi import Description
 from holdfast.server.service import Service
@@ -82,7 +82,7 @@ class Routes:
                 except Refused:
                     raise
                 except Exception as error:
-                    return told(error, conflict)
+                    return error_answer(error, conflict)
 
             self.app.add_api_route(
                 path,

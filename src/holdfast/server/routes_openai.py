@@ -16,7 +16,7 @@ from holdfast import errors
 from holdfast import events as ev
 from holdfast.llm.completion import Delta
 from holdfast.server import chats, openai
-from holdfast.server.answers import told
+from holdfast.server.answers import error_answer
 from holdfast.server.feed import Reader
 from holdfast.server.guard import Refused
 from holdfast.server.openai import ChatRequest, Progress, Published, Turn
@@ -384,7 +384,7 @@ def _unknown(name: str, agents: Mapping[str, Published]) -> Response:
 
 
 def _failed(error: Exception) -> Response:
-    response = told(error)
+    response = error_answer(error)
     message = msgspec.json.decode(bytes(response.body))["error"]["message"]
     status = 400 if response.status_code == 422 else response.status_code
     if isinstance(error, errors.TooMany) and error.bound != "open":

@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 from starlette.responses import Response
 
-from holdfast.server.answers import told
+from holdfast.server.answers import error_answer
 from holdfast.server.guard import Caller, Quota, Refused, Usage
 from holdfast.server.intake import SMALL_BODY_BYTES, Intake
 from holdfast.server.once import Once
@@ -87,7 +87,7 @@ class Service:
                 async with share:
                     return await anyio.to_thread.run_sync(function, cancelled, limiter=self._long)
             except Exception as error:
-                return told(error)
+                return error_answer(error)
 
         name = None if key is None else (tenant, request.scope["path"], key)
         return await self._once.do(name, body, work, lambda: gone(request.receive))

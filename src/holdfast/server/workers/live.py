@@ -13,7 +13,7 @@ import msgspec
 from holdfast import commands as cmd
 from holdfast.conversation import ConversationStatus
 from holdfast.errors import ConversationClosed, StoreError
-from holdfast.server.claims import Offered
+from holdfast.server.claims import OfferedCall
 from holdfast.server.workers import messages as ms
 from holdfast.server.workers.deaths import WorkerDied, how_it_ended
 from holdfast.server.workers.desk import Desk
@@ -279,9 +279,9 @@ class WorkerLive(Talk):
         fault = self._state.failure
         return None if fault is None else ms.error_of(fault)
 
-    def offers(self) -> list[Offered]:
+    def offers(self) -> list[OfferedCall]:
         """The calls that clients are to run, or run."""
-        return [Offered(*offer) for offer in self._state.offers]
+        return [OfferedCall(*offer) for offer in self._state.offers]
 
     # --- what it has ---
 
