@@ -245,7 +245,7 @@ def test_creating_again_under_the_same_key_makes_no_second_one(host: Host, tmp_p
 def test_an_id_that_is_taken_is_a_conflict_within_its_tenant_alone(host: Host) -> None:
     host.create(T, saying("hi", id="a"))
     host.create("acme", saying("hi", id="a"))
-    with pytest.raises(Conflict, match="'a' exists already"):
+    with pytest.raises(Conflict, match="'a' already exists"):
         host.create(T, saying("hi", id="a"))
 
 

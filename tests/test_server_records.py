@@ -57,7 +57,7 @@ def test_a_record_comes_back_as_it_was_also_from_the_file(tmp_path: Path) -> Non
 def test_an_id_is_taken_only_within_its_tenant(records: Records) -> None:
     records.add(new("a"), b"", "", b"", 10)
     records.add(new("a", "acme"), b"", "", b"", 10)
-    with pytest.raises(Conflict, match="'a' exists already"):
+    with pytest.raises(Conflict, match="'a' already exists"):
         records.add(new("a"), b"", "", b"", 10)
     assert records.find("acme", "a").store_id == "acme/a"
     with pytest.raises(ConversationNotFound):

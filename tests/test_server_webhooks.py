@@ -314,7 +314,7 @@ def test_one_conversation_that_is_not_taken_holds_up_no_other(server: Serving) -
         assert (delivery["conversationId"], delivery["afterSeq"], delivery["error"]) == (
             "bad",
             0,
-            "It answered 500.",
+            "The receiver answered 500.",
         )
         assert delivery["attempts"] >= 1
 
@@ -402,7 +402,7 @@ def test_what_is_given_up_is_shown_and_sent_again_when_it_is_asked_for(tmp_path:
             1,
             len(events),
             len(events),
-            "It answered 500.",
+            "The receiver answered 500.",
         )
         assert (
             f"holdfast_webhook_dead_total {len(events)}"

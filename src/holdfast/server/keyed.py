@@ -73,7 +73,7 @@ class Keyed:
         except (ConfigurationError, ToolValidationError) as error:
             sealed = self._records.seal.seal(
                 str(error).encode(errors="replace"), _ABOUT
-            ).hex()  # it may quote arguments
+            ).hex()  # sealed, because the message may quote arguments
             self._records.amend(
                 record.tenant, name, msgspec.json.encode(_Kept(error=_kind(error), message=sealed))
             )
