@@ -293,7 +293,10 @@ def test_a_module_that_fails_costs_its_own_tools_alone(
         ("register_tool('look', lambda: 5)", "returned 5, not a Tool"),
         ("def make(): raise SystemExit(4)\nregister_tool('look', make)", "SystemExit: 4"),
         ("x = 5", "declares no tools"),
-        (LOOK.replace("look", "other"), "declares no tool of that name on the server; it declares: other"),
+        (
+            LOOK.replace("look", "other"),
+            "declares no tool of that name on the server; it declares: other",
+        ),
         ("from holdfast.tools.preset.planning import *\nlook = make_plan()", "it declares: plan"),
         ("@tool\ndef look(a: 'Nowhere') -> int: return 1", "Nowhere"),
     ],

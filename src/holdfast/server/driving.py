@@ -25,7 +25,7 @@ from holdfast.server.live import Live
 from holdfast.server.pool import Pool
 from holdfast.server.records import IDLE, RUN, Record, Records, store_id, tenant_of
 from holdfast.server.rooms import Rooms
-from holdfast.server.workers.deaths import MOST, Deaths, WorkerDied, write_end
+from holdfast.server.workers.deaths import MAX_DEATHS, Deaths, WorkerDied, write_end
 from holdfast.server.workspaces import Workspaces
 from holdfast.store import Store
 
@@ -171,7 +171,7 @@ class Drives:
             if live is not None and live.failure is not None:
                 self.rooms.park(id, force=True)
             times = self._deaths.more(id)
-            if times < MOST:
+            if times < MAX_DEATHS:
                 return bool(self._store.list([id], status=RUNNING.value))
             if not write_end(self._store, id, died.how, times):
                 self._fail(id, died)  # no run was in progress: the pending command waits

@@ -81,7 +81,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
                     host.delete(tenant, made.id)
                 raise ConfigurationError(
                     f"This server may not run these tools of the agent: {', '.join(refused)}. Its"
-                    " operator allows them with --allow-tools."
+                    " operator can allow them with --allow-tools."
                 )
             return made
 
