@@ -60,7 +60,7 @@ def create(server: Serving, modules: list[str], client_tools: bool = True) -> An
 
 
 def test_the_import_of_a_module_is_given_up_before_a_client_asks_again() -> None:
-    assert IMPORT_TIMEOUT * learning.TOTAL < SILENCE
+    assert IMPORT_TIMEOUT * learning.TOTAL_FACTOR < SILENCE
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])

@@ -823,7 +823,7 @@ def test_a_secret_stands_nowhere_where_it_would_be_shown(
     tmp_path: Path, shown: dict[str, Any]
 ) -> None:
     with host_of(tmp_path) as host:
-        with pytest.raises(ConfigurationError, match="would be shown"):
+        with pytest.raises(ConfigurationError, match="field that is shown"):
             host.create(
                 T,
                 CreateRequest(

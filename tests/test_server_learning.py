@@ -502,7 +502,7 @@ def test_titles_descriptions_and_order_make_no_difference() -> None:
         (
             {"properties": {"a": {}}},
             {"properties": {}},
-            "properties.a was declared and is not there",
+            "properties.a was declared and is missing",
         ),
         (
             {},
@@ -513,7 +513,7 @@ def test_titles_descriptions_and_order_make_no_difference() -> None:
             {"properties": {"title": {}}},
             {"properties": {"description": {}}},
             (
-                "properties.title was declared and is not there; "
+                "properties.title was declared and is missing; "
                 "properties.description was not declared and is {}"
             ),
         ),
@@ -639,7 +639,7 @@ def test_what_an_allowed_module_only_imported_is_not_its_own(write: Write) -> No
     )
     policy = Policy(["hf_mine"], entry_points=False)
     for target in ("hf_mine:os.system", "hf_mine:Popen", "hf_mine:os", "hf_mine:tool"):
-        with pytest.raises(ConfigurationError, match="is not hf_mine's own"):
+        with pytest.raises(ConfigurationError, match="is not defined by hf_mine"):
             import_parts({"condenser": {"use": target}}, policy)
     for target in ("hf_mine:Mine", "hf_mine:ready"):
         import_parts({"condenser": {"use": target}}, policy)

@@ -124,7 +124,7 @@ def test_another_file_and_a_newer_one_are_refused(tmp_path: Path) -> None:
 def test_an_old_key_is_forgotten_while_the_file_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server.records.PRUNED", 0.0)
+    monkeypatch.setattr("holdfast.server.records.PRUNE_SECONDS", 0.0)
     records = Records(tmp_path / "server.db", SEAL)
     assert [records.keep("default", "old", b"d", b"one", forced=False) for _ in range(2)] == [
         b"one"
