@@ -445,7 +445,7 @@ def test_what_no_tool_can_be_made_of_is_an_error() -> None:
         ([form("a"), form("a")], "two tools named 'a'"),
         ([form("a", input_schema={"type": "nothing"})], "input_schema has type 'nothing'"),
         ([form("a", timeout=-1.0)], "timeout"),
-        ([form(f"t{n}", f"m{n}") for n in range(101)], "of 101 modules"),
+        ([form(f"t{n}", f"m{n}") for n in range(101)], "name 101 modules"),
     ]:
         with pytest.raises(ConfigurationError, match=said):
             learn(tools, {}, {}, NONE)

@@ -250,7 +250,7 @@ def test_pictures_come_inline(tmp_path: Path) -> None:
         remote = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
         refused = chat(server, [{"role": "user", "content": [remote]}])
         assert refused.status == 400
-        assert "fetches none" in refused.json["error"]["message"]
+        assert "fetches no URLs" in refused.json["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_pictures_come_inline(tmp_path: Path) -> None:
                 "messages": [{"role": "tool", "tool_call_id": "call_9", "content": "x"}],
             },
             400,
-            "no call",
+            "matches no earlier call",
         ),
         (
             {"model": "coder", "messages": HI, "tools": [WEATHER, WEATHER]},

@@ -686,7 +686,7 @@ def test_what_is_old_or_from_the_future_is_not_taken() -> None:
     ],
 )
 def test_an_address_that_is_not_public_is_refused(url: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"^url takes|--webhook-allow"):
+    with pytest.raises(ConfigurationError, match=r"^url must|--webhook-allow"):
         place_of(url, Allowed())
 
 
