@@ -294,17 +294,17 @@ def test_it_serves_https(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--listen", "nowhere"], "--listen: An address is HOST:PORT"),
+        (["--listen", "nowhere"], "--listen: An address has the form HOST:PORT"),
         (["--listen", "0.0.0.0:0"], "--tls-cert and --tls-key, or --insecure"),
-        (["--listen", "203.0.113.1:80", "--insecure"], "Nothing can be served at 203.0.113.1:80"),
-        (["--tls-cert", "{tmp}/none.pem"], "none.pem' for TLS is not there"),
+        (["--listen", "203.0.113.1:80", "--insecure"], "Cannot listen on 203.0.113.1:80"),
+        (["--tls-cert", "{tmp}/none.pem"], "none.pem' does not exist or cannot be read"),
         (
             ["--tls-cert", "{tmp}/text", "--tls-key", "{tmp}/text"],
-            "no certificate and its key in PEM",
+            "are not a PEM certificate and its key",
         ),
         (["--tls-key", "{tmp}/text"], "--tls-key is for --tls-cert"),
         (["--key-file", "{tmp}/none"], "--key-file: '{tmp}/none' cannot be read: No such file"),
-        (["--key-file", "{tmp}/text"], "A key takes 16 or more"),
+        (["--key-file", "{tmp}/text"], "A key needs at least 16"),
         (["--variable", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE, named by --variable, is not set"),
         (["--variable", "a b=c"], "--variable takes NAME"),
         (["--allow-tools", "os;x"], "patterns of module names"),
@@ -349,7 +349,7 @@ def test_a_taken_port_and_a_store_that_another_server_has_are_said_in_one_line(
         assert taken.returncode == 2
         assert (
             taken.stderr
-            == f"holdfast: Nothing can be served at 127.0.0.1:{server.port}: Address already in"
+            == f"holdfast: Cannot listen on 127.0.0.1:{server.port}: Address already in"
             " use.\n"
         )
 

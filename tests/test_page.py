@@ -271,7 +271,7 @@ def test_a_key_is_asked_for_and_kept_in_its_tab_alone(browser: Browser, server: 
     page = browser.open(server.server.url)
     page.fill("#key", "not-the-key")
     page.press("Enter")
-    page.wait("#dialog .bad", "does not know this key")
+    page.wait("#dialog .bad", "does not accept this key")
     page.press("Escape")  # there is no way around it
     page.wait("#key")
     page.log_in(server.key)
@@ -301,7 +301,7 @@ def test_a_key_that_is_taken_back_is_asked_for_again_and_nothing_is_lost(
     server.keys.revoke(
         next(key.id for key in server.keys.list() if key.id not in _ids(server, second))
     )
-    page.wait("#dialog .bad", "taken back")
+    page.wait("#dialog .bad", "no longer accepts this key")
     server.ask("POST", f"{path}/messages", {"text": "meanwhile"})
     page.log_in(server.key)
     page.wait(".answer", "two")
@@ -488,7 +488,7 @@ def test_the_list_is_searched_filtered_and_kept_up(browser: Browser, server: Ser
         "(() => { const one = document.querySelector('#status'); one.value = 'running';"
         " one.dispatchEvent(new Event('change')); })()"
     )
-    page.wait("#list", "None fits")
+    page.wait("#list", "No conversation matches")
     page.run(
         "(() => { const one = document.querySelector('#status'); one.value = '';"
         " one.dispatchEvent(new Event('change')); })()"
@@ -524,7 +524,7 @@ def test_a_call_is_approved_with_other_arguments_bound_to_what_was_seen(
     page.wait("#dialog", "Approve")
     page.fill("#arguments", '{"command": "echo"')
     page.click("#dialog button", "Approve")
-    page.wait("#arguments-wrong", "no JSON")
+    page.wait("#arguments-wrong", "not JSON")
     page.fill("#arguments", '{"command": "echo good", "command": "echo bad"}')
     page.click("#dialog button", "Approve")
     page.wait("#arguments-wrong", "twice")
@@ -839,7 +839,7 @@ def test_tools_are_seen_with_source_schema_and_health_and_called_by_hand(
     page.click("[role=tab]", "Tools")
     page.wait("#panel .tool", "holdfast.runtime")
     page.click("#panel button", "Check health")
-    page.wait("#panel", "need no service")
+    page.wait("#panel", "use no services")
     before = len(journal(server, "c"))
     page.click("#panel .tool summary", "grep")
     page.click("#panel .tool summary", "Schema")
@@ -856,7 +856,7 @@ def test_tools_are_seen_with_source_schema_and_health_and_called_by_hand(
     page.click("#panel .tool summary", "grep")
     page.click("#panel .tool summary", "terminal")
     page.click("#panel .tool[open] button", "by hand")
-    page.wait("#dialog", "may change things")
+    page.wait("#dialog", "may change files or data")
     assert page.run(
         "[...document.querySelectorAll('#dialog button')].find(one => one.innerText ==="
         " 'Call').disabled"
@@ -892,7 +892,7 @@ def test_new_conversations_begin_with_an_agent_of_the_server_or_a_pasted_one(
     )
     page.fill("#agent", '{"model": nonsense}')
     page.click("#dialog button", "Begin")
-    page.wait("#dialog .bad", "no JSON")
+    page.wait("#dialog .bad", "not JSON")
     page.fill("#agent", json.dumps(form_of(Agent(ScriptedLLM(["Pasted."]))).mapping))
     page.fill("#first", "And you?")
     page.click("#dialog button", "Begin")
@@ -1312,7 +1312,7 @@ def test_it_comes_again_when_the_server_does(browser: Browser, tmp_path: Path) -
         page.wait(".answer", "before")
         page.fill("#composer-text", "a draft")
         server.kill()
-        page.wait("#banner", "trying again")
+        page.wait("#banner", "Reconnecting")
         server.start()
         page.until("document.querySelector('#banner').hidden")
         server.ask("POST", "/api/conversations/c/messages", {"text": "two"})

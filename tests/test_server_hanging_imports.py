@@ -60,7 +60,7 @@ def create(server: Serving, modules: list[str], client_tools: bool = True) -> An
 
 
 def test_the_import_of_a_module_is_given_up_before_a_client_asks_again() -> None:
-    assert IMPORT_TIMEOUT * learning.TOTAL < SILENCE
+    assert IMPORT_TIMEOUT * learning.TOTAL_FACTOR < SILENCE
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
@@ -83,4 +83,4 @@ def test_many_hanging_modules_take_no_longer_than_a_few(tmp_path: Path, modules:
     with Serving(tmp_path, policy=Policy(["hf_hanging_*"], import_timeout=0.5)) as server:
         made = create(server, modules)
         assert {tool["executor"] for tool in made["tools"]} == {"client"}
-        assert sum("was not tried" in warning for warning in made["warnings"]) > 20
+        assert sum("was not imported, because" in warning for warning in made["warnings"]) > 20

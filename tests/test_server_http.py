@@ -97,8 +97,8 @@ def test_connections_without_a_request_make_room_for_new_ones(tmp_path: Path) ->
 def test_long_commands_of_one_tenant_leave_room_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server.service._LONG", 4)
-    monkeypatch.setattr("holdfast.server.service._SHARE", 2)
+    monkeypatch.setattr("holdfast.server.service._LONG_THREADS", 4)
+    monkeypatch.setattr("holdfast.server.service._LONG_THREADS_PER_TENANT", 2)
     with Serving(tmp_path) as server, ThreadPoolExecutor(6) as pool:
         for key in ("", server.other):
             server.ask("POST", "/api/workspaces", {"id": "w"}, key)
@@ -223,7 +223,7 @@ def test_a_command_that_a_kill_cut_off_is_not_run_by_the_next_server(tmp_path: P
         until(ran.exists)
         server.kill()
         server.start()
-        with pytest.raises(RuntimeFault, match="outcome is unknown"):
+        with pytest.raises(RuntimeFault, match="outcome of this request is unknown"):
             asked.result(60)
         assert ran.read_text() == "x\n"
 

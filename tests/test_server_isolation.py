@@ -629,7 +629,7 @@ def test_a_worker_writes_to_its_own_conversation_alone(
         finished(host, "a")
         desk = live_of(host, "a")._desk
         summary = msgspec.structs.replace(host._store.list(["a"])[0], id="b")
-        with pytest.raises(StoreError, match="no other one"):
+        with pytest.raises(StoreError, match="may not write to other conversations"):
             desk.do(ms.Append(1, [], summary, [], []))
 
 

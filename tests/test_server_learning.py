@@ -105,7 +105,7 @@ NO_NAMES = [
 @pytest.mark.parametrize("module", NO_NAMES, ids=lambda module: ascii(module)[:20])
 def test_what_is_no_modules_name_is_refused_even_if_all_modules_are_allowed(module: str) -> None:
     reason = ALL.refusal(module)
-    assert "is no module's name" in reason
+    assert "is not a module's name" in reason
     assert len(reason) < 300
     assert "\n" not in reason
     assert not ALL.allows(module)
@@ -239,13 +239,13 @@ def test_a_tool_without_a_module_is_the_clients_or_nobodys() -> None:
         "mine",
     )
     assert found.warnings == []
-    with pytest.raises(ToolError, match="run by the client"):
+    with pytest.raises(ToolError, match="runs in the client"):
         client.run({})
     found = learn([declared], {}, {}, ALL, client_tools=False)
     nobody = found.tools["local"]
     assert isinstance(nobody, UnavailableTool)
     assert (nobody.executor, found.executors) == ("", {"local": "unavailable"})
-    with pytest.raises(ToolError, match="lets no client run tools") as caught:
+    with pytest.raises(ToolError, match="does not let clients run tools") as caught:
         nobody.run({})
     assert not caught.value.retryable
 
@@ -293,7 +293,10 @@ def test_a_module_that_fails_costs_its_own_tools_alone(
         ("register_tool('look', lambda: 5)", "returned 5, not a Tool"),
         ("def make(): raise SystemExit(4)\nregister_tool('look', make)", "SystemExit: 4"),
         ("x = 5", "declares no tools"),
-        (LOOK.replace("look", "other"), "declares no tool of that name here; it declares: other"),
+        (
+            LOOK.replace("look", "other"),
+            "declares no tool of that name on the server; it declares: other",
+        ),
         ("from holdfast.tools.preset.planning import *\nlook = make_plan()", "it declares: plan"),
         ("@tool\ndef look(a: 'Nowhere') -> int: return 1", "Nowhere"),
     ],
@@ -442,7 +445,7 @@ def test_what_no_tool_can_be_made_of_is_an_error() -> None:
         ([form("a"), form("a")], "two tools named 'a'"),
         ([form("a", input_schema={"type": "nothing"})], "input_schema has type 'nothing'"),
         ([form("a", timeout=-1.0)], "timeout"),
-        ([form(f"t{n}", f"m{n}") for n in range(101)], "of 101 modules"),
+        ([form(f"t{n}", f"m{n}") for n in range(101)], "name 101 modules"),
     ]:
         with pytest.raises(ConfigurationError, match=said):
             learn(tools, {}, {}, NONE)
@@ -499,7 +502,7 @@ def test_titles_descriptions_and_order_make_no_difference() -> None:
         (
             {"properties": {"a": {}}},
             {"properties": {}},
-            "properties.a was declared and is not there",
+            "properties.a was declared and is missing",
         ),
         (
             {},
@@ -510,7 +513,7 @@ def test_titles_descriptions_and_order_make_no_difference() -> None:
             {"properties": {"title": {}}},
             {"properties": {"description": {}}},
             (
-                "properties.title was declared and is not there; "
+                "properties.title was declared and is missing; "
                 "properties.description was not declared and is {}"
             ),
         ),
@@ -636,7 +639,7 @@ def test_what_an_allowed_module_only_imported_is_not_its_own(write: Write) -> No
     )
     policy = Policy(["hf_mine"], entry_points=False)
     for target in ("hf_mine:os.system", "hf_mine:Popen", "hf_mine:os", "hf_mine:tool"):
-        with pytest.raises(ConfigurationError, match="is not hf_mine's own"):
+        with pytest.raises(ConfigurationError, match="is not defined by hf_mine"):
             import_parts({"condenser": {"use": target}}, policy)
     for target in ("hf_mine:Mine", "hf_mine:ready"):
         import_parts({"condenser": {"use": target}}, policy)

@@ -60,5 +60,5 @@ def test_a_second_one_on_the_folder_is_refused_and_leaves_the_first_alone(tmp_pa
 def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="allow_tools takes a list"):
         LocalServer(allow_tools="*")
-    with pytest.raises(ConfigurationError, match="folder takes a folder that exists"):
+    with pytest.raises(ConfigurationError, match="folder takes an existing folder"):
         LocalServer(tmp_path / "none")

@@ -250,7 +250,7 @@ def test_pictures_come_inline(tmp_path: Path) -> None:
         remote = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
         refused = chat(server, [{"role": "user", "content": [remote]}])
         assert refused.status == 400
-        assert "fetches none" in refused.json["error"]["message"]
+        assert "fetches no URLs" in refused.json["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_pictures_come_inline(tmp_path: Path) -> None:
         ({"messages": HI}, 422, "model"),
         ({"model": "none", "messages": HI}, 404, "no agent 'none'"),
         ({"model": "coder", "messages": []}, 400, "messages is empty"),
-        ({"model": "coder", "messages": HI, "n": 2}, 400, "n takes 1"),
+        ({"model": "coder", "messages": HI, "n": 2}, 400, "n must be 1"),
         (
             {"model": "coder", "messages": [*HI, {"role": "assistant", "content": "Hello"}]},
             400,
@@ -272,12 +272,12 @@ def test_pictures_come_inline(tmp_path: Path) -> None:
                 "messages": [{"role": "tool", "tool_call_id": "call_9", "content": "x"}],
             },
             400,
-            "no call",
+            "matches no earlier call",
         ),
         (
             {"model": "coder", "messages": HI, "tools": [WEATHER, WEATHER]},
             400,
-            "there is a tool 'get_weather' already",
+            "the name 'get_weather' is taken",
         ),
     ],
     ids=lambda value: "" if isinstance(value, dict | int) else value,
@@ -395,7 +395,7 @@ def test_the_official_client_agrees(tmp_path: Path) -> None:
             assert stream.get_final_completion().choices[0].message.content == "Hello there."
         with pytest.raises(openai.NotFoundError, match="no agent 'other'"):
             client.chat.completions.create(model="other", messages=HI)
-        with pytest.raises(openai.BadRequestError, match="n takes 1"):
+        with pytest.raises(openai.BadRequestError, match="n must be 1"):
             client.chat.completions.create(model="coder", messages=HI, n=2)
 
 

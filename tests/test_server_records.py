@@ -57,7 +57,7 @@ def test_a_record_comes_back_as_it_was_also_from_the_file(tmp_path: Path) -> Non
 def test_an_id_is_taken_only_within_its_tenant(records: Records) -> None:
     records.add(new("a"), b"", "", b"", 10)
     records.add(new("a", "acme"), b"", "", b"", 10)
-    with pytest.raises(Conflict, match="'a' exists already"):
+    with pytest.raises(Conflict, match="'a' already exists"):
         records.add(new("a"), b"", "", b"", 10)
     assert records.find("acme", "a").store_id == "acme/a"
     with pytest.raises(ConversationNotFound):
@@ -124,7 +124,7 @@ def test_another_file_and_a_newer_one_are_refused(tmp_path: Path) -> None:
 def test_an_old_key_is_forgotten_while_the_file_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server.records.PRUNED", 0.0)
+    monkeypatch.setattr("holdfast.server.records.PRUNE_SECONDS", 0.0)
     records = Records(tmp_path / "server.db", SEAL)
     assert [records.keep("default", "old", b"d", b"one", forced=False) for _ in range(2)] == [
         b"one"

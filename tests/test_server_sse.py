@@ -231,7 +231,7 @@ def test_events_have_ids_and_notes_have_none() -> None:
 def test_a_key_that_was_taken_back_reads_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server.app._KNOWN", 0.1)
+    monkeypatch.setattr("holdfast.server.app._KEY_CACHE_SECONDS", 0.1)
     with Serving(tmp_path, ping=0.1) as server:
         path = server.make("revoked")
         key = server.keys.create("default", "lent")

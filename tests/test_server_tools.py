@@ -318,7 +318,7 @@ def test_a_schema_that_differs_is_told_in_the_answer_and_in_the_log(
         server, tmp_path, "import hf_skewed\nplay([('skewed', {'a': 'x'})], [hf_skewed.skewed])"
     )
     (warning,) = found["warnings"]
-    assert "its schema is not the one that the client declared" in warning
+    assert "its schema differs from the one that the client declared" in warning
     assert 'properties.a.type was declared as "integer" and is "string"' in warning
     assert found["results"]["skewed"] == "the server's x"
     assert warning in server.said()
@@ -395,7 +395,7 @@ def test_an_agent_that_forbids_client_tools_has_those_of_its_modules(
     )
     assert found["status"] == "finished"
     assert found["results"]["who"] == f"one {server.pid}"
-    assert "lets no client run tools" in found["results"]["mine"]
+    assert "does not let clients run tools" in found["results"]["mine"]
     assert len(found["warnings"]) == 1
 
 

@@ -1,5 +1,5 @@
-"""The agents of conversations: what a client may ask for, what is kept of it, and what is made of
-that when a conversation is opened."""
+"""The agents of conversations: checks clients' requests, stores agents' forms, and builds the
+agent when a conversation is opened."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ RUNNING = ConversationStatus.RUNNING
 
 
 def encode(value: object) -> bytes:
-    """As JSON."""
+    """Return a value as JSON."""
     return msgspec.json.encode(value)
 
 
 def declared(wanted: Wanted, built: Built) -> Declared:
-    """What is kept of a conversation's tools."""
+    """Return the stored description of a conversation's tools."""
     return Declared(list(wanted.tools), built.standings, built.warnings)
 
 
 class Agents:
-    """Makes agents, and opens conversations with them: here, or in the workers of a workshop.
-    Thread-safe; blocking."""
+    """Builds agents and opens conversations with them, in this process or in a workshop's worker
+    processes. Thread-safe; blocking."""
 
     def __init__(
         self,
@@ -73,8 +73,10 @@ class Agents:
         self._runtime_tools: list[str] | None = None
 
     def open(self, id: str) -> Live:
-        """The conversation of that id in the store, open. Raises `ConversationNotFound`, and
-        whatever keeps its agent from being made."""
+        """Open and return the conversation with this store id.
+
+        Raises `ConversationNotFound`, and the error that prevents its agent from being built.
+        """
         tenant, slash, own = id.partition("/")
         return self._opened(
             self._records.find(tenant, own) if slash else self._records.find(DEFAULT, id)
@@ -90,7 +92,8 @@ class Agents:
                 runtime = self._workspaces.enter(tenant, workspace)
         except ConversationNotFound as error:
             raise ConfigurationError(
-                f"Conversation {record.id!r} cannot be opened: its workspace {workspace!r} is gone."
+                f"Conversation {record.id!r} cannot be opened: its workspace {workspace!r} was"
+                " deleted."
             ) from error
 
         def leave() -> None:
@@ -131,18 +134,19 @@ class Agents:
         tools: Sequence[ToolForm],
         options: Options,
     ) -> Wanted:
-        """What a client asked for, as far as it is allowed."""
-        bounds, what = self._bounds, "The request has too much"
-        bounds.check("agent_bytes", len(encode(form)), what)
-        bounds.check("secrets_bytes", len(encode(secrets)), what)
-        bounds.check("tools", max(len(tools), len(options.modules)), what)
-        bounds.check("tools_bytes", len(encode(tools)) + len(encode(options.modules)), what)
+        """Return a client's request as the parts of an agent, after checking the bounds and the
+        policy."""
+        bounds, message = self._bounds, "The request has too much"
+        bounds.check("agent_bytes", len(encode(form)), message)
+        bounds.check("secrets_bytes", len(encode(secrets)), message)
+        bounds.check("tools", max(len(tools), len(options.modules)), message)
+        bounds.check("tools_bytes", len(encode(tools)) + len(encode(options.modules)), message)
         forms.check_secrets(secrets, form)
         check_agent(form, self._policy)
         return Wanted(tenant, form, secrets, tools, options)
 
     def kept(self, record: Record) -> Wanted:
-        """What a conversation was created with, and given since."""
+        """Return the stored parts of a conversation's agent, including later changes."""
         record, agent, declared = self._records.whole(record)
         form = msgspec.json.decode(agent, type=dict[str, Any])
         tools = msgspec.json.decode(declared, type=Declared).forms
@@ -154,13 +158,13 @@ class Agents:
         return Wanted(record.tenant, form, secrets, tools, record.options)
 
     def declared(self, record: Record) -> Declared:
-        """What was declared of a conversation's tools, and what became of it."""
+        """Return the stored description of a conversation's tools."""
         return msgspec.json.decode(self._records.whole(record)[2], type=Declared)
 
     def new(
         self, tenant: str, id: str, wanted: Wanted, built: Built, workspace: str, own: bool
     ) -> New:
-        """A record to be."""
+        """Return a record for a new conversation."""
         about = store_id(tenant, id)
         secrets = self._records.seal.seal(encode(wanted.secrets), about) if wanted.secrets else None
         return New(
@@ -175,7 +179,8 @@ class Agents:
         )
 
     def build(self, wanted: Wanted, workspace: str) -> Built:
-        """An agent, to see whether it can be made. Raises `ConfigurationError` if it cannot."""
+        """Build an agent to check that it can be built. Raises `ConfigurationError` if it
+        cannot."""
         runtime_tools: list[Tool] = []
         if self._workshop is not None:
             return self._workshop.check(
@@ -187,7 +192,7 @@ class Agents:
         return building.build(wanted, runtime_tools, self._policy, self._variables)
 
     def needs_runtime(self, wanted: Wanted) -> bool:
-        """Whether one of the tools works in a workspace."""
+        """Return True if one of the tools needs a workspace."""
         names = [*forms.builtin_names(wanted.form), *forms.names_of_others(wanted.form)]
         if not names:
             return False

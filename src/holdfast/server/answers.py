@@ -1,4 +1,4 @@
-"""What the server answers: JSON of structs, and each error as a status and `{"error": {"type",
+"""The server's answers: structs as JSON, and each error as a status and `{"error": {"type",
 "message"}}`."""
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from holdfast import errors
 _log = logging.getLogger("holdfast.server")
 _encoder = msgspec.json.Encoder()
 
-# The first that fits counts. What stands for a wrong request comes before what stands for a fault
-# of ours.
+# The first matching class counts. Classes for invalid requests precede those for server faults.
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (errors.ConversationNotFound, 404),
     (errors.PathRefused, 403),
@@ -41,8 +40,8 @@ _DETAILS: Mapping[str, tuple[str, ...]] = {
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`type` is the name of a class in `holdfast.errors`, as far as it has one; `details` are the
-    fields of the error."""
+    """An error. `type` is the name of a class in `holdfast.errors` where one fits. `details` are
+    the error's fields."""
 
     type: str
     message: str
@@ -50,35 +49,37 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):
-    """What every answer with a status from 400 on is."""
+    """The body of every answer with a status of 400 or above."""
 
     error: Failure
 
 
 def answer(value: Any, status: int = 200) -> Response:
-    """A struct as an answer."""
+    """Return a struct as a JSON answer."""
     return Response(_encoder.encode(value), status, media_type="application/json")
 
 
 def refusal(
     status: int, type: str, message: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """An error as an answer."""
+    """Return an error answer."""
     return _failure(status, Failure(type, message), headers)
 
 
-def told(error: Exception, conflict: bool = False) -> Response:
-    """An error that was raised as the answer to the request. `conflict`: what does not fit does not
-    fit the conversation as it stands, not the request. What is none of Holdfast's is logged, and
-    nothing is told of it."""
+def error_answer(error: Exception, conflict: bool = False) -> Response:
+    """Return the answer for an exception.
+
+    With `conflict`, invalid input is answered with 409 instead of 422, because it is the
+    conversation's state that does not allow it. An exception that is not a `HoldfastError` is
+    logged, and the answer says nothing about it.
+    """
     if isinstance(error, errors.HoldfastError):
         status = next(status for kind, status in _STATUSES if isinstance(error, kind))
         if conflict and status == 422:
             status = 409
         headers = None
-        if isinstance(
-            error, errors.TooMany
-        ):  # too large, too many at the moment, or too many for good
+        # 413: too large. 429: too many open conversations at the moment. 409: a permanent limit.
+        if isinstance(error, errors.TooMany):
             status = (
                 413 if error.bound.endswith("_bytes") else 429 if error.bound == "open" else 409
             )
@@ -92,13 +93,13 @@ def told(error: Exception, conflict: bool = False) -> Response:
             headers,
         )
     _log.error("A request failed", exc_info=error)
-    return refusal(500, "HoldfastError", "The server failed; its log says why.")
+    return refusal(500, "HoldfastError", "Internal server error. See the server's log.")
 
 
 def _failure(status: int, failure: Failure, headers: Mapping[str, str] | None = None) -> Response:
     try:
         body = _encoder.encode(ErrorAnswer(failure))
-    except ValueError:  # what it quotes has half of a surrogate pair, which UTF-8 cannot say
+    except ValueError:  # the message quotes a lone surrogate, which UTF-8 cannot encode
         body = _encoder.encode(
             ErrorAnswer(Failure(failure.type, failure.message.encode(errors="replace").decode()))
         )

@@ -1,5 +1,5 @@
-"""The HTTP app over a `Host`: FastAPI with all routes, the guard before it, and around both what
-counts, logs and catches."""
+"""The HTTP application over a `Host`: FastAPI with all routes and the access guard. An outer
+layer counts and logs requests and catches errors."""
 
 import logging
 import time
@@ -28,7 +28,7 @@ from holdfast.server import (
     routes_webhooks,
     routes_workspaces,
 )
-from holdfast.server.answers import answer, refusal, told
+from holdfast.server.answers import answer, error_answer, refusal
 from holdfast.server.bodies import Health
 from holdfast.server.guard import OPEN, Caller, Guard, Quota, Refused, Usage
 from holdfast.server.host import Host
@@ -43,15 +43,21 @@ from holdfast.server.sse import PING
 _access = logging.getLogger("holdfast.server.access")
 _log = logging.getLogger("holdfast.server")
 
-_KNOWN = 2.0  # seconds that a key is let in without looking again: a revoked one has so long
+_KEY_CACHE_SECONDS = 2.0  # a revoked key stays usable for at most this long
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"referrer-policy", b"no-referrer"),
 ]
-# What a page may send. CORSMiddleware adds what needs no asking.
-_SENT = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Holdfast-Client")
+# Request headers that a page of another origin may send. CORSMiddleware adds the safelisted ones.
+_CORS_HEADERS = (
+    "Authorization",
+    "Content-Type",
+    "Idempotency-Key",
+    "Last-Event-ID",
+    "X-Holdfast-Client",
+)
 _NO_TELEMETRY: Any = {
     "tracing": False,
     "metrics": False,
@@ -62,8 +68,8 @@ _NO_TELEMETRY: Any = {
 
 
 class App:
-    """An ASGI app. `service` is what its routes share. `hosts` and `origins`: see `Guard`. `agents`
-    are those that chat clients may ask, by name."""
+    """An ASGI application. `service` is the object that its routes share. See `Guard` for
+    `hosts` and `origins`. `agents` are the published agents that chat clients may ask, by name."""
 
     def __init__(
         self,
@@ -93,7 +99,7 @@ class App:
                 guarded,
                 allow_origins=list(origins),
                 allow_methods=["GET", "POST", "PUT", "DELETE"],
-                allow_headers=list(_SENT),
+                allow_headers=list(_CORS_HEADERS),
                 expose_headers=["Retry-After"],
                 max_age=600,
             )
@@ -102,7 +108,7 @@ class App:
     async def _caller(self, key: str) -> Caller | None:
         digest = sha256(key.encode("latin-1", "replace")).digest()
         known = self._known.get(digest)
-        if known is not None and time.monotonic() - known[0] < _KNOWN:
+        if known is not None and time.monotonic() - known[0] < _KEY_CACHE_SECONDS:
             return known[1]
         tenant = await self.service.read(self._keys.tenant_of, key)
         if tenant is None:
@@ -115,7 +121,8 @@ class App:
         return caller
 
     def _served(self, scope: Any) -> list[Callable[[str, int], None]]:
-        """Who is to be told of the end of this request: of what changes nothing nobody is."""
+        """Return the observers' callbacks for the end of this request. Read-only requests have
+        none."""
         if scope["method"] in ("GET", "HEAD", "OPTIONS"):
             return []
         headers = {
@@ -129,7 +136,7 @@ class App:
         ]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":  # uvicorn is told to offer nothing else
+        if scope["type"] != "http":  # uvicorn is configured to offer nothing else
             return
         began = time.perf_counter()
         status = 0
@@ -139,9 +146,8 @@ class App:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                own = {
-                    name for name, _ in message["headers"]
-                }  # the page's files have a policy of their own
+                # The page's files set a content security policy of their own.
+                own = {name for name, _ in message["headers"]}
                 message = {
                     **message,
                     "headers": [
@@ -155,9 +161,9 @@ class App:
             await self._inner(scope, receive, sending)
         except Exception as error:
             if not status:
-                await told(error)(scope, receive, sending)
+                await error_answer(error)(scope, receive, sending)
             else:
-                _log.error("An answer broke off", exc_info=error)
+                _log.error("A response failed after its headers were sent", exc_info=error)
                 raise
         finally:
             if (held := scope.get("body")) is not None:
@@ -167,9 +173,9 @@ class App:
             self._metrics.count(scope["method"], route, status, seconds)
             for ended in reversed(served):
                 quietly(ended, route, status or 500)
-            if _access.isEnabledFor(
-                logging.INFO
-            ):  # no query: it is nobody's business; the path as it came, which has no control characters
+            # The query is not logged, because it may hold private data. The raw path has no control
+            # characters.
+            if _access.isEnabledFor(logging.INFO):
                 caller = scope.get("caller")
                 path = (scope.get("raw_path") or b"").decode("latin-1")[:500]
                 _access.info(
@@ -185,7 +191,7 @@ class App:
 def _fastapi(
     service: Service, usage: Usage, metrics: Metrics, agents: Mapping[str, Published]
 ) -> FastAPI:
-    # No pages of documentation: they load scripts from elsewhere.
+    # FastAPI's documentation pages are off because they load scripts from other hosts.
     app = FastAPI(
         title="Holdfast agent server",
         openapi_url=None,
@@ -212,13 +218,13 @@ def _fastapi(
         return refusal(found.status, found.type, str(found), found.headers)
 
     async def invalid(_: Request, error: Exception) -> Response:
-        # Without what was given: it may be a secret.
+        # The message omits the input, because the input may be a secret.
         parts = [
             f"{'.'.join(map(str, item['loc']))}: {item['msg']}"
             for item in cast(RequestValidationError, error).errors()
         ]
         return refusal(
-            422, "ConfigurationError", f"The request does not fit: {'; '.join(parts)[:1000]}."
+            422, "ConfigurationError", f"The request is invalid: {'; '.join(parts)[:1000]}."
         )
 
     async def http(request: Request, error: Exception) -> Response:
@@ -226,10 +232,10 @@ def _fastapi(
         if found.status_code == 405:
             allowed = methods.get(getattr(request.scope.get("route"), "path", ""), "GET")
             return refusal(
-                405, "ConfigurationError", f"This path takes {allowed}.", {"Allow": allowed}
+                405, "ConfigurationError", f"This path accepts {allowed}.", {"Allow": allowed}
             )
         message = (
-            "There is no such path here; /openapi.json lists them."
+            "This server has no such path. /openapi.json lists all paths."
             if found.status_code == 404
             else str(found.detail)
         )
@@ -242,7 +248,7 @@ def _fastapi(
 
 
 def _methods(app: FastAPI) -> Mapping[str, str]:
-    """What each path takes: a route knows of its own methods only."""
+    """Return the methods that each path accepts. One FastAPI route knows only its own methods."""
     found: dict[str, set[str]] = {}
     for route in app.routes:
         found.setdefault(getattr(route, "path", ""), set()).update(
@@ -253,25 +259,25 @@ def _methods(app: FastAPI) -> Mapping[str, str]:
 
 def _add_own(routes: Routes, usage: Usage, metrics: Metrics) -> None:
     service = routes.service
-    said: set[str] = set()
+    logged: set[str] = set()
 
     @routes.add(
         "GET",
         "/health",
-        "Does the server live?",
+        "Liveness",
         gives=Health,
         gave={"status": "ok"},
         open=True,
         tag="server",
     )
     async def health(request: Request) -> Response:
-        """Needs no key."""
+        """Report that the server process is running. Needs no key."""
         return answer(Health("ok"))
 
     @routes.add(
         "GET",
         "/ready",
-        "Does the server take requests?",
+        "Readiness",
         gives=Health,
         gave={"status": "ready"},
         open=True,
@@ -279,29 +285,32 @@ def _add_own(routes: Routes, usage: Usage, metrics: Metrics) -> None:
         tag="server",
     )
     async def ready(request: Request) -> Response:
-        """503 while it takes up what was running when it ended, while it ends, and once its files
-        are gone. Needs no key."""
+        """Returns 503 while the server recovers after a start, while it shuts down, and after
+        its files were removed. Needs no key."""
         if service.closing or not service.ready:
             return refusal(
-                503, StoreError.__name__, "The server begins or ends.", {"Retry-After": "1"}
+                503,
+                StoreError.__name__,
+                "The server is starting or shutting down.",
+                {"Retry-After": "1"},
             )
         try:
             await service.read(service.host.check)
-        except StoreError as error:  # which names the file: not for everybody
-            if str(error) not in said:
-                said.add(str(error))
+        except StoreError as error:  # the error names the file, so only the log shows it
+            if str(error) not in logged:
+                logged.add(str(error))
                 _log.error("Not ready: %s", error)
             return refusal(
                 503,
                 StoreError.__name__,
-                "The server's store or its records were removed; its log says more.",
+                "The server's store or its records were removed. See the server's log.",
             )
         return answer(Health("ready"))
 
     @routes.add(
         "GET",
         "/metrics",
-        "Numbers for Prometheus",
+        "Metrics for Prometheus",
         given="text/plain",
         schema={"type": "string"},
         client=False,
@@ -309,27 +318,27 @@ def _add_own(routes: Routes, usage: Usage, metrics: Metrics) -> None:
         tag="server",
     )
     async def get_metrics(request: Request) -> Response:
-        """Of all tenants together; no ids."""
+        """Totals over all tenants. The metrics contain no ids."""
         return Response(
             metrics.text(usage, await service.read(service.host.stats)), media_type=MEDIA_TYPE
         )
 
-    whole: list[bytes] = []
+    encoded: list[bytes] = []
 
     @routes.add(
         "GET",
         "/openapi.json",
-        "This description",
+        "The OpenAPI document",
         schema={"type": "object"},
         client=False,
         tag="server",
     )
     async def get_openapi(request: Request) -> Response:
-        """OpenAPI 3.1."""
-        if not whole:
-            whole.append(
+        """The OpenAPI 3.1 document of this server."""
+        if not encoded:
+            encoded.append(
                 await service.read(
                     lambda: msgspec.json.encode(routes.description.whole(routes.app))
                 )
             )
-        return Response(whole[0], media_type="application/json")
+        return Response(encoded[0], media_type="application/json")

@@ -1,5 +1,5 @@
-"""What the bodies of requests are that have no meaning but for HTTP; those that a `Host` takes as
-they are stand in `shapes`."""
+"""Bodies of requests and answers that exist only in HTTP. Those that a `Host` takes directly are
+in `shapes`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._-]{0,128}$")]
 
 
 class MessageRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """A message: `content`, a list of blocks, or `text`. `event_id` becomes the id of its `Message`
-    event; without one it is made."""
+    """A message: either `content`, a list of blocks, or `text`. `event_id` becomes the id of its
+    `Message` event; without one the server generates it."""
 
     content: tuple[Content, ...] = ()
     text: str = ""
@@ -26,15 +26,17 @@ class MessageRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 
     @property
     def blocks(self) -> tuple[Content, ...]:
-        """What is sent. Raises `ConfigurationError` if that is nothing, or twofold."""
+        """The content blocks to send. Raises `ConfigurationError` if neither or both of
+        `content` and `text` are set."""
         if bool(self.content) == bool(self.text):
-            raise ConfigurationError("A message has either content, a list of blocks, or text.")
+            raise ConfigurationError("A message needs either content (a list of blocks) or text.")
         return self.content or (TextContent(self.text),)
 
 
 class ApproveRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """Run a call that waits: `call_id`, or the one that does; with other `arguments` if given, and
-    only if `arguments_hash`, where given, is that of the call's own."""
+    """Approves the waiting call `call_id`, or the only one that waits. `arguments` replaces the
+    call's arguments. With `arguments_hash`, the call is approved only if the hash is that of its
+    own arguments."""
 
     call_id: str | None = None
     arguments: dict[str, Any] | None = None
@@ -44,7 +46,7 @@ class ApproveRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 
 
 class RejectRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """Do not run a call that waits, and tell the model why."""
+    """Rejects a waiting call and gives the model the reason."""
 
     call_id: str | None = None
     reason: str = ""
@@ -54,14 +56,14 @@ class RejectRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 class CondenseRequest(
     msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
 ):
-    """Shorten what the model is shown; `instructions` are what a summary is to mind."""
+    """Shortens the conversation that the model is shown. `instructions` guide the summary."""
 
     instructions: str = ""
 
 
 class AnswerRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """The answer to what a running call asks: `values` of its form, true for a yes, null or false
-    to decline."""
+    """The answer to a question of a running call. `values` are the form's values, true for yes,
+    or null or false to decline."""
 
     question_id: str
     values: dict[str, Any] | bool | None = True
@@ -70,7 +72,7 @@ class AnswerRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 
 class ResultRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """What came of a call that this client claimed, and how many seconds it took."""
+    """The result of a call that this client claimed, and the call's duration in seconds."""
 
     result: ToolResult
     duration: float = 0.0
@@ -79,14 +81,14 @@ class ResultRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 class WorkspaceRequest(
     msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
 ):
-    """A new workspace; without an `id` one is made."""
+    """A new workspace. Without an `id` the server generates one."""
 
     id: str | None = None
 
 
 class CommandRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """A shell command, with the seconds it may take, in the shell of a conversation, or in one that
-    is nobody's."""
+    """A shell command and its time limit in seconds. It runs in the shell of a conversation, or
+    else in a shell that belongs to no conversation."""
 
     command: str
     timeout: Seconds | None = None
@@ -94,8 +96,8 @@ class CommandRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 
 
 class CloneRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """A repository to clone: `owner/name` on GitHub or a URL; into `target`, by default its name;
-    within `timeout` seconds."""
+    """A repository to clone: `owner/name` on GitHub or a URL. `target` defaults to the
+    repository's name. `timeout` is in seconds."""
 
     repo: str
     branch: str | None = None
@@ -114,8 +116,8 @@ class CallRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class StateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation's state as `ConversationState.to_json` gives it. A new conversation begins
-    with its events."""
+    """A conversation's state in the form of `ConversationState.to_json`. A new conversation
+    starts with these events."""
 
     version: Literal[1]
     id: str
@@ -124,8 +126,8 @@ class StateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """A new conversation with an agent of the server's; without an `id` one is made, and without a
-    `workspace` one if a tool needs it."""
+    """A new conversation with an agent that the server publishes. Without an `id` the server
+    generates one. Without a `workspace` the server creates one if a tool needs it."""
 
     id: Name = ""
     workspace: Name = ""
@@ -135,13 +137,13 @@ class StartRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Whether the server lives, or takes requests."""
+    """The state of the server: `ok` or `ready`."""
 
     status: str
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """A conversation's status after what was asked."""
+    """A conversation's status after the request."""
 
     status: str
 
@@ -153,7 +155,8 @@ class Sent(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Events(msgspec.Struct, frozen=True, rename="camel"):
-    """Events in order, and the seq of the conversation's last one: whether there are more."""
+    """Events in order. `last_seq` is the seq of the conversation's last event and tells if there
+    are more."""
 
     events: list[msgspec.Raw]
     last_seq: int
@@ -166,13 +169,13 @@ class Workspace(msgspec.Struct, frozen=True):
 
 
 class Cloned(msgspec.Struct, frozen=True):
-    """The folder that the clone is in, on the server."""
+    """The path of the clone on the server."""
 
     path: str
 
 
 class Written(msgspec.Struct, frozen=True):
-    """How many bytes a file has now."""
+    """The size of a written file in bytes."""
 
     bytes: int
 
@@ -184,13 +187,13 @@ class Microagents(msgspec.Struct, frozen=True):
 
 
 class Tools(msgspec.Struct, frozen=True):
-    """The tools of a workspace, as an agent that works there would have them."""
+    """The tools that a workspace gives to an agent."""
 
     tools: list[ToolForm]
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """An agent of the server's."""
+    """An agent that the server publishes."""
 
     name: str
     model: str
@@ -198,14 +201,14 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 class Offers(msgspec.Struct, frozen=True):
-    """The agents of the server's, in its operator's order."""
+    """The agents that the server publishes, in the operator's order."""
 
     agents: list[Offered]
 
 
 class ServiceHealth(msgspec.Struct, frozen=True):
-    """How a service of tools answered when asked: `ok`, after `seconds`; `detail` is what it said,
-    or why it did not."""
+    """The health of one tool service. The service answered `ok` after `seconds`. `detail` is its
+    answer or the error."""
 
     id: str
     ok: bool
@@ -214,7 +217,8 @@ class ServiceHealth(msgspec.Struct, frozen=True):
 
 
 class Services(msgspec.Struct, frozen=True):
-    """How the services of a conversation's tools answered; none were asked unless it is `open`."""
+    """The health of a conversation's tool services. They are checked only if the conversation is
+    `open`."""
 
     open: bool
     services: list[ServiceHealth]

@@ -1,5 +1,5 @@
-"""From a conversation's record to its agent: the tools are found, the secrets opened, the form is
-read."""
+"""Builds a conversation's agent from its record: loads the tools, decrypts the secrets and reads
+the agent's serial form."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Wanted(NamedTuple):
-    """What an agent is made of."""
+    """The parts from which an agent is built."""
 
     tenant: str
     form: dict[str, Any]
@@ -34,7 +34,8 @@ class Wanted(NamedTuple):
 
 
 class Declared(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What is kept of a conversation's tools: what was declared, and what became of it."""
+    """The stored description of a conversation's tools: the client's declarations and where each
+    runs."""
 
     forms: list[ToolForm] = []
     standings: list[ToolStanding] = []
@@ -42,7 +43,8 @@ class Declared(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Built(NamedTuple):
-    """An agent, its tools by name, where they run, and what did not go as it was asked."""
+    """An agent, its tools by name, the place where each tool runs, and warnings about the parts
+    that could not be built as requested."""
 
     agent: Agent
     tools: dict[str, Tool]
@@ -53,8 +55,10 @@ class Built(NamedTuple):
 def build(
     wanted: Wanted, runtime_tools: Sequence[Tool], policy: Policy, variables: Mapping[str, str]
 ) -> Built:
-    """The agent of a conversation. Imports modules, so not on an event loop. Raises
-    `ConfigurationError`: a key that is missing, a part that cannot be made."""
+    """Return the agent of a conversation. Imports modules, so do not call it on an event loop.
+
+    Raises `ConfigurationError` if a key is missing or a part cannot be built.
+    """
     form, known = (
         (wanted.form, dict(variables))
         if wanted.tenant == DEFAULT
@@ -68,19 +72,18 @@ def build(
     standings: list[ToolStanding] = []
     theirs = names_of_others(form)
     for name in [*builtin_names(form), *theirs]:
-        tool = learned.tools.get(name) or builtins.get(
-            name
-        )  # an older client names its builtin tools and declares none
+        # An older client names its builtin tools without declaring them.
+        tool = learned.tools.get(name) or builtins.get(name)
         if tool is None:
             raise ConfigurationError(
-                f"agent.tools.builtin: {name!r} is declared in no `tools` and is no builtin tool of"
-                " this server."
+                f"agent.tools.builtin: {name!r} is neither declared in `tools` nor a builtin tool"
+                " of this server."
             )
         if name in theirs and learned.executors.get(name) == "client":
             raise ConfigurationError(
-                f"agent: {name!r}, a tool of its delegates or handoffs, is of the client's process"
-                " alone, where none of their calls is run. Declare it in a module that the server"
-                " may import."
+                f"agent: {name!r}, a tool of a delegate or handoff, exists only in the client's"
+                " process. Calls of delegates and handoffs run on the server. Declare the tool in"
+                " a module that the server may import."
             )
         tools[name] = tool
         executor, module = (

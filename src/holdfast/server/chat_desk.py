@@ -1,5 +1,5 @@
-"""What chats need of a host beyond what all clients do: one turn at a time, other instructions,
-forks whose calls are answered, room, and an end with their client's."""
+"""The operations on a host that only chats need: one turn at a time, changed instructions, forks
+with answered calls, removal of old chats, and a pause when the client disconnects."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _log = logging.getLogger("holdfast")
 
 T = TypeVar("T")
 
-_REMOVED = 100  # chats that are removed for one new one, at most
-_LOOKED = 200  # of the oldest, among which they are
+_MAX_REMOVED = 100  # the most chats that are removed for a new one
+_OLDEST = 200  # the number of oldest chats that are considered for removal
 
 
-class _Held:
+class _TurnLock:
     __slots__ = ("lock", "users")
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class _Held:
 
 
 class ChatDesk:
-    """Over the parts of one host. Thread-safe; blocking."""
+    """The chats of one host. Thread-safe; blocking."""
 
     def __init__(
         self,
@@ -60,15 +60,16 @@ class ChatDesk:
         self._rooms = rooms
         self._delete = delete
         self._lock = threading.Lock()
-        self._held: dict[tuple[str, str], _Held] = {}
+        self._held: dict[tuple[str, str], _TurnLock] = {}
         self._waiting: dict[tuple[str, str], int] = {}
 
-    # --- who is at it ---
+    # --- exclusion and waiting clients ---
 
     @contextmanager
     def turn(self, tenant: str, id: str) -> Generator[None]:
-        """Nobody else looks whether a conversation goes on from here, nor has it go on, within the
-        block. Nested only for one that nobody knows yet."""
+        """Hold a conversation exclusively: within the block no other thread decides about its
+        continuation or continues it. A thread may nest a second block only for a conversation
+        that no other thread knows."""
         held = self._hold(tenant, id)
         try:
             with held.lock:
@@ -76,37 +77,37 @@ class ChatDesk:
         finally:
             self._let_go(tenant, id, held)
 
-    def _hold(self, tenant: str, id: str) -> _Held:
+    def _hold(self, tenant: str, id: str) -> _TurnLock:
         with self._lock:
-            held = self._held.setdefault((tenant, id), _Held())
+            held = self._held.setdefault((tenant, id), _TurnLock())
             held.users += 1
             return held
 
-    def _let_go(self, tenant: str, id: str, held: _Held) -> None:
+    def _let_go(self, tenant: str, id: str, held: _TurnLock) -> None:
         with self._lock:
             held.users -= 1
             if not held.users:
                 del self._held[tenant, id]
 
     def enter(self, tenant: str, id: str) -> None:
-        """One client more waits for an answer."""
+        """Add a client that waits for an answer."""
         with self._lock:
             self._waiting[tenant, id] = self._waiting.get((tenant, id), 0) + 1
 
     def leave(self, tenant: str, id: str) -> int:
-        """One less; how many still wait."""
+        """Remove a waiting client. Return the number of those that still wait."""
         with self._lock:
-            left = self._waiting.pop((tenant, id), 1) - 1
-            if left > 0:
-                self._waiting[tenant, id] = left
-            return left
+            remaining = self._waiting.pop((tenant, id), 1) - 1
+            if remaining > 0:
+                self._waiting[tenant, id] = remaining
+            return remaining
 
     def waiting(self, tenant: str, id: str) -> int:
-        """How many wait for an answer."""
+        """Return the number of clients that wait for an answer."""
         with self._lock:
             return self._waiting.get((tenant, id), 0)
 
-    # --- what they are ---
+    # --- contents ---
 
     def refit(
         self,
@@ -117,20 +118,19 @@ class ChatDesk:
         modules: Mapping[str, str],
         setting: bytes,
     ) -> None:
-        """Have a conversation that rests go on with other instructions and tools. Its secrets
-        stay."""
+        """Change the instructions and tools of a conversation at rest. Its secrets stay."""
         record = self._records.find(tenant, id)
         kept = self._agents.kept(record)
         options = msgspec.structs.replace(record.options, modules=dict(modules))
         wanted = self._agents.wanted(tenant, form, kept.secrets, tools, options)
         built = self._agents.build(wanted, record.workspace)
         self._records.retool(record, encode(wanted.form), encode(declared(wanted, built)), options)
-        self._rooms.park(record.store_id, force=True)  # it is opened anew with them
+        self._rooms.park(record.store_id, force=True)  # the next opening uses the new settings
         self.rows.made(tenant, id, setting)
 
     def append(self, tenant: str, id: str, events: Sequence[ev.AnyEvent]) -> None:
-        """Go on with a journal that nobody has open, by events of another one. The last one is a
-        `Status`."""
+        """Append events of another conversation to a journal that is not open. The last event is
+        a `Status`."""
         record = self._records.find(tenant, id)
         blobs = [
             Blob(event.seq, self._store.blob(name)) for event in events for name in blobs_of(event)
@@ -147,12 +147,12 @@ class ChatDesk:
         finally:
             self._store.release(lease)
 
-    # --- how many there are ---
+    # --- limits ---
 
     def with_room(self, tenant: str, make: Callable[[], T]) -> T:
-        """`make`, for which the oldest chats at rest are removed if the tenant has as many
-        conversations, or workspaces, as this server allows."""
-        for _ in range(_REMOVED):
+        """Return the result of `make`. If the tenant has reached its limit of conversations or
+        workspaces, remove its oldest chats at rest first."""
+        for _ in range(_MAX_REMOVED):
             try:
                 return make()
             except TooMany as error:
@@ -163,7 +163,7 @@ class ChatDesk:
         return make()
 
     def _remove_oldest(self, tenant: str) -> bool:
-        for id in self.rows.oldest(tenant, _LOOKED):
+        for id in self.rows.oldest(tenant, _OLDEST):
             held = self._hold(tenant, id)
             try:
                 if not held.lock.acquire(blocking=False):
@@ -195,8 +195,8 @@ class ChatDesk:
     # --- after a crash ---
 
     def pause(self) -> None:
-        """Pause what the last process was running for clients whose connections ended with it.
-        Before anything is opened."""
+        """Pause the runs of the last process, whose clients' connections ended with it. Call it
+        before anything is opened."""
         for tenant, id in self.rows.unanswered():
             try:
                 record = self._records.find(tenant, id)
@@ -214,8 +214,8 @@ class ChatDesk:
                 self.rows.forget(tenant, id)
             except HoldfastError as error:
                 _log.warning(
-                    "conversation %s of tenant %s: its client is gone, and it could not be"
-                    " paused: %s",
+                    "conversation %s of tenant %s: its client disconnected, but the conversation"
+                    " could not be paused: %s",
                     id,
                     tenant,
                     error,

@@ -1,6 +1,6 @@
-"""What an agent server keeps of chats, in tables of its own in the records' file: which
-conversations clients of OpenAI's API began, by what each is known again, and which turns were asked
-of them. All of it is as old as the conversation, and goes with it."""
+"""The stored data of chats, in tables of their own in the records file: the conversations that
+clients of OpenAI's API started, the hashes by which they are recognised, and the turns
+requested. The data is removed with the conversation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from holdfast.server.records import Records
 
-# A server that knows nothing of them leaves them as they are.
+# An older server ignores these tables.
 _TABLES = (
     (
         "CREATE TABLE IF NOT EXISTS chats (tenant TEXT NOT NULL, conversation TEXT NOT NULL,"
@@ -33,8 +33,8 @@ _TABLES = (
 
 
 class Asked(NamedTuple):
-    """A turn: where it was asked for, the last event before it, whether it was answered, and when
-    it was asked for (seconds since 1970)."""
+    """A requested turn: its conversation, the last event before it, if it was answered, and the
+    time of the request (seconds since 1970)."""
 
     conversation: str
     seq: int
@@ -43,8 +43,8 @@ class Asked(NamedTuple):
 
 
 class ChatRecords:
-    """Over the records' file, under its lock. Thread-safe. Raises `StoreError`. What is lost with
-    the power is forgotten alone: nothing is forced to the disk."""
+    """The chats' tables in the records file. Thread-safe. Raises `StoreError`. Writes are not
+    synced to the disk: a power loss only makes the server forget chats."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -55,7 +55,7 @@ class ChatRecords:
     # --- conversations ---
 
     def made(self, tenant: str, id: str, setting: bytes) -> None:
-        """This conversation is one of theirs, and has the instructions and tools of that hash."""
+        """Record that a conversation is a chat, with the hash of its instructions and tools."""
         with self._records.writing(forced=False) as db:
             db.execute(
                 "INSERT INTO chats VALUES (?, ?, ?, ?) ON CONFLICT(tenant, conversation) DO UPDATE"
@@ -64,7 +64,8 @@ class ChatRecords:
             )
 
     def setting(self, tenant: str, id: str) -> bytes:
-        """The hash of its instructions and tools; empty for one that is none of theirs."""
+        """Return the hash of a chat's instructions and tools, or b"" for a conversation that is
+        no chat."""
         with self._records.reading() as db:
             row = db.execute(
                 "SELECT setting FROM chats WHERE tenant = ? AND conversation = ?", (tenant, id)
@@ -72,23 +73,23 @@ class ChatRecords:
         return b"" if row is None else bytes(row[0])
 
     def oldest(self, tenant: str, most: int) -> list[str]:
-        """Those that nobody has asked anything for the longest time."""
+        """Return the chats that were used least recently."""
         with self._records.reading() as db:
             query = "SELECT conversation FROM chats WHERE tenant = ? ORDER BY used LIMIT ?"
             return [id for (id,) in db.execute(query, (tenant, most))]
 
     def forget(self, tenant: str, id: str) -> None:
-        """A conversation is gone."""
+        """Delete the data about a removed conversation."""
         with self._records.writing(forced=False) as db:
             for table in ("chats", "chat_answers", "chat_turns"):
                 db.execute(
                     f"DELETE FROM {table} WHERE tenant = ? AND conversation = ?", (tenant, id)
                 )
 
-    # --- what was said in them ---
+    # --- histories ---
 
     def known(self, tenant: str, digest: bytes) -> tuple[str, int] | None:
-        """The conversation in which what has this hash was said, and its last event then."""
+        """Return the conversation whose history has this hash, and its last event at that point."""
         with self._records.reading() as db:
             return db.execute(
                 "SELECT conversation, seq FROM chat_answers WHERE tenant = ? AND digest = ?",
@@ -96,7 +97,7 @@ class ChatRecords:
             ).fetchone()
 
     def keep(self, tenant: str, digest: bytes, id: str, seq: int) -> None:
-        """Know it again by that hash."""
+        """Store the hash of a history."""
         with self._records.writing(forced=False) as db:
             db.execute(
                 "INSERT OR REPLACE INTO chat_answers VALUES (?, ?, ?, ?)", (tenant, digest, id, seq)
@@ -105,7 +106,7 @@ class ChatRecords:
     # --- turns ---
 
     def asked(self, tenant: str, digest: bytes) -> Asked | None:
-        """The turn that was asked for by a request of this hash."""
+        """Return the turn that a request with this hash started."""
         with self._records.reading() as db:
             query = (
                 "SELECT conversation, seq, answered, at FROM chat_turns WHERE tenant = ? AND"
@@ -115,7 +116,7 @@ class ChatRecords:
         return None if row is None else Asked(row[0], row[1], bool(row[2]), row[3])
 
     def ask(self, tenant: str, digest: bytes, id: str, seq: int) -> None:
-        """It begins, behind that event."""
+        """Record that a turn begins after the event `seq`."""
         with self._records.writing(forced=False) as db:
             db.execute(
                 "INSERT OR REPLACE INTO chat_turns VALUES (?, ?, ?, ?, 0, ?)",
@@ -127,15 +128,17 @@ class ChatRecords:
             )
 
     def end(self, tenant: str, digest: bytes, id: str, keep: bool) -> None:
-        """It is over: answered and to be known again, or not to be."""
+        """Record the end of a turn. With `keep` it stays known as answered; otherwise it is
+        deleted."""
         with self._records.writing(forced=False) as db:
-            what = "UPDATE chat_turns SET answered = 1" if keep else "DELETE FROM chat_turns"
+            statement = "UPDATE chat_turns SET answered = 1" if keep else "DELETE FROM chat_turns"
             db.execute(
-                f"{what} WHERE tenant = ? AND digest = ? AND conversation = ?", (tenant, digest, id)
+                f"{statement} WHERE tenant = ? AND digest = ? AND conversation = ?",
+                (tenant, digest, id),
             )
 
     def unanswered(self) -> list[tuple[str, str]]:
-        """Tenant and conversation of the turns that were not answered."""
+        """Return tenant and conversation of all unanswered turns."""
         with self._records.reading() as db:
             return db.execute(
                 "SELECT DISTINCT tenant, conversation FROM chat_turns WHERE answered = 0"

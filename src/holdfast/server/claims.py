@@ -1,5 +1,5 @@
-"""Calls that clients are to run: who took them, who was heard of, and which are to be settled
-because nobody will answer."""
+"""Calls that clients run: which client claimed each, which clients are alive, and which calls
+get no answer any more and are settled by the server."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 from holdfast.commands import Settle
 
 
-class Offered(NamedTuple):
-    """A call that a client is to run; `runner` has claimed it, "" if none has. `timeout` is its
+class OfferedCall(NamedTuple):
+    """A call offered to clients. `runner` is the client that claimed it, or "". `timeout` is the
     tool's, in seconds."""
 
     call_id: str
@@ -22,15 +22,18 @@ class Offered(NamedTuple):
 class _Call:
     __slots__ = ("runner", "since", "timeout")
 
-    def __init__(self, offered: Offered, since: float) -> None:
+    def __init__(self, offered: OfferedCall, since: float) -> None:
         self.runner = offered.runner
         self.timeout = offered.timeout
-        self.since = since  # when it was offered, or claimed
+        self.since = since  # the time of the offer or the claim
 
 
 class Claims:
-    """Times count from when this process first heard of an offer or a claim: after a restart anew.
-    Thread-safe."""
+    """The offered and claimed calls of all conversations. Thread-safe.
+
+    Times count from the moment at which this process first learned of an offer or a claim, so
+    they start anew after a restart.
+    """
 
     def __init__(self, claim_timeout: float, grace: float, clock: Callable[[], float]) -> None:
         self._claim_timeout = claim_timeout
@@ -38,15 +41,15 @@ class Claims:
         self._clock = clock
         self._lock = threading.Lock()
         self._calls: dict[tuple[str, str], dict[str, _Call]] = {}  # by tenant and conversation
-        self._seen: dict[tuple[str, str], float] = {}  # clients, by tenant
+        self._seen: dict[tuple[str, str], float] = {}  # last sign of life, by tenant and client
 
     def seen(self, tenant: str, client: str) -> None:
-        """A client lives."""
+        """Record that a client is alive."""
         with self._lock:
             self._seen[tenant, client] = self._clock()
 
-    def update(self, tenant: str, id: str, offers: Sequence[Offered]) -> None:
-        """These are the calls of a conversation that clients are to run, or run."""
+    def update(self, tenant: str, id: str, offers: Sequence[OfferedCall]) -> None:
+        """Replace the offered and claimed calls of a conversation."""
         with self._lock:
             known = self._calls.get((tenant, id), {})
             now = self._clock()
@@ -64,8 +67,8 @@ class Claims:
                 self._calls.pop((tenant, id), None)
 
     def due(self) -> list[tuple[str, str, Settle]]:
-        """What is to be settled now: tenant, conversation and command. Named until it is gone from
-        `update`."""
+        """Return the calls to settle now: tenant, conversation and command. A call is returned
+        each time until `update` removes it."""
         found: list[tuple[str, str, Settle]] = []
         with self._lock:
             now = self._clock()
@@ -116,6 +119,6 @@ class Claims:
         )
 
     def count(self) -> int:
-        """How many calls clients are to run, or run."""
+        """Return the number of calls that are offered or claimed."""
         with self._lock:
             return sum(map(len, self._calls.values()))

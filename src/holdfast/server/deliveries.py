@@ -1,8 +1,8 @@
-"""How webhooks' messages get there: for each webhook and conversation a lane that reads the journal
-behind its cursor, and sends event after event.
+"""Delivers webhooks' messages. Each webhook has a lane per conversation, which reads the journal
+after its cursor and sends event after event.
 
-All lanes are tasks of one loop on one thread; what reads files runs on two others, what looks up
-names on threads of its own. A lane that waits holds neither a connection nor events.
+All lanes are tasks of one event loop on one thread. Two other threads read and write files, and
+further threads look up host names. A waiting lane holds neither a connection nor events.
 """
 
 from __future__ import annotations
@@ -33,19 +33,27 @@ _log = logging.getLogger("holdfast.server")
 
 T = TypeVar("T")
 
-_PAGE = 32  # events of one reading, after which another lane of the webhook may have its turn
-_READERS = 2  # threads
-_NAMES = 16  # threads
-_AFTER_FAULT = 60.0  # seconds after which a journal that could not be read is tried again
-_LAST = 2.0  # seconds that messages on their way have at the end
-_LONGEST_WAIT = 86_400.0  # seconds of a Retry-After that are obeyed
+_PAGE_EVENTS = 32  # events read at once, after which another lane of the webhook may take a turn
+_FILE_THREADS = 2
+_LOOKUP_THREADS = 16
+_FAULT_RETRY_SECONDS = 60.0  # the delay before an unreadable journal is tried again
+_CLOSE_SECONDS = 2.0  # time for messages being sent at shutdown
+_MAX_RETRY_AFTER_SECONDS = 86_400.0  # a longer Retry-After is cut to this
 
 
 class Sending(msgspec.Struct, frozen=True, kw_only=True):
-    """How an operator has webhooks send: to hosts of `allow` also if they are not public, after a
-    failure again in `first` seconds, then in twice as many, up to `longest`, until an event has
-    failed for `give_up` seconds. `timeout` is that of one attempt, `parallel` how many
-    conversations one webhook tells of at once, `largest` an event's bytes of JSON."""
+    """An operator's settings for sending webhooks.
+
+    Args:
+        allow: Hosts that may receive messages although they are not public.
+        first: Seconds before the first retry; each further delay doubles.
+        longest: The longest delay in seconds.
+        give_up: An event that has failed for this many seconds is given up.
+        timeout: Seconds for one attempt.
+        parallel: The number of conversations for which one webhook sends at once.
+        largest: The largest event in bytes of JSON.
+        tls: The TLS context of connections.
+    """
 
     allow: tuple[str, ...] = ()
     first: float = 1.0
@@ -66,11 +74,12 @@ class Sending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Ended(Exception):
-    """The receiver wants no more."""
+    """The receiver accepts no further messages."""
 
 
 class _Lane:
-    """One webhook's way through one conversation. Of the loop's thread, but for `ended`."""
+    """One webhook's progress through one conversation. Belongs to the loop's thread, except
+    `ended`."""
 
     __slots__ = ("cursor", "ended", "id", "more", "saved", "sending", "task")
 
@@ -78,23 +87,22 @@ class _Lane:
         self.id = id
         self.cursor = Cursor(0)
         self.saved = self.cursor
-        self.more = False  # something was appended since the journal was read last
+        self.more = False  # True if events were appended since the last read of the journal
         self.sending = False
         self.ended = False
         self.task: asyncio.Task[None] | None = None
 
 
 class _Hook:
-    """An active webhook. Of the loop's thread, but for `ended`."""
+    """An active webhook. Belongs to the loop's thread, except `ended`."""
 
     def __init__(self, kept: Kept, sender: Sender, parallel: int) -> None:
         self.kept = kept
         self.sender = sender
         self.lanes: dict[str, _Lane] = {}
         self.slots = asyncio.Semaphore(parallel)
-        self.probing = (
-            asyncio.Lock()
-        )  # while it fails as a whole, it is asked by one lane at a time
+        # While the webhook fails as a whole, only one lane at a time sends.
+        self.probing = asyncio.Lock()
         self.failures, self.since, self.again, self.error = (
             kept.failures,
             kept.since,
@@ -105,7 +113,7 @@ class _Hook:
 
 
 class Deliveries:
-    """Sends what `active` webhooks are to be told. All methods may be called from any thread."""
+    """Sends the messages of `active` webhooks. Thread-safe."""
 
     def __init__(
         self,
@@ -119,23 +127,23 @@ class Deliveries:
         self._place = place
         self.sending = sending
         self.allowed = Allowed(sending.allow)
-        self.taken = self.failed = self.dead = 0
+        self.accepted = self.failed = self.dead = 0
         self._lock = threading.Lock()
-        self._saving = threading.Lock()  # no cursor is saved of what has ended
+        self._saving = threading.Lock()  # prevents that ended lanes and webhooks save a cursor
         self._hooks: dict[int, _Hook] = {}
-        self._index: Mapping[str, tuple[Kept, ...]] = {}  # by tenant; replaced whole
+        self._index: Mapping[str, tuple[Kept, ...]] = {}  # by tenant; replaced as a whole
         self._lookups: dict[str, asyncio.Semaphore] = {}
         self._tls = sending.tls
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._files = ThreadPoolExecutor(_READERS, "holdfast-webhooks")
-        self._names = ThreadPoolExecutor(_NAMES, "holdfast-webhook-names")
+        self._files = ThreadPoolExecutor(_FILE_THREADS, "holdfast-webhooks")
+        self._names = ThreadPoolExecutor(_LOOKUP_THREADS, "holdfast-webhook-names")
         self._closed = False
 
-    # --- what is told ---
+    # --- conversations ---
 
     def appended(self, id: str, events: Sequence[AnyEvent]) -> None:
-        """These are in the store now. Neither blocks nor raises."""
+        """Send events that are in the store now. Neither blocks nor raises."""
         hooks = self._index.get(_tenant(id))
         if hooks:
             self._wake(
@@ -143,22 +151,24 @@ class Deliveries:
                 [
                     kept.number
                     for kept in hooks
-                    if _of(kept, id) and any(wants(kept.target.events, event) for event in events)
+                    if _covers(kept, id)
+                    and any(wants(kept.target.events, event) for event in events)
                 ],
             )
 
     def look(self, id: str) -> None:
-        """There may be something new in a conversation."""
-        self._wake(id, [kept.number for kept in self._index.get(_tenant(id), ()) if _of(kept, id)])
+        """Check a conversation for unsent events."""
+        hooks = self._index.get(_tenant(id), ())
+        self._wake(id, [kept.number for kept in hooks if _covers(kept, id)])
 
     def _wake(self, id: str, numbers: Sequence[int]) -> None:
         loop = self._loop
         if numbers and loop is not None:
-            with suppress(RuntimeError):  # it is closed: the next process looks for itself
+            with suppress(RuntimeError):  # the loop is closed; the next process finds the events
                 loop.call_soon_threadsafe(self._notice, id, numbers)
 
     def forget(self, id: str) -> None:
-        """A conversation is gone."""
+        """Stop sending events of a removed conversation and delete its data."""
         with self._saving:
             for hook in list(self._hooks.values()):
                 if (lane := hook.lanes.get(id)) is not None:
@@ -171,7 +181,7 @@ class Deliveries:
     # --- webhooks ---
 
     def start(self, hooks: Sequence[Kept]) -> None:
-        """Send for these from now on, and what they are behind with."""
+        """Start sending for these webhooks, including the events that are still unsent."""
         hooks = [kept for kept in hooks if kept.state == "active"]
         if not hooks:
             return
@@ -197,7 +207,7 @@ class Deliveries:
                 loop.call_soon_threadsafe(self._notice, id, [kept.number])
 
     def _fits(self, kept: Kept) -> bool:
-        """Whether its URL may be sent to, as the operator has it now."""
+        """Return True if the operator's present settings allow the webhook's URL."""
         try:
             place_of(kept.target.url, self.allowed)
             return True
@@ -206,7 +216,7 @@ class Deliveries:
             return False
 
     def _behind(self, kept: Kept) -> list[str]:
-        """The conversations in which something may be unsent."""
+        """Return the conversations that may have unsent events."""
         cursors = self._records.cursors(kept.number)
         found: list[str] = []
         for one in self._store.list([kept.conversation] if kept.conversation else None):
@@ -217,7 +227,7 @@ class Deliveries:
         return found
 
     def stop(self, number: int) -> None:
-        """Send no more for it; no cursor of it changes once this returns."""
+        """Stop sending for a webhook. None of its cursors changes once this returns."""
         with self._lock:
             hook = self._hooks.pop(number, None)
             self._indexed()
@@ -233,18 +243,18 @@ class Deliveries:
         self._index = found
 
     def stats(self) -> dict[str, int]:
-        """Numbers to watch."""
+        """Return the numbers for monitoring."""
         hooks = list(self._hooks.values())
         return {
             "webhooks": len(hooks),
             "webhook_conversations_pending": sum(len(hook.lanes) for hook in hooks),
-            "webhook_messages_total": self.taken,
+            "webhook_messages_total": self.accepted,
             "webhook_failures_total": self.failed,
             "webhook_dead_total": self.dead,
         }
 
     def close(self) -> None:
-        """Send no more; what is on its way has a moment to be taken. Idempotent."""
+        """Stop sending; messages being sent have a moment to finish. Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -255,7 +265,7 @@ class Deliveries:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
         self._files.shutdown()
-        self._names.shutdown(wait=False, cancel_futures=True)  # a lookup takes as long as it likes
+        self._names.shutdown(wait=False, cancel_futures=True)  # a lookup cannot be interrupted
 
     # --- the loop's thread ---
 
@@ -285,10 +295,10 @@ class Deliveries:
                 if not lane.sending and lane.task is not None:
                     lane.task.cancel()
         if tasks:
-            _, left = await asyncio.wait(tasks, timeout=_LAST)
-            for task in left:
+            _, unfinished = await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
+            for task in unfinished:
                 task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+            await asyncio.gather(*unfinished, return_exceptions=True)
         for hook in hooks:
             hook.sender.close()
 
@@ -328,24 +338,24 @@ class Deliveries:
                     if self._closed or hook.ended or lane.ended:
                         return
                     _log.warning(
-                        "Webhook %s of tenant %s cannot go on in conversation %s: %s",
+                        "Webhook %s of tenant %s cannot continue in conversation %s: %s",
                         hook.kept.id,
                         hook.kept.tenant,
                         lane.id,
                         error,
                     )
-                    await asyncio.sleep(_AFTER_FAULT)
+                    await asyncio.sleep(_FAULT_RETRY_SECONDS)
                     continue
-                if (
-                    not rest and not lane.more
-                ):  # nothing awaits from here on: what is appended now begins another lane
+                # No await follows before the lane is deleted, so later events start a new lane.
+                if not rest and not lane.more:
                     return
         finally:
             if hook.lanes.get(lane.id) is lane:
                 del hook.lanes[lane.id]
 
     def _open(self, hook: _Hook, lane: _Lane) -> bool:
-        """Find where the lane begins; whether the conversation is one that the tenant may see."""
+        """Read the lane's start position. Raises `ConversationNotFound` if the tenant may not
+        see the conversation."""
         self._place(hook.kept.tenant, lane.id.rpartition("/")[2])
         cursor = self._records.cursor(hook.kept.number, lane.id)
         if cursor is None:
@@ -355,10 +365,12 @@ class Deliveries:
         return True
 
     async def _page(self, hook: _Hook, lane: _Lane) -> bool:
-        """Send some of what is there; whether there may be more."""
+        """Send a page of events. Return True if there may be more."""
         lane.more = False
-        events = await self._off(self._store.read, lane.id, lane.cursor.seq, _PAGE)
-        if not events and lane.saved != lane.cursor:  # what nobody wants is behind it, too
+        events = await self._off(self._store.read, lane.id, lane.cursor.seq, _PAGE_EVENTS)
+        if (
+            not events and lane.saved != lane.cursor
+        ):  # also saves the position after filtered events
             await self._off(self._save, hook, lane)
         for event in events:
             if self._closed:
@@ -370,7 +382,7 @@ class Deliveries:
         return bool(events)
 
     async def _turn(self, hook: _Hook, lane: _Lane, event: AnyEvent) -> bool:
-        """Send one event; whether it is done with."""
+        """Send one event. Return True if the event is finished."""
         if not hook.failures:
             return await self._send(hook, lane, event)
         async with hook.probing:
@@ -396,7 +408,7 @@ class Deliveries:
                 },
             )
             if 200 <= outcome.status < 300:
-                self.taken += 1
+                self.accepted += 1
                 lane.cursor = Cursor(event.seq)
                 await self._off(self._save, hook, lane)
                 await self._standing(hook, 0, 0.0, "")
@@ -415,7 +427,7 @@ class Deliveries:
     async def _failed(
         self, hook: _Hook, lane: _Lane, event: AnyEvent, as_a_whole: bool, wait: float, error: str
     ) -> bool:
-        """It was not taken: again later, or never."""
+        """Handle an event that was not accepted: retry it later, or give it up."""
         now, cursor = time.time(), lane.cursor
         attempts, since = cursor.attempts + 1, cursor.since or now
         again = 0.0
@@ -423,7 +435,7 @@ class Deliveries:
             await self._standing(
                 hook,
                 hook.failures + 1,
-                now + max(self._backoff(hook.failures + 1), min(wait, _LONGEST_WAIT)),
+                now + max(self._backoff(hook.failures + 1), min(wait, _MAX_RETRY_AFTER_SECONDS)),
                 error,
             )
         else:
@@ -459,7 +471,7 @@ class Deliveries:
         hook.failures, hook.again, hook.error = failures, again, error
         await self._off(self._save_standing, hook)
 
-    # --- what is saved, on threads ---
+    # --- saving, on the file threads ---
 
     def _save(self, hook: _Hook, lane: _Lane) -> None:
         with self._saving:
@@ -490,11 +502,11 @@ class Deliveries:
                 failures=0,
                 since=0.0,
                 again=0.0,
-                error="It answered 410: it wants no more.",
+                error="The receiver answered 410: it accepts no further messages.",
             )
             self._records.change(kept)
         _log.warning(
-            "Webhook %s of tenant %s is over: its receiver answered 410", kept.id, kept.tenant
+            "Webhook %s of tenant %s has ended: its receiver answered 410", kept.id, kept.tenant
         )
         self.stop(kept.number)
 
@@ -508,10 +520,10 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _cancel_all() -> None:
-    left = asyncio.all_tasks() - {asyncio.current_task()}  # lookups that take their time
-    for task in left:
+    pending = asyncio.all_tasks() - {asyncio.current_task()}  # slow lookups
+    for task in pending:
         task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
+    await asyncio.gather(*pending, return_exceptions=True)
 
 
 def _cancel(hook: _Hook) -> None:
@@ -521,11 +533,11 @@ def _cancel(hook: _Hook) -> None:
     hook.sender.close()
 
 
-def _of(kept: Kept, id: str) -> bool:
+def _covers(kept: Kept, id: str) -> bool:
     return not kept.conversation or kept.conversation == id
 
 
 def _tenant(id: str) -> str:
-    """Whose a conversation of the store is; ids that clients give have no `/`."""
+    """Return the tenant of a store id. Ids that clients give contain no `/`."""
     tenant, slash, _ = id.partition("/")
     return tenant if slash else DEFAULT

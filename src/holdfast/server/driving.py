@@ -1,5 +1,5 @@
-"""Drives conversations: the work of the pool's threads, what the timer does, and what goes on after
-a restart."""
+"""Drives conversations: the work of the pool's threads, the periodic work of the timer, and
+recovery after a restart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from holdfast.server.live import Live
 from holdfast.server.pool import Pool
 from holdfast.server.records import IDLE, RUN, Record, Records, store_id, tenant_of
 from holdfast.server.rooms import Rooms
-from holdfast.server.workers.deaths import MOST, Deaths, WorkerDied, write_end
+from holdfast.server.workers.deaths import MAX_DEATHS, Deaths, WorkerDied, write_end
 from holdfast.server.workspaces import Workspaces
 from holdfast.store import Store
 
@@ -34,15 +34,14 @@ _log = logging.getLogger("holdfast")
 T = TypeVar("T")
 RUNNING = ConversationStatus.RUNNING
 
-_TICK = 1.0  # seconds from one look at what is due to the next
-_RETRY, _LONGEST_RETRY = (
-    5.0,
-    600.0,
-)  # seconds after which a conversation that could not be driven is tried again
+_TICK_SECONDS = 1.0  # the period of the timer
+# The delay before a failed conversation is retried doubles from the first value to the second.
+_RETRY_SECONDS, _MAX_RETRY_SECONDS = 5.0, 600.0
 
 
 class _Fault:
-    """Why a conversation cannot be driven; `again` is when it is tried once more."""
+    """The error that prevents a conversation from being driven. `again` is the time of the next
+    attempt."""
 
     __slots__ = ("again", "error", "message", "times")
 
@@ -54,7 +53,7 @@ class _Fault:
 
 
 class Drives:
-    """Opens conversations when they are needed, drives them from a pool, parks them when they rest.
+    """Opens conversations when they are needed, drives them from a pool, and parks idle ones.
     Thread-safe."""
 
     def __init__(
@@ -80,15 +79,15 @@ class Drives:
         self.rooms = Rooms(self._open, most, idle, clock)
         self.pool = Pool(max_running, self._drive, self._hand_over, tenant_of)
         self._lock = threading.Lock()
-        self._faults: dict[str, _Fault] = {}  # by id in the store
+        self._faults: dict[str, _Fault] = {}  # by store id
         self._tending = threading.Condition()
         self._timer: threading.Thread | None = None
         self._recovering: threading.Thread | None = None
         self._closed = False
 
     def use(self, record: Record, work: Callable[[Live], T]) -> T:
-        """Do something with the open conversation. One that is parked or fails at that very moment
-        is opened once more."""
+        """Call `work` with the open conversation. If the conversation is parked or fails at that
+        moment, open it once more."""
         for again in (True, False):
             with self.rooms.use(record.store_id) as live:
                 self.tend_soon()
@@ -104,12 +103,12 @@ class Drives:
         raise AssertionError
 
     def wake(self, id: str) -> None:
-        """Have a conversation driven as soon as there is a thread."""
+        """Drive a conversation as soon as a thread is free."""
         self.pool.submit(id)
 
     def cut_off(self, id: str) -> None:
-        """Close a conversation, cutting off what runs. Its slot is free at once, even if its calls
-        ignore their cancellation."""
+        """Close a conversation, cutting off running work. Its slot is free at once, even if its
+        calls ignore their cancellation."""
         self.pool.release(id)
         self.rooms.park(id, force=True)
         self.pool.detach(id)
@@ -119,7 +118,8 @@ class Drives:
         self.pool.release(id)
 
     def _hand_over(self, id: str) -> None:
-        """Have a run end at its next step boundary. It waits for its next slot then."""
+        """Make a run end at its next step boundary. The conversation then waits for its next
+        slot."""
         live = self.rooms.find(id)
         if live is not None:
             live.hand_over()
@@ -137,8 +137,8 @@ class Drives:
         return live
 
     def _drive(self, id: str) -> bool:
-        """A pool's thread: do what there is to do in a conversation; whether there is more by
-        now."""
+        """Do a conversation's pending work on a thread of the pool. Return True if there is more
+        work."""
         try:
             with self.rooms.use(id) as live:
                 self.tend_soon()
@@ -163,26 +163,27 @@ class Drives:
             return False
 
     def _died(self, id: str, died: WorkerDied) -> bool:
-        """A conversation's worker is dead, others notice nothing: whether it is to go on in another
-        one. It is, until that has got it nowhere too often."""
+        """Handle the death of a conversation's worker. Return True if another worker should
+        continue the conversation, which is the case until too many workers have died without
+        progress."""
         try:
             live = self.rooms.find(id)
             if live is not None and live.failure is not None:
                 self.rooms.park(id, force=True)
             times = self._deaths.more(id)
-            if times < MOST:
+            if times < MAX_DEATHS:
                 return bool(self._store.list([id], status=RUNNING.value))
             if not write_end(self._store, id, died.how, times):
-                self._fail(id, died)  # nothing was being run: what it was opened for waits
+                self._fail(id, died)  # no run was in progress: the pending command waits
                 return False
             self._deaths.none(id)
             record = self._records.find(tenant_of(id), id.rpartition("/")[2])
             if record.driven == RUN:
                 self._records.drive(record, IDLE)
-                if self._store.list([id], status=RUNNING.value):  # it was run again meanwhile
+                if self._store.list([id], status=RUNNING.value):  # a new run began meanwhile
                     self._records.drive(record, RUN)
         except LeaseHeld:
-            return True  # somebody has opened it meanwhile
+            return True  # another thread has opened the conversation meanwhile
         except ConversationNotFound:
             pass
         except Exception as error:
@@ -191,36 +192,37 @@ class Drives:
         return False
 
     def look(self, record: Record, live: Live) -> None:
-        """Keep in mind which calls clients are to run."""
+        """Update the calls that the conversation offers to clients."""
         self.claims.update(record.tenant, record.id, live.offers())
 
     def _fail(self, id: str, error: Exception) -> None:
         with self._lock:
             known = self._faults.get(id)
             if known is not None and known.error is error:
-                return  # opening it told already
+                return  # `_open` has reported this error already
             times = 1 if known is None else known.times + 1
-            again = self._clock() + min(_LONGEST_RETRY, _RETRY * 2 ** min(times - 1, 10))
+            delay = min(_MAX_RETRY_SECONDS, _RETRY_SECONDS * 2 ** min(times - 1, 10))
+            again = self._clock() + delay
             fault = self._faults[id] = _Fault(error, times, again)
         if known is None or known.message != fault.message:
             _log.error("conversation %s cannot be driven: %s: %s", id, type(error).__name__, error)
 
     def fault(self, record: Record) -> str:
-        """Why a conversation cannot be driven; "" if nothing is wrong."""
+        """Return the error that prevents a conversation from being driven, or ""."""
         with self._lock:
             found = self._faults.get(record.store_id)
         return "" if found is None else found.message
 
     def forget(self, record: Record) -> None:
-        """A conversation is gone."""
+        """Drop all data about a removed conversation."""
         with self._lock:
             self._faults.pop(record.store_id, None)
         self._deaths.none(record.store_id)
         self.claims.update(record.tenant, record.id, ())
 
     def recover(self) -> None:
-        """Go on, in the background, with what the last process was driving, and with what was
-        posted since. Returns at once."""
+        """Continue, in the background, the conversations that the last process was driving and
+        those with new commands. Return at once."""
         with self._lock:
             if self._recovering is None and not self._closed:
                 self._recovering = threading.Thread(
@@ -247,19 +249,19 @@ class Drives:
                 self.wake(id)
             if found:
                 _log.info(
-                    "going on with %d conversations that were being driven (found in %.2f s)",
+                    "resuming %d conversations of the last server process (found in %.2f s)",
                     len(found),
                     time.monotonic() - began,
                 )
             self.tend_soon()
         except Exception:
             if not self._closed:
-                _log.exception("what the last process was driving could not be found")
+                _log.exception("the conversations of the last server process could not be found")
 
-    # --- what comes with time ---
+    # --- timer ---
 
     def tend_soon(self) -> None:
-        """Have the timer run while something is open."""
+        """Start the timer, which runs while something is open."""
         if self._timer is None:
             with self._tending:
                 if self._timer is None and not self._closed:
@@ -273,25 +275,22 @@ class Drives:
             with self._tending:
                 if self._closed:
                     return
-                self._tending.wait(_TICK)
+                self._tending.wait(_TICK_SECONDS)
                 if self._closed:
                     return
             try:
                 self.tend()
             except Exception:
                 if not self._closed:
-                    _log.exception("a server's timer failed")
+                    _log.exception("the server's timer failed")
 
     def tend(self) -> None:
-        """What the timer does every second: settle claims, park what rests, try again what failed,
-        hear what other processes posted."""
+        """Do the timer's work of each second: settle claims, park idle conversations, retry
+        failed ones, and pick up commands that other processes posted."""
         for tenant, id, settle in self.claims.due():
             try:
                 self._settle(tenant, id, settle)
-            except (
-                ConfigurationError,
-                ConversationNotFound,
-            ):  # it was answered meanwhile, or is gone
+            except (ConfigurationError, ConversationNotFound):  # already answered, or deleted
                 with suppress(HoldfastError):
                     self._relook(tenant, id)
             except HoldfastError as error:
@@ -313,7 +312,7 @@ class Drives:
             else:
                 with self._lock:
                     if (fault := self._faults.get(id)) is not None:
-                        fault.again = now + _LONGEST_RETRY
+                        fault.again = now + _MAX_RETRY_SECONDS
         self._hear()
         self.pool.tend()
         self.rooms.tend(self.pool.busy)
@@ -329,8 +328,8 @@ class Drives:
             self.look(record, live)
 
     def _hear(self) -> None:
-        """Another process (`holdfast tell`) may have posted to a conversation that is parked
-        here."""
+        """Wake parked conversations to which another process (`holdfast tell`) has posted a
+        command."""
         posted = [summary.id for summary in self._store.list(waiting=True)]
         if posted:
             driven = {store_id(tenant, id) for tenant, id in self._records.driven()}
@@ -348,10 +347,10 @@ class Drives:
 
         self.use(record, work)
 
-    # --- the whole ---
+    # --- monitoring and shutdown ---
 
     def stats(self) -> dict[str, int]:
-        """Numbers to watch."""
+        """Return the numbers for monitoring."""
         queued, running, threads = self.pool.counts()
         recovering = self._recovering
         return {
@@ -365,13 +364,13 @@ class Drives:
         }
 
     def close(self, until: float) -> None:
-        """Stop everything, until about that moment of the monotonic clock."""
+        """Stop everything by about this time of the monotonic clock."""
         self._closed = True
         with self._tending:
             self._tending.notify_all()
         self.rooms.close()
         if not self.pool.close(max(1.0, until - time.monotonic())):
-            _log.warning("the server ends while calls that ignore their cancellation still run")
+            _log.warning("the server shuts down while calls that ignore cancellation still run")
         for thread in (self._timer, self._recovering):
             if thread is not None and thread is not threading.current_thread():
                 thread.join(max(1.0, until - time.monotonic()))

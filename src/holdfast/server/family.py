@@ -1,5 +1,5 @@
-"""The conversations that a hosted one's calls spawned: they have no record of their own, and are
-found by whom they came of."""
+"""Conversations that calls of a hosted conversation spawned. They have no record of their own
+and are found through their parent conversation."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from holdfast.server.shapes import Item
 if TYPE_CHECKING:
     from holdfast.store import Store, Summary
 
-_DEEPEST = 100  # spawned by spawned by ...: trees end long before
+_MAX_ANCESTORS = 100  # a bound for the search; real trees are much shallower
 
 
 class Family:
-    """Finds them, in one store beside one server's records. Thread-safe; opens nothing."""
+    """Finds spawned conversations in a store through one server's records. Thread-safe; opens
+    nothing."""
 
     def __init__(self, store: Store, records: Records) -> None:
         self._store = store
         self._records = records
 
     def place(self, tenant: str, id: str) -> str:
-        """The id in the store of a tenant's conversation, or of one that came of it. Raises
+        """Return the store id of a tenant's conversation or of its descendant. Raises
         `ConversationNotFound`."""
         try:
             return self._records.find(tenant, id).store_id
@@ -31,11 +32,11 @@ class Family:
             return self.child(tenant, id).id
 
     def child(self, tenant: str, id: str) -> Summary:
-        """A conversation that came of one of the tenant's. Raises `ConversationNotFound` for any
-        other."""
+        """Return a descendant of one of the tenant's conversations. Raises
+        `ConversationNotFound` for any other id."""
         found = None if "/" in id else self._summary(store_id(tenant, id))
         above = found
-        for _ in range(_DEEPEST):
+        for _ in range(_MAX_ANCESTORS):
             if found is None or above is None or not above.spawner:
                 break
             owner, _, own = above.spawner.rpartition("/")
@@ -49,7 +50,7 @@ class Family:
         raise missing(id)
 
     def children(self, tenant: str, id: str) -> list[Item]:
-        """Those that its calls spawned, the oldest first."""
+        """Return the conversations that its calls spawned, oldest first."""
         found = self._store.list(spawned_by=self.place(tenant, id))
         return [
             item_of(one)
@@ -64,7 +65,7 @@ class Family:
 
 
 def item_of(summary: Summary) -> Item:
-    """One that has events, as a listing shows it."""
+    """Return the listing entry of a conversation that has events."""
     assert summary.created is not None
     return Item(
         id=summary.id.rpartition("/")[2],

@@ -1,8 +1,8 @@
-"""One conversation's events on their way to many readers: encoded once, kept in a short ring, else
-read from the store.
+"""Delivers one conversation's events to many readers. Events are encoded once and kept in a short
+ring; older ones are read from the store.
 
-A reader is a place in the journal and nothing more: one that is slow, or stuck, costs no memory per
-event and holds up nobody.
+A reader is only a position in the journal. A slow or stuck reader costs no memory per event and
+delays no other reader.
 """
 
 from __future__ import annotations
@@ -20,40 +20,44 @@ from holdfast.server.shapes import Batch, Frame, Note
 if TYPE_CHECKING:
     import asyncio
 
-RING = 256  # events; what a reader misses while it writes one page
-RING_BYTES = 1_000_000  # of them: an event may hold pictures
-NOTES = 64  # transient ones; who is slower misses some
-PAGE = 500  # events read from the store at once
-FIRST_PAGE = 16  # as long as nobody knows how large they are
-# what one reader is given at once, but for one event that is larger: a slow one holds it until its
-# socket takes it
+RING_EVENTS = 256  # enough for the events that a reader misses while it writes one page
+RING_BYTES = 1_000_000  # the limit of the ring's events, which may hold pictures
+MAX_NOTES = 64  # slower readers miss notes
+PAGE_EVENTS = 500  # the most events read from the store at once
+FIRST_PAGE_EVENTS = 16  # the first page is small because the size of events is not known yet
+# The most bytes that one reader receives at once, except a single larger event. A slow reader holds
+# this memory until its socket accepts it.
 PAGE_BYTES = 100_000
 
 ReadPage = Callable[[int, int], list[AnyEvent]]
 
 
 def frame(event: AnyEvent) -> Frame:
-    """An event as it goes to readers."""
+    """Return an event in the form sent to readers."""
     return Frame(event.seq, event.type, ev.encode(event))
 
 
 class Reader:
-    """One reader's place in a feed. Of its loop's thread alone."""
+    """The position of one reader in a feed. Belongs to its event loop's thread."""
 
     def __init__(self, feed: Feed, loop: asyncio.AbstractEventLoop) -> None:
         self._feed = feed
         self.loop = loop
         self.woken: asyncio.Future[None] | None = None
         self._note = feed.noted
-        self.missed = 0  # notes that came and went while it was not here
+        self.missed = 0  # notes dropped before this reader took them
         self._empty = -1  # the feed's count when the store was found to have nothing more
-        self._page = FIRST_PAGE
+        self._page = FIRST_PAGE_EVENTS
         self._closed = False
 
-    async def next(self, after_seq: int, timeout: float | None = None, limit: int = PAGE) -> Batch:
-        """The events after `after_seq` (at most `limit`), and what notes came since the last time;
-        waits up to `timeout` seconds (None: for ever) if there is nothing yet. Raises `StoreError`
-        if the journal is damaged."""
+    async def next(
+        self, after_seq: int, timeout: float | None = None, limit: int = PAGE_EVENTS
+    ) -> Batch:
+        """Return the events after `after_seq` (at most `limit`) and the notes since the last call.
+
+        Waits up to `timeout` seconds (None: forever) if there is nothing yet. Raises
+        `StoreError` if the journal is damaged.
+        """
         feed = self._feed
         until = None if timeout is None else self.loop.time() + timeout
         while True:
@@ -78,7 +82,7 @@ class Reader:
                 )
                 if frames:
                     self._page = min(
-                        PAGE,
+                        PAGE_EVENTS,
                         max(1, len(frames) * PAGE_BYTES // sum(len(one.data) for one in frames)),
                         8 * self._page,
                     )
@@ -95,7 +99,7 @@ class Reader:
         return notes
 
     async def _wait(self, until: float | None) -> bool:
-        """Whether it was woken in time."""
+        """Wait to be woken. Return True if that happened in time."""
         assert self.woken is not None
         timer = None if until is None else self.loop.call_at(until, self.wake)
         try:
@@ -109,12 +113,12 @@ class Reader:
         return until is None or self.loop.time() < until
 
     def wake(self) -> None:
-        """There may be something to read. On the loop's thread."""
+        """Signal that there may be something to read. Call it on the loop's thread."""
         if self.woken is not None and not self.woken.done():
             self.woken.set_result(None)
 
     def close(self) -> None:
-        """Read no further: a `next` that waits returns. Idempotent."""
+        """Stop reading; a waiting `next` returns. Idempotent."""
         if not self._closed:
             self._closed = True
             self._feed.left()
@@ -128,39 +132,40 @@ class Reader:
 
 
 class Feed:
-    """The events of one conversation as they are appended. Thread-safe; lives as long as somebody
-    reads."""
+    """The events of one conversation as they are appended. Thread-safe. A feed lives as long as
+    it has readers."""
 
     def __init__(self, read: ReadPage) -> None:
         self._read = read
-        self.lock = threading.Lock()  # held for no longer than it takes to look
+        self.lock = threading.Lock()  # held only briefly
         self._ring: deque[Frame] = deque()
         self._bytes = 0
-        self._notes: deque[Note] = deque(maxlen=NOTES)
-        self.noted = 0  # notes so far
-        self.count = 0  # appends so far
+        self._notes: deque[Note] = deque(maxlen=MAX_NOTES)
+        self.noted = 0  # the number of notes so far
+        self.count = 0  # the number of appends so far
         self.readers = 0
         self.waiting: set[Reader] = set()
         self.ended = False
 
     def subscribe(self, loop: asyncio.AbstractEventLoop) -> Reader:
-        """A reader that awaits on `loop`."""
+        """Return a reader that awaits on `loop`."""
         with self.lock:
             self.readers += 1
             return Reader(self, loop)
 
     def left(self) -> None:
-        """A reader is gone."""
+        """Remove a reader."""
         with self.lock:
             self.readers -= 1
             if not self.readers:
                 self._ring.clear()
                 self._bytes = 0
 
-    # --- what readers ask, under the lock ---
+    # --- for readers, under the lock ---
 
     def ringed(self, after_seq: int, limit: int) -> list[Frame] | None:
-        """The events after one, as far as the ring has them; None if it does not tell."""
+        """Return the events after `after_seq` that the ring holds, or None if the ring does not
+        reach back far enough."""
         ring = self._ring
         if not ring or after_seq < ring[0].seq - 1:
             return None
@@ -174,23 +179,23 @@ class Feed:
         return found
 
     def is_last(self, frames: list[Frame]) -> bool:
-        """Whether no event follows these in the ring."""
+        """Return True if no event follows these in the ring."""
         return frames[-1].seq == self._ring[-1].seq
 
     def notes_after(self, number: int) -> tuple[list[Note], int]:
-        """The notes after that many, and how many there were by now."""
+        """Return the notes after the first `number`, and the number of all notes so far."""
         new = min(self.noted - number, len(self._notes))
         return (list(self._notes)[-new:] if new > 0 else []), self.noted
 
     def read(self, after_seq: int, limit: int) -> list[Frame]:
-        """A page of the journal. Blocks; without the lock."""
+        """Read a page of the journal. Blocks; call it without the lock."""
         return [frame(event) for event in self._read(after_seq, limit)]
 
-    # --- what is told ---
+    # --- for writers ---
 
     def appended(self, events: Sequence[AnyEvent]) -> None:
-        """These are in the store now. In the order of the journal."""
-        if not self.readers:  # one that comes now reads the store, which has them
+        """Deliver events that are in the store now. Call it in the journal's order."""
+        if not self.readers:  # a reader that subscribes now reads the events from the store
             with self.lock:
                 self._ring.clear()
                 self._bytes = 0
@@ -205,14 +210,14 @@ class Feed:
                     self._bytes = 0
                 ring.extend(frames)
                 self._bytes += sum(len(one.data) for one in frames)
-                while len(ring) > RING or (self._bytes > RING_BYTES and len(ring) > 1):
+                while len(ring) > RING_EVENTS or (self._bytes > RING_BYTES and len(ring) > 1):
                     self._bytes -= len(ring.popleft().data)
                 self.count += 1
                 woken = self._woken()
         _wake(woken)
 
     def note(self, note: Note) -> None:
-        """Something transient, for who reads now."""
+        """Deliver a transient notification to the present readers."""
         if self.readers:
             with self.lock:
                 self._notes.append(note)
@@ -221,7 +226,7 @@ class Feed:
             _wake(woken)
 
     def end(self) -> None:
-        """Nothing follows any more."""
+        """End the feed: nothing follows."""
         with self.lock:
             self.ended = True
             woken = self._woken()
@@ -233,15 +238,15 @@ class Feed:
 
 
 def _wake(readers: Iterable[Reader]) -> None:
-    """Wake readers on their loops: one call for each loop, however many of its readers wait."""
+    """Wake readers on their loops, with one call per loop however many of its readers wait."""
     by_loop: dict[Any, list[Reader]] = {}
     for reader in readers:
         by_loop.setdefault(reader.loop, []).append(reader)
-    for loop, those in by_loop.items():
+    for loop, waiting in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_wake_all, those)
+            loop.call_soon_threadsafe(_wake_all, waiting)
         except RuntimeError:
-            continue  # that loop is closed, and its readers with it
+            continue  # the loop is closed, and so are its readers
 
 
 def _wake_all(readers: list[Reader]) -> None:
@@ -250,7 +255,7 @@ def _wake_all(readers: list[Reader]) -> None:
 
 
 class Feeds:
-    """The feeds that somebody reads, by the id of the conversation in the store. Thread-safe."""
+    """The feeds that have readers, by store id. Thread-safe."""
 
     def __init__(self, read: Callable[[str, int, int], list[AnyEvent]]) -> None:
         self._read = read
@@ -259,7 +264,7 @@ class Feeds:
         self._ended = False
 
     def get(self, id: str) -> Feed:
-        """The feed of a conversation."""
+        """Return the feed of a conversation."""
         with self._lock:
             found = self._feeds.get(id)
             if found is None:
@@ -269,30 +274,31 @@ class Feeds:
             return found
 
     def appended(self, id: str, events: Sequence[AnyEvent]) -> None:
-        """These are in the store now."""
+        """Deliver events that are in the store now."""
         if self._feeds and (feed := self._feeds.get(id)) is not None:
             feed.appended(events)
 
     def note(self, id: str, kind: str, make: Callable[[], bytes]) -> None:
-        """Something transient, made only if somebody reads."""
+        """Deliver a transient notification, which is created only if the feed has readers."""
         feed = self._feeds.get(id)
         if feed is not None and feed.readers:
             feed.note(Note(kind, make()))
 
     def end(self, id: str) -> None:
-        """A conversation is gone; one that is made under its id anew has another feed."""
+        """End the feed of a removed conversation. A new conversation with the same id gets a new
+        feed."""
         with self._lock:
             feed = self._feeds.pop(id, None)
         if feed is not None:
             feed.end()
 
     def readers(self) -> int:
-        """How many read."""
+        """Return the number of readers."""
         with self._lock:
             return sum(feed.readers for feed in self._feeds.values())
 
     def close(self) -> None:
-        """End all of them, and those to come."""
+        """End all feeds, including future ones."""
         with self._lock:
             self._ended = True
             feeds = list(self._feeds.values())

@@ -1,5 +1,5 @@
-"""An agent's serial form as the server keeps it: which tools it names, and which of the server's
-own keys it may ask for."""
+"""Reads an agent's serial form on the server: the tools that it names, and the server keys that
+it may use."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRET = re.compile(r"secret_[0-9]{1,6}")
 
 
-# Where a secret goes to whom it is for. Anywhere else it would be shown: prompts and names are in
-# the journal.
-_FOR_SECRETS = frozenset(
+# Fields in which a secret reaches only its recipient. Other fields are shown: prompts and names are
+# in the journal.
+_SECRET_FIELDS = frozenset(
     (
         "api_key",
         "args",
@@ -32,39 +32,39 @@ _FOR_SECRETS = frozenset(
         "url",
     )
 )
-_NAMES_ONE = re.compile(r"(?<!\$)\$\{secret_[0-9]+[:}]")
+_SECRET_REFERENCE = re.compile(r"(?<!\$)\$\{secret_[0-9]+[:}]")
 
 
 def check_secrets(secrets: Mapping[str, str], form: Mapping[str, Any]) -> None:
-    """Raises `ConfigurationError` for secrets that are not called secret_1, secret_2, ..., and for
-    a form that has one where it would be shown."""
+    """Raise `ConfigurationError` if a secret is not named secret_1, secret_2, and so on, or if
+    the form uses a secret in a field that is shown."""
     for name in secrets:
         if not _SECRET.fullmatch(name):
             raise ConfigurationError(
                 f"secrets takes the names secret_1, secret_2, ..., not {name[:80]!r}."
             )
-    left: list[tuple[str, Any]] = [("agent", form)]
-    while left:
-        place, value = left.pop()
+    remaining: list[tuple[str, Any]] = [("agent", form)]
+    while remaining:
+        place, value = remaining.pop()
         if isinstance(value, dict):
-            left += [
+            remaining += [
                 (f"{place}.{key}", one)
                 for key, one in cast("dict[str, Any]", value).items()
-                if key not in _FOR_SECRETS
+                if key not in _SECRET_FIELDS
             ]
         elif isinstance(value, list):
-            left += [
+            remaining += [
                 (f"{place}[{index}]", one) for index, one in enumerate(cast("list[Any]", value))
             ]
-        elif isinstance(value, str) and _NAMES_ONE.search(value):
+        elif isinstance(value, str) and _SECRET_REFERENCE.search(value):
             raise ConfigurationError(
-                f"{place[:200]} names a secret where it would be shown. Secrets stand in"
-                f" {', '.join(sorted(_FOR_SECRETS))} alone."
+                f"{place[:200]} uses a secret in a field that is shown. Secrets are allowed only in"
+                f" {', '.join(sorted(_SECRET_FIELDS))}."
             )
 
 
 def builtin_names(form: Mapping[str, Any]) -> list[str]:
-    """The names of the tools that an agent's form has."""
+    """Return the names of the builtin tools in an agent's form."""
     entries = _list(form.get("tools"), "builtin")
     names = [
         cast("dict[str, Any]", entry).get("name") if isinstance(entry, dict) else entry
@@ -74,11 +74,11 @@ def builtin_names(form: Mapping[str, Any]) -> list[str]:
 
 
 def others(form: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The forms of the agents that an agent's form has within it, at any depth."""
+    """Return the forms of the agents nested in an agent's form, at any depth."""
     found: list[dict[str, Any]] = []
-    left: list[Mapping[str, Any]] = [form]
-    while left:
-        one = left.pop()
+    remaining: list[Mapping[str, Any]] = [form]
+    while remaining:
+        one = remaining.pop()
         for key in ("delegates", "handoffs"):
             members = one.get(key)
             inner = (
@@ -91,12 +91,12 @@ def others(form: Mapping[str, Any]) -> list[dict[str, Any]]:
                 else []
             )
             found += inner
-            left += inner
+            remaining += inner
     return found
 
 
 def names_of_others(form: Mapping[str, Any]) -> list[str]:
-    """The names of the tools that these have and the agent itself does not."""
+    """Return the names of the tools that nested agents have and the agent itself does not."""
     own = set(builtin_names(form))
     return list(
         dict.fromkeys(
@@ -112,7 +112,7 @@ def names_of_others(form: Mapping[str, Any]) -> list[str]:
 
 
 def with_tools(form: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The form with these tools in place of those it has; what it says of one that stays, stays."""
+    """Return the form with these tools in place of its own. A tool that stays keeps its options."""
     given = form.get("tools")
     tools: dict[str, Any] = dict(cast("dict[str, Any]", given)) if isinstance(given, dict) else {}
     known = dict(zip(builtin_names(form), _list(tools, "builtin"), strict=False))
@@ -131,12 +131,13 @@ def with_tools(form: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 def own_variables(
     form: dict[str, Any], variables: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The form of a tenant whom the server's keys are none of, and what its `${...}` may stand for.
+    """Return the form of a tenant that may not use the server's keys, and the values of its
+    `${...}`.
 
-    A key of the server's is given to its own provider alone: where the `api_key` of a model there
-    names it and nothing could send it elsewhere. Whose it is, its name tells (`OPENAI_API_KEY`), or
-    an entry `provider:NAME` beside it. It gets a name that nobody can guess, so that no prompt can
-    quote it.
+    A key of the server is given only to its own provider: the `api_key` of a model there names
+    the key, and no other field could send it to another address. The key's provider follows from
+    its name (`OPENAI_API_KEY`) or from an entry `provider:NAME` beside it. The key gets a random
+    variable name, so that no prompt can quote it.
     """
     known: dict[str, str] = {}
 
@@ -191,8 +192,8 @@ def own_variables(
 
 
 def _may_have(model: Any, name: str, variables: Mapping[str, str]) -> bool:
-    """Whether a model is of the provider that the key of this name is for, and asked for at the
-    provider's own address on the network."""
+    """Return True if the variable `name` holds a key of the model's provider, and the model is
+    reached at the provider's own network address."""
     from holdfast.llm.address import is_local, locate
     from holdfast.llm.info import listed
 
@@ -203,9 +204,8 @@ def _may_have(model: Any, name: str, variables: Mapping[str, str]) -> bool:
     if at is None or not at.provider:
         return False
     parts = urlsplit(at.base_url)
-    if parts.scheme != "https" or is_local(
-        parts.hostname or ""
-    ):  # a local server's address is anybody's who runs a command here
+    # Anyone who can run a command on this machine can listen at a local address.
+    if parts.scheme != "https" or is_local(parts.hostname or ""):
         return False
     entry = listed(at.provider)
     return f"{at.provider}:{name}" in variables or (entry is not None and name in entry.env)

@@ -1,5 +1,5 @@
-"""Who is let in, and how much of it: the key, the Host and the Origin of a request, its size, and
-each key's rate and number of requests."""
+"""Access control for requests: the key, the Host and the Origin, the request's size, and the
+rate and number of requests of each key."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     App = Callable[[Any, Any, Any], Awaitable[None]]
 
-OPEN = frozenset(("/health", "/ready"))  # what needs no key: whoever watches the server has none
+OPEN = frozenset(("/health", "/ready"))  # paths without a key, for monitoring
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 class Caller(NamedTuple):
-    """Whose key a request brought: its tenant, and the id by which the key's requests are
+    """The owner of a request's key: the tenant, and the id under which the key's requests are
     counted."""
 
     tenant: str
@@ -31,9 +31,12 @@ class Caller(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """What one key may do: `rate` requests per second (0: any number) with bursts of twice as many,
-    so many `requests` at once and beside them `streams`; and the largest `body` of a request in
-    bytes."""
+    """The limits of one key.
+
+    `rate` is in requests per second (0: unlimited), with bursts of twice as many. `requests` and
+    `streams` are the numbers that may run at once. `body` is the largest body of a request in
+    bytes.
+    """
 
     rate: float = 500.0
     requests: int = 128
@@ -42,8 +45,7 @@ class Quota(NamedTuple):
 
 
 class Refused(Exception):
-    """A request that is not let in: the answer's status, the error's type and message, and the
-    headers that belong to it."""
+    """A refused request: the answer's status, the error's type and message, and extra headers."""
 
     def __init__(self, status: int, type: str, message: str, **headers: str) -> None:
         super().__init__(message)
@@ -53,19 +55,20 @@ class Refused(Exception):
 
 
 class _Use:
-    """What a key uses at the moment."""
+    """The present use of one key."""
 
     __slots__ = ("left", "requests", "since", "streams")
 
     def __init__(self, left: float, since: float) -> None:
-        self.left = left  # requests that may come at once
+        self.left = left  # tokens: requests that may arrive at once
         self.since = since
         self.requests = 0
         self.streams = 0
 
 
 class Usage:
-    """Counts what each key uses, and refuses what is too much. One thread's: the event loop's."""
+    """Counts the requests and streams of each key and refuses those beyond the quota. Belongs to
+    the event loop's thread."""
 
     def __init__(self, quota: Quota, clock: Callable[[], float] = time.monotonic) -> None:
         self._quota = quota
@@ -75,21 +78,21 @@ class Usage:
 
     @property
     def streams(self) -> int:
-        """How many streams are open."""
+        """The number of open streams."""
         return sum(use.streams for use in self._uses.values())
 
     @property
     def requests(self) -> int:
-        """How many requests are being answered."""
+        """The number of requests being answered."""
         return sum(use.requests for use in self._uses.values())
 
     @contextmanager
     def request(self, key_id: str) -> Generator[None]:
-        """One request from its begin to its end. Raises `Refused`."""
+        """Count one request for the duration of the block. Raises `Refused`."""
         use = self._take(key_id)
         if use.requests >= self._quota.requests:
             raise self._too_many(
-                f"This key has {use.requests} requests running, which is all it may have at once.",
+                f"This key has {use.requests} running requests, which is its limit.",
                 1,
             )
         use.requests += 1
@@ -100,12 +103,11 @@ class Usage:
 
     @contextmanager
     def stream(self, key_id: str) -> Generator[None]:
-        """A request that goes on as a stream: it counts as one of these instead. Raises
-        `Refused`."""
+        """Count a request as a stream instead for the duration of the block. Raises `Refused`."""
         use = self._use(key_id)
         if use.streams >= self._quota.streams:
             raise self._too_many(
-                f"This key has {use.streams} event streams open, which is all it may have.", 5
+                f"This key has {use.streams} open event streams, which is its limit.", 5
             )
         use.streams += 1
         use.requests -= 1
@@ -123,7 +125,7 @@ class Usage:
 
     def _take(self, key_id: str) -> _Use:
         use, rate = self._use(key_id), self._quota.rate
-        if rate:  # a token bucket: it fills with `rate` tokens per second, and a request takes one
+        if rate:  # a token bucket: `rate` tokens are added per second, and a request takes one
             now = self._clock()
             use.left = min(max(2 * rate, 1.0), use.left + (now - use.since) * rate)
             use.since = now
@@ -143,12 +145,19 @@ class Usage:
 
 
 class Guard:
-    """An ASGI app before another: what it lets through has `scope["caller"]`, a `Caller`, unless
-    its path needs no key.
+    """An ASGI application in front of another. An admitted request has a `Caller` in
+    `scope["caller"]`, unless its path needs no key.
 
-    `verify` says whose a key is, or None. `hosts` are the names that a request's Host may have
-    (empty: any), so that no page can reach a server of this machine by a name of its own; `origins`
-    are those that pages may come from, beside the server's own. `open` are paths that need no key.
+    Args:
+        app: The guarded application.
+        verify: Returns the caller of a key, or None.
+        usage: Counts requests.
+        largest: The largest body in bytes.
+        hosts: The allowed Host headers (empty: any). The list prevents DNS rebinding: a web page
+            cannot
+            reach a server of this machine under a name of its own.
+        origins: Origins of allowed web pages besides the server's own.
+        open: Paths that need no key.
     """
 
     def __init__(
@@ -180,9 +189,8 @@ class Guard:
                 return
             caller = await self._caller(headers)
             scope["caller"] = caller
-            scope["check"] = lambda: self._caller(
-                headers
-            )  # for what goes on for long: raises once the key was taken back
+            # Streams call this repeatedly; it raises once the key was revoked.
+            scope["check"] = lambda: self._caller(headers)
             with self._usage.request(caller.key_id):
                 await self._app(scope, receive, send)
         except Refused as error:
@@ -198,31 +206,30 @@ class Guard:
             raise Refused(
                 403,
                 "ConfigurationError",
-                f"The Host {host[:200]!r} is none of this server's. Start it with --allow-host to"
-                " take it as one.",
+                f"The Host {host[:200]!r} is not allowed. Start the server with --allow-host to"
+                " allow it.",
             )
         origin = headers.get(b"origin", b"").decode("latin-1")
-        # The server's own page is of the origin that it was asked for; a proxy before it may have
-        # made http of https. A page elsewhere has no key.
+        # The origin of the server's own page equals the requested host. A proxy may have turned
+        # https into http. Pages of other origins have no key.
         own = bool(host) and origin.lower() in (f"http://{host}", f"https://{host}")
         if origin and not own and origin not in self._origins and "*" not in self._origins:
             raise Refused(
                 403,
                 "ConfigurationError",
-                f"Pages of the origin {origin[:200]!r} may not use this server. Start it with"
-                " --cors-origin to let them.",
+                f"Pages of the origin {origin[:200]!r} may not use this server. Start the server"
+                " with --cors-origin to allow them.",
             )
         length = headers.get(b"content-length", b"0")
-        if (
-            len(length) > 18 or int(length) > self._largest
-        ):  # its digits were checked by the web server
+        # The web server has checked that the length consists of digits.
+        if len(length) > 18 or int(length) > self._largest:
             raise too_large(self._largest)
         try:
             path = unquote_to_bytes(scope.get("raw_path") or b"").decode()
         except UnicodeDecodeError:
             raise Refused(400, "ConfigurationError", "The path is not UTF-8.") from None
         if "\0" in path:
-            raise Refused(400, "ConfigurationError", "The path has a null byte in it.")
+            raise Refused(400, "ConfigurationError", "The path contains a null byte.")
 
     async def _caller(self, headers: Mapping[bytes, bytes]) -> Caller:
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
@@ -233,35 +240,35 @@ class Guard:
             raise Refused(
                 401,
                 "ConfigurationError",
-                "This server wants a key that it knows: Authorization: Bearer KEY.",
+                "The key is missing or unknown. Send one as: Authorization: Bearer KEY.",
                 www_authenticate="Bearer",
             )
         return caller
 
 
 def too_large(largest: int) -> Refused:
-    """The answer to a body that is larger than this many bytes."""
+    """Return the refusal of a body with more than this many bytes."""
     return Refused(
-        413, "ConfigurationError", f"A request may have {largest} bytes; this one has more."
+        413, "ConfigurationError", f"The request is too large: at most {largest} bytes are allowed."
     )
 
 
 def _headers(pairs: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """By name. One that came twice is as if it had not come where it decides who is let in: which
-    one counts would be a guess."""
+    """Return the headers by name. Raises `Refused` if a header that decides about access is
+    repeated, since it would be a guess which one counts."""
     found: dict[bytes, bytes] = {}
     for name, value in pairs:
         if name in found and name in (b"authorization", b"host", b"origin"):
             raise Refused(
-                400, "ConfigurationError", f"The header {name.decode('latin-1')} came twice."
+                400, "ConfigurationError", f"The header {name.decode('latin-1')} is repeated."
             )
         found[name] = value
     return found
 
 
 def host_names(host: str, allowed: Sequence[str]) -> list[str]:
-    """The names that a request's Host may have, for a server that listens on `host`; none where
-    anyone may be."""
+    """Return the allowed Host headers of a server that listens on `host`. An empty list allows
+    any."""
     if not is_loopback(host):
         return list(allowed)
     return [*_LOOPBACK, f"[{host}]" if ":" in host else host, *allowed]

@@ -1,5 +1,5 @@
-"""`Host`: the conversations of many clients over one store; opened when needed, driven from a pool,
-parked when they rest."""
+"""`Host`: the conversations of many clients over one store. Conversations are opened when
+needed, driven by a pool of threads, and parked when idle."""
 
 from __future__ import annotations
 
@@ -62,32 +62,42 @@ _log = logging.getLogger("holdfast")
 
 DEFAULT = records.DEFAULT
 
-_MOST_PAGE = 1000  # conversations or events in one answer
+_MAX_PAGE = 1000  # conversations or events in one answer
 
 _Items = list[tuple[int, Item]]
-_Pairs = list[tuple[str, str]]  # `list` is a method below
+# `Host.list` hides the builtin `list` in annotations of later methods, hence these aliases.
+_Pairs = list[tuple[str, str]]
 _ItemList = list[Item]
 _Healths = list[Health]
 
 
 class Host:
-    """All methods block, may be called from any thread, and name the tenant first; what is not that
-    tenant's raises `ConversationNotFound`.
+    """The conversations, workspaces and webhooks of all tenants over one store.
 
-    An id, or an idempotency key, that stands for something else raises `Conflict`; too much of
-    something `TooMany`; what does not fit `ConfigurationError`. The store and the records are the
-    host's own from here on: `shutdown` closes them.
+    All methods block, are thread-safe, and take the tenant first. An object of another tenant
+    raises `ConversationNotFound`. An id or idempotency key that is in use for something else raises
+    `Conflict`, an exceeded bound `TooMany`, invalid input `ConfigurationError`. The host owns the
+    store and the records: `shutdown` closes them.
 
-    `variables` are what `${NAME}` in an agent stands for; tenants but the default one may give them
-    to models of known providers alone. Folders of workspaces are made below `root`. `idle` is after
-    how many seconds a conversation, or a workspace, that nobody uses is closed; `claim_timeout` how
-    long a call waits for a client that takes it, `client_grace` for one that took it and is not
-    heard of.
-
-    With `isolation="process"` each open conversation is in a process of its own, of at most
-    `worker_memory` MB of address space (0: any), which is ended when it tries the server's
-    `patience`. `observer` follows all conversations (`holdfast.observe`). `sending` is how webhooks
-    send.
+    Args:
+        store: Holds the journals.
+        records: Holds the server's own data about conversations.
+        policy: Decides which modules clients may have imported.
+        root: Workspaces are created below this folder.
+        variables: The values of `${NAME}` in agents. Other tenants than the default one may use
+            them
+            only for models of known providers.
+        max_running: The number of conversations that run at once.
+        idle: Seconds after which an unused conversation or workspace is closed.
+        claim_timeout: Seconds that a call waits for a client to claim it.
+        client_grace: Seconds that a claimed call waits for a client that shows no sign of life.
+        bounds: Upper bounds.
+        clock: Returns monotonic seconds.
+        isolation: "process" runs each open conversation in a process of its own.
+        worker_memory: The limit of such a process's address space in MB (0: none).
+        patience: How long the server waits for such a process before it ends it.
+        observer: Follows all conversations (see `holdfast.observe`).
+        sending: How webhooks are sent.
     """
 
     def __init__(
@@ -178,11 +188,11 @@ class Host:
         self.chats.pause()
         self.webhooks.settle()
 
-    # --- made, listed, removed ---
+    # --- create, list and remove ---
 
     def create(self, tenant: str, request: CreateRequest, key: str = "") -> Created:
-        """A new conversation. Asked again under the same `key` it gives the same answer. Nothing of
-        it is opened."""
+        """Create a conversation without opening it. A repeated request under the same `key`
+        returns the same answer."""
         checked_id(tenant, "tenant")
         digest = self._digest("create", request)
         if (known := self._answered(tenant, key, digest)) is not None:
@@ -198,9 +208,9 @@ class Host:
         if not workspace and self._agents.needs_runtime(wanted):
             workspace, own = self._workspaces.create(tenant), True
         try:
-            built = self._agents.build(wanted, workspace)  # what does not fit is said now
+            built = self._agents.build(wanted, workspace)  # reports an invalid agent now
             if self._store.list([records.store_id(tenant, id)]):
-                raise Conflict(f"Conversation {id!r} exists already; give another id.")
+                raise Conflict(f"Conversation {id!r} already exists. Use another id.")
             new = self._agents.new(tenant, id, wanted, built, workspace, own)
             self.check()
             found = self._records.add(
@@ -211,13 +221,13 @@ class Host:
             if own:
                 self._forget_workspace(tenant, workspace)
             raise
-        if own and answer.workspace != workspace:  # another request under the same key was faster
+        if own and answer.workspace != workspace:  # another request with the same key was first
             self._forget_workspace(tenant, workspace)
         return answer
 
     def fork(self, tenant: str, id: str, request: ForkRequest, key: str = "") -> Created:
-        """A new conversation that begins with another's events; what the request does not say is as
-        there."""
+        """Create a conversation that begins with another's events. Settings that the request
+        omits are those of the original conversation."""
         record = self._records.find(tenant, id)
         digest = self._digest(f"fork {id}", request)
         if (known := self._answered(tenant, key, digest)) is not None:
@@ -235,7 +245,8 @@ class Host:
         options = msgspec.structs.replace(
             record.options, modules=modules, client_tools=client_tools
         )
-        # Another agent gets no secrets but those that come with it: it could send them anywhere.
+        # A different agent gets only secrets from this request, because it could send the original
+        # ones anywhere.
         secrets = (
             request.secrets
             if request.secrets is not None
@@ -257,14 +268,14 @@ class Host:
         new = msgspec.structs.replace(
             self._agents.new(tenant, new_id, wanted, built, workspace, own), state="making"
         )
-        with self._forking:  # a fork is made in two files
+        with self._forking:  # a fork changes two files
             if (known := self._answered(tenant, key, digest)) is not None:
                 return known
             if self._store.list([records.store_id(tenant, new_id)]):
-                raise Conflict(f"Conversation {new_id!r} exists already; give another id.")
+                raise Conflict(f"Conversation {new_id!r} already exists. Use another id.")
             self._records.add(new, b"", "", b"", self.bounds.conversations)
             try:
-                # Reads alone: a fork takes no lease of either.
+                # A fork takes no lease of either conversation; it only reads the original.
                 forked = Conversation(built.agent, self._store, record.store_id).fork(
                     request.seq, id=records.store_id(tenant, new_id)
                 )
@@ -280,50 +291,49 @@ class Host:
         return created
 
     def begin_with(self, tenant: str, id: str, state: ConversationState) -> str:
-        """Have a conversation without events go on from a state, as `Conversation.from_state`.
-        Returns the status.
+        """Let a conversation without events continue from a state, like `Conversation.from_state`.
+        Return the status.
 
-        The same state again changes nothing. Raises `Conflict` if the conversation has other
-        events.
+        A repeated request with the same state has no effect. Raises `Conflict` if the
+        conversation has other events.
         """
         record = self._records.find(tenant, id)
         ids = [event.id for event in state.events]
-        there = self._store.read(record.store_id, 0, len(ids) or 1)
-        if there:
-            if [event.id for event in there] != ids:
-                raise Conflict(f"Conversation {id!r} has events already; give another id.")
+        existing = self._store.read(record.store_id, 0, len(ids) or 1)
+        if existing:
+            if [event.id for event in existing] != ids:
+                raise Conflict(f"Conversation {id!r} already has events. Use another id.")
             return self.status(tenant, id)
         built = self._agents.build(self._agents.kept(record), record.workspace)
         try:
             Conversation.from_state(state, built.agent, self._store, record.store_id).close()
         except HoldfastError:
             raise
-        except Exception as error:  # events that fit their types can still contradict each other
+        except Exception as error:  # valid events can still contradict each other
             with suppress(HoldfastError):
                 self._store.delete(record.store_id)
             raise ConfigurationError(
-                f"This state cannot be gone on from: {type(error).__name__}: {error}."
+                f"A conversation cannot continue from this state: {type(error).__name__}: {error}."
             ) from error
         return self.status(tenant, id)
 
     def list(
         self, tenant: str, status: str | None = None, cursor: str | None = None, limit: int = 100
     ) -> Page:
-        """Conversations, the newest first; with `status` those of that one alone. `cursor` is the
-        `next` of the page before."""
+        """Return a page of conversations, newest first, optionally only those with `status`.
+        `cursor` is the `next` of the page before."""
         if status is not None:
             status = _status(status)
         if cursor is not None and not cursor.isdecimal():
             raise ConfigurationError(f"cursor takes the `next` of a page, not {cursor[:80]!r}.")
-        limit = max(1, min(limit, _MOST_PAGE))
+        limit = max(1, min(limit, _MAX_PAGE))
         before = None if cursor is None else min(int(cursor), 1 << 62)
         rows = self._records.page(tenant, before, limit + 1 if status is None else 2 * limit + 1)
         items = self._items(tenant, rows, status, limit + 1)
-        if (
-            status is not None and len(items) <= limit and len(rows) > 2 * limit
-        ):  # a rare one: begin with those that the store finds
+        # Few of the newest conversations have this status, so search by status in the store.
+        if status is not None and len(items) <= limit and len(rows) > 2 * limit:
             prefix = records.store_id(tenant, "")
-            if status == "idle":  # one that has no events is idle, too, and in no store
+            if status == "idle":  # conversations without events are idle and not in the store
                 busy = {one.id for one in self._store.list() if one.status != status}
                 ids = [id for id in self._records.ids(tenant) if prefix + id not in busy]
             else:
@@ -346,7 +356,8 @@ class Host:
         status: str | None,
         most: int,
     ) -> _Items:
-        """The first of those of a status, with the numbers of their records."""
+        """Return the first `most` conversations with this status, each with the number of its
+        record."""
         prefix = records.store_id(tenant, "")
         ids = [prefix + row[1] for row in rows]
         found = {summary.id: summary for summary in self._store.list(ids)} if ids else {}
@@ -362,7 +373,7 @@ class Host:
         return items
 
     def get(self, tenant: str, id: str) -> Info:
-        """What is known of a conversation without its events."""
+        """Return a conversation's details without its events."""
         try:
             record = self._records.find(tenant, id)
         except ConversationNotFound:
@@ -383,10 +394,10 @@ class Host:
         )
 
     def delete(self, tenant: str, id: str) -> None:
-        """Remove a conversation with its events, cutting off what runs. Raises `LeaseHeld` while
-        another process drives it."""
+        """Remove a conversation with its events, cutting off running work. Raises `LeaseHeld`
+        while another process drives it."""
         record = self._records.find(tenant, id)
-        self._records.become(record, "going")  # from here on nobody opens it
+        self._records.become(record, "going")  # prevents that it is opened again
         self._drives.cut_off(record.store_id)
         try:
             self._remove(record)
@@ -414,8 +425,8 @@ class Host:
         modules: Mapping[str, str],
         client_tools: bool,
     ) -> Created:
-        """Have these tools in place of those that the conversation had; from the model's next
-        answer on, also in the middle of a run."""
+        """Replace the conversation's tools. The change takes effect with the model's next
+        answer, also during a run."""
         record = self._records.find(tenant, id)
         kept = self._agents.kept(record)
         form = forms.with_tools(kept.form, [tool.name for tool in tools])
@@ -441,11 +452,11 @@ class Host:
             warnings=built.warnings,
         )
 
-    # --- asked of one ---
+    # --- requests to one conversation ---
 
     def _appended(self, id: str, events: Sequence[AnyEvent]) -> None:
-        """Pass an append on to all that listen. A child's report wakes its parent; an interrupt
-        frees the run's slot."""
+        """Pass appended events on to all listeners. A child's report wakes its parent. An
+        interrupt frees the run's slot."""
         self._feeds.appended(id, events)
         self.webhooks.appended(id, events)
         if self._elsewhere is not None:
@@ -458,9 +469,11 @@ class Host:
             self._drives.interrupted(id)
 
     def obey(self, tenant: str, id: str, command: cmd.Command, key: str | None = None) -> None:
-        """Do a command in a conversation, once for each `key`. Raises `ConfigurationError` if it
-        does not fit, `ToolValidationError` if arguments do not fit their tool, `Conflict` if the
-        key stood for another command."""
+        """Execute a command in a conversation, once per `key`.
+
+        Raises `ConfigurationError` if the command is invalid, `ToolValidationError` if arguments
+        do not match the tool's schema, and `Conflict` if the key was used for another command.
+        """
         try:
             record = self._records.find(tenant, id)
         except ConversationNotFound:
@@ -472,20 +485,20 @@ class Host:
             self._keyed.once(record, key, command, lambda _: self._obey(record, command, key))
 
     def _tell_child(self, tenant: str, id: str, command: cmd.Command, key: str | None) -> None:
-        """Leave a decision, or an answer, for whoever drives a conversation that was spawned."""
+        """Post a decision or an answer to a spawned conversation, for the process that drives
+        it."""
         place = self._family.child(tenant, id).id
         if not isinstance(command, cmd.Approve | cmd.Reject | cmd.Answer):
             raise ConfigurationError(
-                f"Conversation {id!r} was spawned by a call: say this to the conversation that it"
-                " came of."
+                f"Conversation {id!r} was spawned by a call. Send this command to its parent"
+                " conversation."
             )
         self._store.post(place, command, key)
 
     def _obey(self, record: Record, command: cmd.Command, key: str | None) -> None:
         if key is None and self._workshop is not None:
-            key = os.urandom(
-                16
-            ).hex()  # a worker that dies of it is replaced, and it must not be done twice
+            # If the command kills the worker, a new worker must not execute it twice.
+            key = os.urandom(16).hex()
 
         def work(live: Live) -> None:
             live.obey(command, key)
@@ -506,10 +519,11 @@ class Host:
         reason: str = "",
         key: str | None = None,
     ) -> None:
-        """As `Conversation.approve`: without `call_id` all calls that wait now."""
+        """Approve a call, like `Conversation.approve`. Without `call_id`, approve all calls that
+        wait now."""
         if call_id is None and (arguments is not None or arguments_hash is not None):
             raise ConfigurationError(
-                "approve takes arguments and arguments_hash with a call_id alone."
+                "approve takes arguments and arguments_hash only together with a call_id."
             )
         asked = ("approve", call_id, arguments, arguments_hash, by, reason)
         self._decide(
@@ -530,7 +544,8 @@ class Host:
         by: str = "user",
         key: str | None = None,
     ) -> None:
-        """As `Conversation.reject`: without `call_id` all calls that wait now."""
+        """Reject a call, like `Conversation.reject`. Without `call_id`, reject all calls that
+        wait now."""
         self._decide(
             tenant,
             id,
@@ -549,21 +564,21 @@ class Host:
         asked: object,
         command: Callable[[str, str], cmd.Command],
     ) -> None:
-        """Have a call decided, or all that wait; asked again under the same key those of the first
-        time."""
+        """Decide one call or all waiting calls. A repeated request under the same key concerns
+        the calls of the first one."""
         try:
             record = self._records.find(tenant, id)
         except ConversationNotFound:
             for call, hash in self._pending(tenant, id, call_id):
-                made = command(call, hash)
+                decision = command(call, hash)
+                # The command is only posted, so this is the last chance to report the error.
                 if not hash or (
-                    isinstance(made, cmd.Approve) and made.arguments_hash != hash
-                ):  # nobody could say so later
+                    isinstance(decision, cmd.Approve) and decision.arguments_hash != hash
+                ):
                     raise ConfigurationError(
-                        f"Call {call[:80]!r} does not wait for a decision, or not with these"
-                        " arguments."
+                        f"Call {call[:80]!r} does not wait for a decision, or its arguments differ."
                     ) from None
-                self._tell_child(tenant, id, made, key and f"{key}:{call}")
+                self._tell_child(tenant, id, decision, key and f"{key}:{call}")
             return
 
         def decide(calls: Sequence[tuple[str, str]]) -> None:
@@ -581,16 +596,15 @@ class Host:
             for one in self.state(tenant, id).pending_confirmations
         ]
         if call_id is not None:
-            return [one for one in found if one[0] == call_id] or [
-                (call_id, "")
-            ]  # the conversation says what is wrong
+            # The conversation reports the error of an unknown call.
+            return [one for one in found if one[0] == call_id] or [(call_id, "")]
         if not found:
             raise ConfigurationError("No call waits for a decision.")
         return found
 
     def start(self, tenant: str, id: str) -> str:
-        """Drive it from now on whenever there is something to do, also after a restart of the
-        server. Returns the status. Idempotent."""
+        """Drive the conversation from now on whenever it has work, also after a restart of the
+        server. Return the status. Idempotent."""
         record = self._records.find(tenant, id)
 
         def work(live: Live) -> str:
@@ -603,8 +617,8 @@ class Host:
         return self._drives.use(record, work)
 
     def run(self, tenant: str, id: str) -> str:
-        """Drive it until it rests, going on from a pause or an error as `Conversation.run` does.
-        Does not wait for that; returns the status."""
+        """Drive the conversation until it rests, continuing after a pause or an error like
+        `Conversation.run`. Return the status without waiting for the run."""
         record = self._records.find(tenant, id)
 
         def work(live: Live) -> str:
@@ -617,18 +631,18 @@ class Host:
         return self._drives.use(record, work)
 
     def _begun(self, record: Record, live: Live) -> str:
-        """The status of what was told to begin; it is driven from here on."""
+        """Return the status of a conversation after a run was begun, and submit it to the pool."""
         status = live.status
         self._drives.look(record, live)
-        if (
-            live.to_do or live.running
-        ):  # also where another drive has done it all: that one does not know that this run is over, too
+        # Also if another thread has done all the work already: that thread does not record the end
+        # of this run.
+        if live.to_do or live.running:
             self._drives.wake(record.store_id)
         return status.value
 
     def close(self, tenant: str, id: str) -> str:
-        """Park it now, cutting off what runs, and do not drive it until it is started again.
-        Returns the status."""
+        """Park the conversation now, cutting off running work, and do not drive it until the
+        next start. Return the status."""
         record = self._records.find(tenant, id)
         if record.driven:
             self._records.drive(record, IDLE)
@@ -636,26 +650,26 @@ class Host:
         return self.status(tenant, id)
 
     def state(self, tenant: str, id: str) -> ConversationState:
-        """A snapshot, as `Conversation.state`. Opens nothing."""
+        """Return a snapshot, like `Conversation.state`. Opens nothing."""
         return ConversationState(id, self._store.read(self._family.place(tenant, id)))
 
     def status(self, tenant: str, id: str) -> str:
-        """Where it stands."""
+        """Return the conversation's status."""
         found = self._store.list([self._family.place(tenant, id)])
         return found[0].status if found else "idle"
 
     def read(self, tenant: str, id: str, after_seq: int = 0, limit: int = 500) -> list[AnyEvent]:
-        """Events after `after_seq`, at most `limit`, and at most 1,000. Opens nothing."""
+        """Return the events after `after_seq`, at most `limit` and at most 1,000. Opens nothing."""
         return self._store.read(
-            self._family.place(tenant, id), after_seq, max(0, min(limit, _MOST_PAGE))
+            self._family.place(tenant, id), after_seq, max(0, min(limit, _MAX_PAGE))
         )
 
     def output(self, tenant: str, id: str, call_id: str) -> ToolResult:
-        """The whole result of a call, as `Conversation.get_output`. Opens nothing."""
+        """Return the whole result of a call, like `Conversation.get_output`. Opens nothing."""
         place = self._family.place(tenant, id)
         begin = call_id.partition(".")[0]
         after = int(begin) if begin.isdecimal() and len(begin) < 10 else 1 << 40
-        while events := self._store.read(place, after, _MOST_PAGE):
+        while events := self._store.read(place, after, _MAX_PAGE):
             for event in events:
                 if isinstance(event, ev.ToolResult) and event.call_id == call_id:
                     return whole(event.result, self._store.blob)
@@ -663,28 +677,28 @@ class Host:
         raise ConfigurationError(f"Call {call_id[:80]!r} has no result.")
 
     def feed(self, tenant: str, id: str) -> Feed:
-        """The events as they come, for readers on event loops."""
+        """Return the feed of the conversation's events, for readers on event loops."""
         return self._feeds.get(self._family.place(tenant, id))
 
     def children(self, tenant: str, id: str) -> _ItemList:
-        """The conversations that its calls spawned, the oldest first. What reads one, reads these
-        too. Opens nothing."""
+        """Return the conversations that its calls spawned, oldest first. The reading methods
+        accept their ids too. Opens nothing."""
         return self._family.children(tenant, id)
 
     def services(self, tenant: str, id: str) -> _Healths | None:
-        """How the services of its tools answer, asked now; None where it is not open in this
-        process."""
+        """Check and return the health of the conversation's tool services. None if it is not
+        open in this process."""
         live = self._drives.rooms.find(self._family.place(tenant, id))
         return None if live is None else live.services()
 
-    # --- chats: conversations that are known again by what was said in them ---
+    # --- chats: conversations that are recognised by their messages ---
 
     def seed(self, tenant: str, id: str, events: Sequence[AnyEvent]) -> None:
-        """Begin a conversation's journal with events of another making. Raises `Conflict` if it has
-        any."""
+        """Begin a conversation's journal with events from another source. Raises `Conflict` if
+        it has events."""
         record = self._records.find(tenant, id)
         if self._store.read(record.store_id, 0, 1):
-            raise Conflict(f"Conversation {id!r} has events already.")
+            raise Conflict(f"Conversation {id!r} already has events. Use another id.")
         lease = self._store.acquire(record.store_id)
         try:
             created, updated = events[0].timestamp, events[-1].timestamp
@@ -697,24 +711,24 @@ class Host:
             self._store.release(lease)
 
     def seen(self, tenant: str, client_id: str) -> None:
-        """A client was heard of: the calls that it claimed stay its own."""
+        """Record that a client is alive, so that it keeps its claimed calls."""
         self._drives.claims.seen(tenant, client_id)
 
     # --- workspaces ---
 
     def begin(self, tenant: str, what: str, key: str, digest: bytes) -> bool:
-        """Keep in the records that something which is done once is begun; whether it is for the
-        first time. Raises `Conflict` if it was something else."""
+        """Record that a request which must run only once has begun. Return True the first time.
+        Raises `Conflict` if the key was used for another request."""
         token = os.urandom(8)
         return self._records.keep(tenant, f"\n{what}\n{key}", digest, token) == token
 
     def workspace_create(self, tenant: str, id: str | None = None) -> str:
-        """Make a workspace and return its id."""
+        """Create a workspace and return its id."""
         return self._workspaces.create(tenant, id)
 
     @contextmanager
     def workspace(self, tenant: str, id: str) -> Generator[LocalRuntime]:
-        """A workspace's runtime, which stays open within the block."""
+        """Yield a workspace's runtime, which stays open within the block."""
         runtime = self._workspaces.enter(tenant, id)
         self._drives.tend_soon()
         try:
@@ -723,15 +737,15 @@ class Host:
             self._workspaces.leave(tenant, id)
 
     def workspace_delete(self, tenant: str, id: str) -> None:
-        """Remove a workspace with all that is in it. Raises `Conflict` while a conversation that
-        works there is open."""
+        """Remove a workspace with all its files. Raises `Conflict` while a conversation that
+        uses it is open."""
         self._workspaces.delete(tenant, id)
 
     def _forget_workspace(self, tenant: str, id: str) -> None:
         with suppress(HoldfastError, OSError):
             self._workspaces.delete(tenant, id)
 
-    # --- plumbing ---
+    # --- helpers ---
 
     def _digest(self, what: str, request: object) -> bytes:
         return self._records.seal.digest(
@@ -748,28 +762,27 @@ class Host:
         found = self._store.list([record.store_id])
         return found[0] if found else None
 
-    # --- the whole ---
+    # --- recovery, timer and shutdown ---
 
     def recover(self) -> None:
-        """Go on, in the background, with what the last process was driving, and with what was
-        posted since. Returns at once."""
+        """Continue, in the background, the conversations that the last process was driving and
+        those with new commands. Return at once."""
         self._drives.recover()
         self.webhooks.recover()
 
     def tend(self) -> None:
-        """What a timer does every second: settle claims, park what rests, try again what failed,
-        hear what other processes posted."""
+        """Do the timer's periodic work: settle claims, park idle conversations, retry failed
+        ones, and pick up commands that other processes posted."""
         self._drives.tend()
 
     def check(self) -> None:
-        """Raises `StoreError` if the store's file, or that of the records, is not there any
-        more."""
+        """Raise `StoreError` if the file of the store or of the records was removed or replaced."""
         self._records.check()
         if self._file is not None:
             self._file.check()
 
     def stats(self) -> dict[str, int]:
-        """Numbers to watch."""
+        """Return the numbers for monitoring."""
         return {
             "conversations": sum(self._records.counts().values()),
             "readers": self._feeds.readers(),
@@ -780,20 +793,22 @@ class Host:
         }
 
     def _mend(self) -> None:
-        """Undo what a process that died had half done: a fork without a journal, a removal."""
+        """Finish the half-done work of a process that died: remove forks without a journal and
+        conversations whose removal was interrupted."""
         for record in self._records.half():
             try:
                 self._remove(record)
             except StoreError as error:
                 _log.warning(
-                    "conversation %s, half made or removed, could not be removed: %s",
+                    "conversation %s, whose creation or removal was interrupted, could not be"
+                    " removed: %s",
                     record.store_id,
                     error,
                 )
 
     def shutdown(self, timeout: float = 10.0) -> None:
-        """Stop everything; what is cut off goes on when the next host recovers. Closes the store
-        and the records. Idempotent."""
+        """Stop everything and close the store and the records. Work that is cut off continues
+        when the next host recovers. Idempotent."""
         until = time.monotonic() + timeout
         with self._lock:
             if self._closed:
@@ -816,8 +831,8 @@ class Host:
 
 
 def _remove_children(store: Store, id: str, kept: Records) -> None:
-    """Remove the conversations that calls of another one spawned, and what came of them, but none
-    that a client made. One that goes on by itself stays, as nobody's child."""
+    """Remove the spawned descendants of a conversation, except those that a client created. A
+    descendant that another process drives stays, without a parent."""
     for child in store.list(spawned_by=id):
         if not kept.recorded(child.id):
             _remove_children(store, child.id, kept)

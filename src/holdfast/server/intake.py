@@ -1,4 +1,4 @@
-"""Bodies of requests: read within bounds of size, time and memory, and decoded off the event
+"""Bodies of requests: read within limits of size, time and memory, and decoded off the event
 loop."""
 
 from __future__ import annotations
@@ -21,33 +21,32 @@ from holdfast.server.guard import Refused, too_large
 T = TypeVar("T")
 
 SMALL_BODY_BYTES = 2 * 1024 * 1024
-"""The largest body of a route that carries neither pictures, files nor results."""
+"""The largest body of a route that carries no pictures, files or results."""
 
 MAX_VALUES = 250_000
-"""The most JSON values of one body. The decoder holds the interpreter's lock for about 0.4 us per
-value."""
+"""The most JSON values of one body. The decoder holds the interpreter's lock for about 0.4 us
+per value."""
 
 TOTAL_BYTES = 128 * 1024 * 1024
-"""The most memory for bodies that are read or wait to be decoded, of all keys together."""
+"""The most memory for bodies that are being read or wait to be decoded, for all keys together."""
 
 KEY_BYTES = 64 * 1024 * 1024
-"""The same for one key, so that one key alone cannot take all."""
+"""The same limit for one key, so that one key cannot take all the memory."""
 
 FREE_BYTES = 64 * 1024
-"""The first bytes of each body are not counted, so that small requests pass while others hold all
-memory."""
+"""The first bytes of each body are not counted, so that small requests pass while large ones
+hold all the memory."""
 
 IDLE_SECONDS = 15.0
-"""A body of which no byte comes for so long is refused."""
+"""A body is refused if no byte arrives for this long."""
 
 GRACE_SECONDS, BYTES_PER_SECOND = 30.0, 64_000
-"""A body may take this long, and a second more for each so many bytes that have come."""
+"""The time for a body: `GRACE_SECONDS`, plus a second per `BYTES_PER_SECOND` bytes received."""
 
-_ON_LOOP_BYTES = 16 * 1024  # bodies up to this size are decoded at once: a thread costs more
+_ON_LOOP_BYTES = 16 * 1024  # smaller bodies are decoded on the loop, since a thread costs more
 _DECODERS = 4  # threads
-_TOKENS = re.compile(
-    rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^"]++', re.DOTALL
-)  # a string, or what stands between two
+# A string, or the text between two strings.
+_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^"]++', re.DOTALL)
 
 
 class Held:
@@ -62,7 +61,7 @@ class Held:
         self._counted = 0
 
     def add(self, size: int) -> None:
-        """Count further bytes. Raises `Refused` if there is no memory for them."""
+        """Count further bytes. Raises `Refused` if the limit is reached."""
         self._size += size
         counted = max(0, self._size - FREE_BYTES)
         if counted > self._counted:
@@ -70,7 +69,7 @@ class Held:
             self._counted = counted
 
     def free(self) -> None:
-        """Give the memory back. Idempotent."""
+        """Release the memory. Idempotent."""
         if self._counted:
             self._intake.give_back(self._key_id, self._counted)
             self._size = self._counted = 0
@@ -92,27 +91,27 @@ class Intake:
         return self._all
 
     def take(self, key_id: str, size: int) -> None:
-        """Count memory for a key. Raises `Refused` beyond the bounds."""
+        """Count memory for a key. Raises `Refused` beyond the limits."""
         if self._all + size > self._total or self._keys[key_id] + size > self._per_key:
-            whose = "this key" if self._all + size <= self._total else "this server"
+            owner = "this key" if self._all + size <= self._total else "this server"
             raise Refused(
                 429,
                 "StoreError",
-                f"The requests of {whose} that are being read are too large together. Try again.",
+                f"The requests of {owner} that are being read are too large together. Try again.",
                 retry_after="1",
             )
         self._all += size
         self._keys[key_id] += size
 
     def give_back(self, key_id: str, size: int) -> None:
-        """Count memory no longer."""
+        """Release a key's memory."""
         self._all -= size
         self._keys[key_id] -= size
         if not self._keys[key_id]:
             del self._keys[key_id]
 
     async def read(self, request: Any, largest: int) -> bytes:
-        """A request's whole body. Raises `Refused` if it is too large or too slow.
+        """Read a request's whole body. Raises `Refused` if the body is too large or too slow.
 
         Its memory is counted until `scope["body"].free()`, which the app calls at the request's
         end.
@@ -132,13 +131,13 @@ class Intake:
                     request.receive(), max(0.0, min(IDLE_SECONDS, left))
                 )
             except TimeoutError:
-                slow = f"Only {size:,} bytes of the request came within {clock() - began:.0f} s."
+                slow = f"Only {size:,} bytes of the request arrived in {clock() - began:.0f} s."
                 raise Refused(408, "StoreError", slow, connection="close") from None
             if message["type"] != "http.request":
                 raise Refused(
                     400,
                     "ConfigurationError",
-                    "The connection broke before the whole request was here.",
+                    "The connection broke before the whole request was received.",
                 )
             part = message.get("body", b"")
             size += len(part)
@@ -150,11 +149,11 @@ class Intake:
                 return b"".join(parts)
 
     async def decode(self, body: bytes, type: type[T], media_type: str = "") -> T:
-        """JSON as a struct; no body at all is `{}`. Raises `Refused`."""
+        """Decode JSON as a struct; an empty body counts as `{}`. Raises `Refused`."""
         kind = media_type.partition(";")[0].strip().lower()
         if kind and kind != "application/json":
             raise Refused(
-                415, "ConfigurationError", f"This takes application/json, not {kind[:100]!r}."
+                415, "ConfigurationError", f"Send application/json here, not {kind[:100]!r}."
             )
         if len(body) <= _ON_LOOP_BYTES:
             return _decode(body, type)
@@ -166,7 +165,7 @@ def _decode(body: bytes, type: type[T]) -> T:
         raise Refused(
             413,
             "ConfigurationError",
-            f"A request may have {MAX_VALUES:,} JSON values; this one has more.",
+            f"The request has too many JSON values: at most {MAX_VALUES:,} are allowed.",
         )
     if too_deep(body, MAX_DOCUMENT_DEPTH):
         raise Refused(
@@ -177,21 +176,21 @@ def _decode(body: bytes, type: type[T]) -> T:
     try:
         return msgspec.json.decode(body or b"{}", type=type)
     except msgspec.ValidationError as error:
-        raise Refused(422, "ConfigurationError", f"The request does not fit: {error}.") from None
+        raise Refused(422, "ConfigurationError", f"The request is invalid: {error}.") from None
     except (ValueError, OverflowError) as error:
-        raise Refused(400, "ConfigurationError", f"The request is no JSON: {error}.") from None
+        raise Refused(400, "ConfigurationError", f"The request is not JSON: {error}.") from None
 
 
 def state_of(body: bytes) -> ConversationState:
-    """A conversation's state from a `StateRequest`. The number of values is bounded for each event.
-    Raises `Refused`, `ConfigurationError`."""
+    """Return the conversation state of a `StateRequest`. The number of values is limited per
+    event. Raises `Refused` and `ConfigurationError`."""
     try:
         found = msgspec.json.decode(body, type=StateRequest)
         if not all(_few_values(bytes(event)) for event in found.events):
             raise Refused(
                 413,
                 "ConfigurationError",
-                f"An event may have {MAX_VALUES:,} JSON values; one has more.",
+                f"An event has too many JSON values: at most {MAX_VALUES:,} are allowed.",
             )
         return ConversationState.from_json(body)
     except (ValueError, RecursionError) as error:
@@ -199,15 +198,16 @@ def state_of(body: bytes) -> ConversationState:
 
 
 def _few_values(body: bytes) -> bool:
-    """True if a JSON text has at most `MAX_VALUES` values. Counts what stands between strings only
-    where the whole text has more."""
+    """Return True if a JSON text has at most `MAX_VALUES` values. Strings are skipped only if a
+    count of the whole text exceeds the limit."""
     if _separators(body) <= MAX_VALUES:
         return True
     found = 0
     for token in _TOKENS.finditer(body):
         text = token.group()
         found += 1 if text.startswith(b'"') else _separators(text)
-        if found > 2 * MAX_VALUES:  # a member of an object has two strings, a comma and a colon
+        # Twice, because a member of an object may count as two strings.
+        if found > 2 * MAX_VALUES:
             return False
     return True
 

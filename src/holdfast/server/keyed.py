@@ -1,5 +1,5 @@
-"""What an idempotency key stands for: one request of one conversation, which is done once, and
-answered alike however often it comes."""
+"""Idempotency keys of requests to a conversation. Each key stands for one request, which is
+executed once and answered the same way each time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import msgspec
 from holdfast.errors import ConfigurationError, ToolValidationError
 from holdfast.server.records import Record, Records
 
-_ABOUT = "what a request came to"
+_ABOUT = "what a request came to"  # part of the sealed data: a change makes old records unreadable
 
-Call = tuple[str, str]  # its id, and its arguments' hash
+Call = tuple[str, str]  # a call's id and the hash of its arguments
 
 
 class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`calls` are those that a decision is about; `error` and `message` are why the request did not
-    fit, if it did not."""
+    """The stored outcome of a request. `calls` are the tool calls of a decision. `error` and
+    `message` describe why the request was invalid, if it was."""
 
     calls: list[Call] = []
     error: str = ""
@@ -25,9 +25,12 @@ class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Keyed:
-    """The keys of requests to conversations. Thread-safe. A command itself is done once by way of
-    its inbox; kept here is for what a key was given, and what no inbox knows once a command is
-    done: the calls that it was about, and that it did not fit."""
+    """The idempotency keys of requests to conversations. Thread-safe.
+
+    The conversation's inbox makes a command run only once. These records keep the facts that the
+    inbox loses once a command is done: the calls that a decision concerned, and why a request
+    was invalid.
+    """
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -40,17 +43,20 @@ class Keyed:
         work: Callable[[list[Call]], None],
         calls: Callable[[], list[Call]] = list,
     ) -> None:
-        """Do `work`, about the `calls` of the first time. Raises `Conflict` if the key stood for
-        something else, `ConfigurationError` and `ToolValidationError` of `work`, also the next
-        time, when it is not done again."""
+        """Do `work` with the `calls` of the first request under this key.
+
+        Raises `Conflict` if the key was used for another request. Raises the
+        `ConfigurationError` or `ToolValidationError` of `work`; a repeated request raises it
+        again without doing the work.
+        """
         if len(key) > 500:
             raise ConfigurationError("An idempotency key takes at most 500 characters.")
-        # no key that a client gives for something else has a line's end
+        # A key that a client gives elsewhere contains no newline, so the names do not collide.
         name = f"\n{record.number}\n{key}"
         digest = self._records.seal.digest(msgspec.json.encode(asked, order="deterministic"))
         found = self._records.answered(record.tenant, name, digest)
         if found is None:
-            # Not forced to the disk: after a loss of power the inbox still knows the key.
+            # Not synced to the disk: after a power loss the inbox still has the key.
             found = self._records.keep(
                 record.tenant, name, digest, msgspec.json.encode(_Kept(calls())), forced=False
             )
@@ -67,7 +73,7 @@ class Keyed:
         except (ConfigurationError, ToolValidationError) as error:
             sealed = self._records.seal.seal(
                 str(error).encode(errors="replace"), _ABOUT
-            ).hex()  # it may quote arguments
+            ).hex()  # sealed, because the message may quote arguments
             self._records.amend(
                 record.tenant, name, msgspec.json.encode(_Kept(error=_kind(error), message=sealed))
             )

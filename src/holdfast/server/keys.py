@@ -1,5 +1,5 @@
-"""Who may use an agent server: bearer keys, each of one tenant. A key is shown once, when it is
-made; its SHA-256 is what is kept."""
+"""The bearer keys of an agent server. Each key belongs to one tenant and is shown once, when it
+is created. The server stores only its SHA-256."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from holdfast.server.limits import checked_id
 if TYPE_CHECKING:
     from holdfast.server.records import Records
 
-PREFIX = "hf_"  # so that a scanner of leaked secrets can tell what it found
-# characters of a key that an operator chose: a hash without salt or work is for keys that cannot be
-# guessed
-_SHORTEST = 16
+PREFIX = "hf_"  # lets a scanner of leaked secrets recognise the key
+# The minimum length of a key that an operator chose. The hash has neither salt nor work factor, so
+# the key must not be guessable.
+_MIN_KEY_CHARACTERS = 16
 
 
 class KeyInfo(msgspec.Struct, frozen=True):
-    """A key without its secret; `id` is the beginning of its hash."""
+    """A key without its secret. `id` is the beginning of its hash."""
 
     id: str
     tenant: str
@@ -34,61 +34,65 @@ class KeyInfo(msgspec.Struct, frozen=True):
 
 
 def _hash(key: str) -> str:
-    # Of 256 random bits; a slow hash would protect a guessable secret, and cost every request.
+    # A key has 256 random bits, so a slow hash would add no protection and would cost every request.
     return sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class Keys:
-    """The keys of one server. Thread-safe; other processes' changes are seen at once."""
+    """The keys of one server. Thread-safe. Changes by other processes take effect at once."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
 
     def create(self, tenant: str, label: str = "") -> str:
-        """A new key of 256 random bits for a tenant. It cannot be shown again."""
+        """Create and return a new key of 256 random bits for a tenant. The key cannot be shown
+        again."""
         key = PREFIX + urlsafe_b64encode(os.urandom(32)).rstrip(b"=").decode()
         self.add(tenant, key, label)
         return key
 
     def add(self, tenant: str, key: str, label: str = "") -> None:
-        """Let a key in that was made elsewhere; again for the same tenant does nothing. Raises
-        `ConfigurationError` for one that is too short or another tenant's."""
+        """Accept a key that was generated elsewhere. Adding it again for the same tenant has no
+        effect.
+
+        Raises `ConfigurationError` if the key is too short or belongs to another tenant.
+        """
         checked_id(tenant, "tenant")
         if (
-            len(key) < _SHORTEST
+            len(key) < _MIN_KEY_CHARACTERS
             or not key.isascii()
             or any(character.isspace() for character in key)
         ):
             raise ConfigurationError(
-                f"A key takes {_SHORTEST} or more ASCII characters without spaces."
+                f"A key needs at least {_MIN_KEY_CHARACTERS} ASCII characters without spaces."
             )
         found = self.tenant_of(key)
         if found is None:
             self._records.key_add(_hash(key), tenant, label)
         elif found != tenant:
             raise ConfigurationError(
-                f"This key is tenant {found!r}'s already; give {tenant!r} another."
+                f"This key already belongs to tenant {found!r}. Use another key for {tenant!r}."
             )
 
     def tenant_of(self, key: str) -> str | None:
-        """Whose key it is, None if nobody's. The comparison takes the same time whatever the
-        key."""
-        given = _hash(key)
-        found = self._records.keys_like(given[:16])
+        """Return the tenant of a key, or None if the key is unknown. The comparison takes
+        constant time."""
+        wanted = _hash(key)
+        found = self._records.keys_like(wanted[:16])
         tenant: str | None = None
         for hashed, owner in found:
-            if hmac.compare_digest(hashed, given):
+            if hmac.compare_digest(hashed, wanted):
                 tenant = owner
         return tenant
 
     def list(self) -> list[KeyInfo]:
-        """All keys, the oldest first."""
+        """Return all keys, oldest first."""
         return self._records.key_list()
 
     def revoke(self, id: str) -> None:
-        """Let a key in no more. Raises `ConfigurationError` if there is none of that id."""
+        """Revoke a key. Raises `ConfigurationError` if no key has this id."""
         if not self._records.key_remove(id):
             raise ConfigurationError(
-                f"There is no key {id!r}. These are:"
+                f"There is no key {id!r}. This server has:"
                 f" {', '.join(key.id for key in self.list()) or 'none'}."
             )

@@ -1,6 +1,5 @@
-"""How the agent server learns a client's tools: by the modules that the client names, under its
-`Policy`; what it cannot or may not import, the client runs itself.
-"""
+"""Resolves a client's tools on the agent server: imports the modules that the client names,
+under the server's `Policy`. Tools that the server cannot or may not import run in the client."""
 
 from __future__ import annotations
 
@@ -35,13 +34,13 @@ __all__ = [
 
 _log = logging.getLogger("holdfast.server")
 
-TOTAL = 1.5  # times the timeout that all modules of a request get together, where some of them hang
+TOTAL_FACTOR = 1.5  # all modules of a request get this many times the timeout if some of them hang
 
-_MODULES = 100  # of one request
+_MAX_MODULES = 100  # of one request
 
 
 class ClientTool(Tool):
-    """A tool that the client runs which declared it: the model is told of it here, and its calls
+    """A tool that runs in the client that declared it. The model sees the tool, and its calls
     are offered to the client."""
 
     tool_type = "custom"
@@ -61,34 +60,34 @@ class ClientTool(Tool):
             parallel=form.parallel,
         )
         self.module_qualname = form.module
-        whole = (
-            "type" in form.input_schema and "properties" in form.input_schema
-        )  # as of every client of ours
-        self._schema_there = form.input_schema if whole else super().input_schema
-        self._check = from_json_schema(form.name, self._schema_there, untrusted=True)
+        # Holdfast's own clients always send complete schemas.
+        complete = "type" in form.input_schema and "properties" in form.input_schema
+        self._declared_schema = form.input_schema if complete else super().input_schema
+        self._check = from_json_schema(form.name, self._declared_schema, untrusted=True)
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        """As the client declared it, keys in the same order: a provider's prompt cache goes by the
-        letter, and it knows local runs too."""
-        return copied(self._schema_there)
+        """The schema as the client declared it, with keys in the same order. A provider's prompt
+        cache compares text, and the client's local runs use the same cache."""
+        return copied(self._declared_schema)
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments, checked within bounds. Raises `ToolValidationError`."""
         return self._check(arguments)
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Never asked: an offered call is claimed by a client. Raises `ToolError`."""
+        """Raise `ToolError`. A client claims each call of this tool, so the server never makes
+        one."""
         raise ToolError(
-            f"{self.name!r} is run by the client that declared it, not by the agent server.",
+            f"{self.name!r} runs in the client that declared it, not on the agent server.",
             retryable=False,
             max_retries=0,
         )
 
 
 class UnavailableTool(Tool):
-    """A tool that nobody can run here: each call of it fails with the reason, and nothing else
-    does."""
+    """A tool that cannot run here. Each call of it fails with the reason; other tools are not
+    affected."""
 
     tool_type = "custom"
     untrusted = True
@@ -108,9 +107,9 @@ class UnavailableTool(Tool):
         self.reason = reason
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Raises `ToolError` with the reason."""
+        """Raise `ToolError` with the reason."""
         raise ToolError(
-            f"{self.name!r} cannot be run on the agent server: {self.reason}.",
+            f"{self.name!r} cannot run on the agent server: {self.reason}.",
             "not_found",
             retryable=False,
             max_retries=0,
@@ -118,9 +117,12 @@ class UnavailableTool(Tool):
 
 
 class Learned(msgspec.Struct, frozen=True):
-    """The tools of one conversation by name. `executors` says who runs each (`server`, `client`,
-    `unavailable`), `modules` by which module it was found, `reasons` why a tool stands where it
-    does or what is to be known of it, `warnings` the same for a person to read."""
+    """The resolved tools of one conversation, by name.
+
+    `executors` says where each tool runs (`server`, `client`, `unavailable`). `modules` names
+    the module in which it was found. `reasons` explains a tool's place or a problem with it.
+    `warnings` has the same facts for people.
+    """
 
     tools: dict[str, Tool]
     executors: dict[str, str]
@@ -138,16 +140,16 @@ def learn(
     *,
     import_timeout: float | None = None,
 ) -> Learned:
-    """The tools that a client declared: `tools`, and `modules`, the module of each by name (a name
-    that `tools` lacks is learned by its module alone).
+    """Resolve the tools that a client declared.
 
-    A preset tool is the one of that name among `builtins`, any other its module's own, if the
-    policy allows the module and it can be imported within `import_timeout` seconds (None: the
-    policy's). What cannot be had so is the client's to run, or unavailable if `client_tools` is
-    false.
+    `tools` are the declarations. `modules` maps names of tools to modules; a name that `tools`
+    lacks is resolved by its module alone. A preset tool is the one of that name among `builtins`.
+    Any other tool is taken from its module, if the policy allows the module and the import ends
+    within `import_timeout` seconds (None: the policy's). A tool that cannot be had this way runs in
+    the client, or is unavailable if `client_tools` is false.
 
-    Blocking: not for an event loop's thread. Nothing is shared between calls but what Python's own
-    import keeps. Raises `ConfigurationError` for a declaration that no tool can be made of.
+    Blocks, so do not call it on an event loop's thread. Calls share nothing but Python's import
+    system. Raises `ConfigurationError` for a declaration from which no tool can be made.
     """
     forms = _forms(tools, modules)
     found: dict[str, Tool] = {}
@@ -167,8 +169,8 @@ def learn(
         if tool is not None:
             if form.name in declared and (what := _unlike(form, tool)):
                 reason = (
-                    "its schema is not the one that the client declared, and the server's is used:"
-                    f" {what}"
+                    "its schema differs from the one that the client declared, and the server's is"
+                    f" used: {what}"
                 )
             executors[form.name] = "server"
         elif client_tools and form.name in declared:
@@ -176,8 +178,8 @@ def learn(
             executors[form.name] = "client"
         else:
             own = (
-                "it runs in the client's process alone, and this conversation lets no client run"
-                " tools"
+                "it exists only in the client's process, and this conversation does not let clients"
+                " run tools"
             )
             tool = UnavailableTool(form, reason or own)
             reason = reason or own
@@ -192,9 +194,9 @@ def learn(
 
 
 def import_parts(mapping: Mapping[str, Any], policy: Policy) -> None:
-    """Import what an agent's serial form names as code (`check_agent`), as `learn` does, so that
-    `load_agent` finds it. Blocking. Raises `ConfigurationError` for what the policy refuses or what
-    cannot be imported."""
+    """Import the modules that an agent's serial form names (see `check_agent`), like `learn`, so
+    that `load_agent` finds them. Blocks. Raises `ConfigurationError` for modules that the policy
+    refuses or that cannot be imported."""
     modules = check_agent(mapping, policy)
     for name, outcome in _import(modules, policy.import_timeout, tools=False).items():
         if isinstance(outcome, str):
@@ -207,16 +209,16 @@ def _forms(tools: Sequence[ToolForm], modules: Mapping[str, str]) -> list[ToolFo
     for form in tools:
         if form.name in found:
             raise ConfigurationError(
-                f"tools has two tools named {form.name!r}. Names are unique within an agent."
+                f"tools has two tools named {form.name!r}. Names must be unique within an agent."
             )
         found[form.name] = msgspec.structs.replace(form, module=modules.get(form.name, form.module))
     for name, module in modules.items():
         if name not in found:
             found[name] = ToolForm(name=name, input_schema={"type": "object"}, module=module)
     named = {form.module for form in found.values()}
-    if len(named) > _MODULES:
+    if len(named) > _MAX_MODULES:
         raise ConfigurationError(
-            f"tools are of {len(named)} modules; a request may name {_MODULES}."
+            f"tools name {len(named)} modules; a request may name {_MAX_MODULES}."
         )
     return list(found.values())
 
@@ -224,7 +226,7 @@ def _forms(tools: Sequence[ToolForm], modules: Mapping[str, str]) -> list[ToolFo
 def _resolve(
     form: ToolForm, builtins: Mapping[str, Tool], policy: Policy, imported: Mapping[str, Imported]
 ) -> tuple[Tool | None, str]:
-    """The tool, or why there is none; neither for one that has no module."""
+    """Return the tool, or the reason why there is none. A tool without a module has neither."""
     if form.module == RUNTIME:
         known = builtins.get(form.name)
         return (
@@ -246,8 +248,8 @@ def _resolve(
         return (
             None,
             (
-                f"its module {form.module!r} declares no tool of that name here; it declares:"
-                f" {', '.join(outcome)}"
+                f"its module {form.module!r} declares no tool of that name on the server; it"
+                f" declares: {', '.join(outcome)}"
             ),
         )
     tool = outcome[form.name]
@@ -265,37 +267,35 @@ def _warning(name: str, executor: str, reason: str) -> str:
 
 # --- importing ---
 
-Imported = dict[str, Tool] | str  # a module's tools by name, or what is wrong with it
+Imported = dict[str, Tool] | str  # a module's tools by name, or the error of its import
 
 
 class _Import(threading.Thread):
-    """Imports one module and has its tools made. It cannot be ended: one that hangs is left behind,
-    under its name."""
+    """A thread that imports one module and creates its tools. It cannot be stopped; one that
+    hangs is left running under the module's name."""
 
     def __init__(self, module: str, tools: bool) -> None:
         super().__init__(name=f"holdfast-import {module}", daemon=True)
         self.module = module
-        self.late = False  # nobody waits for it any more
+        self.late = False  # True once no caller waits for the import any more
         self.outcome: Imported | None = None
         self._tools = tools
 
     def run(self) -> None:
         try:
             self.outcome = _tools_of(self.module) if self._tools else _imported(self.module)
-        except (
-            BaseException
-        ) as error:  # whatever a module does when it is imported, it does it to itself alone
-            self.outcome = _said(error)
+        except BaseException as error:  # a module's import may raise anything, even SystemExit
+            self.outcome = _import_error(error)
 
 
 def _import(modules: Sequence[str], timeout: float, tools: bool = True) -> dict[str, Imported]:
-    """Import modules one after another, each in a thread of its own, within `timeout` seconds in
-    all.
+    """Import modules one after another, each in its own thread, within `timeout` seconds in all.
 
-    After one that took them each gets a tenth of that, until `TOTAL` is used up. Not at once:
-    modules that import each other would see halves of each other.
+    Once that time is used up, each further module gets a tenth of it, until `TOTAL_FACTOR` times
+    the timeout has passed. Modules are not imported in parallel, because modules that import
+    each other would see each other half initialised.
     """
-    until, end = time.monotonic() + timeout, time.monotonic() + TOTAL * timeout
+    until, end = time.monotonic() + timeout, time.monotonic() + TOTAL_FACTOR * timeout
     found: dict[str, Imported] = {}
     for module in modules:
         stuck = next(
@@ -307,14 +307,14 @@ def _import(modules: Sequence[str], timeout: float, tools: bool = True) -> dict[
             None,
         )
         if stuck is not None and stuck.late:
-            # A second thread would wait for the same lock of Python's, and be left behind too.
+            # A second thread would wait for the same import lock and hang as well.
             found[module] = "is still being imported for an earlier request; it hangs or is slow"
             continue
-        if tools and (here := _here(module)) is not None:
-            found[module] = here
+        if tools and (loaded := _loaded_tools(module)) is not None:
+            found[module] = loaded
             continue
         if time.monotonic() >= end:
-            found[module] = "was not tried, because other modules took all the time for imports"
+            found[module] = "was not imported, because other modules used up the time for imports"
             continue
         thread = _Import(module, tools)
         thread.start()
@@ -327,14 +327,13 @@ def _import(modules: Sequence[str], timeout: float, tools: bool = True) -> dict[
     return found
 
 
-def _here(module: str) -> dict[str, Tool] | None:
-    """The tools of a module that is imported already and declares functions alone, no factories:
-    none of its code is run to have them, and a thread would take ten times as long."""
+def _loaded_tools(module: str) -> dict[str, Tool] | None:
+    """Return the tools of a module that is already imported and declares only functions, no
+    factories. None of its code runs, and a thread would take ten times as long."""
     found = sys.modules.get(module)
     spec = getattr(found, "__spec__", None)
-    if (
-        found is None or spec is None or getattr(spec, "_initializing", False)
-    ):  # another thread imports it right now
+    # `_initializing`: another thread is importing the module right now.
+    if found is None or spec is None or getattr(spec, "_initializing", False):
         return None
     made = declared_in(found)
     tools: dict[str, Tool] = {
@@ -344,11 +343,10 @@ def _here(module: str) -> dict[str, Tool] | None:
 
 
 def _tools_of(module: str) -> dict[str, Tool]:
-    made = ToolRegistry().import_module(
-        module
-    )  # one registry for each import: two clients with tools of one name do not meet
+    # One registry for each import, so that equally named tools of two clients do not collide.
+    made = ToolRegistry().import_module(module)
     for tool in made:
-        _ = tool.input_schema  # made now, on this thread: it is the module's own code that makes it
+        _ = tool.input_schema  # created on this thread, because the module's own code creates it
     return {tool.name: tool for tool in made}
 
 
@@ -359,7 +357,7 @@ def _imported(module: str) -> Imported:
     return {}
 
 
-def _said(error: BaseException) -> str:
+def _import_error(error: BaseException) -> str:
     text = (
         str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
     )
@@ -369,22 +367,22 @@ def _said(error: BaseException) -> str:
 
 # --- schemas ---
 
-_NAMED = (
+_BY_NAME = (  # keywords whose value maps names to schemas
     "properties",
     "patternProperties",
     "$defs",
     "definitions",
     "dependentSchemas",
-)  # schemas by name
-_DATA = ("default", "const", "enum", "examples")  # values, which may have keys called title
+)
+_DATA = ("default", "const", "enum", "examples")  # keywords with values, whose keys may be `title`
 _UNORDERED = ("required", "enum", "type")
 
 
 def difference(declared: Mapping[str, Any] | None, found: Mapping[str, Any] | None) -> str:
-    """What differs between two JSON Schemas but titles and descriptions, in one line; "" if nothing
-    does.
+    """Return the differences between two JSON Schemas in one line, or "". Titles and descriptions
+    are ignored.
 
-    The order of keys, of definitions, and of what is required or allowed does not count.
+    The order of keys, of definitions, and of required or allowed values does not matter.
     """
     places = _differences(_bare(_plain(declared)), _bare(_plain(found)), "")
     shown = "; ".join(places[:3]) + (f"; and {len(places) - 3} more" if len(places) > 3 else "")
@@ -400,7 +398,7 @@ def _unlike(form: ToolForm, tool: Tool) -> str:
 
 
 def _plain(schema: Mapping[str, Any] | None) -> Any:
-    """As it comes out of JSON, as the other one did."""
+    """Return a schema after a round trip through JSON, so that both sides compare alike."""
     return msgspec.json.decode(msgspec.json.encode(schema))
 
 
@@ -411,7 +409,7 @@ def _bare(schema: Any) -> Any:
         return schema
     found: dict[str, Any] = {}
     for key, value in cast("dict[str, Any]", schema).items():
-        if key in _NAMED and isinstance(value, dict):
+        if key in _BY_NAME and isinstance(value, dict):
             found[key] = {name: _bare(item) for name, item in cast("dict[str, Any]", value).items()}
         elif key in _DATA:
             found[key] = value
@@ -433,7 +431,7 @@ def _differences(declared: Any, found: Any, path: str) -> list[str]:
         for key in (*theirs, *(key for key in ours if key not in theirs)):
             at = f"{path}.{key}" if path else key
             if key not in ours:
-                places.append(f"{at} was declared and is not there")
+                places.append(f"{at} was declared and is missing")
             elif key not in theirs:
                 places.append(f"{at} was not declared and is {_short(ours[key])}")
             else:

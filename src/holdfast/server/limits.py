@@ -1,5 +1,4 @@
-"""How much an agent server keeps, names and takes: its bounds, and the ids that clients may
-give."""
+"""The bounds of an agent server and the rule for ids that clients may give."""
 
 from __future__ import annotations
 
@@ -13,17 +12,17 @@ _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Upper bounds of a `Host`: counts, or bytes of JSON where it says so. `open` conversations
-    hold memory, others are store rows."""
+    """Upper bounds of a `Host`. Names that end in `_bytes` count bytes of JSON; all others count
+    objects. `open` conversations hold memory; others are store rows."""
 
     open: int = 1000
-    conversations: int = 100_000  # of one tenant
-    workspaces: int = 1000  # of one tenant
+    conversations: int = 100_000  # per tenant
+    workspaces: int = 1000  # per tenant
     agent_bytes: int = 1_000_000
     tools_bytes: int = 1_000_000
     tools: int = 500
     secrets_bytes: int = 64_000
-    webhooks: int = 50  # of one tenant
+    webhooks: int = 50  # per tenant
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -33,7 +32,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
     def check(self, name: str, value: int, what: str) -> None:
-        """Raises `TooMany` if `value` is beyond the bound `name`; `what` says whose it is."""
+        """Raise `TooMany` if `value` exceeds the bound `name`. `what` begins the message."""
         limit: int = getattr(self, name)
         if value > limit:
             raise TooMany(
@@ -44,8 +43,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked_id(id: str, what: str) -> str:
-    """An id that a client gave. Raises `ConfigurationError` for what could be a path or
-    another's."""
+    """Return an id that a client gave. Raises `ConfigurationError` if the id could be read as a
+    path or as another tenant's id."""
     if not _ID.fullmatch(id) or not id.strip("."):
         raise ConfigurationError(
             f"{what} takes an id of 1 to 128 letters, digits, '.', '_' and '-', not {id[:200]!r}."

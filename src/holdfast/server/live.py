@@ -1,5 +1,5 @@
-"""An open conversation as the host sees it (`Live`), and one that is an object in this process
-(`LocalLive`)."""
+"""An open conversation from the host's point of view (`Live`), and the implementation inside
+this process (`LocalLive`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from holdfast.conversation import Conversation, ConversationStatus
-from holdfast.server.claims import Offered
+from holdfast.server.claims import OfferedCall
 
 if TYPE_CHECKING:
     from holdfast.commands import Command
@@ -26,31 +26,33 @@ RUNNING = ConversationStatus.RUNNING
 
 
 class Live(Protocol):
-    """One open conversation of `record`. `hosted`: it goes on whenever there is something to do;
-    `running`: it does until it rests. Thread-safe.
+    """One open conversation of `record`. Thread-safe.
 
-    `moving` is held by whoever begins a run, or ends one, until the records say so too.
+    A `hosted` conversation continues whenever it has work; a `running` one continues until it
+    rests. A thread that begins or ends a run holds `moving` until the records agree.
     """
 
     record: Record
     moving: threading.Lock
 
-    # --- what is asked of it ---
+    # --- requests ---
 
     @property
     def hosted(self) -> bool:
-        """Whether it goes on by itself when there is something to do."""
+        """True if the conversation continues by itself when it has work."""
         ...
 
     @property
     def running(self) -> bool:
-        """Whether it goes on until it rests."""
+        """True if the conversation continues until it rests."""
         ...
 
     def begin(self, hosted: bool) -> None:
-        """Begin a run, or go on with one: where there is something to do it is RUNNING, in the
-        journal, when this returns. `hosted` from now on; or else until it rests, also after a pause
-        or an error."""
+        """Begin or continue a run. If there is work, the journal says RUNNING when this returns.
+
+        `hosted` makes the conversation hosted from now on. Otherwise it runs until it rests,
+        also after a pause or an error.
+        """
         ...
 
     def obey(self, command: Command, key: str | None = None) -> None:
@@ -58,68 +60,69 @@ class Live(Protocol):
         ...
 
     def drive(self) -> bool:
-        """Do what there is to do, if it is to be driven at all; whether there is more by now.
-        Raises `StoreError`."""
+        """Do the pending work if the conversation is hosted or running. Return True if there is
+        more work. Raises `StoreError`."""
         ...
 
     def hand_over(self) -> None:
-        """Have `drive` return at the next step boundary, with True. Does not block."""
+        """Make `drive` return True at the next step boundary. Does not block."""
         ...
 
-    # --- what it is ---
+    # --- state ---
 
     @property
     def status(self) -> ConversationStatus:
-        """Where it stands."""
+        """The conversation's status."""
         ...
 
     @property
     def busy(self) -> bool:
-        """Whether it is being driven now."""
+        """True if the conversation is being driven now."""
         ...
 
     @property
     def children_busy(self) -> bool:
-        """Whether a conversation that its calls spawned is at work."""
+        """True if a conversation that its calls spawned is working."""
         ...
 
     @property
     def to_do(self) -> bool:
-        """Whether `drive` would do something."""
+        """True if `drive` would do something."""
         ...
 
     @property
     def failure(self) -> Exception | None:
-        """Why nothing more can be journaled."""
+        """The error after which nothing more can be journaled, or None."""
         ...
 
-    def offers(self) -> list[Offered]:
-        """The calls that clients are to run, or run."""
+    def offers(self) -> list[OfferedCall]:
+        """Return the calls that are offered to clients or claimed by them."""
         ...
 
-    # --- what it has ---
+    # --- tools ---
 
     @property
     def standings(self) -> tuple[list[ToolStanding], list[str]]:
-        """Where its tools run, and what did not go as it was asked."""
+        """The place where each tool runs, and the warnings of building the agent."""
         ...
 
     def services(self) -> list[Health] | None:
-        """How the services of its tools answer, asked now; None if that cannot be asked here."""
+        """Check and return the health of its tool services. None if they cannot be checked here."""
         ...
 
     def set_tools(self, record: Record, built: Built) -> None:
-        """Have these tools in place of those that were given before; the model is told before its
-        next answer."""
+        """Replace the tools. The model learns of the change before its next answer."""
         ...
 
     def close(self, timeout: float) -> None:
-        """Stop and let go of everything. What this cuts off goes on when it is opened again."""
+        """Stop and release everything. Work that this cuts off continues when the conversation
+        is opened again."""
         ...
 
 
 class LocalLive:
-    """See `Live`: a `Conversation` here. What is told of it goes to `note(kind, make)`."""
+    """A `Live` with a `Conversation` in this process. `note(kind, make)` receives its transient
+    notifications."""
 
     def __init__(
         self,
@@ -134,12 +137,12 @@ class LocalLive:
         self.record = record
         self.moving = threading.Lock()
         self.running = False
-        self._begun = 0  # runs
+        self._begun = 0  # the number of runs begun
         self._handing_over = threading.Event()
         self._agent = built.agent
         self._built = built
         self._leave = leave
-        self._lock = threading.Lock()  # for the runs
+        self._lock = threading.Lock()  # guards `running` and `_begun`
 
         def delta(piece: Delta) -> None:
             note("delta", lambda: msgspec.json.encode(piece))
@@ -159,11 +162,11 @@ class LocalLive:
             observer=observers,
         )
 
-    # --- what is asked of it ---
+    # --- requests ---
 
     @property
     def hosted(self) -> bool:
-        """Whether it goes on by itself when there is something to do."""
+        """True if the conversation continues by itself when it has work."""
         return self._conversation.hosted
 
     @hosted.setter
@@ -187,8 +190,8 @@ class LocalLive:
         self._conversation.obey(command, key)
 
     def drive(self) -> bool:
-        """Do what there is to do, if it is to be driven at all; whether there is more by now.
-        Raises `StoreError`."""
+        """Do the pending work if the conversation is hosted or running. Return True if there is
+        more work. Raises `StoreError`."""
         conversation = self._conversation
         if not (self.hosted or self.running):
             return False
@@ -204,8 +207,7 @@ class LocalLive:
                 or conversation.failure is not None
                 or begun != self._begun
             ):
-                # the run was cut off, and is not over; or another has begun, which is driven after
-                # this
+                # The run was cut off and is not over, or another run has begun and is driven next.
                 pass
             else:
                 self.running = self.running and status is RUNNING
@@ -215,16 +217,16 @@ class LocalLive:
         """See `Live.hand_over`."""
         self._handing_over.set()
 
-    # --- what it is ---
+    # --- state ---
 
     @property
     def status(self) -> ConversationStatus:
-        """Where it stands."""
+        """The conversation's status."""
         return self._conversation.status
 
     @property
     def busy(self) -> bool:
-        """Whether it is being driven now."""
+        """True if the conversation is being driven now."""
         return self._conversation.busy
 
     @property
@@ -234,28 +236,28 @@ class LocalLive:
 
     @property
     def to_do(self) -> bool:
-        """Whether `drive` would do something."""
+        """True if `drive` would do something."""
         return (self.hosted or self.running) and self._conversation.has_work
 
     @property
     def failure(self) -> Exception | None:
-        """Why nothing more can be journaled."""
+        """The error after which nothing more can be journaled, or None."""
         return self._conversation.failure
 
-    def offers(self) -> list[Offered]:
-        """The calls that clients are to run, or run."""
-        found: list[Offered] = []
+    def offers(self) -> list[OfferedCall]:
+        """Return the calls that are offered to clients or claimed by them."""
+        found: list[OfferedCall] = []
         for offer in self._conversation.state.offers:
             tools = self._agent.tools
             timeout = tools.get(offer.call.name).timeout if tools.exists(offer.call.name) else None
-            found.append(Offered(offer.call.id, offer.runner, timeout))
+            found.append(OfferedCall(offer.call.id, offer.runner, timeout))
         return found
 
-    # --- what it has ---
+    # --- tools ---
 
     @property
     def standings(self) -> tuple[list[ToolStanding], list[str]]:
-        """Where its tools run, and what did not go as it was asked."""
+        """The place where each tool runs, and the warnings of building the agent."""
         return self._built.standings, self._built.warnings
 
     def services(self) -> list[Health] | None:
@@ -263,13 +265,13 @@ class LocalLive:
         return list(self._agent.tools.health().values())
 
     def set_tools(self, record: Record, built: Built) -> None:
-        """Have these tools in place of those that were given before; the model is told before its
-        next answer."""
+        """Replace the tools. The model learns of the change before its next answer."""
         self._agent.tools.replace(self._built.tools, built.tools.values())
         self._built = built
 
     def close(self, timeout: float) -> None:
-        """Stop and let go of everything. What this cuts off goes on when it is opened again."""
+        """Stop and release everything. Work that this cuts off continues when the conversation
+        is opened again."""
         try:
             self._conversation.close(timeout)
         finally:

@@ -1,5 +1,4 @@
-"""`LocalServer`: an agent server within a program, for tests, notebooks and whoever wants no second
-process."""
+"""`LocalServer`: an agent server inside a program, for tests, notebooks and single-process use."""
 
 from __future__ import annotations
 
@@ -20,19 +19,24 @@ if TYPE_CHECKING:
 
 
 class LocalServer:
-    """`with LocalServer(folder) as server: RemoteWorkspace(server.url, server.key)`. Equivalent to
-    `holdfast serve` at a free port of 127.0.0.1, on threads of this process.
+    """An agent server on threads of this process, at a free port of 127.0.0.1.
 
-    What it keeps (journals, records, workspaces) is in `folder`: the next one on the same folder
-    goes on. None makes a temporary folder, removed at the end. `allow_tools` are patterns of
-    modules whose tools clients may have the server import; `variables` what `${NAME}` in an agent
-    stands for. `agents` are offered by name to clients of OpenAI's API, at `{url}/v1`. `observer`
-    follows all conversations (`holdfast.observe`). `webhook_allow` are hosts that webhooks may send
-    to though they are not public. `key` is a new one of the default tenant. Once: `with`, or
-    `start` and `close`. Needs `pip install 'holdfast[server]'`.
+    Equivalent to `holdfast serve`. Use it as `with LocalServer(folder) as server: RemoteWorkspace(
+    server.url, server.key)`. A server can be started once, with `with` or with `start` and `close`.
+    `key` is a new key of the default tenant. Needs `pip install 'holdfast[server]'`.
 
-    Raises `ConfigurationError` (a `ValueError`) if `folder` is none or fastapi is not there,
-    `StoreError` if another server has the folder.
+    Args:
+        folder: Holds journals, records and workspaces. The next server on the same folder continues
+            with them. None uses a temporary folder that is removed at the end.
+        allow_tools: Patterns of the modules whose tools clients may have the server import.
+        variables: The values of `${NAME}` in agents.
+        max_running: The number of conversations that run at once.
+        agents: Agents published by name to clients of OpenAI's API, at `{url}/v1`.
+        observer: Follows all conversations (see `holdfast.observe`).
+        webhook_allow: Hosts to which webhooks may be sent although they are not public.
+
+    Raises `ConfigurationError` (a `ValueError`) if `folder` does not exist or fastapi is not
+    installed, `StoreError` if another server uses the folder.
     """
 
     def __init__(
@@ -52,14 +56,14 @@ class LocalServer:
             )
         if folder is not None and not os.path.isdir(folder):
             raise ConfigurationError(
-                f"LocalServer: folder takes a folder that exists, not {os.fspath(folder)!r}."
+                f"LocalServer: folder takes an existing folder, not {os.fspath(folder)!r}."
             )
         self.url = ""
         self.key = ""
         self._folder = folder
         self._allowed = tuple(allow_tools)
         self._variables = dict(variables or {})
-        self._most = max_running
+        self._max_running = max_running
         self._agents = dict(agents or {})
         self._webhook_allow = tuple(webhook_allow)
         self._observers = observers("LocalServer: observer", observer)
@@ -67,7 +71,7 @@ class LocalServer:
         self._process = OwnerProcess()
 
     def start(self) -> None:
-        """Serve; `url` and `key` are there when this returns."""
+        """Start serving. `url` and `key` are set when this returns."""
         from holdfast.server.sockets import listen
 
         try:
@@ -90,12 +94,12 @@ class LocalServer:
 
         published = {name: publish(name, agent) for name, agent in self._agents.items()}
         with ExitStack() as stack:
-            made = self._folder
-            if made is None:
+            location = self._folder
+            if location is None:
                 temporary = TemporaryFolder("holdfast-server-", work="workspaces")
                 stack.callback(temporary.close)
-                made = temporary.path
-            folder = Path(made).absolute()
+                location = temporary.path
+            folder = Path(location).absolute()
             root = folder / "workspaces"
             root.mkdir(mode=0o700, exist_ok=True)
             records = Records(
@@ -105,7 +109,7 @@ class LocalServer:
             keys = Keys(records)
             store = SQLiteStore(folder / "store.db")
             stack.callback(store.close)
-            bounds = Bounds(open=max(1000, 2 * self._most))
+            bounds = Bounds(open=max(1000, 2 * self._max_running))
             policy = Policy(self._allowed)
             host = Host(
                 store,
@@ -113,7 +117,7 @@ class LocalServer:
                 policy=policy,
                 root=root,
                 variables=self._variables,
-                max_running=self._most,
+                max_running=self._max_running,
                 bounds=bounds,
                 observer=self._observers,
                 sending=Sending(allow=self._webhook_allow),
@@ -129,8 +133,8 @@ class LocalServer:
             self._stack = stack.pop_all()
 
     def close(self) -> None:
-        """End: what runs is parked, and goes on with the next server on the folder. Idempotent;
-        does nothing in a forked child."""
+        """Stop the server. Running conversations are parked and continue with the next server on
+        the folder. Idempotent; does nothing in a forked child."""
         if not self._process.here:
             return
         self._stack.close()

@@ -1,5 +1,5 @@
-"""The server's numbers in Prometheus' text format: requests by route and status, and what the host
-tells of itself."""
+"""The server's metrics in Prometheus' text format: requests by route and status, and the host's
+numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _METHODS = frozenset(("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"
 
 
 class Metrics:
-    """Counted since the process began. Of the event loop's thread."""
+    """The counters since the process started. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
         self._began = time.time()
@@ -25,15 +25,16 @@ class Metrics:
         self.events = 0
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
-        """One request was answered. `route` is the template, so that no client can make names."""
+        """Count one answered request. `route` is the route's template, so that clients cannot
+        create metric names."""
         key = (method if method in _METHODS else "other", route, status)
         self._requests[key] = self._requests.get(key, 0) + 1
         number, total = self._seconds.get(route, (0, 0.0))
         self._seconds[route] = (number + 1, total + seconds)
 
     def text(self, usage: Usage, host: Mapping[str, int]) -> str:
-        """All of them, `host`'s under `holdfast_{name}`: counters where the name ends in `_total`,
-        else gauges."""
+        """Return all metrics as text. Those of `host` are named `holdfast_{name}`; names that
+        end in `_total` are counters, all others gauges."""
         lines = [
             *_family("http_requests_total", "counter", "Requests answered."),
             *(
@@ -44,7 +45,7 @@ class Metrics:
             *_family(
                 "http_request_seconds",
                 "summary",
-                "How long answers took, streams until they ended.",
+                "Duration of answers; of streams until their end.",
             ),
         ]
         for route, (number, seconds) in sorted(self._seconds.items()):
@@ -53,21 +54,21 @@ class Metrics:
         lines += _one(
             "http_requests_running",
             "gauge",
-            "Requests being answered, streams aside.",
+            "Requests being answered, without streams.",
             usage.requests,
         )
         lines += _one(
             "http_refused_total",
             "counter",
-            "Requests refused for their rate or number.",
+            "Requests refused for exceeding a key's quota.",
             usage.refused,
         )
-        lines += _one("streams_open", "gauge", "Event streams that are open.", usage.streams)
+        lines += _one("streams_open", "gauge", "Open event streams.", usage.streams)
         lines += _one("streamed_events_total", "counter", "Events sent on streams.", self.events)
         lines += _one(
             "start_time_seconds",
             "gauge",
-            "When the process began, in seconds since 1970.",
+            "Start of the process, in seconds since 1970.",
             f"{self._began:.3f}",
         )
         for name, value in sorted(host.items()):
@@ -75,7 +76,7 @@ class Metrics:
             lines += _one(
                 plain,
                 "counter" if plain.endswith("_total") else "gauge",
-                "Told by the host.",
+                "Reported by the host.",
                 value,
             )
         return "\n".join(lines) + "\n"

@@ -1,5 +1,5 @@
-"""What an observer is told of conversations that are open in workers: their events, as the server
-appends them. What is open here tells it itself."""
+"""Notifies observers about conversations that are open in worker processes, from the events that
+the server appends. Conversations open in this process notify their observers themselves."""
 
 from __future__ import annotations
 
@@ -13,39 +13,38 @@ if TYPE_CHECKING:
     from holdfast.events import AnyEvent
     from holdfast.store import Store
 
-_MOST = 10_000  # conversations of which it is remembered that nobody observes them
+_MAX_UNOBSERVED = 10_000  # ids remembered as unobserved
 
 
 class Elsewhere:
-    """The watches of conversations in other processes. Thread-safe."""
+    """The observations of conversations in other processes. Thread-safe."""
 
     def __init__(self, observers: Sequence[Observer], store: Store) -> None:
         self._observers = observers
         self._store = store
         self._lock = threading.Lock()
         self._open: dict[str, Observed] = {}
-        self._roots: dict[
-            str, str
-        ] = {}  # of those that calls spawned: the conversation whose worker they are in
-        self._strange: set[str] = set()
+        # The conversation in whose worker a spawned conversation is, by the spawned one's id.
+        self._roots: dict[str, str] = {}
+        self._unobserved: set[str] = set()
 
     def open(self, id: str) -> None:
-        """A worker has it."""
+        """Begin to observe a conversation that a worker has opened."""
         observed = Observed.of(self._observers, id, None, elsewhere=True)
         with self._lock:
-            self._strange.discard(id)
+            self._unobserved.discard(id)
             if observed is not None:
                 self._open[id] = observed
 
     def appended(self, id: str, events: Sequence[AnyEvent]) -> None:
-        """These are in the store now."""
+        """Pass events that are in the store now to the observers."""
         observed = self._open.get(id) or self._child(id)
         if observed is not None:
             observed.add(events)
             observed.tell()
 
     def _child(self, id: str) -> Observed | None:
-        if id in self._strange:
+        if id in self._unobserved:
             return None
         found = self._store.list([id])
         above = self._open.get(found[0].spawner) if found and found[0].spawned_by else None
@@ -56,16 +55,17 @@ class Elsewhere:
         )
         with self._lock:
             if observed is None:
-                if len(self._strange) > _MOST:
-                    self._strange.clear()
-                self._strange.add(id)
+                if len(self._unobserved) > _MAX_UNOBSERVED:
+                    self._unobserved.clear()
+                self._unobserved.add(id)
             else:
                 self._open[id] = observed
                 self._roots[id] = self._roots.get(found[0].spawner, found[0].spawner)
         return observed
 
     def close(self, id: str) -> None:
-        """It is closed, or its worker is dead; and with it what its calls spawned."""
+        """End the observation of a conversation that was closed or whose worker died, and of its
+        spawned descendants."""
         with self._lock:
             gone = [child for child, root in self._roots.items() if root == id]
             found = [self._open.pop(one, None) for one in (*gone, id)]

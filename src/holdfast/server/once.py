@@ -1,5 +1,5 @@
-"""What is done once however often it is asked for under one key: by a client whose connection
-broke, and who asks again."""
+"""Runs a request once per idempotency key, even if a client repeats it after a broken
+connection."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import anyio.to_thread
 from starlette.responses import Response
 
 from holdfast.errors import RuntimeFault
-from holdfast.server.answers import told
+from holdfast.server.answers import error_answer
 from holdfast.server.guard import Refused
 from holdfast.tools.context import Cancellation
 
-_GRACE = 15.0  # seconds that a client has to ask again before what it asked for is cancelled
-_KEPT = 1000  # answers
-_BYTES = 32 * 1024 * 1024  # of all answers that are kept
+_GRACE_SECONDS = 15.0  # time for a client to reconnect before its request is cancelled
+_MAX_ANSWERS = 1000
+_MAX_ANSWER_BYTES = 32 * 1024 * 1024  # of all stored answers together
 
 
 class _Job:
@@ -32,14 +32,16 @@ class _Job:
         self.size = 0
 
 
-Name = tuple[str, str, str]  # a tenant, a path, and the key that it was asked for under
-Begin = Callable[[str, str, str, bytes], bool]  # a name, and the body's digest
+RequestName = tuple[str, str, str]  # tenant, path, and idempotency key
+Begin = Callable[[str, str, str, bytes], bool]  # the parts of a name, and the body's digest
 
 
 class Once:
-    """What runs, and the last answers. Of the event loop's thread. What was answered is forgotten
-    when the process ends, but not that it was begun, of which `begin` keeps a record: whether it is
-    begun for the first time."""
+    """The running requests and the last answers. Belongs to the event loop's thread.
+
+    Answers are lost when the process ends. `begin` records durably that a request was begun, and
+    returns True the first time.
+    """
 
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
@@ -49,16 +51,19 @@ class Once:
 
     async def do(
         self,
-        key: Name | None,
+        key: RequestName | None,
         body: bytes,
         work: Callable[[Cancellation], Awaitable[Response]],
         gone: Callable[[], Awaitable[None]],
     ) -> Response:
-        """The answer of `work`, or that which it gave before under this key. Raises `Refused` or
-        `Conflict` if the key stood for another body."""
+        """Return the answer of `work`, or the earlier answer under this key. Raises `Refused` or
+        `Conflict` if the key was used with another body."""
         if self._closed:
             raise Refused(
-                503, "StoreError", "The server ends. Try again when it is back.", retry_after="1"
+                503,
+                "StoreError",
+                "The server is shutting down. Try again when it is back.",
+                retry_after="1",
             )
         digest = hashlib.sha256(body).digest()
         name: Hashable = object() if key is None else key
@@ -73,13 +78,15 @@ class Once:
             job.task.add_done_callback(lambda _: self._done(name, job, keep=key is not None))
         elif job.digest != digest:
             raise Refused(
-                409, "ConfigurationError", "This Idempotency-Key stood for another request before."
+                409,
+                "ConfigurationError",
+                "This Idempotency-Key was used for another request. Use a new one for each.",
             )
-        return await self._answer(job, gone, 0.0 if key is None else _GRACE)
+        return await self._answer(job, gone, 0.0 if key is None else _GRACE_SECONDS)
 
     async def _first(
         self,
-        key: Name,
+        key: RequestName,
         digest: bytes,
         cancelled: Cancellation,
         work: Callable[[Cancellation], Awaitable[Response]],
@@ -87,29 +94,28 @@ class Once:
         if await anyio.to_thread.run_sync(self._begin, *key, digest):
             return await work(cancelled)
         error = RuntimeFault(
-            "Its outcome is unknown: it was begun before, and the server was started again"
-            " meanwhile, or it was cancelled. It is not run a second time. Look what it has done"
-            " before you ask anew."
+            "The outcome of this request is unknown: an earlier attempt was cancelled, or the"
+            " server was restarted meanwhile. It is not run a second time. Check its effects"
+            " before you send it under a new key."
         )
-        return told(error)
+        return error_answer(error)
 
     async def _answer(
         self, job: _Job, gone: Callable[[], Awaitable[None]], grace: float
     ) -> Response:
         job.waiting += 1
-        left = asyncio.ensure_future(gone())
+        disconnected = asyncio.ensure_future(gone())
         try:
-            await asyncio.wait((job.task, left), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((job.task, disconnected), return_when=asyncio.FIRST_COMPLETED)
             if job.task.done():
                 return job.task.result()
         finally:
-            left.cancel()
+            disconnected.cancel()
             job.waiting -= 1
             if not job.task.done() and not job.waiting:
                 asyncio.get_running_loop().call_later(grace, self._abandon, job)
-        raise Refused(
-            400, "ConfigurationError", "The connection broke before there was an answer."
-        )  # which nobody reads
+        # The client has disconnected, so nobody receives this answer.
+        raise Refused(400, "ConfigurationError", "The client disconnected before the answer.")
 
     def _abandon(self, job: _Job) -> None:
         if not job.waiting and not job.task.done():
@@ -122,14 +128,14 @@ class Once:
         job.size = len(job.task.result().body)
         self._bytes += job.size
         for name, old in list(self._jobs.items()):
-            if len(self._jobs) <= _KEPT and self._bytes <= _BYTES:
+            if len(self._jobs) <= _MAX_ANSWERS and self._bytes <= _MAX_ANSWER_BYTES:
                 break
             if old.task.done():
                 del self._jobs[name]
                 self._bytes -= old.size
 
     def cancel(self) -> None:
-        """Cancel what runs, and begin nothing more."""
+        """Cancel running requests and begin no new ones."""
         self._closed = True
         for job in list(self._jobs.values()):
             job.cancelled.cancel()

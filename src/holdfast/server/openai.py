@@ -1,11 +1,11 @@
-"""Agents behind OpenAI's Chat Completions: requests as turns of conversations, and what came of a
-turn as a completion.
+"""Agents behind OpenAI's Chat Completions API: reads requests as turns of conversations, and writes
+the outcome of a turn as a completion.
 
-A client of that API sends the whole conversation each time and keeps nothing else. Here a
-conversation has more than that: the calls of the agent's own tools and their results. So the
-messages up to the model's last answer are known again by their hash, and the conversation that gave
-this answer goes on, with all it has. It is forked if it went on otherwise meanwhile (an answer that
-is asked for again), and made anew of the messages if nobody here knows them.
+A client of that API sends the whole conversation each time and stores nothing else. A
+conversation here holds more: the calls of the agent's own tools and their results. The messages
+up to the model's last answer are therefore recognised by their hash, and the conversation that
+gave this answer continues. If it has continued differently meanwhile (an answer is requested
+again), it is forked. If no conversation matches, a new one is created from the messages.
 """
 
 from __future__ import annotations
@@ -30,14 +30,12 @@ from holdfast.nesting import too_deep
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
 
-_LARGEST_PICTURE = 20_000_000  # bytes
-_NAME = re.compile(
-    r"[A-Za-z0-9_.-]{1,128}"
-)  # of a function; never what could be read as a variable
+_MAX_PICTURE_BYTES = 20_000_000
+_FUNCTION_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")  # excludes `${...}`
 
 
 class Published(msgspec.Struct, frozen=True):
-    """An agent that is offered as a model. Its tools run on the server."""
+    """An agent that is published as a model. Its tools run on the server."""
 
     name: str
     form: Form
@@ -49,8 +47,8 @@ class Published(msgspec.Struct, frozen=True):
 
 
 def publish(name: str, agent: Agent, created: datetime | None = None) -> Published:
-    """Offer an agent under a name. Raises `ConfigurationError` for a part that has no serial
-    form."""
+    """Return an agent under a name, ready to be published. Raises `ConfigurationError` for a
+    part that has no serial form."""
     from holdfast.agent.form import form_of, tools_of
 
     if not name or len(name) > 100 or any(c.isspace() or not c.isprintable() for c in name):
@@ -70,7 +68,7 @@ def publish(name: str, agent: Agent, created: datetime | None = None) -> Publish
 
 
 class Function(msgspec.Struct, omit_defaults=True):
-    """A function that the client has: `parameters` are a JSON Schema."""
+    """A function of the client. `parameters` is a JSON Schema."""
 
     name: str
     description: str | None = None
@@ -79,21 +77,21 @@ class Function(msgspec.Struct, omit_defaults=True):
 
 
 class ToolOffer(msgspec.Struct):
-    """A tool that the client has."""
+    """A tool of the client."""
 
     type: str
     function: Function
 
 
 class CalledFunction(msgspec.Struct):
-    """What was called, with its arguments as JSON text."""
+    """The function of a call, with its arguments as JSON text."""
 
     name: str
     arguments: str | None = None
 
 
 class Called(msgspec.Struct):
-    """A call of one of the client's tools, as it was told of it."""
+    """A call of one of the client's tools, in the form in which the client received it."""
 
     id: str
     function: CalledFunction
@@ -101,7 +99,7 @@ class Called(msgspec.Struct):
 
 
 class ChatMessage(msgspec.Struct, omit_defaults=True):
-    """One message, of a role system, developer, user, assistant or tool."""
+    """One message of the role system, developer, user, assistant or tool."""
 
     role: str
     content: str | list[dict[str, Any]] | None = None
@@ -111,14 +109,14 @@ class ChatMessage(msgspec.Struct, omit_defaults=True):
 
 
 class StreamOptions(msgspec.Struct):
-    """`include_usage`: the last chunk tells the tokens."""
+    """Options of a stream. With `include_usage` the last chunk reports the token usage."""
 
     include_usage: bool | None = None
 
 
 class ChatRequest(msgspec.Struct):
-    """What is read of a request. What else it has, such as a temperature, is the agent's own and
-    not the client's to say."""
+    """The fields of a chat request that the server reads. Other fields, such as a temperature,
+    are ignored: the agent decides about them."""
 
     model: str
     messages: list[ChatMessage]
@@ -131,17 +129,17 @@ class ChatRequest(msgspec.Struct):
 
 
 class Turn(msgspec.Struct):
-    """A request, understood: the messages up to the last answer (`history`), and what is `new`."""
+    """A parsed chat request: the messages up to the last answer (`history`) and the `new` ones."""
 
     instructions: str
     history: list[ChatMessage]
     said: list[tuple[Content, ...]]  # the user's new messages
     results: dict[str, ToolResult]  # of the client's tools, by the ids of their calls
     offers: list[ToolForm]
-    base: bytes  # the agent, as a hash: of another one no conversation goes on
-    setting: bytes  # what may change from turn to turn, as a hash: instructions and tools
+    base: bytes  # the hash of the agent; conversations continue only with the same agent
+    setting: bytes  # the hash of instructions and tools, which may change from turn to turn
     new: list[ChatMessage]
-    asked: bytes = b""  # the whole request, as a hash
+    asked: bytes = b""  # the hash of the whole request
 
     def __post_init__(self) -> None:
         found = sha256(self.digest() + self.setting)
@@ -150,7 +148,7 @@ class Turn(msgspec.Struct):
         self.asked = found.digest()
 
     def digest(self, answer: ChatMessage | None = None) -> bytes:
-        """The hash of the history, or with an answer of all of it."""
+        """Return the hash of the history, or of all messages including `answer`."""
         found = sha256(self.base)
         for message in self.history if answer is None else [*self.history, *self.new, answer]:
             found.update(_canonical(message))
@@ -158,12 +156,12 @@ class Turn(msgspec.Struct):
 
 
 def understood(request: ChatRequest, agent: Published) -> Turn:
-    """The turn that a request asks for. Raises `ConfigurationError` naming the field that does not
-    fit."""
+    """Return the turn that a request asks for. Raises `ConfigurationError` that names the
+    invalid field."""
     if request.n not in (None, 1):
-        raise ConfigurationError(f"n takes 1: an agent gives one answer, not {request.n}.")
+        raise ConfigurationError(f"n must be 1, not {request.n}: an agent gives one answer.")
     if not request.messages:
-        raise ConfigurationError("messages is empty.")
+        raise ConfigurationError("messages is empty. Send at least one message.")
     spoken: list[ChatMessage] = []
     system: list[str] = []
     for index, message in enumerate(request.messages):
@@ -187,7 +185,9 @@ def understood(request: ChatRequest, agent: Published) -> Turn:
     )
     history, new = spoken[: last + 1], spoken[last + 1 :]
     if not new:
-        raise ConfigurationError("The last message is the assistant's: there is nothing to answer.")
+        raise ConfigurationError(
+            "The last message is the assistant's, so there is nothing to answer."
+        )
     said: list[tuple[Content, ...]] = []
     results: dict[str, ToolResult] = {}
     for message in new:
@@ -195,18 +195,17 @@ def understood(request: ChatRequest, agent: Published) -> Turn:
         if message.role == "tool":
             if not message.tool_call_id:
                 raise ConfigurationError(
-                    "A message of the role tool has the tool_call_id of the call that it answers."
+                    "A message of the role tool needs the tool_call_id of the call it answers."
                 )
             if message.tool_call_id in results:
                 raise ConfigurationError(
-                    f"messages: two results are of the call {message.tool_call_id[:100]!r}; a call"
-                    " has one."
+                    f"messages: the call {message.tool_call_id[:100]!r} has two results; send one."
                 )
             results[message.tool_call_id] = ToolResult(content)
         elif content:
             said.append(content)
         else:
-            raise ConfigurationError("A message of the user has no content.")
+            raise ConfigurationError("A user's message has no content.")
     offers = _offers(request, agent)
     _check_calls(history)
     instructions = "\n\n".join(text for text in system if text.strip())
@@ -242,15 +241,15 @@ def _offers(request: ChatRequest, agent: Published) -> list[ToolForm]:
             raise ConfigurationError(
                 f"tools[{index}]: type takes function, not {offer.type[:50]!r}."
             )
-        if not _NAME.fullmatch(function.name):
+        if not _FUNCTION_NAME.fullmatch(function.name):
             raise ConfigurationError(
                 f"tools[{index}]: name takes 1 to 128 letters, digits, '_', '.' and '-', not"
                 f" {function.name[:100]!r}."
             )
         if function.name in taken:
             raise ConfigurationError(
-                f"tools[{index}]: there is a tool {function.name!r} already; the agent's own, or"
-                " the one before."
+                f"tools[{index}]: the name {function.name!r} is taken by a tool of the agent or by"
+                " an earlier tool of this request."
             )
         taken.add(function.name)
         found.append(
@@ -258,8 +257,8 @@ def _offers(request: ChatRequest, agent: Published) -> list[ToolForm]:
                 name=function.name,
                 description=function.description or "",
                 input_schema=function.parameters or {"type": "object", "properties": {}},
-                parallel=request.parallel_tool_calls
-                is not False,  # the protocol hands a client all calls of an answer at once
+                # The protocol gives a client all calls of an answer at once.
+                parallel=request.parallel_tool_calls is not False,
             )
         )
     return found
@@ -268,8 +267,8 @@ def _offers(request: ChatRequest, agent: Published) -> list[ToolForm]:
 def content_of(
     content: str | Sequence[Mapping[str, Any]] | None, where: str
 ) -> tuple[Content, ...]:
-    """A message's content as blocks. Pictures come inline, as `data:` addresses: the server fetches
-    nothing. Raises `ConfigurationError`."""
+    """Return a message's content as blocks. Images must be inline `data:` URLs, because the
+    server fetches nothing. Raises `ConfigurationError`."""
     if content is None:
         return ()
     if isinstance(content, str):
@@ -295,22 +294,24 @@ def _picture(given: Any, where: str) -> ImageContent:
     url: Any = given.get("url") if isinstance(given, dict) else given  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     if not isinstance(url, str) or not url.startswith("data:image/"):
         raise ConfigurationError(
-            f"{where}: image_url takes a data: address with the picture in it; this server fetches"
-            " none."
+            f"{where}: image_url takes a data: URL that contains the image; this server fetches no"
+            " URLs."
         )
     kind, _, data = url.removeprefix("data:").partition(";base64,")
     try:
         found = b64decode(data, validate=True)
     except ValueError:
-        raise ConfigurationError(f"{where}: image_url has a picture that is no base64.") from None
-    if len(found) > _LARGEST_PICTURE:
-        raise ConfigurationError(f"{where}: a picture has at most {_LARGEST_PICTURE:,} bytes.")
+        raise ConfigurationError(f"{where}: image_url has an image that is not Base64.") from None
+    if len(found) > _MAX_PICTURE_BYTES:
+        raise ConfigurationError(
+            f"{where}: an image may have at most {_MAX_PICTURE_BYTES:,} bytes."
+        )
     return ImageContent(found, kind)
 
 
 def _canonical(message: ChatMessage) -> bytes:
-    """What tells one message from another. Clients write what they got with fields of their own,
-    texts as one part or several, and answers without the white space around them."""
+    """Return a canonical encoding of a message. Clients add fields of their own, send texts as
+    one part or several, and strip answers."""
     blocks = content_of(message.content, "messages")
     parts: list[Any] = []
     for block in blocks:
@@ -327,8 +328,7 @@ def _canonical(message: ChatMessage) -> bytes:
 
 
 class _Past:
-    """An answer of the history: its calls by the client's ids, each with ours, and their results as
-    far as they are found."""
+    """An answer of the history: its calls by the client's ids, and the results found so far."""
 
     def __init__(self, calls: Sequence[Called]) -> None:
         self.calls = {call.id: call for call in calls}
@@ -336,9 +336,12 @@ class _Past:
 
 
 def history_events(turn: Turn, model: str) -> list[ev.AnyEvent]:
-    """A journal that says what the history says, for a conversation that nobody here knows. No call
-    is left open in it: this server would run it. Raises `ConfigurationError` for a new result that
-    no call has."""
+    """Return a journal with the content of the history, for a conversation that this server does
+    not know.
+
+    Every call gets a result, because the server would run an open call. Raises
+    `ConfigurationError` for a new result without a matching call.
+    """
     answers = _answers(turn)
     now = datetime.now(UTC)
     found: list[ev.AnyEvent] = []
@@ -377,15 +380,14 @@ def history_events(turn: Turn, model: str) -> list[ev.AnyEvent]:
                         result=result,
                     )
                 )
-    if found:  # the steps that it took before are none of the run that begins
+    if found:  # separates the steps of the history from the new run
         found.append(
             ev.Status(
                 seq=len(found) + 1, id="idle", timestamp=now, status="idle", reason="taken over"
             )
         )
-    if (
-        found and not turn.said
-    ):  # what the model owes an answer to is no message, so that it would not begin by itself
+    # Without a new message the conversation would not start by itself; a paused one is resumed.
+    if found and not turn.said:
         found.append(
             ev.Status(
                 seq=len(found) + 1, id="paused", timestamp=now, status="paused", reason="taken over"
@@ -395,8 +397,8 @@ def history_events(turn: Turn, model: str) -> list[ev.AnyEvent]:
 
 
 def _answers(turn: Turn) -> dict[int, _Past]:
-    """The history's answers by their places. A result belongs to the last call of its id before it
-    that has none yet, wherever it stands."""
+    """Return the history's answers by their index. A result belongs to the last call with its id
+    that precedes it and has no result yet."""
     found: dict[int, _Past] = {}
 
     def place(call_id: str, result: ToolResult) -> bool:
@@ -414,30 +416,30 @@ def _answers(turn: Turn) -> dict[int, _Past]:
     for call_id, result in turn.results.items():
         if not place(call_id, result):
             raise ConfigurationError(
-                f"messages: a result is of the call {call_id[:100]!r}, and no call of that id"
-                " before it is without one."
+                f"messages: the result for the call {call_id[:100]!r} matches no earlier call"
+                " without a result."
             )
     return found
 
 
 def _call(called: Called, id: str) -> ToolCall:
-    given = called.function.arguments or ""
+    text = called.function.arguments or ""
     try:
-        arguments: Any = None if too_deep(given) else msgspec.json.decode(given or "{}")
+        arguments: Any = None if too_deep(text) else msgspec.json.decode(text or "{}")
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
-        return ToolCall(id, called.function.name, {}, called.id, given, "it is no JSON object")
+        return ToolCall(id, called.function.name, {}, called.id, text, "it is no JSON object")
     return ToolCall(id, called.function.name, cast("dict[str, Any]", arguments), called.id)
 
 
 def wire_id(call_id: str) -> str:
-    """A call's id as the client is told: `call_3_0`."""
+    """Return a call's id in the form sent to clients: `call_3_0`."""
     return f"call_{call_id.replace('.', '_')}"
 
 
 def own_id(id: str) -> str:
-    """The inverse of `wire_id`."""
+    """Return the call's id of a `wire_id`."""
     return id.removeprefix("call_").replace("_", ".")
 
 
@@ -445,48 +447,49 @@ def own_id(id: str) -> str:
 
 
 class Progress:
-    """What came of a turn so far: fed the conversation's events, each once, and what is told of an
-    answer before it is whole. `since`: up to there it may have been paused, and went on.
+    """The outcome of a turn so far. It is fed each event of the conversation once, and the deltas
+    of an answer that is still streaming. Statuses up to `since` are ignored, because the
+    conversation may have been paused before the turn.
 
-    The text is what the client was told, to the letter: it is what the client sends back."""
+    `text` is exactly the text that the client received, because the client sends it back.
+    """
 
     def __init__(self, agent: Published, turn: Turn, since: int = 0) -> None:
         self.text = ""
         self.usage = Usage()
-        self.calls: list[ToolCall] = []  # of the client's tools, to be run by it
+        self.calls: list[ToolCall] = []  # calls that the client must run
         self.status = ""
         self.error: ev.Error | None = None
         self.stop_reason = ""
-        self.seq = 0  # the last event
+        self.seq = 0  # the seq of the last event
         self.since = since
-        self.structured = (
-            agent.form.mapping.get("output_type") is not None
-        )  # the answer is its output alone, as JSON
-        self._step = ""  # what was told of the answer that is on its way
+        # True if the answer is only the structured output, as JSON.
+        self.structured = agent.form.mapping.get("output_type") is not None
+        self._step = ""  # the text already sent of the streaming answer
         self._offers = {tool.name for tool in turn.offers}
         self._fold = Fold()
-        self._known: set[str] = set()  # calls that the client was handed in an earlier turn
+        self._known: set[str] = set()  # calls that the client received in an earlier turn
 
     def begin(self, state: ConversationState, since: int) -> None:
-        """Start from the state before the first event to be fed; statuses up to `since` are not
-        this turn's."""
+        """Start from the state before the first event to be fed. Statuses up to `since` belong
+        to earlier turns."""
         self._fold = fold(state.events)
         self._known = {item.call.id for item in self._fold.turn}
         self.since = since
 
     def piece(self, text: str) -> str:
-        """A piece of the answer that is on its way; what to tell."""
+        """Add a piece of the streaming answer. Return the text to send."""
         if self.structured or not text:
             return ""
-        return self._told(text if self._step else self._apart(text), text)
+        return self._send(text if self._step else self._as_paragraph(text), text)
 
-    def broke(self) -> None:
-        """It broke off, and another one comes in its place. What was told stands; the other is told
-        whole, as a paragraph of its own."""
+    def restart(self) -> None:
+        """Note that the streaming answer broke off and another one replaces it. The sent text
+        stays; the new answer is sent whole as a separate paragraph."""
         self._step = ""
 
     def feed(self, event: ev.AnyEvent) -> str:
-        """Take in an event; what to tell."""
+        """Process an event. Return the text to send."""
         self.seq = event.seq
         closed = self._fold.open.get(event.call_id) if isinstance(event, ev.ToolResult) else None
         self._fold.apply(event)
@@ -502,7 +505,7 @@ class Progress:
                     and is_output(closed.call.name, event.result)
                 ):
                     self.text = ""
-                    return self._told(
+                    return self._send(
                         msgspec.json.encode(event.result.structured_content).decode(), ""
                     )
             case ev.Status():
@@ -519,30 +522,30 @@ class Progress:
         return ""
 
     def _whole(self, text: str) -> str:
-        told, self._step = self._step, ""
-        if told and text.startswith(told):
-            return self._told(text[len(told) :], "")
-        if told and text.strip().startswith(told.strip()):  # it was tidied up
-            return self._told(text.strip()[len(told.strip()) :], "")
-        return self._told(self._apart(text), "")
+        sent, self._step = self._step, ""
+        if sent and text.startswith(sent):
+            return self._send(text[len(sent) :], "")
+        if sent and text.strip().startswith(sent.strip()):  # the final text was stripped
+            return self._send(text.strip()[len(sent.strip()) :], "")
+        return self._send(self._as_paragraph(text), "")
 
-    def _apart(self, text: str) -> str:
+    def _as_paragraph(self, text: str) -> str:
         return f"\n\n{text}" if text and self.text else text
 
-    def _told(self, text: str, step: str) -> str:
+    def _send(self, text: str, step: str) -> str:
         self._step += step
         self.text += text
         return text
 
     @property
-    def told(self) -> str:
-        """What was told of the answer that is on its way."""
+    def sent(self) -> str:
+        """The text already sent of the streaming answer."""
         return self._step
 
     @property
     def done(self) -> bool:
-        """True if the turn is over: the conversation rests, or the client is to run the calls whose
-        turn it is."""
+        """True if the turn is over: the conversation rests, or the client must run the next
+        calls."""
         if self.status not in ("", "running"):
             return True
         now = self._fold.turn
@@ -555,11 +558,11 @@ class Progress:
 
     @property
     def finish_reason(self) -> str:
-        """Why it ended, in that API's words."""
+        """The reason for the end in the API's terms."""
         return "tool_calls" if self.calls else "length" if self.stop_reason == "length" else "stop"
 
     def message(self) -> dict[str, Any]:
-        """The answer as a message."""
+        """Return the answer as a message."""
         found: dict[str, Any] = {
             "role": "assistant",
             "content": self.text or (None if self.calls else ""),
@@ -571,7 +574,7 @@ class Progress:
         return found
 
     def as_sent_back(self) -> ChatMessage:
-        """The answer as the client will send it with its next request."""
+        """Return the answer in the form in which the client will send it with its next request."""
         calls = [
             Called(wire_id(call.id), CalledFunction(call.name, call.raw_arguments))
             for call in self.calls
@@ -579,7 +582,7 @@ class Progress:
         return ChatMessage("assistant", self.text, calls or None)
 
     def tokens(self) -> dict[str, Any]:
-        """The usage of all its model calls."""
+        """Return the token usage of all model calls of the turn."""
         usage = self.usage
         return {
             "prompt_tokens": usage.input_tokens,
@@ -599,7 +602,7 @@ class Progress:
 
 
 def called(call: ToolCall) -> dict[str, Any]:
-    """A call as the client is told of it."""
+    """Return a call in the form sent to clients."""
     return {
         "id": wire_id(call.id),
         "type": "function",
@@ -608,7 +611,7 @@ def called(call: ToolCall) -> dict[str, Any]:
 
 
 def completion(id: str, created: int, model: str, progress: Progress) -> dict[str, Any]:
-    """A whole `chat.completion`."""
+    """Return a whole `chat.completion`."""
     choice = {
         "index": 0,
         "message": progress.message(),
@@ -633,8 +636,8 @@ def chunk(
     finish_reason: str | None = None,
     usage: Any = ...,
 ) -> bytes:
-    """One `chat.completion.chunk` as a server-sent event; without a delta it has the usage
-    alone."""
+    """Return one `chat.completion.chunk` as a server-sent event. Without a delta it holds only
+    the usage."""
     choices = (
         []
         if delta is None
@@ -653,7 +656,7 @@ def chunk(
 
 
 def failure(message: str, kind: str, code: str | None = None, param: str | None = None) -> bytes:
-    """An error in that API's form."""
+    """Return an error in the API's form."""
     return msgspec.json.encode(
         {"error": {"message": message, "type": kind, "param": param, "code": code}}
     )

@@ -1,5 +1,4 @@
-"""How a route is described: what it takes and gives, with examples, and with which statuses it may
-end; and the whole description."""
+"""Builds the OpenAPI document: the request, responses, examples and statuses of each route."""
 
 from __future__ import annotations
 
@@ -18,42 +17,43 @@ if TYPE_CHECKING:
 _REF = "#/components/schemas/{name}"
 
 _MEANINGS: Mapping[int, str] = {
-    400: "It is no JSON, no UTF-8, or not whole.",
+    400: "The request is not valid JSON or UTF-8, or is incomplete.",
     401: "The key is missing or unknown.",
-    403: "The Host, the Origin or the path is refused.",
-    404: "There is none of that id which the key may see.",
-    405: "The path takes other methods.",
-    408: "The body did not come.",
+    403: "The Host, the Origin or the path is not allowed.",
+    404: "No object with this id is visible to the key.",
+    405: "The path does not accept this method.",
+    408: "The body did not arrive in time.",
     409: (
-        "It does not fit how things stand: done by another, closed, or the id or key stands for"
-        " something else."
+        "The request conflicts with the present state: another client was first, the conversation"
+        " is closed, or the id or key is in use for something else."
     ),
     413: "The body is too large.",
-    415: "The body is no JSON.",
-    422: "A field or parameter does not fit; the message names it.",
-    429: "Too many requests, running requests or streams of this key.",
-    503: "The server ends, or its store cannot be written.",
+    415: "The body is not JSON.",
+    422: "A field or parameter is invalid; the message names it.",
+    429: "This key has too many requests per second, running requests or streams.",
+    503: "The server is shutting down, or its store cannot be written.",
 }
-_EVERY = (400, 401, 403, 413, 429)  # what the guard may say to any request
+_GUARD_STATUSES = (400, 401, 403, 413, 429)  # the guard may answer any request with these
 _RETRY = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
 
-_ABOUT = """\
-Conversations of agents that run on this server, and the workspaces in which they work. Every request but `/health` and `/ready` brings a key:
-`Authorization: Bearer KEY`. A POST may bring an `Idempotency-Key`; sent again under the same key it is not done twice."""
+_DESCRIPTION = """\
+Conversations of agents that run on this server, and the workspaces in which they work. Every
+request except `/health` and `/ready` needs a key: `Authorization: Bearer KEY`. A POST may carry an
+`Idempotency-Key`; repeating the request under the same key does not execute it twice."""
 
 CLIENT = {
     "name": "X-Holdfast-Client",
     "in": "header",
     "required": False,
     "description": (
-        "The id of the client instance that asks; hearing of it keeps alive what it claimed."
+        "The id of the client instance. Each request with it keeps the client's claims alive."
     ),
     "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
 }
 
 
 class Description:
-    """Collects the structs that routes name."""
+    """Collects the structs that routes refer to and builds the document."""
 
     def __init__(self) -> None:
         self._types: list[Any] = [ErrorAnswer]
@@ -73,15 +73,27 @@ class Description:
         open: bool = False,
         client: bool = True,
     ) -> dict[str, Any]:
-        """A route's `responses` and `openapi_extra`: `takes` and `gives` are structs, or `schema`
-        what is given as `given`; `example` and `gave` are an example of each, and `also` the
-        statuses with which it may end beside those of any route."""
+        """Return the keyword arguments that describe one route to FastAPI.
+
+        Args:
+            takes: The struct of the request body.
+            example: An example of the request body.
+            media_type: The media type of the request body.
+            gives: The struct of the response.
+            gave: An example of the response.
+            given: The media type of the response.
+            schema: The schema of a response that has no struct.
+            status: The status of a successful response.
+            also: Error statuses besides those that every route has.
+            open: True if the route needs no key.
+            client: True if the route accepts the `X-Holdfast-Client` header.
+        """
         answer: dict[str, Any] = {"schema": schema if gives is None else self._ref(gives)}
         if gave is not None:
             answer["example"] = gave
         found: dict[int | str, Any] = {
             status: {
-                "description": "Done." if status < 400 else "Not done.",
+                "description": "Success." if status < 400 else "Failure.",
                 "content": {given: answer},
             }
         }
@@ -94,7 +106,7 @@ class Description:
             if media_type == "application/json"
             else (408,)
         )
-        for code in sorted({*(() if open else _EVERY), 403, 400, *body, *also}):
+        for code in sorted({*(() if open else _GUARD_STATUSES), 403, 400, *body, *also}):
             found[code] = {
                 "description": _MEANINGS[code],
                 "content": {"application/json": {"schema": self._ref(ErrorAnswer)}},
@@ -124,13 +136,13 @@ class Description:
         return {"$ref": _REF.format(name=type.__name__)}
 
     def whole(self, app: FastAPI) -> dict[str, Any]:
-        """The OpenAPI of all routes."""
+        """Return the OpenAPI document of all routes."""
         from fastapi.openapi.utils import get_openapi
 
         found = get_openapi(
             title="Holdfast agent server",
             version=__version__,
-            description=_ABOUT,
+            description=_DESCRIPTION,
             routes=app.routes,
         )
         _, schemas = msgspec.json.schema_components(self._types, ref_template=_REF)

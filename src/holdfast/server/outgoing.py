@@ -1,8 +1,9 @@
-"""POSTs to addresses that clients gave: where they may go, and one exchange over a connection to
-the very address that was looked at.
+"""POST requests to URLs that clients gave: which addresses are allowed, and one exchange over a
+connection to exactly the address that was checked.
 
-No redirect is followed and no proxy asked, certificates are checked, and of an answer nothing but
-its status and Retry-After is read: what stands in it is not told to whoever gave the address.
+Redirects are not followed, proxies are not used, and certificates are checked. Of an answer only
+the status and Retry-After are used: the client that gave the URL never learns the answer's
+content.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from urllib.parse import urlsplit
 from holdfast.errors import BadResponse, ConfigurationError
 from holdfast.llm.http1 import parse_head
 
-_LONGEST = 2000  # characters of a URL
-_HEAD = 65536  # bytes of an answer's head
-_BODY = 65536  # bytes of an answer that are read past, so that its connection can be used again
-_IDLE = 20.0  # seconds that a connection is kept: as long, the address that was looked at stands
-_LOOKUPS = 4  # names that are looked up for one tenant at once: a slow one is no other's
+_MAX_URL_CHARACTERS = 2000
+_MAX_HEAD_BYTES = 65536
+_MAX_BODY_BYTES = 65536  # a body up to this size is skipped, so that its connection can be reused
+_IDLE_SECONDS = 20.0  # an idle connection, and with it the checked address, is kept for this long
+_MAX_LOOKUPS = 4  # parallel name lookups per tenant, so that a slow one does not delay others
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052
 
 
 class Place(NamedTuple):
-    """Where a URL leads: `host` without brackets and in lower case, `target` its path with the
-    query."""
+    """The destination of a URL. `host` is in lower case without brackets; `target` is the path
+    with the query."""
 
     tls: bool
     host: str
@@ -43,14 +44,14 @@ class Place(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """As it stands in a Host header."""
+        """The value of the Host header."""
         bare = f"[{self.host}]" if ":" in self.host else self.host
         return bare if self.port == (443 if self.tls else 80) else f"{bare}:{self.port}"
 
 
 class Outcome(NamedTuple):
-    """What came of an attempt: the answer's `status`, 0 if there was none, and then the `error`.
-    `unreached`: nothing answers there at all; `wait`: the seconds of its Retry-After."""
+    """The result of an attempt: the answer's `status`, or 0 and the `error`. `unreached` is True
+    if the host cannot be reached at all. `wait` is the Retry-After in seconds."""
 
     status: int = 0
     error: str = ""
@@ -59,8 +60,8 @@ class Outcome(NamedTuple):
 
 
 class Allowed:
-    """Which hosts an operator allows beside the public ones: names, addresses, networks. Raises
-    `ConfigurationError` for what is none."""
+    """The hosts that an operator allows besides public ones: names, addresses and networks.
+    Raises `ConfigurationError` for an invalid one."""
 
     def __init__(self, hosts: Sequence[str] = ()) -> None:
         self._names: set[str] = set()
@@ -72,13 +73,13 @@ class Allowed:
             except ValueError:
                 if not re.fullmatch(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", bare):
                     raise ConfigurationError(
-                        "A host to allow is a name, an address or a network (10.0.0.0/8), not"
+                        "An allowed host is a name, an address or a network (10.0.0.0/8), not"
                         f" {host[:200]!r}."
                     ) from None
                 self._names.add(bare)
 
     def named(self, host: str) -> bool:
-        """Whether a URL's host is one of them as it stands."""
+        """Return True if a URL's host is allowed literally."""
         if host in self._names:
             return True
         try:
@@ -87,24 +88,23 @@ class Allowed:
             return False
 
     def has(self, address: _Address) -> bool:
-        """Whether an address is one of them."""
+        """Return True if an address is allowed."""
         return any(
             address in network for network in self._networks if network.version == address.version
         )
 
 
 def place_of(url: str, allowed: Allowed) -> Place:
-    """Where a URL leads. Raises `ConfigurationError` if nothing may be sent there, as far as it
-    tells by itself: a name is looked up when it is used."""
+    """Return the destination of a URL. Raises `ConfigurationError` if the URL alone shows that
+    nothing may be sent there. A host name is resolved and checked at each use."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None
     host = (parts.hostname or "").rstrip(".")
-    plain = (
-        len(url) <= _LONGEST and re.fullmatch(r"[!-[\]-~]+", url) is not None
-    )  # no backslash: some take it for a slash
+    # No backslash, which some parsers treat as a slash.
+    plain = len(url) <= _MAX_URL_CHARACTERS and re.fullmatch(r"[!-[\]-~]+", url) is not None
     if (
         not plain
         or parts.scheme not in ("https", "http")
@@ -112,18 +112,18 @@ def place_of(url: str, allowed: Allowed) -> Place:
         or not re.fullmatch(r"[a-z0-9_.:-]+", host)
     ):
         raise ConfigurationError(
-            "url takes https://host[:port]/path in ASCII, of at most 2,000 characters."
+            "url must be https://host[:port]/path in ASCII with at most 2,000 characters."
         )
     if "@" in parts.netloc or parts.fragment:
         raise ConfigurationError(
-            "url takes neither a user's name nor a password nor a fragment; who receives it"
-            " verifies the signature."
+            "url must not contain a user name, a password or a fragment. The receiver verifies the"
+            " signature instead."
         )
     named = allowed.named(host)
     tls = parts.scheme == "https"
     if not tls and not named:
         raise ConfigurationError(
-            "url takes https: http is for hosts that the server's operator allows"
+            "url must use https. http is only for hosts that the server's operator allows"
             " (--webhook-allow)."
         )
     literal: _Address | None = None
@@ -141,22 +141,22 @@ def place_of(url: str, allowed: Allowed) -> Place:
 
 def _refused(host: str) -> str:
     return (
-        f"{host!r} leads to an address that is not public. The server's operator allows it with"
+        f"{host!r} leads to an address that is not public. The server's operator can allow it with"
         " --webhook-allow."
     )
 
 
 def is_public(address: _Address) -> bool:
-    """Whether an address is one of the Internet's, also the IPv4 one that stands in an IPv6 one."""
+    """Return True if an address is a public Internet address. An IPv4 address inside an IPv6
+    address is checked too."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
         if address in _NAT64:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(inner)
-        if (
-            address.teredo is not None or int(address) >> 32 == 0
-        ):  # the last: IPv4-compatible, long gone
+        # Teredo addresses, and the obsolete IPv4-compatible addresses.
+        if address.teredo is not None or int(address) >> 32 == 0:
             return False
     return address.is_global and not address.is_multicast
 
@@ -174,7 +174,7 @@ class _Connection(NamedTuple):
 
 
 class Sender:
-    """Sends to one place. Of its loop's thread."""
+    """Sends to one destination. Belongs to its event loop's thread."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class Sender:
         self._idle: list[_Connection] = []
 
     async def post(self, body: bytes, headers: Mapping[str, str]) -> Outcome:
-        """One POST, within the timeout. Does not raise."""
+        """Send one POST within the timeout and return the outcome. Does not raise."""
         reached = False
         try:
             async with asyncio.timeout(self._timeout):
@@ -203,29 +203,29 @@ class Sender:
                 )
                 while connection := self._kept():
                     reached = True
-                    with suppress(
-                        OSError, asyncio.IncompleteReadError
-                    ):  # it was closed meanwhile, as idle ones are
+                    # The server may have closed the idle connection meanwhile.
+                    with suppress(OSError, asyncio.IncompleteReadError):
                         return await self._exchange(connection, head.encode() + body)
                     reached = False
                 connection = await self._connect()
                 reached = True
                 return await self._exchange(connection, head.encode() + body)
         except TimeoutError:
-            what = "answer" if reached else "connection"
-            return Outcome(error=f"No {what} within {self._timeout:g} s.", unreached=not reached)
+            missing = "answer" if reached else "connection"
+            return Outcome(error=f"No {missing} within {self._timeout:g} s.", unreached=not reached)
         except asyncio.IncompleteReadError:
             return Outcome(error="The connection was closed without an answer.")
         except ConfigurationError as error:
             return Outcome(error=str(error), unreached=True)
         except ssl.SSLCertVerificationError as error:
             return Outcome(
-                error=f"Its certificate is not good: {error.verify_message}.", unreached=True
+                error=f"The receiver's certificate is invalid: {error.verify_message}.",
+                unreached=True,
             )
         except ssl.SSLError as error:
-            return Outcome(error=f"No TLS with it: {error.reason}.", unreached=True)
+            return Outcome(error=f"TLS with the receiver failed: {error.reason}.", unreached=True)
         except (BadResponse, asyncio.LimitOverrunError):
-            return Outcome(error="The answer is no HTTP/1.1.")
+            return Outcome(error="The answer is not HTTP/1.1.")
         except OSError as error:
             reason = error.strerror or type(error).__name__
             return Outcome(
@@ -236,7 +236,7 @@ class Sender:
             )
 
     def close(self) -> None:
-        """Close what is kept."""
+        """Close the idle connections."""
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
@@ -255,12 +255,11 @@ class Sender:
         return None
 
     async def _connect(self) -> _Connection:
-        """A connection to an address that was looked at, and is not looked up again: a name may
-        lead elsewhere a moment later."""
+        """Connect to a checked address. The name is not resolved again, because it may lead
+        elsewhere a moment later."""
         place, loop = self.place, asyncio.get_running_loop()
-        await (
-            self._lookups.acquire()
-        )  # until the lookup is done, which may be long after nobody waits for it any more
+        # Released when the lookup ends, which may be long after this attempt's timeout.
+        await self._lookups.acquire()
         lookup = asyncio.ensure_future(
             loop.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
         )
@@ -279,9 +278,9 @@ class Sender:
                     {"ssl": self._tls, "server_hostname": place.host} if place.tls else {}
                 )
                 reader, writer = await asyncio.open_connection(
-                    address, place.port, limit=_HEAD, **options
+                    address, place.port, limit=_MAX_HEAD_BYTES, **options
                 )
-                return _Connection(reader, writer, time.monotonic() + _IDLE)
+                return _Connection(reader, writer, time.monotonic() + _IDLE_SECONDS)
             except ssl.SSLError:
                 raise
             except OSError as error:
@@ -291,13 +290,13 @@ class Sender:
     def _looked_up(self, lookup: asyncio.Future[Any]) -> None:
         self._lookups.release()
         if not lookup.cancelled():
-            lookup.exception()  # somebody has seen it
+            lookup.exception()  # marks the exception as retrieved
 
     async def _exchange(self, connection: _Connection, request: bytes) -> Outcome:
         kept = False
         try:
             connection.writer.write(request)
-            with suppress(ConnectionError):  # who hangs up may have answered first
+            with suppress(ConnectionError):  # the receiver may have answered before it hung up
                 await connection.writer.drain()
             status = 100
             headers: dict[str, str] = {}
@@ -307,7 +306,7 @@ class Sender:
             with suppress(TimeoutError, OSError, asyncio.IncompleteReadError):
                 kept = await _past_body(connection.reader, status, headers)
             return Outcome(
-                status, "" if 200 <= status < 300 else _told(status), wait=_wait(headers)
+                status, "" if 200 <= status < 300 else _status_error(status), wait=_wait(headers)
             )
         finally:
             if kept:
@@ -317,23 +316,23 @@ class Sender:
 
 
 async def _past_body(reader: asyncio.StreamReader, status: int, headers: Mapping[str, str]) -> bool:
-    """Read past an answer's body; whether the next request may follow."""
+    """Skip an answer's body. Return True if the connection can be used for another request."""
     if "close" in headers.get("connection", "").lower() or "transfer-encoding" in headers:
         return False
     length = "0" if status == 204 else headers.get("content-length", "")
-    if not length.isdecimal() or len(length) > 6 or int(length) > _BODY:
+    if not length.isdecimal() or len(length) > 6 or int(length) > _MAX_BODY_BYTES:
         return False
     await reader.readexactly(int(length))
     return True
 
 
-def _told(status: int) -> str:
-    where = ", which is not followed" if 300 <= status < 400 else ""
-    return f"It answered {status}{where}."
+def _status_error(status: int) -> str:
+    redirect = ", a redirect, which is not followed" if 300 <= status < 400 else ""
+    return f"The receiver answered {status}{redirect}."
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:
-    """RFC 9110 10.2.3: seconds, or a date."""
+    """Return the Retry-After in seconds, or None. RFC 9110 10.2.3 allows seconds and dates."""
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdecimal() and len(text) < 10:
         return float(text)
@@ -343,5 +342,5 @@ def _wait(headers: Mapping[str, str]) -> float | None:
 
 
 def lookups() -> asyncio.Semaphore:
-    """What one tenant's lookups of names share."""
-    return asyncio.Semaphore(_LOOKUPS)
+    """Return the semaphore that limits one tenant's name lookups."""
+    return asyncio.Semaphore(_MAX_LOOKUPS)

@@ -1,5 +1,5 @@
-"""`Policy`: which modules an agent server imports because a client names them, and what of an agent
-it refuses to load."""
+"""`Policy`: the modules that an agent server imports at a client's request, and the parts of an
+agent that it refuses to load."""
 
 from __future__ import annotations
 
@@ -15,41 +15,37 @@ from holdfast.agent.load_keys import ANALYZERS, CONDENSERS
 from holdfast.errors import ConfigurationError
 from holdfast.tools.document import Map, Place, Seq, load
 
-# the group of entry points by which an installed package says that its modules declare tools
+# The entry point group with which an installed package announces that its modules declare tools.
 GROUP = "holdfast.tools"
 
-# What ships with Holdfast is allowed without a look at what is installed: in a checkout there may
-# be no metadata.
+# Holdfast's own tools are allowed without a lookup, because a checkout may have no metadata.
 _PRESET = ("holdfast.tools.preset", "holdfast.tools.preset.*")
 
-# ASCII alone: a module's name in other letters may look like one that is allowed, and Python reads
-# some of them as the same name.
+# ASCII only: a name in other letters may look like an allowed one, and Python normalises some of
+# them to the same name.
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 _PATTERN = re.compile(r"[A-Za-z0-9_.*?\[\]!-]+")
-_TARGET = re.compile(
-    r"[A-Za-z][A-Za-z0-9_]*(?:\.[A-Za-z][A-Za-z0-9_]*)*"
-)  # no part that begins with _: Python's own and what is private
-_LONGEST = 200  # characters of a module's name
+# No part begins with _, which excludes private names and Python's special ones.
+_TARGET = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:\.[A-Za-z][A-Za-z0-9_]*)*")
+_MAX_NAME_CHARACTERS = 200
 
 
 IMPORT_TIMEOUT = 10.0
-"""Seconds for the imports of one request. A client asks again after 20 seconds of silence, and
-gives up after 60."""
+"""Seconds for the imports of one request. A client repeats a request after 20 seconds of silence
+and gives up after 60."""
 
 
 class Policy:
-    """Which modules may be imported by name: those that fit one of `patterns`, each for a whole
-    dotted name (`acme_tools`, `acme.tools.*`, `*` for all), and what ships as
-    `holdfast.tools.preset`.
+    """Decides which modules may be imported by name.
 
-    With `entry_points`, also those of installed packages that declare an entry point of the group
-    `holdfast.tools`: the package that has its module, with all below it. What is installed is
-    looked up once. A package above an allowed module is imported with it.
+    Allowed are modules that match one of `patterns`, each for a whole dotted name (`acme_tools`,
+    `acme.tools.*`, `*` for all), and Holdfast's own `holdfast.tools.preset`. With `entry_points`,
+    the policy also allows installed packages that declare an entry point of the group
+    `holdfast.tools`: the package that contains the entry point's module, with everything below it.
+    Installed packages are looked up once. A package above an allowed module is imported with it.
 
-    `import_timeout` is how many seconds the modules of one request may take; those that take longer
-    are not used.
-
-    Thread-safe. Raises `ConfigurationError` for what is no pattern.
+    `import_timeout` is the time in seconds for all modules of one request. Modules that take
+    longer are not used. Thread-safe. Raises `ConfigurationError` for an invalid pattern.
     """
 
     def __init__(
@@ -79,24 +75,28 @@ class Policy:
         self._packages: tuple[str, ...] | None = None
 
     def allows(self, module: str) -> bool:
-        """Whether a client may have that module imported. Imports nothing."""
+        """Return True if a client may have the module imported. Imports nothing."""
         return not self.refusal(module)
 
     def refusal(self, module: str) -> str:
-        """Why it may not be imported; "" if it may."""
-        given: Any = module
-        if not isinstance(given, str) or len(given) > _LONGEST or not _MODULE.fullmatch(given):
+        """Return the reason why a module may not be imported, or "" if it may."""
+        name: Any = module
+        if (
+            not isinstance(name, str)
+            or len(name) > _MAX_NAME_CHARACTERS
+            or not _MODULE.fullmatch(name)
+        ):
             return (
-                f"{_shown(given)} is no module's name: it takes letters, digits and _ (ASCII), with"
-                f" dots between, at most {_LONGEST}"
+                f"{_shown(name)} is not a module's name: a name has at most {_MAX_NAME_CHARACTERS}"
+                " ASCII letters, digits and _, with dots between its parts"
             )
-        if any(fnmatchcase(given, pattern) for pattern in (*self.patterns, *_PRESET)):
+        if any(fnmatchcase(name, pattern) for pattern in (*self.patterns, *_PRESET)):
             return ""
-        if any(given == package or given.startswith(f"{package}.") for package in self.packages):
+        if any(name == package or name.startswith(f"{package}.") for package in self.packages):
             return ""
         return (
-            f"the server's policy does not allow the module {given!r} (holdfast serve --allow-tools"
-            " names modules that it does)"
+            f"the server's policy does not allow the module {name!r} (the option --allow-tools of"
+            " holdfast serve allows modules)"
         )
 
     @property
@@ -132,17 +132,17 @@ def _shown(given: Any) -> str:
 # --- agents ---
 
 
-_MOST_CHILDREN = (("max_depth", 8), ("max_running", 32), ("max_messages", 200))
+_DELEGATION_LIMITS = (("max_depth", 8), ("max_running", 32), ("max_messages", 200))
 
 
 def check_agent(mapping: Mapping[str, Any], policy: Policy) -> list[str]:
-    """Look through an agent's serial form as a client sent it, before it is loaded. Returns the
-    modules that loading it will import.
+    """Check an agent's serial form from a client before it is loaded. Return the modules that
+    loading it will import.
 
-    Refused is what reads this machine's files (`{file: ...}`, `tools` as a path, skills, pins, a
-    result_dir), local functions, and what names code beyond the policy: `use`, `pick`, `on`, hooks,
-    and litellm (which reads this process's environment) unless the policy allows `litellm`. Raises
-    `ConfigurationError` with the place.
+    The server refuses parts that read this machine's files (`{file: ...}`, `tools` as a path,
+    skills, pins, a result_dir), local functions, and names of code beyond the policy: `use`,
+    `pick`, `on` and hooks. It refuses litellm, which reads this process's environment, unless
+    the policy allows `litellm`. Raises `ConfigurationError` with the place.
     """
     document, _ = load(mapping, "agent")
     modules: dict[str, None] = {}
@@ -151,14 +151,14 @@ def check_agent(mapping: Mapping[str, Any], policy: Policy) -> list[str]:
         if reason := policy.refusal(module):
             raise place.error(f"{reason}.")
         if qualname and not _TARGET.fullmatch(qualname):
-            raise place.error(f"{_shown(qualname)} names nothing that a module offers.")
+            raise place.error(f"{_shown(qualname)} is not the name of a module's public member.")
         modules[module] = None
     return list(modules)
 
 
 def check_parts(mapping: Mapping[str, Any], policy: Policy) -> None:
-    """The second look, once the modules are imported: that each name stands for something that an
-    allowed module itself defines, and not for what it merely imported, such as `subprocess`. Raises
+    """Check, once the modules are imported, that each name refers to an object that an allowed
+    module itself defines, not to one that it merely imported, such as `subprocess`. Raises
     `ConfigurationError` with the place."""
     import sys
 
@@ -178,17 +178,19 @@ def check_parts(mapping: Mapping[str, Any], policy: Policy) -> None:
                 or not isinstance(home, str)
                 or not policy.allows(home)
             ):
-                raise place.error(f"{target!r} is not {module}'s own; give what it defines itself.")
+                raise place.error(
+                    f"{target!r} is not defined by {module}. Name an object that {module} defines"
+                    " itself."
+                )
 
 
 def _named(document: Any) -> Iterator[tuple[Place, str]]:
-    """What of an agent's form names code, and where. Raises `ConfigurationError` for what a client
-    may not ask for."""
+    """Yield each name of code in an agent's form with its place. Raises `ConfigurationError` for
+    parts that a client may not use."""
     if not isinstance(document, Map):
         return
-    places = {
-        key.lower(): (value, document.places[key]) for key, value in document.items()
-    }  # section names may be in capitals
+    # Section names may be in capitals.
+    places = {key.lower(): (value, document.places[key]) for key, value in document.items()}
     for key in ("system_prompt", "system_prompt_extensions", "microagents"):
         given, at = places.get(key, (None, document.place))
         for value, place in (
@@ -196,24 +198,24 @@ def _named(document: Any) -> Iterator[tuple[Place, str]]:
         ):
             if value is not None and not isinstance(value, str):
                 raise place.error(
-                    "it takes a text here: the agent server reads no file of its own for a client."
+                    "it must be a text: the agent server reads no file of its own for a client."
                 )
     skills, at = places.get("skills", (None, document.place))
     if isinstance(skills, Map):  # sections, but not their keys, may be in capitals
         if "folders" in skills:
             raise skills.places["folders"].error(
-                "the agent server reads no skills of its own for a client; put their text into"
+                "the agent server reads no skills of its own for a client. Put their text into"
                 " list."
             )
     elif skills:
         raise at.error(
-            "the agent server reads no skills of its own for a client; put their text into"
+            "the agent server reads no skills of its own for a client. Put their text into"
             " skills.list."
         )
     known, at = places.get("instructions", (None, document.place))
     if known is not None and not (isinstance(known, Map) and "folder" not in known):
         raise at.error(
-            "the agent server reads no instructions of its own for a client; put their text into"
+            "the agent server reads no instructions of its own for a client. Put their text into"
             " instructions.texts."
         )
     yield from _of_model(*places.get("model", (None, document.place)))
@@ -226,7 +228,7 @@ def _named(document: Any) -> Iterator[tuple[Place, str]]:
     elif isinstance(output, Map) and list(output) == ["file"]:
         place = places["output_type"][1]
         raise place.error(
-            "it takes the JSON Schema itself here: the agent server reads no file of its own for a"
+            "it must be the JSON Schema itself: the agent server reads no file of its own for a"
             " client."
         )
     yield from _of_tools(*places.get("tools", (None, document.place)))
@@ -234,8 +236,8 @@ def _named(document: Any) -> Iterator[tuple[Place, str]]:
         for other, at in _each(*places.get(key, (None, document.place))):
             if isinstance(other, str):
                 raise at.error(
-                    "it takes an agent's mapping here: the agent server reads no file of its own"
-                    " for a client."
+                    "it must be an agent's mapping: the agent server reads no file of its own for"
+                    " a client."
                 )
             yield from _named(other)
     _bounded(places.get("delegation", (None, document.place))[0])
@@ -246,9 +248,9 @@ def _named(document: Any) -> Iterator[tuple[Place, str]]:
 
 def _bounded(delegation: Any) -> None:
     if isinstance(delegation, Map):
-        for key, most in _MOST_CHILDREN:
+        for key, most in _DELEGATION_LIMITS:
             if isinstance(delegation.get(key), int | float) and delegation[key] > most:
-                raise delegation.places[key].error(f"the agent server takes at most {most}.")
+                raise delegation.places[key].error(f"the agent server allows at most {most}.")
         if delegation.get("detached"):
             raise delegation.places["detached"].error(
                 "the agent server ends children with their conversation."
@@ -312,7 +314,7 @@ def _of_security(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
 def _of_tools(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
     if isinstance(value, str):
         raise place.error(
-            "it takes a mapping here: the agent server reads no file of its own for a client."
+            "it must be a mapping: the agent server reads no file of its own for a client."
         )
     if not isinstance(value, Map):
         return
@@ -329,18 +331,19 @@ def _of_tools(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
     for key in value:
         if key not in known and value[key]:
             raise value.places[key].error(
-                f"the agent server takes no {key} from a client; it takes: {', '.join(known[1:])}."
+                f"the agent server accepts no {key} from a client. It accepts:"
+                f" {', '.join(known[1:])}."
             )
     _no_commands(value, place, False)
     yield from _hooks(value)
 
 
 def _no_commands(entry: Any, place: Place, hooks: bool) -> None:
-    """A hook's command would run on this machine, with nothing around it."""
+    """Refuse commands in hooks, because they would run on this machine without a sandbox."""
     if isinstance(entry, Map):
         if hooks and "command" in entry:
             raise entry.places["command"].error(
-                "the agent server runs no commands of a client's hooks; give functions that it may"
+                "the agent server runs no commands of a client's hooks. Use functions that it may"
                 " import."
             )
         for key, value in entry.items():
@@ -351,7 +354,8 @@ def _no_commands(entry: Any, place: Place, hooks: bool) -> None:
 
 
 def _hooks(entry: Any) -> Iterator[tuple[Place, str]]:
-    """Of hooks at any depth, since some spellings wrap one section in another."""
+    """Yield the functions of hooks at any depth, because some spellings wrap one section in
+    another."""
     for value, place in _each(entry, Place("")) if isinstance(entry, Map | Seq) else ():
         yield from _hooks(value)
         if isinstance(value, Map):
@@ -366,15 +370,15 @@ def _use(value: Map) -> Iterator[tuple[Place, str]]:
 
 
 def _target(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
-    """`module:qualname`, also where a variable gives it: what it will be is not known here, so that
-    is refused."""
+    """Yield a `module:qualname`. A target that contains a variable is refused, because its value
+    is not known yet."""
     if not isinstance(value, str) or ":" not in value or "${" in value:
-        raise place.error(f"it takes 'module:qualname', not {_shown(value)}.")
+        raise place.error(f"it must be 'module:qualname', not {_shown(value)}.")
     yield place, value
 
 
 def _each(value: Any, place: Place) -> Iterator[tuple[Any, Place]]:
-    """A value's members if it is a list or a mapping, else the value itself."""
+    """Yield the members of a list or mapping, or else the value itself."""
     if isinstance(value, Seq):
         yield from zip(value, value.places, strict=True)
     elif isinstance(value, Map):

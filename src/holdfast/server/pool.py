@@ -10,20 +10,21 @@ from collections.abc import Callable
 
 _log = logging.getLogger("holdfast")
 
-LINGER = 5.0  # seconds that an idle thread waits for more work
-QUANTUM = (
-    1.0  # seconds after which a run gives its slot to a tenant that has no more slots than its own
-)
+LINGER_SECONDS = 5.0  # an idle thread waits this long for more work
+# After this time a run gives its slot to a tenant that has at most as many slots as its own.
+QUANTUM_SECONDS = 1.0
 
 
 class _Run:
     """One conversation that is driven by a thread.
 
     Attributes:
-        again: True if the conversation was submitted once more meanwhile. slot: False once the slot
-        was given back although the thread still works. detached: True if the conversation was
-        closed or deleted; a later run of the same id does not wait for this one. asked: True if the
-        run was asked to give its slot up at its next step boundary.
+        again: True if the conversation was submitted again during the run.
+        slot: False once the slot was given back although the thread still works.
+        detached: True if the conversation was closed or deleted; a later run of the same id does
+            not wait
+            for this one.
+        asked: True if the run was asked to give up its slot at its next step boundary.
     """
 
     __slots__ = ("again", "asked", "detached", "id", "since", "slot", "tenant")
@@ -39,8 +40,7 @@ class _Run:
 
 
 class Pool:
-    """Runs `work(id)` for conversations that have something to do, each on one thread at a time.
-    Thread-safe.
+    """Runs `work(id)` for conversations that have work, each on one thread at a time. Thread-safe.
 
     There are `most` slots. A free slot goes to the waiting tenant with the fewest slots. When all
     slots are taken:
@@ -48,14 +48,14 @@ class Pool:
     - a tenant without any slot borrows one beyond `most` at once; at most `most` slots are lent;
     - runs of the tenant with the most slots are asked to give theirs up, until slots are repaid and
       shares are equal;
-    - between tenants with equal shares a run is asked after `QUANTUM` seconds.
+    - between tenants with equal shares a run is asked after `QUANTUM_SECONDS`.
 
     `ask(id)` passes that request on; the run obeys between two steps, when `work` returns True.
     Conversations of one tenant run in the order in which they were submitted.
 
     Args:
         most: The number of slots.
-        work: Does what there is to do and returns True to be called again. It must not raise.
+        work: Does the pending work and returns True to be called again. It must not raise.
         ask: Asks a run to return from `work` at its next step boundary. It must not block.
         tenant_of: Returns the tenant of an id.
     """
@@ -72,21 +72,20 @@ class Pool:
         self._ask = ask
         self._tenant_of = tenant_of
         self._changed = threading.Condition()
-        self._waiting: dict[
-            str, dict[str, None]
-        ] = {}  # ids in order, by tenant; the tenant served last is last
+        # Ids in order of submission, by tenant. The tenant served last is last.
+        self._waiting: dict[str, dict[str, None]] = {}
         self._ready: deque[_Run] = deque()  # runs with a slot that no thread has taken yet
-        self._running: dict[str, _Run] = {}  # with those that are ready
-        self._slots: Counter[str] = Counter()  # taken, by tenant
-        self._stuck: Counter[str] = Counter()  # runs at work without a slot, by tenant
+        self._running: dict[str, _Run] = {}  # including the ready ones
+        self._slots: Counter[str] = Counter()  # taken slots by tenant
+        self._stuck: Counter[str] = Counter()  # running threads without a slot, by tenant
         self._threads: set[threading.Thread] = set()
         self._idle = 0  # threads that wait for work
         self._number = 0
         self._closed = False
 
     def submit(self, id: str) -> None:
-        """Have `work(id)` called, after now. One that waits already is called once; one that runs
-        is called again afterwards."""
+        """Schedule a call of `work(id)`. A conversation that already waits is called once. One
+        that runs is called again afterwards."""
         with self._changed:
             self._put(id)
             asked = self._relieve()
@@ -106,12 +105,12 @@ class Pool:
             self._stuck[run.tenant] += 1
             run.asked = True
             self._dispatch()
-            asked = [id, *self._relieve()]  # if it is resumed meanwhile it has to queue for a slot
+            asked = [id, *self._relieve()]  # if it is resumed meanwhile, it queues for a slot again
         self._tell(asked)
 
     def detach(self, id: str) -> None:
-        """Forget a run whose conversation was closed or deleted: whoever opens the id anew does not
-        wait for the old thread."""
+        """Forget the run of a conversation that was closed or deleted. A new run of the id does
+        not wait for the old thread."""
         with self._changed:
             run = self._running.pop(id, None)
             if run is not None:
@@ -120,20 +119,20 @@ class Pool:
                     self._put(id)
 
     def tend(self) -> None:
-        """Ask runs that have had their slots long enough, and once more those that were asked
-        before. Called every `QUANTUM` seconds."""
+        """Ask runs that have had their slots long enough, and ask again those that were asked
+        before. Called every `QUANTUM_SECONDS`."""
         with self._changed:
             self._relieve()
             asked = [run.id for run in self._running.values() if run.asked]
         self._tell(asked)
 
     def busy(self, id: str) -> bool:
-        """True if the conversation waits or runs."""
+        """Return True if the conversation waits or runs."""
         with self._changed:
             return id in self._waiting.get(self._tenant_of(id), ()) or id in self._running
 
     def counts(self) -> tuple[int, int, int]:
-        """The numbers of conversations that wait, of slots taken, and of threads."""
+        """Return the numbers of waiting conversations, taken slots, and threads."""
         with self._changed:
             return sum(map(len, self._waiting.values())), self._slots.total(), len(self._threads)
 
@@ -152,8 +151,8 @@ class Pool:
             self._dispatch()
 
     def _dispatch(self, taking: int = 0) -> None:
-        """Give free slots to those that wait. `taking` threads take what is ready as soon as they
-        have the lock."""
+        """Give free slots to waiting conversations. `taking` threads take ready runs as soon as
+        they have the lock."""
         while (tenant := self._next_tenant()) is not None:
             waiting = self._waiting.pop(tenant)
             id = next(iter(waiting))
@@ -171,9 +170,8 @@ class Pool:
     def _next_tenant(self) -> str | None:
         if not self._waiting or self._closed:
             return None
-        tenant = min(
-            self._waiting, key=self._slots.__getitem__
-        )  # the first of equals was served longest ago
+        # Of tenants with equally many slots, the first was served longest ago.
+        tenant = min(self._waiting, key=self._slots.__getitem__)
         taken = self._slots.total()
         lent = not self._slots[tenant] and taken < 2 * self._most
         return tenant if taken < self._most or lent else None
@@ -185,7 +183,7 @@ class Pool:
             del self._slots[run.tenant]
 
     def _relieve(self) -> list[str]:
-        """The runs to be asked for their slots, as if those that were asked before had given theirs
+        """Return the runs to ask for their slots, assuming that runs asked before give theirs
         up."""
         if not self._waiting and self._slots.total() <= self._most:
             return []
@@ -201,7 +199,7 @@ class Pool:
         while True:
             wanting = {tenant: count for tenant, count in wanting.items() if count}
             waiting = min(wanting, key=slots.__getitem__, default=None)
-            if free > 0:  # a slot is coming already
+            if free > 0:  # a slot will be free soon
                 if waiting is None:
                     return asked
                 free -= 1
@@ -214,7 +212,7 @@ class Pool:
                 run.asked = True
                 asked.append(run.id)
                 slots[run.tenant] -= 1
-                if free < 0:  # it repays what was lent
+                if free < 0:  # this slot repays a lent one
                     free += 1
                     continue
             if waiting is not None:
@@ -224,15 +222,17 @@ class Pool:
     def _victim(
         self, runs: list[_Run], slots: Counter[str], waiting: str | None, lent: bool, now: float
     ) -> _Run | None:
-        """The run that gives its slot up for the tenant `waiting`, or, where slots are lent, to
-        repay one."""
+        """Return the run that gives up its slot for the tenant `waiting`, or, where slots are
+        lent, to repay one."""
         for run in sorted(runs, key=lambda run: -slots[run.tenant]):
             own = slots[run.tenant]
             if lent and own > 1:
                 return run
             if waiting is None or run.tenant == waiting:
                 continue
-            if own > slots[waiting] + 1 or (own >= slots[waiting] and now - run.since >= QUANTUM):
+            if own > slots[waiting] + 1 or (
+                own >= slots[waiting] and now - run.since >= QUANTUM_SECONDS
+            ):
                 return run
         return None
 
@@ -266,21 +266,20 @@ class Pool:
                 self._changed.notify_all()
 
     def _take(self, done: _Run | None, more: bool) -> _Run | None:
-        """Settle the run that this thread has done, and wait for another; None if the thread is to
-        end."""
+        """Settle the run that this thread has finished and wait for the next one. Return None if
+        the thread should end."""
         with self._changed:
             if done is not None:
                 self._settle(done, more)
             asked = self._relieve()
         self._tell(asked)
         with self._changed:
-            until = time.monotonic() + LINGER
+            until = time.monotonic() + LINGER_SECONDS
             while not self._ready:
                 left = until - time.monotonic()
                 if self._closed or left <= 0:
-                    self._threads.discard(
-                        threading.current_thread()
-                    )  # now, or `submit` counts on it
+                    # Under the lock, so that `submit` does not rely on this thread.
+                    self._threads.discard(threading.current_thread())
                     return None
                 self._idle += 1
                 try:
@@ -307,7 +306,7 @@ class Pool:
         self._dispatch(taking=1)
 
     def close(self, timeout: float) -> bool:
-        """Take nothing more, and wait for what runs; True if all of it ended."""
+        """Accept nothing more and wait for the running work. Return True if all of it ended."""
         until = time.monotonic() + timeout
         with self._changed:
             self._closed = True

@@ -1,9 +1,9 @@
-"""What an agent server must know of a conversation that its journal cannot tell: an SQLite file of
-its own beside the store.
+"""The server's own data about conversations, in an SQLite file beside the store.
 
-Whose it is, its agent's form and its tools' declarations (each kept once, however many
-conversations have them), its sealed secrets, its workspace, whether it is to be driven, what was
-answered under which idempotency key; and the hashes of the keys.
+It holds the facts that journals do not: each conversation's tenant, its agent's form and tool
+declarations (stored once for all conversations that share them), its sealed secrets, its
+workspace, if it is driven, the answers given under idempotency keys, and the hashes of the
+server's keys.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ from holdfast.server.sealing import Seal
 FORMAT = 1  # PRAGMA user_version; a file of a higher one was written by a newer Holdfast
 APPLICATION = 0x486F6C53  # PRAGMA application_id: "HolS"
 
-# seconds for which a server that was killed may hold its records: by a child that it was about to
-# begin
-_ENDING = 1.0
+# A killed server may hold the lock for this long through a child process that it was starting.
+_LOCK_GRACE_SECONDS = 1.0
 
-KEPT = timedelta(days=7)  # an idempotency key is known for this long
-PRUNED = 600.0  # seconds from one look for older ones to the next
+KEY_LIFETIME = timedelta(days=7)  # idempotency keys are remembered for this long
+PRUNE_SECONDS = 600.0  # the period in which older keys are deleted
 
-# AUTOINCREMENT: a listing's cursor is a number, which must not come a second time.
+# AUTOINCREMENT, because a listing's cursor is a number, which must not be reused.
 _TABLES = (
     "CREATE TABLE facts (name TEXT PRIMARY KEY, value BLOB NOT NULL)",
     "CREATE TABLE parts (hash BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID",
@@ -64,21 +63,21 @@ _TABLES = (
     ),
 )
 
-_PART = "a part of conversations"  # what their seals are about: they are shared
+_PART = "a part of conversations"  # binds the seals of parts, which several conversations share
 
 _COLUMNS = (
     "number, tenant, id, state, driven, workspace, own_workspace, agent, tools, options, secrets,"
     " created"
 )
 
-State = Literal[
-    "", "making", "going"
-]  # there; a fork whose journal may not be there yet; one whose journal may be gone already
-IDLE, RUN, HOSTED = 0, 1, 2  # `driven`: not, until it rests, for good
+# "": complete. "making": a fork whose journal may not exist yet. "going": a conversation being
+# removed, whose journal may be gone already.
+State = Literal["", "making", "going"]
+IDLE, RUN, HOSTED = 0, 1, 2  # values of `driven`: not driven; until it rests; permanently
 
 
 class Options(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What else a conversation was created with."""
+    """Further settings with which a conversation was created."""
 
     modules: dict[str, str] = {}
     client_tools: bool = True
@@ -87,7 +86,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One conversation's row. `agent` and `tools` are the hashes of their parts, `secrets` is
+    """One conversation's row. `agent` and `tools` are the hashes of stored parts; `secrets` is
     sealed."""
 
     number: int
@@ -105,7 +104,7 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def store_id(self) -> str:
-        """Its id in the store."""
+        """The conversation's id in the store."""
         return store_id(self.tenant, self.id)
 
     def __repr__(self) -> str:
@@ -113,7 +112,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class New(msgspec.Struct, frozen=True):
-    """A conversation to be."""
+    """A conversation to be created."""
 
     tenant: str
     id: str
@@ -130,27 +129,26 @@ class New(msgspec.Struct, frozen=True):
         return f"New({self.tenant!r}, {self.id!r})"
 
 
-DEFAULT = "default"  # the tenant whose conversations have the ids that its clients gave them
+DEFAULT = "default"  # the tenant whose store ids have no prefix
 
 
 def store_id(tenant: str, id: str) -> str:
-    """A conversation's id in the store; ids that clients give have no `/`."""
+    """Return a conversation's id in the store. Ids that clients give contain no `/`."""
     return id if tenant == DEFAULT else f"{tenant}/{id}"
 
 
 def tenant_of(store_id: str) -> str:
-    """The tenant of an id in the store."""
+    """Return the tenant of an id in the store."""
     return store_id.rpartition("/")[0] or DEFAULT
 
 
 def missing(id: str) -> ConversationNotFound:
-    """The same for what is not there and for what is another tenant's."""
+    """Return the error for an unknown id. Conversations of other tenants give the same error."""
     return ConversationNotFound(f"No conversation {id!r} on this server.")
 
 
 class SameFile:
-    """The file that was first seen at `path`: once another is there, or none, what is written to it
-    is lost."""
+    """The file that was first seen at `path`. Writes are lost once it was removed or replaced."""
 
     def __init__(self, path: Path, what: str) -> None:
         self._path = path
@@ -158,7 +156,7 @@ class SameFile:
         self._file = self._look()
 
     def check(self) -> None:
-        """Raises `StoreError` if it is not there any more."""
+        """Raise `StoreError` if the file was removed or replaced."""
         found = self._look()
         self._file = self._file or found
         if found != self._file:
@@ -180,8 +178,11 @@ class SameFile:
 
 
 class Records:
-    """The file `path`. Thread-safe. Raises `StoreError` if it cannot be used, `ConfigurationError`
-    if the seal's key is not the one that it was begun with."""
+    """The records file at `path`. Thread-safe.
+
+    Raises `StoreError` if the file cannot be used, `ConfigurationError` if the seal's key is not
+    the one with which the file was created.
+    """
 
     def __init__(self, path: Path | str, seal: Seal) -> None:
         self.path = Path(path)
@@ -206,10 +207,9 @@ class Records:
     def _prepare(self) -> None:
         try:
             self._db.execute("PRAGMA journal_mode = WAL")
-            self._file = SameFile(self.path, "The records file")  # which is made by now
-            self._db.execute(
-                "PRAGMA synchronous = FULL"
-            )  # a journal without its record is lost to its client
+            self._file = SameFile(self.path, "The records file")  # the pragma has created it
+            # A conversation whose record is lost is lost to its client, even if its journal exists.
+            self._db.execute("PRAGMA synchronous = FULL")
         except sqlite3.Error as error:
             raise self._trouble(error) from error
         with self.writing() as db:
@@ -239,14 +239,15 @@ class Records:
             self._prune(db)
 
     def _prune(self, db: sqlite3.Connection) -> None:
-        """Forget old idempotency keys, now and then."""
+        """Delete old idempotency keys, at most once per period."""
         if time.monotonic() >= self._pruned:
-            db.execute("DELETE FROM answers WHERE at < ?", ((_now() - KEPT).isoformat(),))
-            self._pruned = time.monotonic() + PRUNED
+            db.execute("DELETE FROM answers WHERE at < ?", ((_now() - KEY_LIFETIME).isoformat(),))
+            self._pruned = time.monotonic() + PRUNE_SECONDS
 
     @contextmanager
     def reading(self) -> Generator[sqlite3.Connection]:
-        """The file, for whoever has tables of its own in it. Raises `StoreError`."""
+        """Yield the database, also for modules with tables of their own in it. Raises
+        `StoreError`."""
         with self._lock:
             if self._closed:
                 raise StoreError(f"Records {str(self.path)!r} are closed.")
@@ -259,8 +260,11 @@ class Records:
 
     @contextmanager
     def writing(self, forced: bool = True) -> Generator[sqlite3.Connection]:
-        """One transaction. One that is not `forced` to the disk outlives the process, but a loss of
-        power only with the next that is."""
+        """Yield the database within one transaction.
+
+        A transaction that is not `forced` is not synced to the disk. It survives the end of the
+        process, but survives a power loss only once a later forced one was written.
+        """
         with self.reading() as db:
             if not forced:
                 db.execute("PRAGMA synchronous = NORMAL")
@@ -280,18 +284,18 @@ class Records:
         return StoreError(f"Records {str(self.path)!r} cannot be used: {error}.")
 
     def check(self) -> None:
-        """Raises `StoreError` if they cannot be used."""
+        """Raise `StoreError` if the records cannot be used."""
         with self.reading():
             pass
 
     def own(self) -> None:
-        """Be the one server of these records until `close`. Raises `StoreError` if another process,
-        or another host of this one, is."""
+        """Lock the records for this server until `close`. Raises `StoreError` if another
+        process, or another host in this process, holds the lock."""
         import fcntl
 
         path = Path(f"{self.path}-host")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        until = time.monotonic() + _ENDING
+        until = time.monotonic() + _LOCK_GRACE_SECONDS
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -302,13 +306,13 @@ class Records:
                     continue
                 os.close(fd)
                 raise StoreError(
-                    f"Another server uses the records {str(self.path)!r}. Stop it first, or give"
-                    " this one another store."
+                    f"Another server uses the records {str(self.path)!r}. Stop that server, or"
+                    " start this one with another store."
                 ) from error
         self._owned = fd
 
     def close(self) -> None:
-        """Let go of the file. Idempotent."""
+        """Close the file. Idempotent."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -322,8 +326,8 @@ class Records:
     # --- conversations ---
 
     def answered(self, tenant: str, key: str, digest: bytes) -> bytes | None:
-        """What was answered under an idempotency key, None if nothing was. Raises `Conflict` if it
-        was for another request."""
+        """Return the answer given under an idempotency key, or None. Raises `Conflict` if the
+        key was used for another request."""
         if not key:
             return None
         with self.reading() as db:
@@ -332,8 +336,8 @@ class Records:
     def keep(
         self, tenant: str, key: str, digest: bytes, answer: bytes, forced: bool = True
     ) -> bytes:
-        """Keep an answer under an idempotency key; returns the one that holds: an earlier one, if
-        there is one. Raises `Conflict` as `answered`."""
+        """Store an answer under an idempotency key. Return the valid answer, which is an earlier
+        one if there is one. Raises `Conflict` like `answered`."""
         with self.writing(forced) as db:
             found = _answered(db, tenant, key, digest)
             if found is None:
@@ -342,16 +346,19 @@ class Records:
             return answer if found is None else found
 
     def amend(self, tenant: str, key: str, answer: bytes) -> None:
-        """Another answer under a key that is known."""
+        """Replace the answer under a known key."""
         with self.writing(forced=False) as db:
             db.execute(
                 "UPDATE answers SET answer = ? WHERE tenant = ? AND key = ?", (answer, tenant, key)
             )
 
     def add(self, new: New, answer: bytes, key: str, digest: bytes, most: int) -> bytes:
-        """Begin a conversation and keep the answer under the key, in one transaction; returns the
-        answer that holds: an earlier one, if there is one under the same key. Raises `Conflict` if
-        the id or the key stands for something else."""
+        """Add a conversation and store the answer under the key, in one transaction. Return the
+        valid answer, which is an earlier one under the same key if there is one.
+
+        Raises `Conflict` if the id is taken or the key was used for another request, and
+        `TooMany` beyond `most` conversations of the tenant.
+        """
         with self.writing() as db:
             if key and (found := _answered(db, new.tenant, key, digest)) is not None:
                 return found
@@ -361,17 +368,16 @@ class Records:
             ).fetchone()
             if taken is not None:
                 if taken[0] != "making":
-                    raise Conflict(f"Conversation {new.id!r} exists already; give another id.")
-                _remove(
-                    db, taken[1]
-                )  # a fork that was broken off before it was answered: nobody has been told of it
+                    raise Conflict(f"Conversation {new.id!r} already exists. Use another id.")
+                # A fork that was interrupted before its answer, so no client knows of it.
+                _remove(db, taken[1])
             count = db.execute(
                 "SELECT count(*) FROM conversations WHERE tenant = ?", (new.tenant,)
             ).fetchone()[0]
             if count >= most:
                 raise TooMany(
-                    f"Tenant {new.tenant!r} has {count:,} conversations, which is all that this"
-                    " server allows.",
+                    f"Tenant {new.tenant!r} has {count:,} conversations, which is this server's"
+                    " limit.",
                     "conversations",
                 )
             agent, tools = self._keep(db, new.agent), self._keep(db, new.tools)
@@ -398,7 +404,7 @@ class Records:
             return answer
 
     def made(self, tenant: str, id: str, answer: bytes, key: str, digest: bytes) -> None:
-        """The journal of a conversation that was `making` is there."""
+        """Mark a conversation that was `making` as complete, because its journal exists now."""
         with self.writing() as db:
             db.execute(
                 "UPDATE conversations SET state = '' WHERE tenant = ? AND id = ? AND state ="
@@ -409,7 +415,7 @@ class Records:
                 _answer(db, tenant, key, digest, answer)
 
     def find(self, tenant: str, id: str) -> Record:
-        """A tenant's conversation. Raises `ConversationNotFound`."""
+        """Return a tenant's conversation. Raises `ConversationNotFound`."""
         query = f"SELECT {_COLUMNS} FROM conversations WHERE tenant = ? AND id = ? AND state = ''"
         with self.reading() as db:
             row = db.execute(query, (tenant, id)).fetchone()
@@ -418,7 +424,7 @@ class Records:
         return _record(row)
 
     def recorded(self, store_id: str) -> bool:
-        """Whether a client has made the conversation of that id in the store."""
+        """Return True if a client created the conversation with this store id."""
         tenant, _, id = store_id.rpartition("/")
         with self.reading() as db:
             return (
@@ -430,11 +436,11 @@ class Records:
             )
 
     def whole(self, record: Record) -> tuple[Record, bytes, bytes]:
-        """A conversation as it is by now, its agent's form, and the declarations of its tools:
-        others may have given it other tools meanwhile. Raises `ConversationNotFound` if it is gone.
-        """
+        """Return a conversation's present record, its agent's form, and its tool declarations.
+        They may have changed since `record` was read. Raises `ConversationNotFound` if the
+        conversation was deleted."""
         query = f"SELECT {_COLUMNS} FROM conversations WHERE number = ? AND state <> 'going'"
-        with self.reading() as db:  # all at one moment
+        with self.reading() as db:  # reads all three under one lock
             row = db.execute(query, (record.number,)).fetchone()
             if row is None:
                 raise missing(record.id)
@@ -442,7 +448,7 @@ class Records:
             return found, self._part(db, found.agent), self._part(db, found.tools)
 
     def part(self, hash: bytes) -> bytes:
-        """An agent's form, or the declarations of tools."""
+        """Return an agent's form or tool declarations by their hash."""
         with self.reading() as db:
             return self._part(db, hash)
 
@@ -453,8 +459,8 @@ class Records:
         return self.seal.open(bytes(row[0]), _PART)
 
     def _keep(self, db: sqlite3.Connection, data: bytes) -> bytes:
-        """Keep a part, sealed whole: a client may have written a key into its agent's form, where a
-        name belongs."""
+        """Store a part, sealed as a whole, and return its hash. A client may have put a key into
+        its agent's form instead of a variable's name."""
         hash = self.seal.digest(data)
         if db.execute("SELECT 1 FROM parts WHERE hash = ?", (hash,)).fetchone() is None:
             db.execute("INSERT INTO parts VALUES (?, ?)", (hash, self.seal.seal(data, _PART)))
@@ -463,8 +469,8 @@ class Records:
     def page(
         self, tenant: str, before: int | None, limit: int, ids: Sequence[str] | None = None
     ) -> list[tuple[int, str, str, int, str]]:
-        """Number, id, workspace, driven and time of creation, the newest first; of `ids` alone if
-        given."""
+        """Return number, id, workspace, driven and creation time of a tenant's conversations,
+        newest first, optionally only those in `ids`."""
         query = (
             "SELECT number, id, workspace, driven, created FROM conversations WHERE tenant = ? AND"
             " number < ? AND state = ''"
@@ -477,8 +483,8 @@ class Records:
             return db.execute(query + " ORDER BY number DESC LIMIT ?", (*values, limit)).fetchall()
 
     def ids(self, tenant: str) -> list[str]:
-        """The ids of all that a tenant has, and of those being made or removed. Out of an index: a
-        tenth of the time that the rows take."""
+        """Return the ids of all of a tenant's conversations, including those being created or
+        removed. An index answers this query in a tenth of the time that reading the rows takes."""
         with self.reading() as db:
             return [
                 id
@@ -486,7 +492,7 @@ class Records:
             ]
 
     def driven(self) -> list[tuple[str, str]]:
-        """Tenant and id of all that are to be driven, the oldest first."""
+        """Return tenant and id of all driven conversations, oldest first."""
         with self.reading() as db:
             return db.execute(
                 "SELECT tenant, id FROM conversations WHERE driven > 0 AND state = '' ORDER BY"
@@ -494,7 +500,7 @@ class Records:
             ).fetchall()
 
     def drive(self, record: Record, driven: int) -> Record:
-        """Say whether a conversation is to be driven from now on."""
+        """Store how a conversation is driven from now on."""
         with self.writing() as db:
             db.execute(
                 "UPDATE conversations SET driven = ? WHERE number = ?", (driven, record.number)
@@ -502,7 +508,7 @@ class Records:
         return msgspec.structs.replace(record, driven=driven)
 
     def retool(self, record: Record, agent: bytes, tools: bytes, options: Options) -> Record:
-        """Give a conversation other tools."""
+        """Replace a conversation's tools."""
         with self.writing() as db:
             hashes = self._keep(db, agent), self._keep(db, tools)
             row = (*hashes, msgspec.json.encode(options), record.number)
@@ -513,17 +519,19 @@ class Records:
         return msgspec.structs.replace(record, agent=hashes[0], tools=hashes[1], options=options)
 
     def become(self, record: Record, state: State) -> None:
-        """A conversation that is `going` is not found any more, and its id is not free yet."""
+        """Set a conversation's state. One that is `going` is not found any more, but its id is
+        not free yet."""
         with self.writing() as db:
             db.execute(
                 "UPDATE conversations SET state = ? WHERE number = ?", (state, record.number)
             )
 
     def gone(self, record: Record) -> None:
-        """Nothing is left of a conversation."""
+        """Delete all records of a conversation."""
         with self.writing() as db:
             _remove(db, record.number)
-            keys = f"\n{record.number}\n", f"\n{record.number}\x0b"  # of requests to it
+            # The range of the idempotency keys of requests to this conversation.
+            keys = f"\n{record.number}\n", f"\n{record.number}\x0b"
             db.execute(
                 "DELETE FROM answers WHERE tenant = ? AND key >= ? AND key < ?",
                 (record.tenant, *keys),
@@ -531,7 +539,7 @@ class Records:
             _sweep(db, record.agent, record.tools)
 
     def half(self) -> list[Record]:
-        """Conversations whose making or removal was broken off."""
+        """Return the conversations whose creation or removal was interrupted."""
         with self.reading() as db:
             return [
                 _record(row)
@@ -539,7 +547,7 @@ class Records:
             ]
 
     def users_of(self, tenant: str, workspace: str) -> int:
-        """How many conversations have a workspace."""
+        """Return the number of conversations that use a workspace."""
         query = (
             "SELECT count(*) FROM conversations WHERE tenant = ? AND workspace = ? AND workspace <>"
             " '' AND state <> 'going'"
@@ -548,7 +556,7 @@ class Records:
             return int(db.execute(query, (tenant, workspace)).fetchone()[0])
 
     def counts(self) -> dict[str, int]:
-        """How many conversations each tenant has."""
+        """Return the number of conversations of each tenant."""
         with self.reading() as db:
             return dict(
                 db.execute("SELECT tenant, count(*) FROM conversations GROUP BY tenant").fetchall()
@@ -557,7 +565,7 @@ class Records:
     # --- keys ---
 
     def key_add(self, hash: str, tenant: str, label: str) -> None:
-        """Keep a key's hash."""
+        """Store a key's hash."""
         with self.writing() as db:
             db.execute(
                 "INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?)",
@@ -565,7 +573,7 @@ class Records:
             )
 
     def keys_like(self, beginning: str) -> list[tuple[str, str]]:
-        """Hash and tenant of the keys whose hash begins so."""
+        """Return hash and tenant of the keys whose hash has this prefix."""
         with self.reading() as db:
             return db.execute(
                 "SELECT hash, tenant FROM keys WHERE hash >= ? AND hash < ?",
@@ -573,7 +581,7 @@ class Records:
             ).fetchall()
 
     def key_list(self) -> list[KeyInfo]:
-        """All keys, the oldest first."""
+        """Return all keys, oldest first."""
         with self.reading() as db:
             rows = db.execute(
                 "SELECT hash, tenant, label, created FROM keys ORDER BY created, hash"
@@ -584,7 +592,7 @@ class Records:
         ]
 
     def key_remove(self, id: str) -> bool:
-        """Forget a key by the beginning of its hash; whether there was one."""
+        """Delete a key by the prefix of its hash. Return True if it existed."""
         if len(id) != 16:
             return False
         with self.writing() as db:
@@ -611,10 +619,10 @@ def _answered(db: sqlite3.Connection, tenant: str, key: str, digest: bytes) -> b
     if row is None:
         return None
     if bytes(row[0]) != digest:
-        given = key.rpartition("\n")[2]
+        client_key = key.rpartition("\n")[2]
         raise Conflict(
-            f"The idempotency key {given[:80]!r} was used for another request; use a new one for"
-            " each."
+            f"The idempotency key {client_key[:80]!r} was used for another request; use a new one"
+            " for each."
         )
     return bytes(row[1])
 
@@ -631,7 +639,7 @@ def _remove(db: sqlite3.Connection, number: int) -> None:
 
 
 def _sweep(db: sqlite3.Connection, *hashes: bytes) -> None:
-    """Forget parts that no conversation has any more."""
+    """Delete parts that no conversation uses any more."""
     for hash in hashes:
         query = (
             "DELETE FROM parts WHERE hash = ?1 AND NOT EXISTS (SELECT 1 FROM conversations WHERE"

@@ -1,5 +1,5 @@
-"""Which conversations are open: each is opened once however many ask for it at the same time, and
-parked when nobody needs it."""
+"""The open conversations. Each is opened once, however many threads need it at the same time,
+and parked when it is idle."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast")
 
-_CLOSING = 5.0  # seconds that an open conversation is given to stop
+_CLOSE_SECONDS = 5.0  # time for an open conversation to stop
 
 
 class _Room:
-    """`opened` is done when the conversation is open, or could not be opened; `parked` is set when
-    it is closed again."""
+    """One open conversation. `opened` completes when opening succeeds or fails. `parked` is set
+    when the conversation is closed again."""
 
     __slots__ = ("closing", "opened", "parked", "used", "users")
 
@@ -37,7 +37,7 @@ class _Room:
 
 
 class Rooms:
-    """At most `most` are open; to open another one, the one that rests longest is parked.
+    """At most `most` open conversations. Opening another one parks the one that is idle longest.
     Thread-safe."""
 
     def __init__(
@@ -48,13 +48,13 @@ class Rooms:
         self._idle = idle
         self._clock = clock
         self._lock = threading.Lock()
-        self._rooms: OrderedDict[str, _Room] = OrderedDict()  # the one that was used last is last
+        self._rooms: OrderedDict[str, _Room] = OrderedDict()  # least recently used first
         self._closed = False
 
     @contextmanager
     def use(self, id: str) -> Generator[Live]:
-        """The open conversation, which is not parked within the block. Raises what opening it
-        raises; `TooMany` if all that are open are in use."""
+        """Yield the open conversation, which is not parked within the block. Raises the errors
+        of opening it, and `TooMany` if all open conversations are in use."""
         room = self._enter(id)
         try:
             yield room.opened.result()
@@ -71,9 +71,9 @@ class Rooms:
             found.wait()
 
     def _enter_once(self, id: str) -> _Room | threading.Event:
-        """The room, with one user more; or what is to be waited for first."""
+        """Return the room with one more user, or an event to wait for before trying again."""
         oldest: str | None = None
-        ours: _Room | None = None  # to be opened by this thread
+        ours: _Room | None = None  # the room that this thread must open
         with self._lock:
             if self._closed:
                 raise StoreError("This server is closing.")
@@ -102,15 +102,15 @@ class Rooms:
         if room is None:
             if oldest is None:
                 raise TooMany(
-                    f"All {self._most:,} conversations that this server keeps open are in use. Try"
-                    " again.",
+                    f"All {self._most:,} conversations that this server may keep open are in use."
+                    " Try again.",
                     "open",
                 )
             self.park(oldest)
-            return _done()
+            return _set_event()
         if ours is not None:
             self._begin(id, ours)
-        elif (error := room.opened.exception()) is not None:  # waits for whoever opens it
+        elif (error := room.opened.exception()) is not None:  # waits for the opening thread
             raise error.with_traceback(None)
         return room
 
@@ -125,7 +125,7 @@ class Rooms:
             raise
 
     def find(self, id: str) -> Live | None:
-        """The conversation if it is open now; it may be parked at any moment."""
+        """Return the conversation if it is open now. It may be parked at any moment."""
         with self._lock:
             room = self._rooms.get(id)
         if (
@@ -138,8 +138,8 @@ class Rooms:
         return room.opened.result()
 
     def park(self, id: str, force: bool = False) -> bool:
-        """Close a conversation if it is open and nobody uses it, or, with `force`, cut off whoever
-        does; whether it is closed now."""
+        """Close a conversation that is open and unused. With `force`, close it even if it is in
+        use. Return True if it is closed now."""
         with self._lock:
             room = self._rooms.get(id)
             if room is None:
@@ -154,7 +154,7 @@ class Rooms:
             return True
         try:
             if room.opened.exception() is None:
-                room.opened.result().close(_CLOSING)
+                room.opened.result().close(_CLOSE_SECONDS)
         except Exception:
             _log.exception("conversation %s: closing it failed", id)
         finally:
@@ -165,7 +165,7 @@ class Rooms:
         return True
 
     def tend(self, busy: Callable[[str], bool]) -> None:
-        """Park what nobody has used for long and is not `busy`."""
+        """Park conversations that have been unused for long and are not `busy`."""
         now = self._clock()
         with self._lock:
             idle = [
@@ -178,12 +178,12 @@ class Rooms:
                 self.park(id)
 
     def count(self) -> int:
-        """How many are open, or being opened or closed."""
+        """Return the number of conversations that are open, opening or closing."""
         with self._lock:
             return len(self._rooms)
 
     def close(self) -> None:
-        """Close all of them, cutting off what runs, many at a time. Idempotent."""
+        """Close all conversations in parallel, cutting off running work. Idempotent."""
         with self._lock:
             self._closed = True
             ids = list(self._rooms)
@@ -200,17 +200,17 @@ def _children_busy(opened: Future[Live]) -> bool:
         return False
     try:
         return opened.result().children_busy
-    except HoldfastError:  # its worker died: nothing is
+    except HoldfastError:  # the worker died, so no child is running
         return False
 
 
 def _parked(room: _Room) -> threading.Event:
-    """What is set when the room is closed. Under the lock."""
+    """Return the event that is set when the room is closed. Call it under the lock."""
     room.parked = room.parked or threading.Event()
     return room.parked
 
 
-def _done() -> threading.Event:
-    found = threading.Event()
-    found.set()
-    return found
+def _set_event() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event

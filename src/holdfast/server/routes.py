@@ -1,5 +1,5 @@
-"""How a route is added to the app: described, its errors as answers, and its client noted as
-alive."""
+"""Adds routes to the application: describes them, turns their errors into responses, and records
+which clients are alive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Header, Path, Request
 from starlette.responses import Response
 
-from holdfast.server.answers import told
+from holdfast.server.answers import error_answer
 from holdfast.server.guard import Refused
 from holdfast.server.openapi import Description
 from holdfast.server.service import Service
@@ -31,7 +31,7 @@ Key = Annotated[
     Header(
         alias="Idempotency-Key",
         pattern="^[!-~]{1,200}$",
-        description="Sent again under this key, it is not done twice.",
+        description="Repeating a request under the same key does not execute it twice.",
     ),
 ]
 Client = Annotated[
@@ -39,16 +39,16 @@ Client = Annotated[
     Header(
         alias="X-Holdfast-Client",
         pattern=NAME,
-        description="The id of the client instance that asks.",
+        description="The id of the client instance.",
     ),
 ]
-LARGEST = 2**53 - 1  # what every JSON reader can say; no journal is so long
+LARGEST = 2**53 - 1  # the largest integer that every JSON reader can represent exactly
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class Routes:
-    """Adds routes to an app, all over one service."""
+    """Adds routes to an application; all routes share one service."""
 
     def __init__(self, app: FastAPI, service: Service, description: Description) -> None:
         self.app = app
@@ -65,9 +65,13 @@ class Routes:
         tag: str = "conversations",
         **described: Any,
     ) -> Callable[[Endpoint], Endpoint]:
-        """A decorator: the endpoint answers `method` of `path`, its name is the operation's id, its
-        docstring the description. `conflict`: what does not fit does not fit the conversation as it
-        stands (409). For the others see `Description.route`."""
+        """Return a decorator that registers an endpoint for `method` of `path`.
+
+        The endpoint's name becomes the operation's id, and its docstring the operation's
+        description. With `conflict`, an invalid request is answered with 409, because it is the
+        conversation's state that does not allow it. For the other arguments see
+        `Description.route`.
+        """
 
         def decorate(endpoint: Endpoint) -> Endpoint:
             @functools.wraps(endpoint)
@@ -78,7 +82,7 @@ class Routes:
                 except Refused:
                     raise
                 except Exception as error:
-                    return told(error, conflict)
+                    return error_answer(error, conflict)
 
             self.app.add_api_route(
                 path,
@@ -102,7 +106,7 @@ class Routes:
                 raise Refused(
                     422,
                     "ConfigurationError",
-                    "X-Holdfast-Client takes up to 128 letters, digits and any of ._-, such as a"
+                    "X-Holdfast-Client takes at most 128 letters, digits and any of ._-, such as a"
                     " UUID.",
                 )
             await self.service.seen(request.scope["caller"].tenant, client)

@@ -1,5 +1,5 @@
-"""The agents that the server's operator offers by name: listed, and conversations made with
-them."""
+"""The agents that the server's operator publishes: routes to list them and to create
+conversations with them."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,13 +22,13 @@ _Name = Annotated[
 
 
 def add(routes: Routes, agents: Mapping[str, Published]) -> None:
-    """Add them."""
+    """Add the routes of published agents."""
     service, host = routes.service, routes.service.host
 
     @routes.add(
         "GET",
         "/api/agents",
-        "The agents of this server",
+        "List the published agents",
         gives=Offers,
         client=False,
         tag="agents",
@@ -37,7 +37,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         },
     )
     async def list_agents(request: Request) -> Response:
-        """Those that its operator offers by name."""
+        """Lists the agents that the operator has published."""
         return answer(
             Offers(
                 [
@@ -50,7 +50,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
     @routes.add(
         "POST",
         "/api/agents/{agent}/conversations",
-        "Make a conversation with one of them",
+        "Create a conversation with a published agent",
         takes=StartRequest,
         example={"id": "weekly"},
         gives=Created,
@@ -60,28 +60,28 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         tag="agents",
     )
     async def start_with_agent(request: Request, agent: _Name, key: Key = None) -> Response:
-        """Its tools run on the server, what they ask waits for an answer, and its answers are
-        streamed."""
+        """The agent's tools run on the server, their questions wait for an answer, and the
+        model's answers are streamed."""
         body = await service.json(request, StartRequest)
         found = agents.get(agent)
         if found is None:
             raise Refused(
                 404,
                 "ConfigurationError",
-                f"There is no agent of that name here; there are: {', '.join(agents) or 'none'}.",
+                "This server publishes no agent with this name. It publishes:"
+                f" {', '.join(agents) or 'none'}.",
             )
         tenant = service.caller(request).tenant
 
         def make() -> Created:
             made = host.create(tenant, _request(found, body), key or "")
             if refused := [tool.name for tool in made.tools if tool.executor != "server"]:
-                with suppress(
-                    ConversationNotFound
-                ):  # it was deleted already when this was asked under the same key before
+                # An earlier request under the same key may have deleted the conversation already.
+                with suppress(ConversationNotFound):
                     host.delete(tenant, made.id)
                 raise ConfigurationError(
                     f"This server may not run these tools of the agent: {', '.join(refused)}. Its"
-                    " operator allows them with --allow-tools."
+                    " operator can allow them with --allow-tools."
                 )
             return made
 

@@ -1,4 +1,4 @@
-"""What is decided about calls, and the calls that clients run: approve, reject, answer, claim,
+"""Tool calls over HTTP: routes to approve, reject, answer and claim a call, and to send its
 result."""
 
 from typing import Any
@@ -19,7 +19,7 @@ from holdfast.server.routes import CallId, Client, Id, Key, Routes
 
 
 def add(routes: Routes) -> None:
-    """Add them."""
+    """Add the routes of calls."""
     service, host = routes.service, routes.service.host
     standing: dict[str, Any] = {
         "gives": Standing,
@@ -32,14 +32,14 @@ def add(routes: Routes) -> None:
     @routes.add(
         "POST",
         "/api/conversations/{id}/approve",
-        "Let a waiting call run",
+        "Approve a waiting call",
         takes=ApproveRequest,
         example={"callId": "3.0"},
         **standing,
     )
     async def approve_call(request: Request, id: Id, key: Key = None) -> Response:
-        """The one that waits, or the one named; with other arguments if given. Binds to the
-        arguments' hash."""
+        """Approves the named call, or all calls that wait. `arguments` replaces a call's
+        arguments. The approval is bound to the hash of the arguments."""
         body = await service.json(request, ApproveRequest)
         tenant = service.caller(request).tenant
 
@@ -61,13 +61,13 @@ def add(routes: Routes) -> None:
     @routes.add(
         "POST",
         "/api/conversations/{id}/reject",
-        "Do not run a waiting call",
+        "Reject a waiting call",
         takes=RejectRequest,
         example={"reason": "Not on main."},
         **standing,
     )
     async def reject_call(request: Request, id: Id, key: Key = None) -> Response:
-        """The model is told why."""
+        """The model receives the reason."""
         body = await service.json(request, RejectRequest)
         tenant = service.caller(request).tenant
 
@@ -80,13 +80,13 @@ def add(routes: Routes) -> None:
     @routes.add(
         "POST",
         "/api/conversations/{id}/answer",
-        "Answer what a call asks",
+        "Answer a call's question",
         takes=AnswerRequest,
         example={"questionId": "3.0?1", "values": {"city": "Ghent"}},
         **standing,
     )
     async def answer_question(request: Request, id: Id, key: Key = None) -> Response:
-        """Or decline, with null values."""
+        """Null values decline the question."""
         body = await service.json(request, AnswerRequest)
         tenant = service.caller(request).tenant
 
@@ -104,8 +104,8 @@ def add(routes: Routes) -> None:
         **standing,
     )
     async def claim_call(request: Request, id: Id, call_id: CallId, client: Client) -> Response:
-        """Of all clients that ask, one gets it, and runs it. Again by the same client: it has it
-        still."""
+        """Only one of the clients that claim a call gets it and runs it. A repeated claim by the
+        same client succeeds."""
         tenant = service.caller(request).tenant
 
         def claim() -> str:
@@ -117,7 +117,7 @@ def add(routes: Routes) -> None:
     @routes.add(
         "POST",
         "/api/conversations/{id}/calls/{call_id}/result",
-        "The result of a claimed call",
+        "Send the result of a claimed call",
         takes=ResultRequest,
         example={
             "result": {"content": [{"type": "text", "text": "21 degrees"}], "isError": False},
@@ -129,7 +129,7 @@ def add(routes: Routes) -> None:
     async def return_call(
         request: Request, id: Id, call_id: CallId, client: Client, key: Key = None
     ) -> Response:
-        """From whoever claimed it."""
+        """Only the client that claimed the call may send its result."""
         body = await service.json(request, ResultRequest, largest=None)
         tenant = service.caller(request).tenant
 

@@ -1,4 +1,5 @@
-"""Conversations over HTTP: made, listed, told what to do, forked, given other tools, removed."""
+"""Conversations over HTTP: routes to create, list, drive, fork and remove them, to send them
+messages, and to replace their tools."""
 
 import hashlib
 import os
@@ -31,13 +32,13 @@ _STATUSES = "|".join(status.value for status in ConversationStatus)
 
 
 def add(routes: Routes) -> None:
-    """Add them."""
+    """Add the routes of conversations."""
     service, host = routes.service, routes.service.host
 
     @routes.add(
         "POST",
         "/api/conversations",
-        "Make a conversation",
+        "Create a conversation",
         takes=CreateRequest,
         example={"agent": _AGENT, "secrets": {"secret_1": "sk-..."}},
         gives=Created,
@@ -46,8 +47,8 @@ def add(routes: Routes) -> None:
         also=(404, 409, 503),
     )
     async def create_conversation(request: Request, key: Key = None) -> Response:
-        """The agent comes as its serial form. The answer tells where each of its tools runs: on the
-        server, by the client, or not at all."""
+        """The request holds the agent's serial form. The answer says where each of its tools
+        runs: on the server, in the client, or not at all."""
         body = await service.json(request, CreateRequest, service.agent_bytes)
         return answer(
             await service.change(host.create, service.caller(request).tenant, body, key or ""), 201
@@ -57,14 +58,15 @@ def add(routes: Routes) -> None:
     async def list_conversations(
         request: Request,
         status: Annotated[
-            str | None, Query(pattern=f"^({_STATUSES})$", description="Only those of this status.")
+            str | None,
+            Query(pattern=f"^({_STATUSES})$", description="Only those with this status."),
         ] = None,
         cursor: Annotated[
-            str | None, Query(pattern="^[!-~]{1,200}$", description="`next` of the part before.")
+            str | None, Query(pattern="^[!-~]{1,200}$", description="`next` of the previous page.")
         ] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     ) -> Response:
-        """The newest first, in parts."""
+        """Newest first, in pages."""
         return answer(
             await service.read(host.list, service.caller(request).tenant, status, cursor, limit)
         )
@@ -72,7 +74,7 @@ def add(routes: Routes) -> None:
     @routes.add(
         "GET",
         "/api/conversations/{id}",
-        "What is known of a conversation",
+        "Get a conversation",
         gives=Info,
         also=(404, 422, 503),
     )
@@ -88,7 +90,8 @@ def add(routes: Routes) -> None:
         also=(404, 409, 422, 503),
     )
     async def delete_conversation(request: Request, id: Id) -> Response:
-        """What runs is cut off; its journal is gone. The workspace stays if others have it."""
+        """Cuts off running work and deletes the journal. The workspace stays if other
+        conversations use it."""
         await service.change(host.delete, service.caller(request).tenant, id)
         return Response(status_code=204)
 
@@ -104,21 +107,21 @@ def add(routes: Routes) -> None:
         also=(404, 409, 503),
     )
     async def send_message(request: Request, id: Id, key: Key = None) -> Response:
-        """It is in the journal when this is answered."""
+        """The message is in the journal when the request is answered."""
         body = await service.json(request, MessageRequest, largest=None)
         tenant = service.caller(request).tenant
         event_id = body.event_id or _event_id(f"{tenant}/{id}/{key}" if key else None)
         await service.change(host.obey, tenant, id, Send(body.blocks, event_id), key)
         return answer(Sent(event_id), 202)
 
-    async def told(request: Request, id: str, command: Command, key: str | None) -> Response:
+    async def obeyed(request: Request, id: str, command: Command, key: str | None) -> Response:
         tenant = service.caller(request).tenant
 
-        def tell() -> str:
+        def obey() -> str:
             host.obey(tenant, id, command, key)
             return host.status(tenant, id)
 
-        return answer(Standing(await service.change(tell)))
+        return answer(Standing(await service.change(obey)))
 
     standing: dict[str, Any] = {
         "gives": Standing,
@@ -127,59 +130,62 @@ def add(routes: Routes) -> None:
         "conflict": True,
     }
 
-    @routes.add("POST", "/api/conversations/{id}/start", "Drive it from now on", **standing)
+    @routes.add("POST", "/api/conversations/{id}/start", "Keep a conversation running", **standing)
     async def start_conversation(request: Request, id: Id) -> Response:
-        """A message is answered as it comes, also after a restart of the server, until `close`."""
+        """Messages are answered as they arrive, also after a restart of the server, until
+        `close`."""
         return answer(
             Standing(await service.change(host.start, service.caller(request).tenant, id))
         )
 
-    @routes.add("POST", "/api/conversations/{id}/run", "Run until it rests", **standing)
+    @routes.add(
+        "POST", "/api/conversations/{id}/run", "Run a conversation until it rests", **standing
+    )
     async def run_conversation(request: Request, id: Id) -> Response:
-        """Resumes it, and answers at once; the event stream tells when it rests."""
+        """Resumes the conversation and answers at once. The event stream shows when it rests."""
         return answer(Standing(await service.change(host.run, service.caller(request).tenant, id)))
 
-    @routes.add("POST", "/api/conversations/{id}/close", "Park it", **standing)
+    @routes.add("POST", "/api/conversations/{id}/close", "Park a conversation", **standing)
     async def close_conversation(request: Request, id: Id) -> Response:
-        """What runs is cut off. It can be opened again at any time."""
+        """Cuts off running work. The conversation can be opened again at any time."""
         return answer(
             Standing(await service.change(host.close, service.caller(request).tenant, id))
         )
 
-    @routes.add("POST", "/api/conversations/{id}/pause", "Pause", **standing)
+    @routes.add("POST", "/api/conversations/{id}/pause", "Pause after the running step", **standing)
     async def pause_conversation(request: Request, id: Id, key: Key = None) -> Response:
-        """Goes no further after what runs now."""
-        return await told(request, id, Pause(), key)
+        """Stops the conversation after the running step."""
+        return await obeyed(request, id, Pause(), key)
 
     @routes.add(
-        "POST", "/api/conversations/{id}/resume", "Go on after a pause or an error", **standing
+        "POST", "/api/conversations/{id}/resume", "Resume after a pause or an error", **standing
     )
     async def resume_conversation(request: Request, id: Id, key: Key = None) -> Response:
-        """As `Conversation.resume`."""
-        return await told(request, id, Resume(), key)
+        """Like `Conversation.resume`."""
+        return await obeyed(request, id, Resume(), key)
 
     @routes.add("POST", "/api/conversations/{id}/interrupt", "Pause at once", **standing)
     async def interrupt_conversation(request: Request, id: Id, key: Key = None) -> Response:
-        """What runs is cancelled."""
-        return await told(request, id, Interrupt(), key)
+        """Cancels running work."""
+        return await obeyed(request, id, Interrupt(), key)
 
     @routes.add(
         "POST",
         "/api/conversations/{id}/condense",
-        "Shorten what the model is shown",
+        "Condense a conversation",
         takes=CondenseRequest,
         example={"instructions": "Keep the ticket numbers."},
         **standing,
     )
     async def condense_conversation(request: Request, id: Id, key: Key = None) -> Response:
-        """As `Conversation.condense`: a `condensation` event tells what came of it."""
+        """Like `Conversation.condense`. A `condensation` event reports the outcome."""
         body = await service.json(request, CondenseRequest)
-        return await told(request, id, Condense(body.instructions), key)
+        return await obeyed(request, id, Condense(body.instructions), key)
 
     @routes.add(
         "POST",
         "/api/conversations/{id}/fork",
-        "Fork",
+        "Fork a conversation",
         takes=ForkRequest,
         example={"seq": 7},
         gives=Created,
@@ -188,7 +194,7 @@ def add(routes: Routes) -> None:
         also=(404, 409, 503),
     )
     async def fork_conversation(request: Request, id: Id, key: Key = None) -> Response:
-        """Another conversation that begins with the first events of this one."""
+        """Creates a conversation that begins with the first events of this one."""
         body = await service.json(request, ForkRequest, service.agent_bytes)
         if body.seq is not None and not 0 <= body.seq < 2**53:
             raise ConfigurationError(f"seq takes the number of an event, not {body.seq}.")
@@ -200,7 +206,7 @@ def add(routes: Routes) -> None:
     @routes.add(
         "PUT",
         "/api/conversations/{id}/tools",
-        "Give it other tools",
+        "Replace a conversation's tools",
         takes=ToolsRequest,
         example={
             "tools": [
@@ -216,7 +222,7 @@ def add(routes: Routes) -> None:
         also=(404, 409, 503),
     )
     async def set_tools(request: Request, id: Id) -> Response:
-        """In place of those that it has, from its next step on."""
+        """Replaces its tools from its next step on."""
         body = await service.json(request, ToolsRequest, service.agent_bytes)
         tenant = service.caller(request).tenant
         return answer(
@@ -232,5 +238,6 @@ def add(routes: Routes) -> None:
 
 
 def _event_id(key: str | None) -> str:
-    """For a message that came without one: the same if it comes again under the same key."""
+    """Return an id for a message without one. A repeated request under the same key gives the
+    same id."""
     return os.urandom(16).hex() if key is None else hashlib.sha256(key.encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""What was and what comes: a conversation's state, its events, their stream, the whole outputs of
+"""Events over HTTP: a conversation's state, its events, their stream, and the whole outputs of
 its calls."""
 
 from typing import Annotated, Any
@@ -17,9 +17,7 @@ from holdfast.server.sse import Stream
 
 After = Annotated[
     int,
-    Query(
-        ge=0, le=LARGEST, description="The seq of the last event that is known; 0: all are wanted."
-    ),
+    Query(ge=0, le=LARGEST, description="The seq of the last known event; 0 returns all events."),
 ]
 
 _MESSAGE = {
@@ -49,20 +47,20 @@ _STATE: dict[str, Any] = {
 
 
 def add(routes: Routes) -> None:
-    """Add them."""
+    """Add the routes of events."""
     service, host = routes.service, routes.service.host
 
     @routes.add(
         "GET",
         "/api/conversations/{id}/state",
-        "The whole state",
+        "Get the whole state",
         schema=_STATE,
         also=(404, 409, 422, 503),
         tag="events",
         gave={"version": 1, "id": "4f0c91d2a6be", "status": "finished", "events": [_MESSAGE]},
     )
     async def get_state(request: Request, id: Id) -> Response:
-        """As `ConversationState.to_json`: with all events."""
+        """The state with all events, in the form of `ConversationState.to_json`."""
         tenant = service.caller(request).tenant
         data = await service.read(lambda: host.state(tenant, id).to_json())
         return Response(data, media_type="application/json")
@@ -70,7 +68,7 @@ def add(routes: Routes) -> None:
     @routes.add(
         "PUT",
         "/api/conversations/{id}/state",
-        "Begin with a state",
+        "Continue from a state",
         takes=StateRequest,
         gives=Standing,
         gave={"status": "finished"},
@@ -79,8 +77,8 @@ def add(routes: Routes) -> None:
         tag="events",
     )
     async def put_state(request: Request, id: Id) -> Response:
-        """As `Conversation.from_state`: a conversation that has no events yet goes on from those of
-        another, of any server or none."""
+        """Lets a conversation without events continue from the events of another one, of any
+        server or none, like `Conversation.from_state`."""
         data = await service.body(request)
         tenant = service.caller(request).tenant
         return answer(
@@ -90,7 +88,7 @@ def add(routes: Routes) -> None:
     @routes.add(
         "GET",
         "/api/conversations/{id}/events",
-        "Events after one",
+        "List events",
         gives=Events,
         gave={"events": [_MESSAGE], "lastSeq": 2},
         also=(404, 422, 503),
@@ -121,7 +119,7 @@ def add(routes: Routes) -> None:
     @routes.add(
         "GET",
         "/api/conversations/{id}/stream",
-        "Events as they come",
+        "Stream events",
         given="text/event-stream",
         schema={"type": "string"},
         gave='id: 2\nevent: message\ndata: {"type": "message", "seq": 2}\n\n',
@@ -133,12 +131,12 @@ def add(routes: Routes) -> None:
         id: Id,
         after_seq: After = 0,
         last_event_id: Annotated[
-            str | None, Header(pattern="^[0-9]{1,15}$", description="Wins over `after_seq`.")
+            str | None, Header(pattern="^[0-9]{1,15}$", description="Overrides `after_seq`.")
         ] = None,
     ) -> Response:
-        """Server-sent events: those after `after_seq`, then each as it is appended, `id` its seq;
-        `delta` and `progress` have no id and are not kept. A comment comes when nothing else does.
-        """
+        """Server-sent events: first the events after `after_seq`, then each event as it is
+        appended, with its seq as `id`. `delta` and `progress` have no id and are not stored. A
+        comment is sent while there is nothing else."""
         caller = service.caller(request)
         client = request.headers.get("x-holdfast-client")
 
@@ -160,11 +158,11 @@ def add(routes: Routes) -> None:
     @routes.add(
         "GET",
         "/api/conversations/{id}/outputs/{call_id}",
-        "The whole output of a call",
+        "Get the whole output of a call",
         gives=ToolResult,
         also=(404, 422, 503),
         tag="events",
     )
     async def get_output(request: Request, id: Id, call_id: CallId) -> Response:
-        """Where the journal has its beginning and end, this is all of it."""
+        """The whole output of a call of which the journal holds only the beginning and the end."""
         return answer(await service.read(host.output, service.caller(request).tenant, id, call_id))

@@ -1,5 +1,5 @@
-"""`/v1/models` and `/v1/chat/completions`: the server's agents for clients that speak OpenAI's Chat
-Completions."""
+"""`/v1/models` and `/v1/chat/completions`: the server's agents for clients of OpenAI's Chat
+Completions API."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from holdfast import errors
 from holdfast import events as ev
 from holdfast.llm.completion import Delta
 from holdfast.server import chats, openai
-from holdfast.server.answers import told
+from holdfast.server.answers import error_answer
 from holdfast.server.feed import Reader
 from holdfast.server.guard import Refused
 from holdfast.server.openai import ChatRequest, Progress, Published, Turn
@@ -25,12 +25,11 @@ from holdfast.server.service import Service, gone
 
 _log = logging.getLogger("holdfast.server")
 
-CONVERSATION = "x-holdfast-conversation"  # the header that tells which conversation answers
-_PING = 10.0  # seconds of silence after which a comment tells that the stream lives
+CONVERSATION = "x-holdfast-conversation"  # the header with the id of the conversation
+_PING_SECONDS = 10.0  # silence after which a comment keeps the stream alive
 _MEDIA = "application/json"
-_NO_RETRY = {
-    "x-should-retry": "false"
-}  # clients of that API ask again by themselves, and a turn that was begun may have done much
+# OpenAI's clients retry by themselves, but a turn that has begun may have had side effects.
+_NO_RETRY = {"x-should-retry": "false"}
 _KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -50,13 +49,13 @@ _MODEL: dict[str, Any] = {
 
 
 def add(routes: Routes, agents: Mapping[str, Published]) -> None:
-    """Add them."""
+    """Add the routes of OpenAI's API."""
     service = routes.service
 
     @routes.add(
         "GET",
         "/v1/models",
-        "The agents, as models",
+        "List the agents as models",
         client=False,
         tag="openai",
         schema={
@@ -66,21 +65,21 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         },
     )
     async def list_models(request: Request) -> Response:
-        """As OpenAI's API lists its models."""
+        """In the form of OpenAI's list of models."""
         found = {"object": "list", "data": [_model(agent) for agent in agents.values()]}
         return Response(msgspec.json.encode(found), media_type=_MEDIA)
 
     @routes.add(
         "GET",
         "/v1/models/{model}",
-        "One of them",
+        "Get one agent as a model",
         schema=_MODEL,
         client=False,
         also=(404,),
         tag="openai",
     )
     async def get_model(request: Request, model: str) -> Response:
-        """As OpenAI's API."""
+        """In the form of OpenAI's API."""
         agent = agents.get(model)
         return (
             _unknown(model, agents)
@@ -100,8 +99,9 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         takes=ChatRequest,
     )
     async def create_chat_completion(request: Request) -> Response:
-        """As OpenAI's Chat Completions, plain or streamed. The agent's tools run here; those of the
-        request are the client's, and come back as `tool_calls`."""
+        """Like OpenAI's Chat Completions, plain or streamed. The agent's tools run on the
+        server. Tools of the request belong to the client, and their calls are returned as
+        `tool_calls`."""
         asked = await service.json(request, ChatRequest, largest=None)
         agent = agents.get(asked.model)
         if agent is None:
@@ -109,7 +109,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         try:
             turn = openai.understood(asked, agent)
         except RecursionError:
-            return _error(400, "The request is nested too deep.", "invalid_request_error")
+            return _error(400, "The request is nested too deeply.", "invalid_request_error")
         except Exception as error:
             return _failed(error)
         chat = Chat(service, service.caller(request).tenant, agent, turn)
@@ -135,7 +135,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
 
 
 class Chat:
-    """One request on its way: a turn of a conversation."""
+    """One chat request: a turn of a conversation."""
 
     place: chats.Place
     reader: Reader
@@ -149,10 +149,10 @@ class Chat:
         self._progress = Progress(agent, turn)
         self._id = f"chatcmpl-{os.urandom(12).hex()}"
         self._created = int(time.time())
-        self.placed = False  # whether it has a conversation
+        self.placed = False  # True once the request has a conversation
 
     async def begin(self) -> None:
-        """Find or make the conversation, and set it going. Raises what the host raises."""
+        """Find or create the conversation and start its run. Raises the host's errors."""
         self._service.check_open()
         finding = asyncio.ensure_future(
             self._service.change(chats.begin, self._host, self._tenant, self._agent, self._turn)
@@ -175,21 +175,22 @@ class Chat:
             raise
 
     def _found_late(self, finding: asyncio.Future[chats.Place]) -> None:
-        """The request was broken off: nobody waits for what was found."""
+        """Leave the conversation that was found after the request was cancelled."""
         if not finding.cancelled() and finding.exception() is None:
             self._host.chats.leave(self._tenant, finding.result().id)
 
     async def whole(self, request: Request) -> Response:
-        """The completion, once it is there. If the client hangs up, the run is paused: nobody would
-        read what it comes to."""
+        """Return the completion when the turn is over. If the client disconnects, the run is
+        paused."""
         work = asyncio.ensure_future(self._finished())
-        left = asyncio.ensure_future(gone(request.receive))
+        disconnected = asyncio.ensure_future(gone(request.receive))
         try:
-            await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((work, disconnected), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
+                # The client has disconnected, so nobody receives this answer.
                 raise Refused(
-                    400, "ConfigurationError", "The connection broke before there was an answer."
-                )  # which nobody reads
+                    400, "ConfigurationError", "The client disconnected before the answer."
+                )
             if (failed := await work) is not None:
                 return failed
             return Response(
@@ -199,7 +200,7 @@ class Chat:
                 media_type=_MEDIA,
             )
         finally:
-            left.cancel()
+            disconnected.cancel()
             work.cancel()
             await self._leave()
 
@@ -209,7 +210,7 @@ class Chat:
         return await self._failure()
 
     async def streamed(self, with_usage: bool) -> AsyncIterator[bytes]:
-        """The answer's chunks, as its text comes."""
+        """Yield the chunks of the answer as its text arrives."""
         model, progress = self._agent.name, self._progress
         more: dict[str, Any] = {"usage": None} if with_usage else {}
         try:
@@ -242,17 +243,14 @@ class Chat:
             await asyncio.shield(asyncio.ensure_future(self._leave()))
 
     async def _pieces(self) -> AsyncIterator[str]:
-        """The answer's text in pieces, "" where nothing came for a while; returns when the turn is
-        over."""
-        progress, after, whole = (
-            self._progress,
-            self.place.seq,
-            True,
-        )  # whether all pieces of the answer that is on its way were heard
+        """Yield the answer's text in pieces, and "" after a time of silence. Return when the
+        turn is over."""
+        progress, after = self._progress, self.place.seq
+        complete = True  # True while no piece of the streaming answer was missed
         while not progress.done:
             missed = self.reader.missed
-            frames, notes, ended = await self.reader.next(after, _PING)
-            whole = whole and missed == self.reader.missed
+            frames, notes, ended = await self.reader.next(after, _PING_SECONDS)
+            complete = complete and missed == self.reader.missed
             pieces = [
                 piece
                 for note in notes
@@ -261,20 +259,21 @@ class Chat:
             for frame in frames:
                 event = ev.decode(frame.data)
                 if progress.done and not isinstance(event, ev.Decision):
-                    break  # what follows is of a later turn
+                    break  # the following events belong to a later turn
                 after = frame.seq
                 if isinstance(event, ev.Assistant):
-                    # These are of this answer, or of the next one, of which some may be missing.
-                    whole = (
+                    # The pieces belong to this answer, or to the next one, of which some may be
+                    # missing.
+                    complete = (
                         not pieces
-                        or progress.told + "".join(piece.text for piece in pieces) == event.text
+                        or progress.sent + "".join(piece.text for piece in pieces) == event.text
                     )
                     pieces.clear()
                 if text := progress.feed(event):
                     yield text
-            for piece in pieces if whole else ():
+            for piece in pieces if complete else ():
                 if piece.kind == "restart":
-                    progress.broke()
+                    progress.restart()
                 elif text := progress.piece(piece.text):
                     yield text
             if ended:
@@ -296,15 +295,17 @@ class Chat:
         )
 
     async def _failure(self) -> Response | None:
-        """Why there is no answer, if there is none. No status is one that clients take for a reason
-        to ask again: the model was asked again as often as the agent says, and the rest waits for
-        somebody."""
+        """Return the error of a turn without an answer, or None.
+
+        Its status is never one after which clients retry by themselves: the agent's own retries
+        are used up, or the conversation waits for a person.
+        """
         progress, id = self._progress, self.place.id
         if not progress.done:
             return _error(
                 503,
-                "The server ends, or the conversation was removed, before there was an answer."
-                " Asked again soon it goes on.",
+                "The server is shutting down, or the conversation was removed, before the answer"
+                " was complete. Repeat the request soon to continue.",
                 "server_error",
                 None,
                 retry=False,
@@ -328,7 +329,8 @@ class Chat:
         if progress.status == "waiting_for_confirmation":
             return _error(
                 422,
-                f"A call waits for approval in the conversation {id}; this API has no word for it.",
+                f"A call waits for approval in the conversation {id}, which this API cannot"
+                " express.",
                 "invalid_request_error",
                 "waiting_for_confirmation",
                 retry=False,
@@ -336,7 +338,7 @@ class Chat:
         if progress.status == "paused":
             return _error(
                 422,
-                f"The conversation {id} was paused. Asked again soon it goes on.",
+                f"The conversation {id} was paused. Repeat the request soon to continue.",
                 "server_error",
                 "paused",
                 retry=False,
@@ -354,7 +356,8 @@ class Chat:
             )
         except errors.HoldfastError as error:
             _log.warning(
-                "conversation %s: a chat client is gone, and it could not be interrupted: %s",
+                "conversation %s: its chat client disconnected, but the conversation could not be"
+                " interrupted: %s",
                 self.place.id,
                 error,
             )
@@ -369,14 +372,14 @@ def _model(agent: Published) -> dict[str, Any]:
 
 
 def _unknown(name: str, agents: Mapping[str, Published]) -> Response:
-    has = (
+    available = (
         f"It has: {', '.join(agents)}."
         if agents
         else "It has none: start it with --agent NAME=FILE."
     )
     return _error(
         404,
-        f"There is no agent {name[:100]!r} on this server. {has}",
+        f"There is no agent {name[:100]!r} on this server. {available}",
         "invalid_request_error",
         "model_not_found",
         "model",
@@ -384,11 +387,11 @@ def _unknown(name: str, agents: Mapping[str, Published]) -> Response:
 
 
 def _failed(error: Exception) -> Response:
-    response = told(error)
+    response = error_answer(error)
     message = msgspec.json.decode(bytes(response.body))["error"]["message"]
     status = 400 if response.status_code == 422 else response.status_code
     if isinstance(error, errors.TooMany) and error.bound != "open":
-        status = 422  # it is not for this client to wait for
+        status = 422  # not 429, because waiting does not help
     return _error(
         status,
         message,

@@ -1,5 +1,5 @@
-"""What is seen of a conversation beside its events: those that its calls spawned, and how the
-services of its tools answer."""
+"""Further views of a conversation over HTTP: the conversations that its calls spawned, and the
+health of its tool services."""
 
 from fastapi import Request
 from starlette.responses import Response
@@ -11,20 +11,20 @@ from holdfast.server.shapes import Page
 
 
 def add(routes: Routes) -> None:
-    """Add them."""
+    """Add these routes."""
     service, host = routes.service, routes.service.host
 
     @routes.add(
         "GET",
         "/api/conversations/{id}/children",
-        "What its calls spawned",
+        "List spawned conversations",
         gives=Page,
         also=(404, 422, 503),
     )
     async def list_children(request: Request, id: Id) -> Response:
-        """The oldest first. Their state, events, stream and outputs are had as those of any
-        conversation; of what may be told one, only decisions and answers: the rest is said to whom
-        they came of."""
+        """Oldest first. The routes for state, events, stream and outputs accept the ids of
+        spawned conversations. Of the commands they accept only decisions and answers; send
+        others to the parent."""
         return answer(
             Page(items=await service.read(host.children, service.caller(request).tenant, id))
         )
@@ -32,7 +32,7 @@ def add(routes: Routes) -> None:
     @routes.add(
         "GET",
         "/api/conversations/{id}/services",
-        "How the services of its tools answer",
+        "Check its tool services",
         gives=Services,
         also=(404, 422, 503),
         gave={
@@ -41,8 +41,8 @@ def add(routes: Routes) -> None:
         },
     )
     async def list_services(request: Request, id: Id) -> Response:
-        """MCP servers and A2A agents are asked now, within a few seconds. Only while the
-        conversation is open in this process: nothing is opened for it."""
+        """Checks MCP servers and A2A agents now, within a few seconds, if the conversation is
+        open in this process. The request does not open the conversation."""
         found = await service.change(host.services, service.caller(request).tenant, id)
         return answer(
             Services(

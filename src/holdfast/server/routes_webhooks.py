@@ -1,5 +1,5 @@
-"""Webhooks over HTTP: made, listed, changed, given another secret, removed; what they could not
-send, and having it sent again."""
+"""Webhooks over HTTP: routes to create, list, change and remove them, to rotate their secrets,
+to list failed deliveries, and to send events again."""
 
 from typing import Annotated, Any
 
@@ -24,12 +24,12 @@ _Id = Annotated[
     str, Path(pattern="^[A-Za-z0-9._-]{1,128}$", description="The webhook's id.", examples=[_ID])
 ]
 _SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYq="
-_ASKED = {
+_REQUEST_EXAMPLE = {
     "url": "https://hooks.example.com/agents",
     "events": ["message", "status.finished"],
     "secret": _SECRET,
 }
-_SHOWN: dict[str, Any] = {
+_WEBHOOK_EXAMPLE: dict[str, Any] = {
     "id": _ID,
     "url": "https://hooks.example.com/agents",
     "events": ["message", "status.finished"],
@@ -45,24 +45,25 @@ _SHOWN: dict[str, Any] = {
 
 
 def add(routes: Routes) -> None:
-    """Add them."""
+    """Add the routes of webhooks."""
     service, webhooks = routes.service, routes.service.host.webhooks
 
     @routes.add(
         "POST",
         "/api/webhooks",
-        "Make a webhook",
+        "Create a webhook",
         takes=WebhookRequest,
-        example=_ASKED,
+        example=_REQUEST_EXAMPLE,
         gives=Webhook,
-        gave={**_SHOWN, "secret": _SECRET},
+        gave={**_WEBHOOK_EXAMPLE, "secret": _SECRET},
         status=201,
         also=(404, 409, 503),
         tag="webhooks",
     )
     async def create_webhook(request: Request, key: Key = None) -> Response:
-        """One POST for each event of a conversation, or of all, signed as Standard Webhooks has it:
-        at least once, in the order of each journal. The answer alone shows the secret."""
+        """Sends one POST for each event of one or all conversations, signed according to
+        Standard Webhooks. Delivery is at least once, in the order of each journal. Only this
+        answer shows the secret."""
         body = await service.json(request, WebhookRequest)
         return answer(
             await service.change(webhooks.create, service.caller(request).tenant, body, key or ""),
@@ -74,20 +75,20 @@ def add(routes: Routes) -> None:
         "/api/webhooks",
         "List webhooks",
         gives=WebhookList,
-        gave={"webhooks": [_SHOWN]},
+        gave={"webhooks": [_WEBHOOK_EXAMPLE]},
         also=(422, 503),
         tag="webhooks",
     )
     async def list_webhooks(request: Request) -> Response:
-        """The oldest first."""
+        """Oldest first."""
         return answer(await service.read(webhooks.list, service.caller(request).tenant))
 
     @routes.add(
         "GET",
         "/api/webhooks/{webhook}",
-        "What is known of a webhook",
+        "Get a webhook",
         gives=Webhook,
-        gave=_SHOWN,
+        gave=_WEBHOOK_EXAMPLE,
         also=(404, 422, 503),
         tag="webhooks",
     )
@@ -102,13 +103,13 @@ def add(routes: Routes) -> None:
         takes=WebhookChange,
         example={"enabled": True},
         gives=Webhook,
-        gave=_SHOWN,
+        gave=_WEBHOOK_EXAMPLE,
         also=(404, 503),
         tag="webhooks",
     )
     async def change_webhook(request: Request, webhook: _Id) -> Response:
-        """It goes on where it was; what failed is tried at once if it is enabled, or sends
-        elsewhere."""
+        """Delivery continues where it was. If the webhook is enabled or gets a new URL, failed
+        events are tried again at once."""
         body = await service.json(request, WebhookChange)
         return answer(
             await service.change(webhooks.change, service.caller(request).tenant, webhook, body)
@@ -123,24 +124,24 @@ def add(routes: Routes) -> None:
         tag="webhooks",
     )
     async def delete_webhook(request: Request, webhook: _Id) -> Response:
-        """What it has not sent is not sent."""
+        """Events that are not sent yet are never sent."""
         await service.change(webhooks.delete, service.caller(request).tenant, webhook)
         return Response(status_code=204)
 
     @routes.add(
         "POST",
         "/api/webhooks/{webhook}/secret",
-        "Give a webhook another secret",
+        "Rotate a webhook's secret",
         takes=SecretRequest,
         example={"overlap": 3600},
         gives=Webhook,
-        gave={**_SHOWN, "secret": _SECRET, "oldSecretUntil": "2026-11-21T11:00:00Z"},
+        gave={**_WEBHOOK_EXAMPLE, "secret": _SECRET, "oldSecretUntil": "2026-11-21T11:00:00Z"},
         also=(404, 503),
         tag="webhooks",
     )
     async def rotate_webhook_secret(request: Request, webhook: _Id) -> Response:
-        """For a while messages have two signatures, one with each. The answer shows the new
-        secret."""
+        """During the overlap messages carry two signatures, one with each secret. The answer
+        shows the new secret."""
         body = await service.json(request, SecretRequest)
         return answer(
             await service.change(webhooks.rotate, service.caller(request).tenant, webhook, body)
@@ -149,7 +150,7 @@ def add(routes: Routes) -> None:
     @routes.add(
         "GET",
         "/api/webhooks/{webhook}/deliveries",
-        "What a webhook could not send",
+        "List failed deliveries",
         gives=DeliveryList,
         also=(404, 422, 503),
         tag="webhooks",
@@ -161,7 +162,7 @@ def add(routes: Routes) -> None:
                     "attempts": 3,
                     "since": "2026-11-21T10:00:00Z",
                     "again": "2026-11-21T10:00:04Z",
-                    "error": "It answered 500.",
+                    "error": "The receiver answered 500.",
                     "dead": [],
                 }
             ],
@@ -173,11 +174,11 @@ def add(routes: Routes) -> None:
         webhook: _Id,
         cursor: Annotated[
             str | None,
-            Query(pattern="^[A-Za-z0-9._-]{1,200}$", description="`next` of the part before."),
+            Query(pattern="^[A-Za-z0-9._-]{1,200}$", description="`next` of the previous page."),
         ] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     ) -> Response:
-        """The conversations in which it fails, or has given up events; in parts."""
+        """Lists, in pages, the conversations in which the webhook fails or has given up events."""
         return answer(
             await service.read(
                 webhooks.deliveries, service.caller(request).tenant, webhook, cursor, limit
@@ -187,7 +188,7 @@ def add(routes: Routes) -> None:
     @routes.add(
         "POST",
         "/api/webhooks/{webhook}/redeliver",
-        "Send again",
+        "Send events again",
         takes=RedeliverRequest,
         example={"conversationId": "4f0c91d2a6be"},
         gives=Redelivered,
@@ -196,8 +197,8 @@ def add(routes: Routes) -> None:
         tag="webhooks",
     )
     async def redeliver(request: Request, webhook: _Id) -> Response:
-        """What was given up, or what came after an event; with what was sent since then, in order,
-        each under the `webhook-id` that it had."""
+        """Sends again the events that were given up, or all events after `afterSeq`. Later
+        events follow in order, each under its original `webhook-id`."""
         body = await service.json(request, RedeliverRequest)
         return answer(
             await service.change(webhooks.redeliver, service.caller(request).tenant, webhook, body)

@@ -1,5 +1,5 @@
-"""Workspaces over HTTP: folders on the server in which conversations work, their files, commands
-and tools."""
+"""Workspaces over HTTP: folders on the server in which conversations work, with their files,
+commands and tools."""
 
 from typing import Annotated
 
@@ -26,18 +26,20 @@ from holdfast.server.intake import SMALL_BODY_BYTES
 from holdfast.server.routes import NAME, Key, Routes, WorkspaceId
 from holdfast.tools.context import Cancellation
 
-_FILE = Annotated[str, Path(description="From the workspace's folder.", examples=["src/app.py"])]
+_FILE = Annotated[
+    str, Path(description="Relative to the workspace's folder.", examples=["src/app.py"])
+]
 _TEXT = {"type": "string"}
 
 
 def add(routes: Routes) -> None:
-    """Add them."""
+    """Add the routes of workspaces."""
     service, host = routes.service, routes.service.host
 
     @routes.add(
         "POST",
         "/api/workspaces",
-        "Make a workspace",
+        "Create a workspace",
         takes=WorkspaceRequest,
         example={"id": "w-81d0"},
         gives=Workspace,
@@ -47,7 +49,8 @@ def add(routes: Routes) -> None:
         tag="workspaces",
     )
     async def create_workspace(request: Request) -> Response:
-        """An empty folder. One of that id that is there already stays as it is."""
+        """Creates an empty folder. If a workspace with this id exists, it is left unchanged and
+        the answer is 409."""
         body = await service.json(request, WorkspaceRequest)
         return answer(
             Workspace(
@@ -65,7 +68,7 @@ def add(routes: Routes) -> None:
         tag="workspaces",
     )
     async def delete_workspace(request: Request, workspace: WorkspaceId) -> Response:
-        """With all its files."""
+        """Removes the workspace with all its files."""
         await service.change(host.workspace_delete, service.caller(request).tenant, workspace)
         return Response(status_code=204)
 
@@ -85,8 +88,8 @@ def add(routes: Routes) -> None:
         tag="workspaces",
     )
     async def run_command(request: Request, workspace: WorkspaceId, key: Key = None) -> Response:
-        """Answered when it has ended. If the connection breaks it is cancelled, with an
-        `Idempotency-Key` only if nobody asks again soon."""
+        """Answers when the command has ended. A broken connection cancels the command. With an
+        `Idempotency-Key` it is cancelled only if the client does not repeat the request soon."""
         data = await service.body(request, SMALL_BODY_BYTES)
         body = await service.decode(request, data, CommandRequest)
         tenant = service.caller(request).tenant
@@ -118,13 +121,13 @@ def add(routes: Routes) -> None:
     async def clone_repository(
         request: Request, workspace: WorkspaceId, key: Key = None
     ) -> Response:
-        """git asks for nothing: put a token into the URL."""
+        """git cannot ask for credentials: put a token into the URL."""
         data = await service.body(request, SMALL_BODY_BYTES)
         body = await service.decode(request, data, CloneRequest)
         tenant = service.caller(request).tenant
         if not is_remote(body.repo):
             raise PathRefused(
-                "A path is not cloned by the server; give 'owner/name' or a URL, or clone it with a"
+                "The server clones no local path. Use 'owner/name' or a URL, or clone with a"
                 " command."
             )
 
@@ -148,7 +151,7 @@ def add(routes: Routes) -> None:
     @routes.add(
         "GET",
         "/api/workspaces/{workspace}/files/{path:path}",
-        "A text file",
+        "Read a text file",
         given="text/plain",
         schema=_TEXT,
         gave="print('hello')\n",
@@ -156,7 +159,8 @@ def add(routes: Routes) -> None:
         tag="files",
     )
     async def read_file(request: Request, workspace: WorkspaceId, path: _FILE) -> Response:
-        """As UTF-8, whatever it is in; bytes that are no character come as they are."""
+        """Answers with the text in UTF-8, whatever the file's encoding. Undecodable bytes are
+        sent unchanged."""
         tenant = service.caller(request).tenant
 
         def read() -> bytes:
@@ -177,8 +181,8 @@ def add(routes: Routes) -> None:
         tag="files",
     )
     async def write_file(request: Request, workspace: WorkspaceId, path: _FILE) -> Response:
-        """Made or overwritten, whole or not at all; missing folders are made. The body is the text
-        in UTF-8, of any media type."""
+        """Creates or overwrites the file atomically, and creates missing folders. The body is
+        the text in UTF-8, with any media type."""
         data = await service.body(request)
         tenant = service.caller(request).tenant
 
@@ -192,7 +196,7 @@ def add(routes: Routes) -> None:
     @routes.add(
         "GET",
         "/api/workspaces/{workspace}/microagents",
-        "The microagents of a folder",
+        "List the microagents of a folder",
         gives=Microagents,
         also=(404, 422, 503),
         tag="workspaces",
@@ -201,10 +205,10 @@ def add(routes: Routes) -> None:
         request: Request,
         workspace: WorkspaceId,
         folder: Annotated[
-            str | None, Query(max_length=4096, description="Default: the workspace's.")
+            str | None, Query(max_length=4096, description="Default: the workspace's folder.")
         ] = None,
     ) -> Response:
-        """And the skills."""
+        """Lists the microagents and skills of a folder."""
         tenant = service.caller(request).tenant
 
         def load() -> Response:
@@ -217,13 +221,13 @@ def add(routes: Routes) -> None:
     @routes.add(
         "GET",
         "/api/workspaces/{workspace}/tools",
-        "The tools of a workspace",
+        "List the tools of a workspace",
         gives=Tools,
         also=(404, 422, 503),
         tag="workspaces",
     )
     async def list_tools(request: Request, workspace: WorkspaceId) -> Response:
-        """As a model that works there has them."""
+        """Lists the tools that a workspace gives to an agent."""
         tenant = service.caller(request).tenant
 
         def tools() -> Response:
@@ -262,7 +266,7 @@ def add(routes: Routes) -> None:
         name: Annotated[str, Path(pattern=NAME, examples=["grep"])],
         key: Key = None,
     ) -> Response:
-        """What fails is a result too, with `isError`."""
+        """A failed call is answered as a result with `isError`."""
         data = await service.body(request)
         body = await service.decode(request, data, CallRequest)
         tenant = service.caller(request).tenant
@@ -272,7 +276,7 @@ def add(routes: Routes) -> None:
 
             with host.workspace(tenant, workspace) as runtime:
                 manager = ToolManager(runtime.tools)
-                manager.get(name)  # a tool that is not there is no result, but 404
+                manager.get(name)  # an unknown tool is answered with 404, not with a result
                 context = ToolContext(body.conversation_id, cancelled=cancelled, runtime=runtime)
                 return answer(manager.run(ToolCall("", name, body.arguments), context))
 
@@ -280,7 +284,8 @@ def add(routes: Routes) -> None:
 
 
 def _inside(path: str) -> str:
-    """A path as the runtime takes it. `~` is the server's home, which is nobody's here."""
+    """Return a path in the form that the runtime takes. A leading `~` is not expanded, because
+    the server's home belongs to no client."""
     if path.startswith("~"):
         return "./" + path
     return path

@@ -1,4 +1,4 @@
-"""The app on a socket: served until a signal or `close`, and how that ends: streams first, then
+"""Serves the app on a socket until a signal or `close`. Shutdown ends streams first, then
 requests, then conversations."""
 
 from __future__ import annotations
@@ -22,29 +22,26 @@ if TYPE_CHECKING:
 
     from holdfast.server.app import App
 
-_START = 30.0  # seconds for the web server to begin; it takes 0.1
-# seconds that an idle connection is kept: longer than clients do, so that none is closed under a
-# request
-_KEEP_ALIVE = 75
-_HEAD = (
-    10.0  # seconds that a request's head may take, from its first byte or from the connection on
-)
-# milliseconds after which a reader who takes nothing is given up; he comes back at his last event
-_STALLED = 120_000
+_START_SECONDS = 30.0  # limit for the web server's start, which usually takes 0.1 s
+# Longer than clients keep idle connections, so that the server closes none under a request.
+_KEEP_ALIVE_SECONDS = 75
+_HEAD_SECONDS = 10.0  # limit for a request's head, from its first byte or from the connection on
+# After this time a reader that accepts no data is disconnected. It resumes after its last event.
+_STALLED_MILLISECONDS = 120_000
 
 _log = logging.getLogger("holdfast.server")
 
 
 class AgentServer:
-    """An `App` on a listening socket: `run` blocks, `start` and `close` (or `with`) serve on a
-    thread. Once.
+    """An `App` on a listening socket. `run` blocks; `start` and `close` (or `with`) serve on a
+    thread. A server can be started once.
 
-    A connection whose request's head does not come whole within `head` seconds is closed. Of more
-    than `connections` at once (None: three quarters of the files that the process may have open)
-    the oldest without a request is closed for a new one.
+    The server closes a connection whose request head is incomplete after `head` seconds. At most
+    `connections` are open at once (None: three quarters of the process's file limit). A new
+    connection beyond that closes the oldest one without a request.
 
-    At the end it accepts no more, ends streams, lets requests end for half of `grace` seconds, and
-    gives the rest to `Host.shutdown`.
+    On shutdown the server stops accepting, ends streams, lets requests finish for half of
+    `grace` seconds, and gives the other half to `Host.shutdown`.
     """
 
     def __init__(
@@ -54,23 +51,24 @@ class AgentServer:
         *,
         tls: ssl.SSLContext | None = None,
         grace: float = 10.0,
-        head: float = _HEAD,
+        head: float = _HEAD_SECONDS,
         connections: int | None = None,
     ) -> None:
         self._app = app
         self._socket = listening
         self._grace = grace
-        # Accepted sockets have these from the one that listens.
+        # Accepted sockets inherit these options from the listening socket.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (
-            ("TCP_USER_TIMEOUT", _STALLED),
+            ("TCP_USER_TIMEOUT", _STALLED_MILLISECONDS),
             ("TCP_KEEPIDLE", 30),
             ("TCP_KEEPINTVL", 10),
             ("TCP_KEEPCNT", 3),
         ):
-            if hasattr(socket, name):  # not on every system
+            if hasattr(socket, name):  # not every system has each option
                 listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        self._web = _web(app, tls, grace / 2, head, _most() if connections is None else connections)
+        limit = _default_connections() if connections is None else connections
+        self._web = _web(app, tls, grace / 2, head, limit)
         self._thread: threading.Thread | None = None
         place: tuple[str, int] = listening.getsockname()[:2]
         shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(place[0], place[0])
@@ -79,34 +77,34 @@ class AgentServer:
         )
 
     def run(self, on_ready: Callable[[], None] | None = None) -> int:
-        """Serve until SIGINT or SIGTERM, where this is the main thread, or `stop`; the signal's
-        number or 0. A second signal ends the process at once."""
+        """Serve until `stop`, or until SIGINT or SIGTERM if this is the main thread. Return the
+        signal's number or 0. A second signal ends the process at once."""
         with _signals(self.stop) as number:
             self._serve(on_ready)
         return number()
 
     def stop(self) -> None:
-        """Begin to end. May be called anywhere, also in a signal handler."""
+        """Begin the shutdown. May be called from any thread and from a signal handler."""
         self._web.should_exit = True
 
     def start(self) -> None:
-        """Serve on a thread; return when requests are answered. Raises `HoldfastError` if that
-        fails."""
+        """Serve on a thread and return when the server answers requests. Raises `HoldfastError`
+        on failure."""
         ready = threading.Event()
         self._thread = threading.Thread(
             target=self._serve, args=(ready.set,), name="holdfast-server"
         )
         self._thread.start()
-        deadline = time.monotonic() + _START
+        deadline = time.monotonic() + _START_SECONDS
         while not ready.wait(0.05):
             if not self._thread.is_alive() or time.monotonic() > deadline:
                 self.close()
                 raise HoldfastError(
-                    f"The agent server at {self.url} did not start; the log says why."
+                    f"The agent server at {self.url} did not start. See the server's log."
                 )
 
     def close(self) -> None:
-        """End, and wait for that. Idempotent."""
+        """Shut down and wait for the end. Idempotent."""
         self.stop()
         if self._thread is not None:
             self._thread.join()
@@ -142,10 +140,10 @@ class AgentServer:
         finally:
             service.end()
             recovering.cancel()
-            left = threading.Thread(target=self._end_host, name="holdfast-shutdown", daemon=True)
-            left.start()
+            ending = threading.Thread(target=self._end_host, name="holdfast-shutdown", daemon=True)
+            ending.start()
             deadline = time.monotonic() + self._grace / 2 + 1
-            while left.is_alive() and time.monotonic() < deadline:
+            while ending.is_alive() and time.monotonic() < deadline:
                 await asyncio.sleep(0.01)
 
     async def _recover(self) -> None:
@@ -153,23 +151,22 @@ class AgentServer:
         try:
             await service.change(service.host.recover)
         except Exception:
-            _log.exception("What was running when the server ended could not all be taken up")
+            _log.exception("Some conversations of the last server process could not be resumed")
         service.ready = True
 
     def _end_host(self) -> None:
         try:
             self._app.service.host.shutdown(self._grace / 2)
         except Exception:
-            _log.exception("The conversations did not end well")
+            _log.exception("Closing the conversations failed")
 
 
-def _most() -> int:
+def _default_connections() -> int:
     import resource
 
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return (
-        max(16, files * 3 // 4) if files > 0 else 100_000
-    )  # the rest is for stores, commands and models
+    # A quarter of the files is left for stores, commands and models.
+    return max(16, files * 3 // 4) if files > 0 else 100_000
 
 
 def _web(
@@ -178,9 +175,9 @@ def _web(
     import uvicorn
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    open: dict[Any, None] = {}  # the oldest first
+    open: dict[Any, None] = {}  # open connections, oldest first
 
-    base: Any = AutoHTTPProtocol  # which one it is depends on what is installed
+    base: Any = AutoHTTPProtocol  # httptools or h11, depending on the installed packages
 
     class Protocol(base):
         cycle: Any
@@ -188,21 +185,21 @@ def _web(
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             base.__init__(self, *arguments, **options)
-            self.access_log = (
-                False  # its lines have the query; an embedding program's handlers would get them
-            )
+            # uvicorn's access log includes the query, and an embedding program's handlers would
+            # receive it.
+            self.access_log = False
             self.late: asyncio.TimerHandle | None = None
 
         @property
         def asked(self) -> bool:
-            """Whether a request is being answered."""
+            """True if a request is being answered."""
             return self.cycle is not None and not self.cycle.response_complete
 
         def connection_made(self, transport: Any) -> None:
             base.connection_made(self, transport)
             if len(open) >= connections:
                 oldest = next((one for one in open if not one.asked), self)
-                open.pop(oldest, None)  # now: several may come before it is gone
+                open.pop(oldest, None)  # now: more connections may arrive before it is lost
                 oldest.transport.abort()
                 if oldest is self:
                     return
@@ -220,8 +217,8 @@ def _web(
             base.connection_lost(self, exc)
 
         def watch(self) -> None:
-            """What is not asked yet must be soon. After an answer the wait begins with the next
-            request's first byte."""
+            """Start or stop the timer for the next request head. After an answer the timer
+            starts with the next request's first byte."""
             if self.asked:
                 if self.late is not None:
                     self.late.cancel()
@@ -236,12 +233,12 @@ def _web(
 
     class Web(uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            app.service.end()  # streams would go on for ever
+            app.service.end()  # otherwise the streams would never end
             await super().shutdown(sockets)
 
         @contextlib.contextmanager
         def capture_signals(self) -> Generator[None, None, None]:
-            yield  # ours are
+            yield  # `_signals` handles them
 
     config = uvicorn.Config(
         app,
@@ -254,33 +251,30 @@ def _web(
         interface="asgi3",
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=max(1, round(grace)),
         ssl_context_factory=None if tls is None else lambda config, default: tls,
     )
-    for name in (
-        "uvicorn.error",
-        "uvicorn.asgi",
-    ):  # what it says of its own beginning and end is not for whoever runs this
+    # uvicorn's messages about its own start and end do not help an operator.
+    for name in ("uvicorn.error", "uvicorn.asgi"):
         logging.getLogger(name).setLevel(logging.WARNING)
     return Web(config)
 
 
 def tls_context(certificate: str, key: str | None) -> ssl.SSLContext:
-    """TLS by the files of a certificate with its chain and its key. Raises `ConfigurationError`
-    naming the file."""
+    """Return a TLS context for a certificate file with its chain, and its key. Raises
+    `ConfigurationError` that names the file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for path in (certificate, key):
         if path is not None and not os.access(path, os.R_OK):
-            raise ConfigurationError(f"The file {path!r} for TLS is not there, or cannot be read.")
+            raise ConfigurationError(f"The TLS file {path!r} does not exist or cannot be read.")
     try:
-        context.load_cert_chain(
-            certificate, key, lambda: ""
-        )  # no question for a passphrase on the terminal
+        # The empty password prevents a prompt for a passphrase on the terminal.
+        context.load_cert_chain(certificate, key, lambda: "")
     except (OSError, ValueError) as error:
         reason: Any = getattr(error, "reason", None) or error
         raise ConfigurationError(
-            f"{certificate!r} and {key or certificate!r} are no certificate and its key in PEM:"
+            f"{certificate!r} and {key or certificate!r} are not a PEM certificate and its key:"
             f" {reason}."
         ) from None
     return context
@@ -288,20 +282,21 @@ def tls_context(certificate: str, key: str | None) -> ssl.SSLContext:
 
 @contextlib.contextmanager
 def _signals(stop: Callable[[], None]) -> Generator[Callable[[], int]]:
-    """Within, the first SIGINT or SIGTERM runs `stop`, a second ends the process as if nobody had
-    asked for it. Yields what tells which came, 0 for none."""
-    came: list[int] = []
+    """Run `stop` on the first SIGINT or SIGTERM within the block. A second signal ends the
+    process with the default action. Yield a function that returns the first signal's number, or
+    0."""
+    received: list[int] = []
 
     def handle(number: int, _: object) -> None:
-        if came:
+        if received:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
-        came.append(number)
+        received.append(number)
         stop()
 
     def first() -> int:
-        return came[0] if came else 0
+        return received[0] if received else 0
 
     if threading.current_thread() is not threading.main_thread():
         yield first

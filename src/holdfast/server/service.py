@@ -1,5 +1,5 @@
-"""What all routes share: the host, the threads that its methods run on, bodies of requests, what
-was asked once, and the end of it all."""
+"""The objects that all routes share: the host, the threads that call its methods, readers of
+request bodies, idempotent requests, and the shutdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 from starlette.responses import Response
 
-from holdfast.server.answers import told
+from holdfast.server.answers import error_answer
 from holdfast.server.guard import Caller, Quota, Refused, Usage
 from holdfast.server.intake import SMALL_BODY_BYTES, Intake
 from holdfast.server.once import Once
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Threads, made on demand. What reads must not wait behind what opens a conversation, and neither
-# behind a command that runs for an hour.
-_READS, _CHANGES, _LONG = 16, 32, 256
-_SHARE = 64  # of the last, for one tenant
+# The numbers of threads, which are created on demand. Reads must not wait for calls that open
+# conversations, and neither must wait for commands that run for an hour.
+_READ_THREADS, _CHANGE_THREADS, _LONG_THREADS = 16, 32, 256
+_LONG_THREADS_PER_TENANT = 64
 
 
 class Service:
-    """The server's parts. Of the event loop's thread."""
+    """The shared objects of the routes. Belongs to the event loop's thread."""
 
     def __init__(
         self, host: Host, usage: Usage, quota: Quota, metrics: Metrics, ping: float
@@ -49,11 +49,11 @@ class Service:
         self.agent_bytes = (
             bounds.agent_bytes + bounds.tools_bytes + bounds.secrets_bytes + SMALL_BODY_BYTES
         )
-        """The largest body that has an agent and its tools."""
+        """The largest body that holds an agent and its tools, in bytes."""
         self._largest = quota.body
-        self._reads = anyio.CapacityLimiter(_READS)
-        self._changes = anyio.CapacityLimiter(_CHANGES)
-        self._long = anyio.CapacityLimiter(_LONG)
+        self._reads = anyio.CapacityLimiter(_READ_THREADS)
+        self._changes = anyio.CapacityLimiter(_CHANGE_THREADS)
+        self._long = anyio.CapacityLimiter(_LONG_THREADS)
         self._shares: dict[str, anyio.CapacityLimiter] = {}
         self._once = Once(host.begin)
         self._seen: dict[tuple[str, str], float] = {}
@@ -61,11 +61,11 @@ class Service:
     # --- the host's methods, on threads ---
 
     async def read(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call what only reads."""
+        """Call a function that only reads, on a thread."""
         return await anyio.to_thread.run_sync(function, *arguments, limiter=self._reads)
 
     async def change(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call what may have to open a conversation."""
+        """Call a function that may have to open a conversation, on a thread."""
         return await anyio.to_thread.run_sync(function, *arguments, limiter=self._changes)
 
     async def long(
@@ -75,25 +75,29 @@ class Service:
         body: bytes,
         function: Callable[[Cancellation], Response],
     ) -> Response:
-        """The answer of what may run for long: once per `key` of a caller, also if he asks again
-        because his connection broke. It is cancelled when nobody waits for it any more, or the
-        server ends."""
+        """Return the answer of a function that may run for long.
+
+        A `key` makes the function run once per caller, even if the caller repeats the request
+        after a broken connection. The function is cancelled when no client waits for it any more
+        or the server shuts down.
+        """
 
         tenant = request.scope["caller"].tenant
-        share = self._shares.setdefault(tenant, anyio.CapacityLimiter(_SHARE))
+        share = self._shares.setdefault(tenant, anyio.CapacityLimiter(_LONG_THREADS_PER_TENANT))
 
         async def work(cancelled: Cancellation) -> Response:
             try:
                 async with share:
                     return await anyio.to_thread.run_sync(function, cancelled, limiter=self._long)
             except Exception as error:
-                return told(error)
+                return error_answer(error)
 
         name = None if key is None else (tenant, request.scope["path"], key)
         return await self._once.do(name, body, work, lambda: gone(request.receive))
 
     async def seen(self, tenant: str, client: str) -> None:
-        """Note that a client lives: what it claimed stays its own. Once a second is enough."""
+        """Record that a client is alive, so that it keeps its claimed calls. Recorded at most
+        once per second."""
         now = asyncio.get_running_loop().time()
         if now - self._seen.get((tenant, client), -10.0) < 1.0:
             return
@@ -105,45 +109,48 @@ class Service:
     # --- requests ---
 
     def caller(self, request: Any) -> Caller:
-        """Whose request it is."""
+        """Return the caller of a request."""
         return request.scope["caller"]
 
     async def body(self, request: Any, largest: int | None = None) -> bytes:
-        """A request's whole body of at most `largest` bytes; by default what the quota allows.
-        Raises `Refused`."""
+        """Read a request's whole body of at most `largest` bytes; the default is the quota's
+        limit. Raises `Refused`."""
         return await self.intake.read(
             request, self._largest if largest is None else min(largest, self._largest)
         )
 
     async def json(self, request: Any, type: type[T], largest: int | None = SMALL_BODY_BYTES) -> T:
-        """A request's body as a struct. Raises `Refused`."""
+        """Read a request's body as a struct. Raises `Refused`."""
         found = await self.decode(request, await self.body(request, largest), type)
         request.scope["body"].free()
         return found
 
     async def decode(self, request: Any, body: bytes, type: type[T]) -> T:
-        """A body that was read as a struct. Raises `Refused`."""
+        """Decode a body as a struct. Raises `Refused`."""
         return await self.intake.decode(body, type, request.headers.get("content-type", ""))
 
-    # --- the end ---
+    # --- shutdown ---
 
     def end(self) -> None:
-        """End all streams, and cancel what may run for long; nothing new of either begins."""
+        """End all streams, cancel long requests, and begin no new ones."""
         self.closing = True
         self._once.cancel()
         for stream in list(self.streams):
             stream.end()
 
     def check_open(self) -> None:
-        """Raises `Refused` once the server ends."""
+        """Raise `Refused` if the server is shutting down."""
         if self.closing:
             raise Refused(
-                503, "StoreError", "The server ends. Try again when it is back.", retry_after="1"
+                503,
+                "StoreError",
+                "The server is shutting down. Try again when it is back.",
+                retry_after="1",
             )
 
 
 async def gone(receive: Callable[[], Awaitable[Any]]) -> None:
-    """Return when whoever asked has hung up. What he sent is not looked at."""
+    """Return when the client has disconnected. Received data is ignored."""
     with suppress(OSError):
         while (await receive())["type"] != "http.disconnect":
             pass

@@ -1,5 +1,5 @@
-"""What goes in and out of a `Host`: the JSON of the agent server's requests and answers, camelCase
-but where a name was given to us."""
+"""The JSON requests and answers of a `Host`. Field names are camelCase, except names that the
+API specification fixes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ Executor = Literal["server", "client", "unavailable"]
 
 
 class CreateRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """A new conversation: `agent` is an agent's serial form, `secrets` what its `${secret_N}` stand
-    for, `tools` what it declares.
+    """A new conversation.
 
-    `tool_module_qualnames` names the module that the server may import for a tool; without an `id`
-    one is made; without a `workspace` one is made if a tool needs it. `client_tools=False`: no tool
-    may be run by the client. `questions`: what tools ask waits for an answer. `deltas`: answers are
-    streamed, for readers to see them come.
+    `agent` is an agent's serial form. `secrets` are the values of its `${secret_N}`. `tools` are
+    the client's tool declarations. `tool_module_qualnames` maps a tool's name to the module from
+    which the server may import the tool. Without an `id` the server generates one. Without a
+    `workspace` the server creates one if a tool needs it. With `client_tools=False` no tool runs
+    in the client. With `questions`, questions of tools wait for an answer. With `deltas`, the
+    model's answers are streamed to readers.
     """
 
     agent: dict[str, Any]
@@ -44,8 +45,8 @@ class CreateRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 
 class ForkRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """A fork at event `seq` (None: all events); what is None is as in the conversation that is
-    forked."""
+    """A fork at event `seq` (None: after all events). A field that is None keeps the value of
+    the original conversation."""
 
     seq: int | None = None
     id: str = ""
@@ -63,7 +64,7 @@ class ForkRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class ToolsRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """The tools that a conversation has from now on, in place of those it had."""
+    """The tools that replace the conversation's present tools."""
 
     tools: list[ToolForm]
     tool_module_qualnames: dict[str, str] = msgspec.field(
@@ -73,7 +74,7 @@ class ToolsRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
 
 
 class ToolStanding(Data, frozen=True):
-    """Where a tool runs, and why there if its module could not be had (`warning`)."""
+    """The place where a tool runs. `warning` says why its module could not be used."""
 
     name: str
     executor: Executor
@@ -82,7 +83,7 @@ class ToolStanding(Data, frozen=True):
 
 
 class Created(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What came of a `CreateRequest`, a fork, or a change of tools."""
+    """The result of a `CreateRequest`, a fork, or a change of tools."""
 
     id: str
     status: str
@@ -93,10 +94,13 @@ class Created(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Item(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """One line of a listing. `started`: messages are answered as they come, also after a restart of
-    the server. `driven`: it was started, or is being run until it rests; one that is `running` and
-    not driven, such as a fork of a running conversation, goes on when it is run. `spawned_by` is
-    the call that spawned it (`{id}:{call_id}`), "" for none; its parent drives it."""
+    """One entry of a listing.
+
+    `started`: the server answers messages as they arrive, also after a restart. `driven`: the
+    conversation is started, or is being run until it rests. A conversation that is `running` and
+    not driven, such as a fork of a running one, continues with its next run. `spawned_by` is the
+    call that spawned the conversation (`{id}:{call_id}`), or ""; its parent drives it.
+    """
 
     id: str
     status: str
@@ -113,7 +117,7 @@ class Item(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Info(Item, frozen=True, kw_only=True):
-    """What is known of a conversation without its events. `error` is why the server cannot drive it
+    """A conversation's details without its events. `error` says why the server cannot drive it
     (a missing key, a broken agent)."""
 
     open: bool = False
@@ -124,15 +128,15 @@ class Info(Item, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Part of a listing, the newest conversation first; `next` is the cursor of the part that
-    follows, None for the last."""
+    """One page of a listing, newest conversation first. `next` is the cursor of the next page,
+    None on the last one."""
 
     items: list[Item]
     next: str | None = None
 
 
 class Frame(NamedTuple):
-    """An event as it goes to a reader: its seq, its type, its JSON."""
+    """An event in the form sent to readers: its seq, its type and its JSON."""
 
     seq: int
     type: str
@@ -140,17 +144,17 @@ class Frame(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Something transient that no journal keeps: `kind` is `delta` or `progress`, `data` its
-    JSON."""
+    """A transient notification that no journal keeps. `kind` is `delta` or `progress`; `data` is
+    its JSON."""
 
     kind: str
     data: bytes
 
 
 class Batch(NamedTuple):
-    """What a reader is given at once: events in order, then notes. Neither: nothing came in the
-    time given."""
+    """The items that a reader receives at once: events in order, then notes. A batch without
+    either means that nothing arrived in time."""
 
     frames: list[Frame]
     notes: list[Note]
-    ended: bool = False  # nothing follows: the conversation was deleted, or the host closes
+    ended: bool = False  # True if nothing follows: the conversation was deleted or the host closes

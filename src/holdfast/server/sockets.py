@@ -1,4 +1,4 @@
-"""Where a server listens: addresses as they are written, and sockets."""
+"""Addresses and listening sockets of a server."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from holdfast.errors import ConfigurationError
 
 
 def address(text: str) -> tuple[str, int]:
-    """`HOST:PORT`, `[IPV6]:PORT`, `:PORT` or `PORT` as host and port. Raises
+    """Return the host and port of `HOST:PORT`, `[IPV6]:PORT`, `:PORT` or `PORT`. Raises
     `ConfigurationError`."""
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
-        raise ConfigurationError(f"An address is HOST:PORT, such as 127.0.0.1:8000, not {text!r}.")
+        raise ConfigurationError(
+            f"An address has the form HOST:PORT, such as 127.0.0.1:8000, not {text!r}."
+        )
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens there."""
+    """Return True if only this machine can reach a server that listens on `host`."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -26,7 +28,7 @@ def is_loopback(host: str) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises `ConfigurationError` if there can be none."""
+    """Return a listening socket. Raises `ConfigurationError` if the address cannot be used."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, place = found[0]
@@ -40,6 +42,6 @@ def listen(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         raise ConfigurationError(
-            f"Nothing can be served at {host}:{port}: {error.strerror or error}."
+            f"Cannot listen on {host}:{port}: {error.strerror or error}."
         ) from None
     return listening

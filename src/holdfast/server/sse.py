@@ -1,8 +1,8 @@
-"""Server-sent events: a conversation's journal as it grows, from any event on, to a reader who may
-be slow, go away or come back.
+"""Server-sent events: streams a conversation's journal, from any event on, to readers that may be
+slow or reconnect.
 
-A stream holds no events: what the reader's socket does not take yet stays in the feed, and in the
-store.
+A stream buffers no events. Events that the reader's socket does not accept yet stay in the feed
+and in the store.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from holdfast.server.service import Service
     from holdfast.server.shapes import Frame, Note
 
-PING = 10.0  # seconds of silence after which a comment tells that the stream lives
+PING = 10.0  # seconds of silence after which a comment keeps the stream alive
 _HEADERS = [
     (b"content-type", b"text/event-stream"),
-    (b"x-accel-buffering", b"no"),  # nginx: pass on what comes as it comes
+    (b"x-accel-buffering", b"no"),  # makes nginx forward events without buffering
 ]
 
 
 class Stream(Response):
-    """The answer that is the events after `after_seq`. An ASGI app."""
+    """The response that streams the events after `after_seq`. An ASGI application."""
 
     def __init__(
         self,
@@ -53,44 +53,45 @@ class Stream(Response):
         with service.usage.stream(self._key_id):
             reader = self._feed.subscribe(asyncio.get_running_loop())
             self._pump = asyncio.ensure_future(self._run(reader, send))
-            left = asyncio.ensure_future(gone(receive))
+            disconnected = asyncio.ensure_future(gone(receive))
             service.streams.add(self)
             try:
                 await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-                await asyncio.wait((self._pump, left), return_when=asyncio.FIRST_COMPLETED)
-                broken = self._pump.done() and not self._pump.cancelled() and self._pump.exception()
-                if broken:  # the reader comes again, and is told what it is
-                    raise broken
-                if not left.done():
+                await asyncio.wait((self._pump, disconnected), return_when=asyncio.FIRST_COMPLETED)
+                error = self._pump.done() and not self._pump.cancelled() and self._pump.exception()
+                if error:  # the reader reconnects and then receives the error
+                    raise error
+                if not disconnected.done():
                     self.end()
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
             finally:
                 service.streams.discard(self)
                 self.end()
-                left.cancel()
+                disconnected.cancel()
                 reader.close()
 
     def end(self) -> None:
-        """Send no more, and end the answer as one that is whole."""
+        """Stop sending and end the response normally."""
         if self._pump is not None:
             self._pump.cancel()
 
     async def _run(self, reader: Reader, send: Any) -> None:
         clock = asyncio.get_running_loop().time
         ping = self._service.ping
-        told = -ping
+        checked = -ping
         while True:
-            if clock() - told >= ping:  # whoever reads is alive, also while much is to be read
-                told = clock()
+            # Also while many events are pending: a client that reads is alive.
+            if clock() - checked >= ping:
+                checked = clock()
                 try:
                     await self._alive()
-                except Refused:  # the key was taken back; who comes again is told
+                except Refused:  # the key was revoked; the reader learns this when it reconnects
                     return
             frames, notes, ended = await reader.next(self._after, ping)
             if frames or notes:
                 count, last = len(frames), frames[-1].seq if frames else self._after
                 body = encode(frames, notes)
-                frames = notes = ()  # a slow reader keeps us here for long
+                frames = notes = ()  # frees the memory while a slow reader blocks the send
                 await send({"type": "http.response.body", "body": body, "more_body": True})
                 self._after = last
                 self._service.metrics.events += count
@@ -101,8 +102,8 @@ class Stream(Response):
 
 
 def encode(frames: Sequence[Frame], notes: Sequence[Note] = ()) -> bytes:
-    """Events with their seq as id, then notes without one: a reader that comes again names the last
-    event, never a note."""
+    """Encode events, with their seq as id, then notes without an id. A reader that reconnects
+    names its last event, never a note."""
     parts = [
         b"id: %d\nevent: %b\ndata: %b\n\n" % (frame.seq, _word(frame.type), frame.data)
         for frame in frames
@@ -112,5 +113,5 @@ def encode(frames: Sequence[Frame], notes: Sequence[Note] = ()) -> bytes:
 
 
 def _word(type: str) -> bytes:
-    # A newer version's type is whatever the journal says.
+    # An event of a newer version may have a type with any characters.
     return type.encode() if type.isidentifier() and type.isascii() else b"unknown"

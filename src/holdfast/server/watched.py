@@ -1,5 +1,5 @@
-"""A store that tells of every append, whoever made it in this process: by it the feeds hear of
-events."""
+"""A store that notifies listeners of every append in this process. The feeds receive events
+through it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ Listener = Callable[[str, Sequence[AnyEvent]], None]
 
 
 class WatchedStore:
-    """`store`, of which `listener(conversation_id, events)` is told after each append: on the
-    thread that appended, in the journal's order. It must neither block nor raise.
-    `deleted(conversation_id)` is told after one was removed. `recorded(conversation_id)` says
-    whether a client has made one of that id, also if nothing of it is in the store yet: no call
-    spawns it."""
+    """A wrapper of `store` that calls `listener(conversation_id, events)` after each append.
+
+    The listener is called on the appending thread, in the journal's order, and must neither
+    block nor raise. `deleted(conversation_id)` is called after a removal.
+    `recorded(conversation_id)` returns True if a client has created a conversation with this id,
+    even if the store has no events of it yet; no call may spawn a conversation with such an id.
+    """
 
     def __init__(
         self,
@@ -33,7 +35,7 @@ class WatchedStore:
         self._listener = listener
         self._deleted = deleted
         self.recorded = recorded
-        # What is passed on unchanged costs nothing.
+        # Methods that are passed on unchanged are bound directly and cost nothing.
         self.renew, self.release, self.note = store.renew, store.release, store.note
         self.read, self.tail, self.blob, self.commands = (
             store.read,

@@ -1,5 +1,5 @@
-"""What may be asked of an agent server's webhooks: made, listed, changed, removed, sent again. Each
-is one tenant's."""
+"""Management of webhooks: create, list, change, remove, redeliver. Each webhook belongs to one
+tenant."""
 
 from __future__ import annotations
 
@@ -35,12 +35,15 @@ if TYPE_CHECKING:
     from holdfast.server.family import Family
     from holdfast.store import Store
 
-_KNOWN = 500  # conversations that are looked up at once
+_LOOKUP_BATCH = 500  # conversations that are looked up at once
 
 
 class Webhooks:
-    """All methods block, may be called from any thread, and name the tenant first; what is not that
-    tenant's raises `ConversationNotFound`, what does not fit `ConfigurationError`."""
+    """The webhooks of all tenants.
+
+    All methods block, are thread-safe, and take the tenant first. An object of another tenant
+    raises `ConversationNotFound`, invalid input `ConfigurationError`.
+    """
 
     def __init__(
         self, store: Store, records: Records, family: Family, sending: Sending | None, most: int
@@ -52,7 +55,7 @@ class Webhooks:
         self._records = WebhookRecords(records)
         self._deliveries = Deliveries(store, self._records, family.place, sending or Sending())
         self._changing = threading.Lock()
-        # What the conversations tell, and their end:
+        # The host calls these on appended events and removed conversations.
         self.appended, self.look, self.forget = (
             self._deliveries.appended,
             self._deliveries.look,
@@ -60,10 +63,11 @@ class Webhooks:
         )
         self.stats, self.close = self._deliveries.stats, self._deliveries.close
 
-    # --- one ---
+    # --- management ---
 
     def create(self, tenant: str, request: WebhookRequest, key: str = "") -> Webhook:
-        """A new one, with its secret. Asked again under the same `key` it is the same one."""
+        """Create a webhook and return it with its secret. A repeated request under the same
+        `key` returns the same webhook."""
         place_of(request.url, self._deliveries.allowed)
         events = checked_events(request.events)
         if request.secret is not None:
@@ -94,7 +98,7 @@ class Webhooks:
                         [
                             (one.id, one.last_seq)
                             for one in summaries
-                            if _tenants(one.id) == tenant and one.last_seq
+                            if _tenant(one.id) == tenant and one.last_seq
                         ],
                     )
                 kept = msgspec.structs.replace(kept, state="active")
@@ -103,15 +107,15 @@ class Webhooks:
         return self._shown(kept, kept.target.secret)
 
     def list(self, tenant: str) -> WebhookList:
-        """All of a tenant."""
+        """Return all webhooks of a tenant."""
         return WebhookList([self._shown(kept) for kept in self._records.all(tenant)])
 
     def get(self, tenant: str, id: str) -> Webhook:
-        """One."""
+        """Return one webhook."""
         return self._shown(self._records.find(tenant, id))
 
     def change(self, tenant: str, id: str, request: WebhookChange) -> Webhook:
-        """Another address, other events, or whether it sends."""
+        """Change a webhook's URL or events, or enable or disable it."""
         with self._changing:
             kept = self._records.find(tenant, id)
             target = kept.target
@@ -131,7 +135,8 @@ class Webhooks:
             kept = msgspec.structs.replace(
                 self._records.find(tenant, id), state=state, target=target
             )
-            if request.enabled or request.url is not None:  # there is reason to hope
+            # The cause of the failures may be gone, so start without a backoff.
+            if request.enabled or request.url is not None:
                 kept = msgspec.structs.replace(kept, failures=0, since=0.0, again=0.0, error="")
                 self._records.retry(kept.number)
             self._records.change(kept)
@@ -139,7 +144,7 @@ class Webhooks:
         return self._shown(kept)
 
     def rotate(self, tenant: str, id: str, request: SecretRequest) -> Webhook:
-        """A new secret beside the old one."""
+        """Set a new secret; the old one stays valid for a time."""
         if request.secret is not None:
             secret_bytes(request.secret)
         with self._changing:
@@ -156,18 +161,18 @@ class Webhooks:
         return self._shown(kept, target.secret)
 
     def delete(self, tenant: str, id: str) -> None:
-        """No more of it."""
+        """Remove a webhook."""
         with self._changing:
             kept = self._records.find(tenant, id)
             self._deliveries.stop(kept.number)
             self._records.remove(kept.number)
 
-    # --- what it sends ---
+    # --- deliveries ---
 
     def deliveries(
         self, tenant: str, id: str, cursor: str | None = None, limit: int = 100
     ) -> DeliveryList:
-        """Where it fails, and what it gave up."""
+        """Return the conversations in which a webhook fails or has given up events."""
         kept = self._records.find(tenant, id)
         prefix = "" if tenant == DEFAULT else f"{tenant}/"
         found = self._records.troubles(kept.number, prefix + cursor if cursor else "", limit + 1)
@@ -175,9 +180,9 @@ class Webhooks:
         return DeliveryList(shown, shown[-1].conversation_id if len(found) > limit else None)
 
     def redeliver(self, tenant: str, id: str, request: RedeliverRequest) -> Redelivered:
-        """Send again what was given up, or what came after an event."""
+        """Send again the events that were given up, or all events after a given one."""
         if request.after_seq is not None and request.conversation_id is None:
-            raise ConfigurationError("afterSeq takes a conversationId beside it.")
+            raise ConfigurationError("afterSeq needs a conversationId.")
         with self._changing:
             kept = self._records.find(tenant, id)
             conversation = (
@@ -187,27 +192,28 @@ class Webhooks:
             )
             if kept.conversation and conversation not in (None, kept.conversation):
                 raise ConfigurationError(
-                    "This webhook is for one conversation alone, and that is another."
+                    "This webhook belongs to another conversation than conversationId."
                 )
             self._deliveries.stop(kept.number)
             dead = self._records.rewind(kept.number, conversation, request.after_seq)
             self._deliveries.start([self._records.find(tenant, id)])
         return Redelivered(dead)
 
-    # --- the whole ---
+    # --- recovery ---
 
     def settle(self) -> None:
-        """Forget what is kept of conversations that a process which died was removing."""
+        """Delete data about conversations whose removal was interrupted by the end of the last
+        process."""
         known = self._records.known()
-        for at in range(0, len(known), _KNOWN):
-            ids = known[at : at + _KNOWN]
-            there = {one.id for one in self._store.list(ids)}
+        for at in range(0, len(known), _LOOKUP_BATCH):
+            ids = known[at : at + _LOOKUP_BATCH]
+            existing = {one.id for one in self._store.list(ids)}
             for id in ids:
-                if id not in there:
+                if id not in existing:
                     self._records.forget(id)
 
     def recover(self) -> None:
-        """Send what the last process did not."""
+        """Send the events that the last process did not send."""
         with self._changing:
             self._deliveries.start(self._records.all())
 
@@ -256,6 +262,6 @@ def _when(seconds: float) -> datetime | None:
     return datetime.fromtimestamp(seconds, UTC) if seconds else None
 
 
-def _tenants(id: str) -> str:
+def _tenant(id: str) -> str:
     tenant, slash, _ = id.partition("/")
     return tenant if slash else DEFAULT

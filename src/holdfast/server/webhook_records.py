@@ -1,8 +1,8 @@
-"""What an agent server keeps of webhooks, in tables of its own in the records' file: what each is,
-and how far it has come in each conversation.
+"""The stored data of webhooks, in tables of their own in the records file: each webhook, and its
+position in each conversation.
 
-There is no queue: what is still to be sent is in the journals, behind the cursor. A conversation
-without one begins at its first event, a fork with the first that is its own.
+There is no queue: unsent events are those in the journal after the cursor. A conversation
+without a cursor starts at its first event, a fork at its first own event.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from holdfast.errors import Conflict, ConversationNotFound, TooMany
 from holdfast.server.records import Records
 
-# A server that knows nothing of them leaves them as they are.
+# An older server ignores these tables.
 _TABLES = (
     (
         "CREATE TABLE IF NOT EXISTS webhooks (number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT"
@@ -48,14 +48,14 @@ _COLUMNS = (
     "number, tenant, id, conversation, state, sealed, digest, created, failures, since, again,"
     " error"
 )
-_CHUNK = 2000  # rows of one transaction: others wait for it
+_CHUNK_ROWS = 2000  # rows of one transaction, because other threads wait for it
 
 Kind = Literal["making", "active", "disabled", "gone"]
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What is sealed of a webhook: where it sends, and what it signs with. `old` holds beside
-    `secret` until then (seconds since 1970)."""
+    """The sealed data of a webhook: its URL, event filter and signing secrets. `old` is valid
+    besides `secret` until the time `until` (seconds since 1970)."""
 
     url: str
     secret: str
@@ -64,7 +64,7 @@ class Target(msgspec.Struct, frozen=True):
     until: float = 0.0
 
     def secrets(self, now: float) -> tuple[str, ...]:
-        """Those to sign with, the newest first."""
+        """Return the secrets to sign with, newest first."""
         return (self.secret, self.old) if self.old and now < self.until else (self.secret,)
 
     def __repr__(self) -> str:
@@ -72,9 +72,12 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """One webhook. `conversation` is the store's id of the only one that it is for, "" for all of
-    the tenant's. It as a whole has failed `failures` times in a row, the first time at `since`, and
-    is tried again at `again`."""
+    """One webhook's record.
+
+    `conversation` is the store id of the only conversation that it covers, or "" for all of the
+    tenant's. The webhook as a whole has failed `failures` times in a row, first at `since`, and
+    is tried again at `again`.
+    """
 
     number: int
     tenant: str
@@ -91,8 +94,8 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """How far a webhook has come in a conversation: all up to `seq` is done with, and the next has
-    failed `attempts` times since `since`."""
+    """The position of a webhook in a conversation. Events up to `seq` are finished; the next one
+    has failed `attempts` times since `since`."""
 
     seq: int
     attempts: int = 0
@@ -112,7 +115,7 @@ class Dead(msgspec.Struct, frozen=True):
 
 
 class WebhookRecords:
-    """Over the records' file, under its lock. Thread-safe. Raises `StoreError`."""
+    """The webhooks' tables in the records file. Thread-safe. Raises `StoreError`."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -130,8 +133,11 @@ class WebhookRecords:
     def add(
         self, tenant: str, id: str, conversation: str, target: Target, digest: bytes, most: int
     ) -> tuple[Kept, bool]:
-        """A new webhook, still `making`, and that it is new; or the one that was made under its id
-        by the same request. Raises `Conflict` if that was another, `TooMany`."""
+        """Add a webhook in the state `making` and return it with True. If the same request has
+        already created it under this id, return it with False.
+
+        Raises `Conflict` if another request created it, and `TooMany` beyond `most` webhooks.
+        """
         with self._records.writing() as db:
             row = db.execute(
                 f"SELECT {_COLUMNS} FROM webhooks WHERE tenant = ? AND id = ?", (tenant, id)
@@ -147,8 +153,7 @@ class WebhookRecords:
             ).fetchone()[0]
             if count >= most:
                 raise TooMany(
-                    f"Tenant {tenant!r} has {count} webhooks, which is all that this server"
-                    " allows.",
+                    f"Tenant {tenant!r} has {count} webhooks, which is this server's limit.",
                     "webhooks",
                 )
             created = datetime.now(UTC)
@@ -170,7 +175,7 @@ class WebhookRecords:
             return Kept(number, tenant, id, conversation, "making", target, digest, created), True
 
     def find(self, tenant: str, id: str) -> Kept:
-        """Raises `ConversationNotFound`, as for whatever is not there."""
+        """Return a webhook. Raises `ConversationNotFound` if it does not exist."""
         with self._records.reading() as db:
             row = db.execute(
                 f"SELECT {_COLUMNS} FROM webhooks WHERE tenant = ? AND id = ? AND state <>"
@@ -182,7 +187,7 @@ class WebhookRecords:
         return self._kept(row)
 
     def all(self, tenant: str | None = None) -> list[Kept]:
-        """Those of a tenant, or of all, the oldest first."""
+        """Return the webhooks of one tenant or of all, oldest first."""
         with self._records.reading() as db:
             query = (
                 f"SELECT {_COLUMNS} FROM webhooks WHERE state <> 'making' AND (?1 IS NULL OR tenant"
@@ -192,7 +197,7 @@ class WebhookRecords:
         return [self._kept(row) for row in rows]
 
     def change(self, kept: Kept) -> None:
-        """Keep its state, its target and how it fails as they are in `kept`."""
+        """Store a webhook's state, target and failures."""
         values = (
             kept.state,
             self._sealed(kept.tenant, kept.id, kept.target),
@@ -210,7 +215,7 @@ class WebhookRecords:
             )
 
     def standing(self, number: int, failures: int, since: float, again: float, error: str) -> None:
-        """How it fails as a whole."""
+        """Store the failures of a webhook as a whole."""
         with self._records.writing(forced=False) as db:
             db.execute(
                 "UPDATE webhooks SET failures = ?, since = ?, again = ?, error = ? WHERE"
@@ -219,24 +224,24 @@ class WebhookRecords:
             )
 
     def remove(self, number: int) -> None:
-        """Forget it, and how far it had come."""
+        """Delete a webhook and its cursors."""
         with self._records.writing() as db:
             _remove(db, number)
 
     # --- conversations ---
 
     def begin(self, number: int, cursors: Iterable[tuple[str, int]]) -> None:
-        """Where it begins in conversations that are there already."""
+        """Set the start positions of a webhook in existing conversations."""
         rows = [(number, conversation, seq) for conversation, seq in cursors]
-        for at in range(0, len(rows), _CHUNK):
+        for at in range(0, len(rows), _CHUNK_ROWS):
             with self._records.writing() as db:
                 db.executemany(
                     "INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, 0, 0, 0, '')",
-                    rows[at : at + _CHUNK],
+                    rows[at : at + _CHUNK_ROWS],
                 )
 
     def cursor(self, number: int, conversation: str) -> Cursor | None:
-        """How far it has come in one."""
+        """Return the position in one conversation, or None."""
         query = (
             "SELECT seq, attempts, since, again, error FROM webhook_cursors WHERE webhook = ? AND"
             " conversation = ?"
@@ -246,7 +251,7 @@ class WebhookRecords:
         return None if row is None else Cursor(*row)
 
     def cursors(self, number: int) -> Mapping[str, int]:
-        """How far it has come in each that it knows."""
+        """Return the positions in all known conversations, by store id."""
         with self._records.reading() as db:
             return dict(
                 db.execute(
@@ -255,7 +260,7 @@ class WebhookRecords:
             )
 
     def save(self, number: int, conversation: str, cursor: Cursor) -> None:
-        """How far it has come. A loss of power may take it back: then some is sent again."""
+        """Store a position. A power loss may undo this; then some events are sent again."""
         values = (
             number,
             conversation,
@@ -271,7 +276,7 @@ class WebhookRecords:
             )
 
     def bury(self, number: int, conversation: str, cursor: Cursor, at: float, error: str) -> None:
-        """Give up event `cursor.seq`, and save the cursor behind it."""
+        """Give up event `cursor.seq`, and store the cursor after it."""
         with self._records.writing() as db:
             known = (
                 "SELECT first, count FROM webhook_dead WHERE webhook = ? AND conversation = ? ORDER"
@@ -303,18 +308,18 @@ class WebhookRecords:
     def _joins(
         self, db: sqlite3.Connection, number: int, conversation: str, cursor: Cursor
     ) -> bool:
-        """Whether all since the last that was given up was given up, too: then they are one row,
-        however many."""
+        """Return True if every event since the last given-up one was given up too. Then one row
+        holds them all."""
         query = "SELECT max(at) FROM webhook_dead WHERE webhook = ? AND conversation = ?"
         last = db.execute(query, (number, conversation)).fetchone()[0]
-        return (
-            last is not None and last >= cursor.since
-        )  # nothing was taken in between: that would have ended this time of failing
+        # An accepted event in between would have ended the period of failures.
+        return last is not None and last >= cursor.since
 
     def troubles(
         self, number: int, after: str, limit: int
     ) -> list[tuple[str, Cursor | None, list[Dead]]]:
-        """The conversations in which it fails, or has given up events, by id."""
+        """Return the conversations in which the webhook fails or has given up events, ordered by
+        id."""
         union = (
             "SELECT conversation FROM webhook_cursors WHERE webhook = ?1 AND attempts > 0 AND"
             " conversation > ?2 UNION SELECT conversation FROM webhook_dead WHERE webhook = ?1 AND"
@@ -337,7 +342,7 @@ class WebhookRecords:
             return found
 
     def counts(self, number: int) -> tuple[int, int]:
-        """In how many conversations it fails, and how many events it has given up."""
+        """Return the number of failing conversations and the number of given-up events."""
         with self._records.reading() as db:
             failing = db.execute(
                 "SELECT count(*) FROM webhook_cursors WHERE webhook = ? AND attempts > 0", (number,)
@@ -348,8 +353,8 @@ class WebhookRecords:
         return int(failing), int(dead)
 
     def rewind(self, number: int, conversation: str | None, after_seq: int | None) -> int:
-        """Have the cursor stand before the first event that was given up, in one conversation or in
-        all, or at `after_seq` in one; how many of the dead that brings back."""
+        """Set the cursor before the first given-up event, in one conversation or all, or to
+        `after_seq` in one. Return the number of given-up events that are sent again."""
         with self._records.writing() as db:
             where, values = (
                 ("webhook = ? AND conversation = ?", (number, conversation))
@@ -375,7 +380,7 @@ class WebhookRecords:
             return sum(count for _, _, count in found)
 
     def retry(self, number: int) -> None:
-        """Have all that fails be tried again at once, as if for the first time."""
+        """Reset all failures, so that failed events are tried again at once."""
         with self._records.writing() as db:
             db.execute(
                 "UPDATE webhook_cursors SET attempts = 0, since = 0, again = 0, error = '' WHERE"
@@ -384,7 +389,8 @@ class WebhookRecords:
             )
 
     def forget(self, conversation: str) -> list[Kept]:
-        """A conversation is gone; returns the webhooks that were for it alone, and are gone too."""
+        """Delete the data about a removed conversation. Return the webhooks that covered only
+        this conversation, which are deleted too."""
         with self._records.writing() as db:
             rows = db.execute(
                 f"SELECT {_COLUMNS} FROM webhooks WHERE conversation = ?", (conversation,)
@@ -396,7 +402,7 @@ class WebhookRecords:
         return [self._kept(row) for row in rows]
 
     def known(self) -> Sequence[str]:
-        """All conversations that something is kept of."""
+        """Return the store ids of all conversations with data."""
         with self._records.reading() as db:
             query = (
                 "SELECT conversation FROM webhook_cursors UNION SELECT conversation FROM"

@@ -1,4 +1,4 @@
-"""What goes in and out of the routes of webhooks."""
+"""Bodies of requests and answers of the webhook routes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ _Secret = Annotated[str, msgspec.Meta(max_length=200)]
 
 
 class WebhookRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """A new webhook: the `url` that is sent to, of which `events` (none: all), for one conversation
-    or all of the tenant's. `begin` is where in conversations that are there already: with what
-    comes from `now` on, or at their `start`. Without a `secret` one is made."""
+    """A new webhook.
+
+    `url` receives the messages. `events` is the filter (empty: all events). `conversation_id`
+    limits the webhook to one conversation; otherwise it covers all of the tenant's. `begin`
+    applies to existing conversations: `now` sends only later events, `start` sends all. Without
+    a `secret` the server generates one.
+    """
 
     url: _Url
     events: _Events = []
@@ -27,12 +31,12 @@ class WebhookRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     secret: _Secret | None = None
 
     def __repr__(self) -> str:
-        return f"WebhookRequest(events={self.events!r})"  # a URL may hold a password, too
+        return f"WebhookRequest(events={self.events!r})"  # the URL may hold a password
 
 
 class WebhookChange(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """What is to be another; what is left out stays. `enabled`: send, at once what failed, or do
-    not."""
+    """Changes to a webhook. Omitted fields stay unchanged. `enabled` starts or stops sending;
+    starting tries failed events again at once."""
 
     url: _Url | None = None
     events: _Events | None = None
@@ -43,8 +47,8 @@ class WebhookChange(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 
 class SecretRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """A new secret, made if none is given; for `overlap` seconds messages are signed with the old
-    one, too."""
+    """A new secret; without `secret` the server generates one. For `overlap` seconds messages
+    are also signed with the old secret."""
 
     secret: _Secret | None = None
     overlap: Annotated[float, msgspec.Meta(ge=0, le=30 * 86_400)] = 86_400.0
@@ -56,17 +60,21 @@ class SecretRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 class RedeliverRequest(
     msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
 ):
-    """Send again: what was given up, in all conversations or in one; or, with `after_seq`, all that
-    came after that event of one."""
+    """Events to send again: those that were given up, in one or all conversations, or with
+    `after_seq` all events after that one in one conversation."""
 
     conversation_id: _Conversation | None = None
     after_seq: Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)] | None = None
 
 
 class Webhook(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A webhook. `state`: `gone` if its receiver wanted no more. In `failing` conversations an
-    event was not taken, and is sent again; `dead` events were given up; `error` is why it failed
-    last as a whole. `secret` is there in the answer to who made it alone."""
+    """A webhook.
+
+    `state` is `gone` if the receiver has refused further messages. In `failing` conversations an
+    event was not accepted and is tried again. `dead` events were given up. `error` is the last
+    error of the webhook as a whole. `secret` is set only in the answers that create or rotate
+    it.
+    """
 
     id: str
     url: str
@@ -85,14 +93,14 @@ class Webhook(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class WebhookList(msgspec.Struct, frozen=True):
-    """The webhooks of a tenant, the oldest first."""
+    """The webhooks of a tenant, oldest first."""
 
     webhooks: list[Webhook]
 
 
 class DeadEvents(msgspec.Struct, frozen=True, rename="camel"):
-    """Events that were given up: `count` of those from `first_seq` to `last_seq`, the last at `at`,
-    and why."""
+    """Events that were given up: `count` of those from `first_seq` to `last_seq`. The last one
+    was given up at `at`, because of `error`."""
 
     first_seq: int
     last_seq: int
@@ -102,8 +110,9 @@ class DeadEvents(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Delivery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """How a webhook stands in a conversation: all up to `after_seq` is done with; the next event
-    has failed `attempts` times since `since`, with `error`, and is sent again at `again`."""
+    """The state of a webhook in one conversation. Events up to `after_seq` are finished. The
+    next one has failed `attempts` times since `since`, with `error`, and is tried again at
+    `again`."""
 
     conversation_id: str
     after_seq: int
@@ -115,14 +124,14 @@ class Delivery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class DeliveryList(msgspec.Struct, frozen=True):
-    """Conversations in which a webhook fails or has given up events, by id; `next` is the cursor of
-    the part that follows, None for the last."""
+    """Conversations in which a webhook fails or has given up events, ordered by id. `next` is
+    the cursor of the next page, None on the last one."""
 
     deliveries: list[Delivery]
     next: str | None = None
 
 
 class Redelivered(msgspec.Struct, frozen=True):
-    """How many events that were given up are sent again."""
+    """The number of given-up events that are sent again."""
 
     dead: int

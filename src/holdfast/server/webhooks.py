@@ -1,5 +1,5 @@
-"""A webhook's messages as Standard Webhooks has them: their bodies, ids and signatures, and
-`verify` for whoever receives them.
+"""A webhook's messages according to Standard Webhooks: bodies, ids and signatures, and `verify` for
+receivers.
 
 https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
 """
@@ -22,11 +22,12 @@ from holdfast import events as ev
 from holdfast.errors import ConfigurationError, SignatureInvalid
 from holdfast.events import AnyEvent
 
-TOLERANCE = 300.0  # seconds that a message may be old, or new: as the reference libraries have it
+TOLERANCE = 300.0  # seconds that a message may be old or new, as in the reference libraries
 PREFIX = "whsec_"
-_LEAST, _MOST, _MADE = 24, 64, 32  # bytes of a secret; the first two are the specification's
+_MIN_SECRET_BYTES, _MAX_SECRET_BYTES = 24, 64  # the specification's limits
+_NEW_SECRET_BYTES = 32
 
-# What `TYPE.VALUE` in a filter looks at.
+# The event field that `TYPE.VALUE` in a filter is compared with.
 _VALUES: Mapping[str, str] = {"status": "status", "decision": "decision"}
 TYPES = tuple(
     sorted(str(kind.__struct_config__.tag) for kind in AnyEvent.__args__ if kind is not ev.Unknown)
@@ -37,9 +38,8 @@ TYPES = tuple(
 
 
 class Received(msgspec.Struct, frozen=True):
-    """A message that was verified: its `id`, which is the same if it comes again; which event of
-    which conversation it tells of, and the event. `event` is None if it was too large to be sent:
-    then `link` is the path on the server where it is to be had."""
+    """A verified message. `id` is the same if the message is sent again. `event` is None if the
+    event was too large to be sent; then `link` is the path on the server from which to read it."""
 
     id: str
     type: str
@@ -71,21 +71,26 @@ def verify(
     tolerance: float = TOLERANCE,
     now: float | None = None,
 ) -> Received:
-    """What a request to a webhook's receiver tells, if its headers have a signature made with one
-    of the `secrets` (several while one is being replaced).
+    """Verify a request to a webhook's receiver and return its message.
 
-    `body` is the request's as it came, byte for byte; `tolerance` how many seconds it may be older
-    or newer than `now` (seconds since 1970). The time that it takes does not tell how much of a
-    signature was right. Raises `SignatureInvalid`; `ConfigurationError` if a secret is none.
+    Args:
+        body: The request's body as received, byte for byte.
+        headers: The request's headers, including the signature.
+        secrets: The secret, or several while one is being replaced.
+        tolerance: Seconds that the message may be older or newer than `now`.
+        now: The present time in seconds since 1970.
+
+    The comparison takes constant time. Raises `SignatureInvalid`, and `ConfigurationError` if a
+    secret is malformed.
     """
-    given = {name.lower(): value for name, value in headers.items()}
+    lowered = {name.lower(): value for name, value in headers.items()}
     id, stamp, signatures = (
-        given.get(f"webhook-{name}", "") for name in ("id", "timestamp", "signature")
+        lowered.get(f"webhook-{name}", "") for name in ("id", "timestamp", "signature")
     )
     if not (id and stamp and signatures):
         raise SignatureInvalid(
-            "A webhook's message has the headers webhook-id, webhook-timestamp and"
-            " webhook-signature; not all are here."
+            "The message lacks one of the headers webhook-id, webhook-timestamp and"
+            " webhook-signature."
         )
     keys = [secret_bytes(secret) for secret in ([secrets] if isinstance(secrets, str) else secrets)]
     wanted = [_signature(key, id, stamp, body) for key in keys]
@@ -100,22 +105,22 @@ def verify(
             good |= hmac.compare_digest(one.encode(), other)
     if not good:
         raise SignatureInvalid(
-            "The message's signature is none that was made with this secret: it is another's, or"
-            " was changed on its way."
+            "The message's signature does not match this secret: it is from another sender, or was"
+            " changed on its way."
         )
     if not stamp.isascii() or not stamp.isdecimal() or len(stamp) > 12:
-        raise SignatureInvalid("The message's webhook-timestamp is no number of seconds.")
+        raise SignatureInvalid("The message's webhook-timestamp is not a number of seconds.")
     if abs((time.time() if now is None else now) - int(stamp)) > tolerance:
         raise SignatureInvalid(
-            f"The message is more than {tolerance:g} s old, or from the future; an honest one is"
-            " sent again with a new time."
+            f"The message is more than {tolerance:g} s old or in the future. A genuine sender"
+            " repeats it with a new time."
         )
     try:
         read = msgspec.json.decode(body, type=_Body)
         event = None if read.data.link else ev.decode(bytes(read.data.event))
     except ValueError as error:
         raise SignatureInvalid(
-            f"The message is signed, but is none of an agent server's: {error}."
+            f"The message is signed, but it is not an agent server's message: {error}."
         ) from None
     return Received(
         id,
@@ -132,22 +137,22 @@ def verify(
 
 
 def new_secret() -> str:
-    """A secret for a webhook: `whsec_` and the Base64 of 32 random bytes."""
-    return PREFIX + base64.b64encode(os.urandom(_MADE)).decode()
+    """Return a new secret for a webhook: `whsec_` and the Base64 of 32 random bytes."""
+    return PREFIX + base64.b64encode(os.urandom(_NEW_SECRET_BYTES)).decode()
 
 
 def secret_bytes(secret: str) -> bytes:
-    """The key that a secret stands for. Raises `ConfigurationError`, which does not show it."""
+    """Return the key of a secret. Raises `ConfigurationError`, which does not show the secret."""
     if secret.startswith(PREFIX):
         try:
             key = base64.b64decode(secret[len(PREFIX) :], validate=True)
         except (binascii.Error, ValueError):
             key = b""
-        if _LEAST <= len(key) <= _MOST:
+        if _MIN_SECRET_BYTES <= len(key) <= _MAX_SECRET_BYTES:
             return key
     raise ConfigurationError(
-        f"secret takes {PREFIX!r} and the Base64 of {_LEAST} to {_MOST} random bytes, as"
-        " new_secret() makes it."
+        f"secret must be {PREFIX!r} followed by the Base64 of {_MIN_SECRET_BYTES} to"
+        f" {_MAX_SECRET_BYTES} random bytes. new_secret() creates one."
     )
 
 
@@ -169,21 +174,22 @@ def _signature(key: bytes, id: str, stamp: str, body: bytes) -> str:
 
 
 def headers_of(id: str, body: bytes, secrets: Iterable[str], now: float) -> dict[str, str]:
-    """The headers that sign a message, with each of the secrets."""
+    """Return the headers that sign a message with each of the secrets."""
     stamp = str(int(now))
     signatures = " ".join(_signature(secret_bytes(secret), id, stamp, body) for secret in secrets)
     return {"webhook-id": id, "webhook-timestamp": stamp, "webhook-signature": signatures}
 
 
 def message_id(webhook: str, conversation: str, event: AnyEvent) -> str:
-    """The `webhook-id` of an event: the same whenever it is sent by this webhook."""
+    """Return the `webhook-id` of an event, which is the same each time that this webhook sends
+    it."""
     name = "\n".join((webhook, conversation, str(event.seq), event.id))
     return f"msg_{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
 def body_of(conversation_id: str, event: AnyEvent, largest: int) -> bytes:
-    """The JSON of a message. An event of more than `largest` bytes comes as its head, with the link
-    to the whole of it."""
+    """Return the JSON of a message. An event of more than `largest` bytes is replaced by its
+    head and a link to the whole event."""
     whole = ev.encode(event)
     data: dict[str, Any] = {
         "conversationId": conversation_id,
@@ -205,20 +211,21 @@ def body_of(conversation_id: str, event: AnyEvent, largest: int) -> bytes:
 
 
 def checked_events(events: Sequence[str]) -> tuple[str, ...]:
-    """A filter's event types, each once. Raises `ConfigurationError` for what is none."""
+    """Return a filter's event types without duplicates. Raises `ConfigurationError` for an
+    unknown type."""
     for one in events:
         type, dot, _ = one.partition(".")
         if len(one) > 100 or type not in TYPES or (dot and type not in _VALUES):
             takes = (
-                f"types of events ({', '.join(TYPES)}), and of {' and '.join(_VALUES)} those of one"
-                " value, as status.finished"
+                f"types of events ({', '.join(TYPES)}), and for {' and '.join(_VALUES)} also one"
+                " value, such as status.finished"
             )
             raise ConfigurationError(f"events takes {takes}, not {one[:80]!r}.")
     return tuple(dict.fromkeys(events))
 
 
 def wants(events: Sequence[str], event: AnyEvent) -> bool:
-    """Whether a filter lets an event pass; an empty one does all."""
+    """Return True if a filter accepts an event. An empty filter accepts all."""
     if not events or event.type in events:
         return True
     value = getattr(event, _VALUES.get(event.type, ""), None)

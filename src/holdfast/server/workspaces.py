@@ -1,5 +1,5 @@
-"""The folders in which tools work: `root/{tenant}/{id}`, each with a `LocalRuntime` while somebody
-uses it."""
+"""Workspaces: folders `root/{tenant}/{id}` in which tools work, each with a `LocalRuntime` while
+it is in use."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 class _Open:
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # held while the runtime is made
+        self.lock = threading.Lock()  # held while the runtime is created
         self.runtime: LocalRuntime | None = None
         self.users = 0
         self.used = 0.0
 
 
 class Workspaces:
-    """Thread-safe. A runtime is made when it is first used, and closed when nobody has used it for
-    `idle` seconds."""
+    """The workspaces of all tenants. Thread-safe. A runtime is created when it is first used,
+    and closed after `idle` seconds without use."""
 
     def __init__(self, root: Path, bounds: Bounds, idle: float, clock: Callable[[], float]) -> None:
         self._root = root
@@ -40,7 +40,8 @@ class Workspaces:
         self._closed = False
 
     def create(self, tenant: str, id: str | None = None) -> str:
-        """Make a folder and return its id. Raises `Conflict` if the id is taken, `TooMany`."""
+        """Create a folder and return its id. Raises `Conflict` if the id is taken, and
+        `TooMany`."""
         id = f"w-{os.urandom(8).hex()}" if id is None else checked_id(id, "workspace")
         folder = self._root / checked_id(tenant, "tenant")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -52,12 +53,12 @@ class Workspaces:
         try:
             (folder / id).mkdir(mode=0o700)
         except FileExistsError:
-            raise Conflict(f"Workspace {id!r} exists already; give another id.") from None
+            raise Conflict(f"Workspace {id!r} already exists. Use another id.") from None
         return id
 
     def check(self, tenant: str, id: str) -> Path:
-        """The folder of a workspace. Raises `ConversationNotFound` if it is not this tenant's, or
-        not there."""
+        """Return the folder of a workspace. Raises `ConversationNotFound` if it does not exist
+        or belongs to another tenant."""
         try:
             folder = self._root / checked_id(tenant, "tenant") / checked_id(id, "workspace")
         except ConfigurationError:
@@ -67,7 +68,7 @@ class Workspaces:
         return folder
 
     def enter(self, tenant: str, id: str) -> LocalRuntime:
-        """The workspace's runtime, which stays open until `leave`. Raises
+        """Return the workspace's runtime, which stays open until `leave`. Raises
         `ConversationNotFound`."""
         folder, found = self._entered(tenant, id)
         try:
@@ -82,8 +83,8 @@ class Workspaces:
             raise
 
     def hold(self, tenant: str, id: str) -> Path:
-        """The workspace's folder, for a runtime elsewhere; nobody deletes it until `leave`. Raises
-        `ConversationNotFound`."""
+        """Return the workspace's folder for a runtime in another process. It is not deleted
+        until `leave`. Raises `ConversationNotFound`."""
         return self._entered(tenant, id)[0]
 
     def _entered(self, tenant: str, id: str) -> tuple[Path, _Open]:
@@ -96,7 +97,7 @@ class Workspaces:
             return folder, found
 
     def leave(self, tenant: str, id: str) -> None:
-        """The counterpart of `enter` and `hold`."""
+        """End the use begun by `enter` or `hold`."""
         with self._lock:
             found = self._open.get((tenant, id))
             if found is not None:
@@ -104,7 +105,7 @@ class Workspaces:
                 found.used = self._clock()
 
     def delete(self, tenant: str, id: str) -> None:
-        """Remove a folder with all that is in it. Raises `Conflict` while somebody uses it,
+        """Remove a folder with all its files. Raises `Conflict` while it is in use, and
         `ConversationNotFound`."""
         folder = self.check(tenant, id)
         with self._lock:
@@ -114,14 +115,14 @@ class Workspaces:
                     f"Workspace {id!r} is in use. Close the conversations that work there first."
                 )
             self._open.pop((tenant, id), None)
-            gone = folder.with_name(f"~{os.urandom(8).hex()}")  # which no id can be
-            folder.rename(gone)  # from here on nobody opens it
+            gone = folder.with_name(f"~{os.urandom(8).hex()}")  # not a valid id
+            folder.rename(gone)  # prevents that the workspace is opened again
         if found is not None and found.runtime is not None:
             found.runtime.close()
         shutil.rmtree(gone, ignore_errors=True)
 
     def tend(self) -> None:
-        """Close what nobody has used for long."""
+        """Close runtimes that have been unused for long."""
         now = self._clock()
         with self._lock:
             idle = [
@@ -135,7 +136,7 @@ class Workspaces:
                 one.runtime.close()
 
     def count(self) -> int:
-        """How many are open."""
+        """Return the number of open workspaces."""
         with self._lock:
             return len(self._open)
 

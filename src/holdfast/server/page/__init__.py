@@ -1,5 +1,5 @@
-"""The page that the server has at `/`: its files, which need no key, since nothing in them is
-anybody's. What it shows it asks of the API, with a key."""
+"""The web page that the server offers at `/`. Its files hold no private data and need no key;
+the page calls the API with a key."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _TYPES = MappingProxyType({".html": "text/html", ".css": "text/css", ".js": "text/javascript"})
 
-# Its own files alone, no frames, no forms that leave; `require-trusted-types-for`: no text ever
-# becomes HTML.
+# The page loads only its own files and allows no frames and no forms to other hosts.
+# `require-trusted-types-for` prevents that text becomes HTML.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'"
     " data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for"
@@ -41,7 +41,7 @@ class File(NamedTuple):
 
 def files() -> Mapping[str, File]:
     """Return the page's files by their paths on the server. Scripts are sent without their
-    comments; lines keep their numbers."""
+    comments, and their line numbers stay the same."""
     found: dict[str, File] = {}
     for path in sorted(Path(__file__).parent.iterdir()):
         if (media_type := _TYPES.get(path.suffix)) is not None:
@@ -56,14 +56,14 @@ def files() -> Mapping[str, File]:
 
 
 def add(app: FastAPI, found: Mapping[str, File]) -> None:
-    """Add the routes of the page's files. They are no part of the API's description."""
+    """Add the routes of the page's files. The OpenAPI document does not list them."""
     for path, file in found.items():
         app.add_route(path, _sending(file), methods=["GET", "HEAD"], include_in_schema=False)
 
 
 def _sending(file: File) -> Any:
-    # It is asked for again each time, so that a newer server's page is seen at once, and sent only
-    # if it is another one.
+    # `no-cache` makes the browser revalidate each time, so that an upgraded server's page appears at
+    # once. An unchanged file is answered with 304.
     headers = {
         "ETag": file.etag,
         "Cache-Control": "no-cache",

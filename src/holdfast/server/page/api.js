@@ -1,4 +1,4 @@
-// What is said to the server, and a conversation's events as they come. The key is in this tab's sessionStorage, and nowhere else.
+// Requests to the server, and the stream of a conversation's events. The key is only in this tab's sessionStorage.
 import { parse } from "./text.js";
 
 const KEY = "holdfast.key";
@@ -6,10 +6,10 @@ let onRefused = () => {};
 
 export const key = () => sessionStorage.getItem(KEY) ?? "";
 export const keep = (value) => (value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY));
-/** `found(message)` is called when the key is let in no more. */
-export const whenRefused = (found) => (onRefused = found);
+/** Set the function that is called with a message when the server refuses the key. */
+export const whenRefused = (handler) => (onRefused = handler);
 
-/** An answer that is no success: its HTTP status, 0 where there was none, and the error's type. */
+/** A failed request: the HTTP status (0 if there was no answer) and the error's type. */
 export class Failure extends Error {
 	constructor(status, type, message) {
 		super(message);
@@ -19,16 +19,16 @@ export class Failure extends Error {
 }
 
 async function failure(response) {
-	let told = {};
+	let error = {};
 	try {
-		told = (await response.json()).error ?? {};
+		error = (await response.json()).error ?? {};
 	} catch {}
-	const found = new Failure(response.status, told.type ?? "", told.message ?? `The server answered ${response.status}.`);
+	const found = new Failure(response.status, error.type ?? "", error.message ?? `The server answered ${response.status}.`);
 	if (response.status === 401) onRefused(found.message);
 	return found;
 }
 
-/** Ask the API. Throws `Failure`. What changes something takes a `once`: sent again under it, it is not done twice. */
+/** Send a request to the API. Throws `Failure`. Changing requests pass an idempotency key as `once`, so that a repetition is not executed twice. */
 export async function ask(method, path, body, { once, signal, with: other } = {}) {
 	const headers = { Authorization: `Bearer ${other ?? key()}` };
 	if (body !== undefined) headers["Content-Type"] = "application/json";
@@ -49,13 +49,13 @@ export const place = (id, ...more) => ["/api/conversations", encodeURIComponent(
 export const once = () => crypto.randomUUID?.() ?? String(Math.random()).slice(2);
 
 /**
- * The events of a conversation after `after`, until `signal`; it comes again by itself when the connection breaks.
- * `on.events(list, notes)` gets those that came at once, in order, and what passes; `on.state("open" | "lost" | "gone", message)` how it stands.
+ * Stream the events of a conversation after `after` until `signal`. Reconnects when the connection breaks.
+ * `on.events(list, notes)` receives events in order and transient notes. `on.state("open" | "lost" | "gone", message)` receives the state of the connection.
  */
 export async function stream(id, after, on, signal) {
 	let wait = 250;
 	while (!signal.aborted) {
-		// What breaks without a word is found out: the server says something every ten seconds.
+		// Detects a connection that broke silently: the server sends something every ten seconds.
 		const attempt = new AbortController();
 		const stop = () => attempt.abort();
 		signal.addEventListener("abort", stop);
@@ -104,7 +104,7 @@ export async function stream(id, after, on, signal) {
 			attempt.abort();
 		}
 		if (signal.aborted) return;
-		on.state("lost", "The connection is lost; trying again.");
+		on.state("lost", "The connection is lost. Reconnecting…");
 		await new Promise((resolve) => setTimeout(resolve, wait * (0.75 + Math.random() / 2)));
 		wait = Math.min(5000, wait * 2);
 	}

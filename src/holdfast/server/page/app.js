@@ -1,4 +1,4 @@
-// The page: which conversation is shown, the list beside it, keys, and shortcuts.
+// The page: the shown conversation, the list beside it, the key, and keyboard shortcuts.
 import { ask, keep, key, once, place, stream, whenRefused } from "./api.js";
 import { Deciding, openDialog } from "./deciding.js";
 import { $, announce, button, el, fill, talkLink, talkPlace, toast } from "./dom.js";
@@ -9,9 +9,9 @@ import { askKey, help, makeFork, makeNew } from "./making.js";
 import { chip, Panel, undriven } from "./panel.js";
 import { clock, count, money, oneLine, statusName, written } from "./text.js";
 
-const LIST_EVERY = 4000; // milliseconds
-const HIDDEN = 20_000; // after which a tab that nobody sees lets go of its stream: browsers have six connections to a server
-const TAIL = 300; // events that are shown before all are here
+const LIST_MILLISECONDS = 4000; // the period in which the list is refreshed
+const HIDDEN_MILLISECONDS = 20_000; // a tab hidden for this long closes its stream, because browsers allow only six connections to a server
+const TAIL_EVENTS = 300; // the newest events, shown before all are loaded
 
 const wide = matchMedia("(min-width: 1100px)");
 
@@ -20,7 +20,7 @@ class Talk {
 		this.id = id;
 		this.info = null;
 		this.fold = new Fold();
-		this.whole = false; // whether all events are here, or only the last
+		this.whole = false; // true once all events are loaded
 		this.ended = new AbortController();
 		this.streaming = null;
 		this.log = new Log({ fork: (seq) => this.fork(seq), whole: (callId) => this.output(callId) });
@@ -30,7 +30,7 @@ class Talk {
 		this.draft = sessionStorage.getItem(`holdfast.draft.${id}`) ?? "";
 	}
 
-	/** Whether nobody drives what was running, such as a fork of a running conversation. */
+	/** True if the conversation is running but not driven, such as a fork of a running conversation. */
 	get undriven() {
 		return this.fold.status === "running" && undriven(this.info) && this.fold.last <= this.info.lastSeq;
 	}
@@ -50,9 +50,9 @@ class Talk {
 		try {
 			this.info = await ask("GET", place(this.id));
 			const last = this.info.lastSeq ?? 0;
-			if (last > 2 * TAIL) {
-				// What is newest is there at once; then all of it, in the same place.
-				this.fold.take((await ask("GET", place(this.id, `events?after_seq=${last - TAIL}&limit=1000`))).events);
+			if (last > 2 * TAIL_EVENTS) {
+				// Show the newest events at once, then load all of them without moving the view.
+				this.fold.take((await ask("GET", place(this.id, `events?after_seq=${last - TAIL_EVENTS}&limit=1000`))).events);
 				this.log.show(this.fold.entries);
 				this.render();
 				await this.#all();
@@ -111,7 +111,7 @@ class Talk {
 		let live = answered;
 		for (const { kind, data } of notes) {
 			if (kind === "delta" && answered) {
-				this.fold.cut(); // of this answer, or of the one that follows: nobody can tell
+				this.fold.cut(); // the delta may belong to this answer or to the next one
 				continue;
 			}
 			const found = this.fold.note(kind, data);
@@ -156,7 +156,7 @@ class Talk {
 		banner(state === "lost" ? message : "", true);
 		if (state === "open") {
 			if (this.lost) {
-				// Another store may stand behind the same address by now.
+				// The server at this address may have another store by now.
 				const info = await ask("GET", place(this.id)).catch(() => null);
 				if (info && (info.lastSeq ?? 0) < this.fold.last) navigate();
 				else if (info) this.info = info;
@@ -187,19 +187,19 @@ class Talk {
 			this.controls = name;
 			const within = $("#controls").contains(document.activeElement);
 			fill($("#controls"), this.readOnly ? null : [
-				running && button("Pause", () => this.pause(), "", { title: "After what runs now (p)" }),
-				stopped && button("Resume", () => this.pause(), "", { title: "Go on (p)" }),
-				(running || fold.status === "waiting_for_confirmation") && button("Stop", () => this.interrupt(), "danger", { title: "Cancel what runs, now (x)" }),
+				running && button("Pause", () => this.pause(), "", { title: "Pause after the running step (p)" }),
+				stopped && button("Resume", () => this.pause(), "", { title: "Continue (p)" }),
+				(running || fold.status === "waiting_for_confirmation") && button("Stop", () => this.interrupt(), "danger", { title: "Cancel running work now (x)" }),
 			]);
 			if (within) ($("#controls button") ?? text).focus();
 			$("#composer").hidden = this.readOnly;
 			$("#reader").hidden = !this.readOnly;
-			if (this.readOnly) fill($("#reader"), "A call of ", talkLink(this.info.spawnedBy.split(":")[0]), " spawned this conversation: say it there. What waits for you is decided here.");
+			if (this.readOnly) fill($("#reader"), "A call of ", talkLink(this.info.spawnedBy.split(":")[0]), " spawned this conversation. Send messages there; decide waiting calls here.");
 		}
 		document.title = `${fold.pending.length || fold.questions.length ? "(!) " : ""}${oneLine(title, 60)} - Holdfast`;
 	}
 
-	/** Send the server an order. Returns whether it took it; `failed` is told why not, by default as a toast. */
+	/** Send a command. Returns true if the server accepted it; otherwise `failed` receives the reason (default: a toast). */
 	async tell(what, body, done, failed = (message) => toast(message, true)) {
 		try {
 			await ask("POST", place(this.id, what), body, { once: ["start", "run", "close"].includes(what) ? undefined : once() });
@@ -215,9 +215,9 @@ class Talk {
 	pause() {
 		if (this.readOnly) return;
 		const { status } = this.fold;
-		if (this.undriven) this.tell("run", undefined, "It goes on.");
-		else if (status === "running") this.tell("pause", undefined, "It pauses after what runs now.");
-		else if (["paused", "error", "stuck"].includes(status)) this.tell(this.info?.started ? "resume" : "run", undefined, "It goes on.");
+		if (this.undriven) this.tell("run", undefined, "The conversation continues.");
+		else if (status === "running") this.tell("pause", undefined, "The conversation pauses after the running step.");
+		else if (["paused", "error", "stuck"].includes(status)) this.tell(this.info?.started ? "resume" : "run", undefined, "The conversation continues.");
 	}
 
 	interrupt() {
@@ -226,7 +226,7 @@ class Talk {
 
 	async send(said, name) {
 		await ask("POST", place(this.id, "messages"), { text: said, eventId: name }, { once: name });
-		// Nobody drives it but who asks for it; a pause stays one.
+		// A conversation that is not started must be run explicitly. A paused one stays paused.
 		if (!this.info?.started && !["paused", "waiting_for_confirmation"].includes(this.fold.status)) await ask("POST", place(this.id, "run"));
 	}
 
@@ -235,7 +235,7 @@ class Talk {
 	}
 
 	async remove() {
-		if (!confirm("Delete this conversation? Its journal is gone then, and its workspace, if no other one has it.")) return;
+		if (!confirm("Delete this conversation? This deletes its journal, and its workspace if no other conversation uses it.")) return;
 		try {
 			await ask("DELETE", place(this.id));
 			location.hash = "#/";
@@ -277,7 +277,7 @@ const list = {
 	shown: "",
 	asking: null,
 
-	/** Ask anew, now and then every few seconds while somebody looks. */
+	/** Refresh the list after `wait` milliseconds, then periodically while the tab is visible. */
 	soon(wait = 0) {
 		clearTimeout(this.timer);
 		this.timer = setTimeout(() => this.load(), wait);
@@ -285,7 +285,7 @@ const list = {
 
 	async load() {
 		if (!key()) return;
-		if (document.hidden && this.items.length) return this.soon(4 * LIST_EVERY);
+		if (document.hidden && this.items.length) return this.soon(4 * LIST_MILLISECONDS);
 		const status = $("#status").value;
 		const searching = Boolean($("#search").value.trim());
 		if (searching) this.pages = Math.max(this.pages, 5);
@@ -306,9 +306,9 @@ const list = {
 			if (!current || !current.lost) banner("");
 		} catch (error) {
 			if (error.name === "AbortError" || error.status === 401) return;
-			if (error.status === 0) banner("The server does not answer; trying again.", true);
+			if (error.status === 0) banner("The server does not answer. Reconnecting…", true);
 		}
-		this.soon(LIST_EVERY);
+		this.soon(LIST_MILLISECONDS);
 	},
 
 	found() {
@@ -325,7 +325,7 @@ const list = {
 		const focused = node.contains(document.activeElement) ? document.activeElement.dataset.id : null;
 		fill(node, items.map((item) => el("li", el("a.item", { href: talkPlace(item.id), "data-id": item.id, "aria-current": item.id === current?.id ? "page" : null },
 			el("span.name", oneLine(item.title || item.id, 90)), el("span.meta", chip(item.status, undriven(item)), el("time", { datetime: item.updated }, clock(item.updated)))))),
-			!items.length && el("li.dim", this.items.length || $("#status").value ? "None fits." : "There are none yet."));
+			!items.length && el("li.dim", this.items.length || $("#status").value ? "No conversation matches." : "There are no conversations yet."));
 		if (focused) $(`[data-id="${CSS.escape(focused)}"]`, node)?.focus();
 		$("#more").hidden = !this.more;
 	},
@@ -390,7 +390,7 @@ text.addEventListener("keydown", (event) => {
 	}
 });
 
-let sending = null; // what was not taken: sent again, it is the same message
+let sending = null; // a message that was not accepted yet, with the id under which it is repeated
 $("#composer").addEventListener("submit", async (event) => {
 	event.preventDefault();
 	const talk = current;
@@ -454,7 +454,7 @@ document.addEventListener("keydown", (event) => {
 	KEYS[event.key]();
 });
 
-/** Look for a text: what is far away has no elements that the browser could find it in. */
+/** Open the search dialog. The browser's own search misses distant entries, which have no elements. */
 function find() {
 	const talk = current;
 	const input = el("input", { id: "find", type: "search", autocomplete: "off" });
@@ -473,7 +473,7 @@ function find() {
 			const node = talk.log.goTo(entry.seq, 60);
 			node?.setAttribute("tabindex", "-1");
 			node?.focus({ preventScroll: true });
-		}, "quiet"))), wanted && !hits.length && el("li.dim", "It is not here."));
+		}, "quiet"))), wanted && !hits.length && el("li.dim", "Not found."));
 	};
 	input.oninput = look;
 	const dialog = openDialog("Find in this conversation", [input, found]);
@@ -498,14 +498,14 @@ function login(why) {
 whenRefused(() => {
 	if (!key()) return;
 	keep("");
-	login("The server does not know this key any more; it may have been taken back.");
+	login("The server no longer accepts this key. It may have been revoked.");
 });
 
 let hiding = 0;
 document.addEventListener("visibilitychange", () => {
 	clearTimeout(hiding);
 	if (document.hidden) {
-		hiding = setTimeout(() => current?.disconnect(), HIDDEN);
+		hiding = setTimeout(() => current?.disconnect(), HIDDEN_MILLISECONDS);
 	} else {
 		if (current?.whole && key()) current.connect();
 		list.soon();

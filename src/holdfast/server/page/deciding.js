@@ -1,13 +1,13 @@
-// What waits for the user: calls to approve or reject, and questions to answer.
+// Decisions that wait for the user: calls to approve or reject, and questions to answer.
 import { $, announce, button, el, fill, link } from "./dom.js";
 import { risk } from "./entries.js";
 import { callBody, callTitle, json, oneLine, plain, typed } from "./text.js";
 
-const SHORT = 600; // characters of arguments that are seen whole without a dialog
+const SHORT_CHARACTERS = 600; // longer arguments are shown in a dialog
 
-/** A dialog with a title and its content; Escape closes it. */
+/** Open a dialog with a title and content; Escape closes it. */
 export function openDialog(title, content, { wide = false, onclose } = {}) {
-	// A new element each time: one that is closed tells so later, when another may be shown.
+	// A new element each time, because the close event arrives late, when another dialog may be open.
 	const dialog = el(wide ? "dialog.wide" : "dialog", { id: "dialog", "aria-labelledby": "dialog-title", onclose: () => (dialog.replaceChildren(), onclose?.()) },
 		el("header", el("h2", { id: "dialog-title" }, title), button("✕", () => dialog.close(), "quiet", { "aria-label": "Close" })), content);
 	$("#dialog").replaceWith(dialog);
@@ -15,15 +15,15 @@ export function openDialog(title, content, { wide = false, onclose } = {}) {
 	return dialog;
 }
 
-/** The place above the message field. `tell(path, body, done, failed)` sends the server an order and returns whether it was taken. */
+/** The area above the message field. `tell(path, body, done, failed)` sends a command and returns true if the server accepted it. */
 export class Deciding {
 	constructor(tell) {
 		this.tell = tell;
 		this.node = $("#decide");
 		this.shown = "";
-		this.told = new Set();
+		this.announced = new Set();
 		this.busy = new Set();
-		this.forms = new Map(); // of questions, by id: what is typed in them outlives a redraw
+		this.forms = new Map(); // forms of questions by id, kept so that typed text survives a redraw
 	}
 
 	close() {
@@ -33,7 +33,7 @@ export class Deciding {
 		this.shown = "";
 	}
 
-	/** Show what waits by now; nothing is done if that is what is shown. */
+	/** Show the waiting decisions. Does nothing if they are shown already. */
 	show(fold) {
 		this.refresh = () => this.show(fold);
 		const pending = fold.pending;
@@ -52,15 +52,15 @@ export class Deciding {
 			questions.map(({ call, question }) => this.#form(call, question)),
 		);
 		if (within) (this.node.contains(active) ? active : $("button", this.node))?.focus();
-		const told = [...pending.map((call) => [call.id, `${plain(call.name)} waits for your approval: ${callTitle(call)}`]), ...questions.map(({ question }) => [question.id, `You are asked: ${oneLine(question.message)}`])];
-		for (const [id, words] of told) {
-			if (!this.told.has(id)) announce(words, true);
-			this.told.add(id);
+		const announcements = [...pending.map((call) => [call.id, `${plain(call.name)} waits for your approval: ${callTitle(call)}`]), ...questions.map(({ question }) => [question.id, `You are asked: ${oneLine(question.message)}`])];
+		for (const [id, words] of announcements) {
+			if (!this.announced.has(id)) announce(words, true);
+			this.announced.add(id);
 		}
 	}
 
 	#card(call) {
-		const whole = json(call.arguments).length <= SHORT && !call.invalid;
+		const whole = json(call.arguments).length <= SHORT_CHARACTERS && !call.invalid;
 		const busy = this.busy.has(call.id);
 		return el(
 			"div.card",
@@ -81,12 +81,12 @@ export class Deciding {
 		const area = el("textarea.json", { id: "arguments", rows: Math.min(16, original.split("\n").length + 1), spellcheck: "false", autocomplete: "off", value: original, "aria-describedby": "arguments-wrong" });
 		const wrong = el("p.bad", { id: "arguments-wrong", role: "alert" });
 		const reason = el("input", { id: "reason", type: "text", autocomplete: "off" });
-		// What was typed is kept until the server has taken it.
+		// Typed text is kept until the server has accepted it.
 		const kept = (decided) => async () => {
 			wrong.textContent = "";
 			const typedHere = area.value !== original || reason.value !== "";
 			if (!typedHere) dialog.close();
-			approve.disabled = reject.disabled = true; // sent once
+			approve.disabled = reject.disabled = true; // prevents a second request
 			const taken = await decided(typedHere ? (message) => (wrong.textContent = message) : undefined);
 			approve.disabled = reject.disabled = false;
 			if (taken) dialog.close();
@@ -98,7 +98,7 @@ export class Deciding {
 				try {
 					changed = typed(area.value);
 				} catch (error) {
-					wrong.textContent = error instanceof SyntaxError ? `That is no JSON: ${error.message}` : error.message;
+					wrong.textContent = error instanceof SyntaxError ? `This is not JSON: ${error.message}` : error.message;
 					return false;
 				}
 			}
@@ -114,10 +114,10 @@ export class Deciding {
 			[
 				el("p", risk(asked.risk), asked.reason ? plain(asked.reason) : "No reason was given.", asked.by ? el("span.dim", ` (${plain(asked.by)})`) : null),
 				el("div.given", callBody(call)),
-				el("label", { for: "arguments" }, "Arguments, as JSON; what you change is run"),
+				el("label", { for: "arguments" }, "Arguments as JSON; the call runs with your changes"),
 				area,
 				wrong,
-				el("label", { for: "reason" }, "Why (told to the model if you reject)"),
+				el("label", { for: "reason" }, "Reason (shown to the model if you reject)"),
 				reason,
 				el("p.dim.hash", `Your decision is bound to these arguments: ${plain(asked.argumentsHash).slice(0, 16)}…`),
 				el("p.buttons", approve, reject, button("Cancel", () => dialog.close())),
@@ -172,7 +172,7 @@ export class Deciding {
 
 let ids = 0;
 
-/** A form of a JSON Schema's properties: `node`, and `read()`, the values; null, with what is wrong beside it. */
+/** Return a form for a JSON Schema's properties: `node`, and `read()`, which returns the values, or null after showing the errors. */
 export function schemaForm(schema) {
 	const required = new Set(Array.isArray(schema.required) ? schema.required : []);
 	const fields = Object.entries(schema.properties ?? {}).map(([key, part]) => field(key, part && typeof part === "object" ? part : {}, required.has(key), `field-${++ids}`));
@@ -186,9 +186,9 @@ export function schemaForm(schema) {
 				try {
 					const value = one.read();
 					if (value !== undefined) found[one.key] = value;
-					else if (one.required) throw new Error("This is needed.");
+					else if (one.required) throw new Error("This field is required.");
 				} catch (error) {
-					one.wrong.textContent = error instanceof SyntaxError ? "That is no JSON." : error.message;
+					one.wrong.textContent = error instanceof SyntaxError ? "This is not JSON." : error.message;
 					first ??= one.input;
 				}
 			}
@@ -207,7 +207,7 @@ function choices(part) {
 
 function field(key, part, required, id) {
 	const wrong = el("p.bad", { role: "alert" });
-	const label = el("label", { for: id }, plain(part.title ?? key), required ? el("span", { title: "needed" }, " *") : null);
+	const label = el("label", { for: id }, plain(part.title ?? key), required ? el("span", { title: "required" }, " *") : null);
 	const about = part.description ? el("p.dim", { id: `${id}-about` }, plain(part.description)) : null;
 	const given = { id, name: key, "aria-describedby": about ? `${id}-about` : null, required: required || null };
 	const type = Array.isArray(part.type) ? part.type.find((one) => one !== "null") : part.type;
@@ -226,12 +226,12 @@ function field(key, part, required, id) {
 		read = () => {
 			if (!input.value.trim()) return undefined;
 			const value = Number(input.value);
-			if (!Number.isFinite(value) || (type === "integer" && !Number.isInteger(value))) throw new Error(`It takes a ${type === "integer" ? "whole " : ""}number.`);
+			if (!Number.isFinite(value) || (type === "integer" && !Number.isInteger(value))) throw new Error(`Enter a ${type === "integer" ? "whole " : ""}number.`);
 			return value;
 		};
 	} else if (type === "string" || type === undefined) {
 		const kind = part.writeOnly === true ? "password" : { password: "password", email: "email", date: "date", uri: "url" }[part.format];
-		// A field of several lines takes both; what is secret or has a form of its own has one.
+		// Plain strings get a text area, which also takes one line. Secrets and special formats get an input.
 		input = el(kind ? "input" : "textarea", { ...given, type: kind, rows: kind ? null : 1, autocomplete: "off", value: part.default ?? "" });
 		read = () => input.value || undefined;
 	} else {

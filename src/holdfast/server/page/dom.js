@@ -1,6 +1,6 @@
-// Elements are made here alone: what anybody said becomes text nodes, never HTML.
+// All elements are created here. Texts become text nodes, never HTML.
 
-/** An element: `el("a.item", {href, onclick}, "text", node, [more])`, or without attributes `el("p", "Hi")`. */
+/** Create an element: `el("a.item", {href, onclick}, "text", node, [more])`, or without attributes `el("p", "Hi")`. */
 export function el(name, given, ...children) {
 	const [tag, ...classes] = name.split(".");
 	const node = document.createElement(tag);
@@ -33,10 +33,10 @@ export function fill(node, ...children) {
 
 export const $ = (selector, root = document) => root.querySelector(selector);
 
-/** A button of a kind: `primary`, `danger`, `quiet` or none. */
+/** Create a button of a kind: `primary`, `danger`, `quiet` or "". */
 export const button = (label, onclick, kind = "", given = {}) => el(`button${kind && "." + kind}`, { type: "button", onclick, ...given }, label);
 
-/** A link out, if it is one that may be followed; else its text. */
+/** Return a link to an external http or https address, or only the label for other addresses. */
 export function link(address, label = address) {
 	const url = /^https?:\/\//i.test(address) && URL.canParse(address) ? new URL(address).href : null;
 	return url ? el("a", { href: url, rel: "noopener noreferrer", target: "_blank", title: url }, label) : label;
@@ -47,7 +47,7 @@ export const fold = (summary, ...body) => el("details", el("summary", summary), 
 export const talkLink = (id, label = id) => el("a", { href: talkPlace(id) }, label);
 export const talkPlace = (id) => `#/c/${encodeURIComponent(id)}`;
 
-/** Tell who cannot see; what is told at once is told together. `urgent`: now. */
+/** Announce a text to screen readers. `urgent` interrupts other announcements. */
 export function announce(text, urgent = false) {
 	const node = $(urgent ? "#alert" : "#told");
 	const line = el("span", `${text}. `);
@@ -55,7 +55,7 @@ export function announce(text, urgent = false) {
 	setTimeout(() => line.remove(), 5000);
 }
 
-/** Something that passes: what failed, what was done. */
+/** Show a short notification about a success or a failure. */
 export function toast(text, bad = false) {
 	const place = $("#toasts");
 	const node = el(`p.toast${bad ? ".bad" : ""}`, text);

@@ -1,15 +1,15 @@
-// An entry of the log as elements: what was said, answers with their calls, and what else happened.
+// Renders entries of the log: messages, answers with their calls, and other events.
 import { button, el, fold, link, talkLink } from "./dom.js";
 import { bytes, callBody, callTitle, clipped, clock, count, diff, json, markdown, money, oneLine, plain, seconds, statusName, written } from "./text.js";
 
 const MARKS = { done: "✓", failed: "✗", waiting: "?", asking: "?", running: "…", called: "…" };
 const STATES = { done: "done", failed: "failed", waiting: "waits for you", asking: "asks you", running: "running", called: "called" };
 const PICTURES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"]);
-const HEAD = 6;
-const TAIL = 10;
-const LONG = 20_000; // characters of a result that are shown at once
+const HEAD_LINES = 6;
+const TAIL_LINES = 10;
+const LONG_CHARACTERS = 20_000; // the part of a result that is shown at once
 
-/** The element of an entry. `opened` has the ids of calls that are shown whole; `act` is what may be done: fork, whole, toggle. */
+/** Return the element of an entry. `opened` holds the ids of calls that are shown in full. `act` holds the actions: fork, whole, toggle. */
 export function render(entry, opened, act) {
 	const { event } = entry;
 	switch (entry.kind) {
@@ -118,7 +118,7 @@ function callElement(call, opened, act) {
 			el("span.mark", { title: STATES[state] }, MARKS[state]), el("b", plain(call.name)), " ", el("span.title", callTitle(shown)),
 			el("span.facts", call.attempts > 1 ? `attempt ${call.attempts} ` : "", call.result ? (call.duration ? seconds(call.duration) : "") : STATES[state])),
 		call.decisions.map(decision),
-		call.runner && !call.result && el("p.dim", `run by the client ${plain(call.runner)}`),
+		call.runner && !call.result && el("p.dim", `runs in the client ${plain(call.runner)}`),
 		call.progress && el("p.progress", oneLine(call.progress, 300)),
 		whole && el("div.given", callBody(shown)),
 		call.result ? result(call, opened, act) : null,
@@ -137,7 +137,7 @@ function decision(event) {
 
 export const risk = (level) => (level ? el(`span.risk.${["low", "medium", "high"].includes(level) ? level : "unknown"}`, `${plain(level)} risk`) : null);
 
-/** What came of a call: an edit as a diff, else its content, cut until it is opened. */
+/** Return a call's result: an edit as a diff, anything else as its content, shortened until the call is opened. */
 function result(call, opened, act) {
 	const given = call.result;
 	const meta = given.meta ?? {};
@@ -162,14 +162,14 @@ function result(call, opened, act) {
 function output(text, whole, call, act) {
 	let shown = written(text).replace(/\n+$/, "");
 	let left = 0;
-	if (!whole) ({ text: shown, left } = clipped(shown, HEAD, TAIL));
+	if (!whole) ({ text: shown, left } = clipped(shown, HEAD_LINES, TAIL_LINES));
 	if (!whole && shown.length > 2000) {
 		shown = `${shown.slice(0, 1200)}\n… ${shown.length - 2000} characters …\n${shown.slice(-800)}`;
 		left = 1;
-	} else if (shown.length > LONG) {
+	} else if (shown.length > LONG_CHARACTERS) {
 		const all = shown;
-		const pre = el("pre.output", all.slice(0, LONG));
-		return el("div", pre, button(`… ${all.length - LONG} characters more`, (event) => {
+		const pre = el("pre.output", all.slice(0, LONG_CHARACTERS));
+		return el("div", pre, button(`… ${all.length - LONG_CHARACTERS} more characters`, (event) => {
 			pre.textContent = all;
 			event.currentTarget.remove();
 		}, "quiet"));
@@ -180,9 +180,9 @@ function output(text, whole, call, act) {
 function condensation(entry, opened, act) {
 	const { event } = entry;
 	const hidden = (event.hidden ?? []).length;
-	if (event.request !== undefined && event.request !== null && !hidden) return line(entry, "", "a shorter view was asked for");
+	if (event.request !== undefined && event.request !== null && !hidden) return line(entry, "", "condensation was requested");
 	if (event.failed) return line(entry, ".bad", ["not condensed: ", oneLine(event.failed, 300)]);
-	const said = `condensed: ${hidden} events are no more shown to the model, ${Object.keys(event.trimmed ?? {}).length} results are cut`;
+	const said = `condensed: ${hidden} events are hidden from the model, ${Object.keys(event.trimmed ?? {}).length} results are shortened`;
 	if (!event.summary) return line(entry, "", said);
 	return frame(entry, "condensation", "Condensed", act, fold(said, el("div.text", markdown(event.summary))));
 }

@@ -1,4 +1,4 @@
-// A fold over the events of a conversation, and the entries of its log.
+// The state of a conversation, folded from its events, and the entries of its log.
 
 const REST = new Set(["idle", "finished", "stuck", "error"]);
 
@@ -16,13 +16,13 @@ class Call {
 		this.progress = "";
 		this.result = null;
 		this.duration = 0;
-		this.asked = null; // the decision that it waits for
+		this.asked = null; // the decision event for which the call waits
 		this.questions = new Map();
-		this.given = null; // arguments that an approver put in place
+		this.given = null; // arguments that an approver substituted
 	}
 
 	get state() {
-		if (this.result) return this.result.isError || this.result.meta?.exitCode ? "failed" : "done"; // a command that failed is no error of its tool
+		if (this.result) return this.result.isError || this.result.meta?.exitCode ? "failed" : "done"; // a failed command is not an error of its tool
 		if (this.asked) return "waiting";
 		if (this.questions.size) return "asking";
 		return this.attempts ? "running" : "called";
@@ -38,7 +38,7 @@ export class Fold {
 		this.last = 0;
 		this.status = "idle";
 		this.reason = "";
-		this.entries = []; // what the log shows, by seq
+		this.entries = []; // the entries of the log, ordered by seq
 		this.calls = new Map();
 		this.open = new Map(); // calls without a result
 		this.plan = [];
@@ -59,7 +59,7 @@ export class Fold {
 		return [...this.open.values()].flatMap((call) => [...call.questions.values()].map((question) => ({ call, question })));
 	}
 
-	/** Take in events, in order; the entries that are changed or new. */
+	/** Apply events in order. Returns the changed and new entries. */
 	take(events) {
 		const touched = new Set();
 		for (const event of events) {
@@ -143,7 +143,7 @@ export class Fold {
 				this.status = event.status;
 				this.reason = event.reason ?? "";
 				if (event.status === "running" && this.error) this.error = null;
-				// After a pause the answer streams on; an interrupt breaks it off.
+				// The answer continues to stream after a pause, but not after an interrupt.
 				if (REST.has(event.status) || (event.status === "paused" && event.reason === "interrupted")) this.live = null;
 				return event.status === "running" || (event.status === "idle" && !event.reason) ? null : this.#add("status", event);
 			case "error":
@@ -165,7 +165,7 @@ export class Fold {
 		}
 	}
 
-	/** Take in what passes: a piece of an answer, or how far a call is; the entry that is changed, or "live". */
+	/** Apply a transient note: a piece of an answer, or a call's progress. Returns the changed entry, or "live". */
 	note(kind, data) {
 		if (kind === "progress") {
 			const call = this.calls.get(data.callId);
@@ -190,7 +190,7 @@ export class Fold {
 		return "live";
 	}
 
-	/** Pieces were missed: what comes next is not the beginning. */
+	/** Note that pieces were missed, so that the next piece is not the beginning of the answer. */
 	cut() {
 		this.live = { text: "", reasoning: "", calls: [], cut: true };
 	}

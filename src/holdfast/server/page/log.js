@@ -1,10 +1,10 @@
-// The log: entries in chunks, of which those near to what is seen are elements.
+// The log: entries in chunks. Only chunks near the visible part have elements.
 import { $, el, fill } from "./dom.js";
 import { liveAnswer, render } from "./entries.js";
 
-const CHUNK = 8; // entries: what one frame can make
-const NEAR = "1500px 0px"; // how far around what is seen chunks are made
-const GUESS = 110; // pixels of an entry that nobody has seen yet
+const CHUNK_ENTRIES = 8; // as many as can be built within one animation frame
+const NEAR = "1500px 0px"; // the distance from the visible part within which chunks are built
+const ENTRY_PIXELS = 110; // the estimated height of an entry that was not built yet
 
 export class Log {
 	constructor(act) {
@@ -15,7 +15,7 @@ export class Log {
 		this.opened = new Set();
 		this.act = { ...act, toggle: (call) => this.toggle(call) };
 		this.chunks = [];
-		this.nodes = new Map(); // entry: its element, as far as there is one
+		this.nodes = new Map(); // the elements of built entries, by entry
 		this.bottom = true;
 		this.unseen = 0;
 		this.top = 0;
@@ -37,7 +37,7 @@ export class Log {
 		this.latest.hidden = true;
 	}
 
-	/** Show these entries in place of all others, at the same place if there is one: `seq` at the top. */
+	/** Replace all entries, keeping the scroll position. */
 	show(entries) {
 		const kept = this.bottom ? null : this.#top();
 		this.watcher.disconnect();
@@ -53,15 +53,15 @@ export class Log {
 		if (!entries.length) return;
 		for (let at = 0; at < entries.length; ) {
 			let chunk = this.chunks.at(-1);
-			if (!chunk || chunk.entries.length >= CHUNK) chunk = this.#chunk();
-			const some = entries.slice(at, at + CHUNK - chunk.entries.length);
+			if (!chunk || chunk.entries.length >= CHUNK_ENTRIES) chunk = this.#chunk();
+			const some = entries.slice(at, at + CHUNK_ENTRIES - chunk.entries.length);
 			at += some.length;
 			const first = chunk.entries.length === 0;
 			chunk.entries.push(...some);
 			const last = at >= entries.length;
 			if (!first && chunk.built) chunk.node.append(...some.map((entry) => this.#make(entry)));
 			else if (last) this.#build(chunk);
-			else this.#size(chunk, chunk.entries.length * GUESS);
+			else this.#size(chunk, chunk.entries.length * ENTRY_PIXELS);
 		}
 		if (this.bottom) this.#stick();
 		else {
@@ -92,7 +92,7 @@ export class Log {
 	toggle(call) {
 		if (!this.opened.delete(call.id)) this.opened.add(call.id);
 		const bottom = this.bottom;
-		this.bottom = false; // what is opened stays where it is
+		this.bottom = false; // keeps the opened call in place
 		this.update([call.entry]);
 		this.bottom = bottom && this.#below() < 40;
 	}
@@ -123,7 +123,7 @@ export class Log {
 		this.chunks.push(chunk);
 		this.node.append(node);
 		this.watcher.observe(node);
-		if (before && !before.built) this.#size(before, before.entries.length * GUESS);
+		if (before && !before.built) this.#size(before, before.entries.length * ENTRY_PIXELS);
 		return chunk;
 	}
 
@@ -168,7 +168,7 @@ export class Log {
 	}
 
 	#scrolled() {
-		// What grows or shrinks below is no reason to stay behind: who reads scrolls up.
+		// Only scrolling up leaves the bottom; content that grows or shrinks does not.
 		const up = this.scroller.scrollTop < this.top;
 		this.top = this.scroller.scrollTop;
 		const bottom = this.#below() < 40 || (this.bottom && !up);

@@ -1,4 +1,4 @@
-// The dialogs that make something: the key, a new conversation, a fork; and the help.
+// Dialogs for the key, a new conversation and a fork, and the help.
 import { ask, keep, once, place } from "./api.js";
 import { openDialog } from "./deciding.js";
 import { $, button, el } from "./dom.js";
@@ -10,18 +10,18 @@ const AGENT = `{
 	"confirm": "always"
 }`;
 
-/** Ask for the key until there is one that is let in. */
+/** Ask for the key until the server accepts one. */
 export function askKey(why, done) {
 	const input = el("input", { id: "key", type: "password", autocomplete: "off", required: true, spellcheck: "false" });
 	const wrong = el("p.bad", { role: "alert" }, why);
 	const submit = el("button.primary", { type: "submit" }, "Enter");
-	const form = el("form", el("p", "The server printed one when it was first started; ", el("code", "holdfast serve keys add"), " makes another. It is kept until this tab is closed."), el("label", { for: "key" }, "Key"), input, wrong, el("p.buttons", submit));
+	const form = el("form", el("p", "The server printed a key at its first start. ", el("code", "holdfast serve keys add"), " creates another. The key is kept until this tab is closed."), el("label", { for: "key" }, "Key"), input, wrong, el("p.buttons", submit));
 	let let_in = false;
 	form.onsubmit = async (event) => {
 		event.preventDefault();
 		const given = input.value.trim();
 		if (!/^[!-~]+$/.test(given)) {
-			wrong.textContent = "A key has no spaces, and letters, digits and signs alone.";
+			wrong.textContent = "A key consists of ASCII letters, digits and signs without spaces.";
 			return;
 		}
 		submit.disabled = true;
@@ -33,13 +33,13 @@ export function askKey(why, done) {
 			$("#dialog").close();
 			done();
 		} catch (error) {
-			wrong.textContent = error.status === 401 ? "The server does not know this key; it may have been taken back." : error.status ? `The server answered ${error.status}.` : "The server does not answer.";
+			wrong.textContent = error.status === 401 ? "The server does not accept this key. It may have been revoked." : error.status ? `The server answered ${error.status}.` : "The server does not answer.";
 			input.select();
 			input.focus();
 		}
 		submit.disabled = false;
 	};
-	openDialog("Which key?", form, {
+	openDialog("Enter a key", form, {
 		onclose: () => {
 			if (!let_in) queueMicrotask(() => askKey(wrong.textContent, done));
 		},
@@ -47,7 +47,7 @@ export function askKey(why, done) {
 	input.focus();
 }
 
-/** The dialog for a new conversation; `done(id)` once it is there. */
+/** Open the dialog for a new conversation. Calls `done(id)` when the conversation exists. */
 export async function makeNew(done) {
 	let agents = [];
 	try {
@@ -62,8 +62,8 @@ export async function makeNew(done) {
 	const wrong = el("p.bad", { role: "alert" });
 	const submit = el("button.primary", { type: "submit" }, "Begin");
 	const own = el("div", {},
-		el("label", { for: "agent" }, "The agent's form, as ", el("code", "Agent.to_json()"), " gives it"), agent,
-		el("label", { for: "secrets" }, "Its secrets, as JSON (kept sealed on the server)"), secrets);
+		el("label", { for: "agent" }, "The agent's form, as returned by ", el("code", "Agent.to_json()")), agent,
+		el("label", { for: "secrets" }, "Its secrets as JSON (encrypted on the server)"), secrets);
 	const tools = el("p.dim");
 	which.onchange = () => {
 		own.hidden = which.value !== "";
@@ -83,7 +83,7 @@ export async function makeNew(done) {
 		try {
 			const body = which.value ? {} : { agent: typed(agent.value || "{}"), secrets: typed(secrets.value || "{}"), questions: true, deltas: true };
 			const path = which.value ? `/api/agents/${encodeURIComponent(which.value)}/conversations` : "/api/conversations";
-			// The same asked again makes no second one; what was mended is another request.
+			// Repeating the same request creates no second conversation. A corrected one is a new request.
 			if (asked !== path + JSON.stringify(body)) {
 				asked = path + JSON.stringify(body);
 				key = once();
@@ -94,7 +94,7 @@ export async function makeNew(done) {
 			$("#dialog").close();
 			done(made.id);
 		} catch (error) {
-			wrong.textContent = error instanceof SyntaxError ? `That is no JSON: ${error.message}` : error.message;
+			wrong.textContent = error instanceof SyntaxError ? `This is not JSON: ${error.message}` : error.message;
 			submit.disabled = false;
 		}
 	};
@@ -102,7 +102,7 @@ export async function makeNew(done) {
 	(agents.length ? message : agent).focus();
 }
 
-/** The dialog for a fork at an event; `done(id)`. */
+/** Open the dialog for a fork at an event. Calls `done(id)` when the fork exists. */
 export function makeFork(id, seq, done) {
 	const wrong = el("p.bad", { role: "alert" });
 	const key = once();
@@ -118,7 +118,7 @@ export function makeFork(id, seq, done) {
 		}
 	}, "primary");
 	openDialog(`Fork from event ${seq}?`, [
-		el("p", `Another conversation begins with the first ${seq} events, in the same workspace. Calls that were open then are not run.`),
+		el("p", `The new conversation begins with the first ${seq} events and uses the same workspace. Calls that were open at that point are not run.`),
 		wrong,
 		el("p.buttons", submit, button("Cancel", () => $("#dialog").close())),
 	]);
@@ -126,8 +126,8 @@ export function makeFork(id, seq, done) {
 }
 
 const SHORTCUTS = [
-	["n", "a new conversation"], ["/", "search the list"], ["j, k", "the next, the previous conversation"], ["m", "write a message"], ["a", "review what waits for you"],
-	["p", "pause, or go on"], ["x", "interrupt what runs"], ["f", "find in this conversation"], ["d", "details"], ["g", "go to the latest event"], ["?", "this help"], ["Esc", "close a dialog, leave a field"],
+	["n", "a new conversation"], ["/", "search the list"], ["j, k", "the next, the previous conversation"], ["m", "write a message"], ["a", "review waiting decisions"],
+	["p", "pause or continue"], ["x", "interrupt running work"], ["f", "find in this conversation"], ["d", "details"], ["g", "go to the latest event"], ["?", "this help"], ["Esc", "close a dialog, leave a field"],
 ];
 
 export function help(on, set) {
@@ -135,6 +135,6 @@ export function help(on, set) {
 	box.onchange = () => set(box.checked);
 	openDialog("Keyboard", [
 		el("dl.keys", SHORTCUTS.map(([keys, what]) => [el("dt", keys.split(", ").map((one, index) => [index ? " " : "", el("kbd", one)])), el("dd", what)])),
-		el("p.check", box, " ", el("label", { for: "singles" }, "Single letters do this outside of fields")),
+		el("p.check", box, " ", el("label", { for: "singles" }, "Enable single-letter shortcuts outside of fields")),
 	]);
 }

@@ -1,4 +1,4 @@
-// What stands beside the log: the plan, the tree, the tools with their source, schema and health, and what the conversation is.
+// The panel beside the log: the plan, the tree, the tools with source, schema and health, and the conversation's details.
 import { ask, once, place } from "./api.js";
 import { blocks } from "./entries.js";
 import { openDialog, schemaForm } from "./deciding.js";
@@ -7,7 +7,7 @@ import { json, money, oneLine, plain, seconds, statusName, written } from "./tex
 
 const TABS = [["plan", "Plan"], ["tree", "Tree"], ["tools", "Tools"], ["about", "About"]];
 const STEPS = { pending: "○", in_progress: "▶", done: "✓", dropped: "–" };
-const STEP_NAMES = { pending: "to do", in_progress: "at work", done: "done", dropped: "dropped" };
+const STEP_NAMES = { pending: "to do", in_progress: "in progress", done: "done", dropped: "dropped" };
 
 export class Panel {
 	constructor(talk) {
@@ -16,7 +16,7 @@ export class Panel {
 		this.tab = sessionStorage.getItem("holdfast.tab") || "plan";
 		this.health = null;
 		this.workspaceTools = null;
-		this.unfolded = new Set(); // children whose own are shown
+		this.unfolded = new Set(); // ids of children whose own children are shown
 		this.tabs = el("div.tabs", { role: "tablist", "aria-label": "Details" }, TABS.map(([name, label], index) =>
 			el("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "tab-body", onclick: () => this.choose(name), onkeydown: (event) => this.#move(event, index) }, label)),
 			button("✕", () => this.talk.closePanel(), "quiet.close", { "aria-label": "Close the details" }));
@@ -54,7 +54,7 @@ export class Panel {
 		if (!this.open) return;
 		const { fold, info } = this.talk;
 		if (!fold) return;
-		// What has not changed keeps its focus and selection.
+		// Unchanged content keeps its focus and selection.
 		const name = {
 			plan: () => JSON.stringify(fold.plan),
 			tree: () => `${this.talk.id} ${fold.calls.size} ${fold.open.size} ${fold.status}`,
@@ -109,17 +109,17 @@ export class Panel {
 	async _tools(fold, info) {
 		const tools = fold.agent?.tools ?? [];
 		const standings = new Map((info?.tools ?? []).map((one) => [one.name, one]));
-		// Before the first step the journal has none, but it is known where they are to run.
+		// Before the first step the journal lists no tools, but the server knows where each will run.
 		const shown = tools.length || fold.agent ? tools : [...standings.values()].map((one) => ({ name: one.name, description: "", inputSchema: null }));
 		fill(this.body,
 			(info?.warnings ?? []).map((text) => el("p.bad", plain(text))),
 			el("p.buttons", button("Check health", () => this.#check(), "quiet")),
 			this.health && this.#services(),
-			shown.length ? shown.map((tool) => this.#tool(tool, standings.get(tool.name))) : el("p.dim", "It has no tools."));
+			shown.length ? shown.map((tool) => this.#tool(tool, standings.get(tool.name))) : el("p.dim", "This conversation has no tools."));
 	}
 
 	#services() {
-		if (!this.health.services.length) return el("p.dim", this.health.open ? "Its tools need no service." : "It is not open in the server's process: no service was asked.");
+		if (!this.health.services.length) return el("p.dim", this.health.open ? "Its tools use no services." : "The conversation is not open in the server's process, so no service was checked.");
 		return el("ul.services", this.health.services.map((one) => el("li", el(`span.chip.${one.ok ? "finished" : "error"}`, one.ok ? "healthy" : "failing"), " ", el("b", plain(one.id)), ` ${seconds(one.seconds)} `, el("span.dim", oneLine(one.detail, 300)))));
 	}
 
@@ -139,7 +139,7 @@ export class Panel {
 		const body = el("div");
 		const node = el("details.tool", {},
 			el("summary", el("b", plain(tool.name)), " ", el("span.dim", plain(source)), health ? el(`span.chip.${health.ok ? "finished" : "error"}`, health.ok ? "healthy" : "failing") : null,
-				standing && standing.executor !== "server" ? el("span.chip.paused", plain(standing.executor === "client" ? "run by the client" : standing.executor)) : null),
+				standing && standing.executor !== "server" ? el("span.chip.paused", plain(standing.executor === "client" ? "runs in the client" : standing.executor)) : null),
 			body);
 		node.ontoggle = () => {
 			if (!node.open || body.firstChild) return;
@@ -171,9 +171,9 @@ export class Panel {
 		sure.onchange = () => (go.disabled = !sure.checked);
 		const node = el("form", { novalidate: true },
 			el("p", plain(form.description)),
-			el("p.dim", "It runs in the workspace, in a shell of its own. It is no part of the conversation: nothing is journaled, and the model is not told."),
+			el("p.dim", "The tool runs in the workspace, in a shell of its own. The call is not part of the conversation: it is not journaled, and the model does not see it."),
 			fields.node,
-			harmless ? el("p.dim", "This tool only reads.") : el("p.check", sure, " ", el("label", { for: "hand-sure" }, "It may change things, and I want that")),
+			harmless ? el("p.dim", "This tool only reads.") : el("p.check", sure, " ", el("label", { for: "hand-sure" }, "This call may change files or data; I want to run it")),
 			el("p.buttons", go), out);
 		node.onsubmit = async (event) => {
 			event.preventDefault();
@@ -183,11 +183,11 @@ export class Panel {
 			fill(out, el("p.dim", "running…"));
 			try {
 				const result = await ask("POST", `/api/workspaces/${encodeURIComponent(workspace)}/tools/${encodeURIComponent(tool.name)}`, { arguments: values }, { once: once() });
-				fill(out, result.isError && el("p.bad", "It failed."), (result.content ?? []).map((block) => (block.type === "text" ? el("pre.output", written(block.text)) : blocks([block]))));
+				fill(out, result.isError && el("p.bad", "The call failed."), (result.content ?? []).map((block) => (block.type === "text" ? el("pre.output", written(block.text)) : blocks([block]))));
 			} catch (error) {
 				fill(out, el("p.bad", error.message));
 			}
-			// What may change things is confirmed anew each time.
+			// A tool that may change something must be confirmed each time.
 			sure.checked = false;
 			go.disabled = !harmless;
 		};
@@ -202,10 +202,10 @@ export class Panel {
 			["Model", fold.agent?.model ? plain(fold.agent.model) : "—"],
 			["Steps", String(fold.steps)],
 			["Tokens", `${usage.inputTokens.toLocaleString()} in (${usage.cachedInputTokens.toLocaleString()} cached), ${usage.outputTokens.toLocaleString()} out`],
-			["Cost", fold.cost || fold.priced ? `${money(fold.cost)}${fold.priced ? "" : ", and what has no known price"}` : "not known"],
+			["Cost", fold.cost || fold.priced ? `${money(fold.cost)}${fold.priced ? "" : ", plus usage without a known price"}` : "unknown"],
 			["Events", String(fold.last)],
 			["Workspace", info?.workspace ? el("code", plain(info.workspace)) : "none"],
-			["Driven", info?.spawnedBy ? "by the conversation that it came of" : info?.started ? "messages are answered as they come" : "when it is told to run"],
+			["Driven", info?.spawnedBy ? "by its parent conversation" : info?.started ? "messages are answered as they arrive" : "only when it is run"],
 			["Fault", info?.error ? el("span.bad", plain(info.error)) : null],
 		];
 		fill(this.body,
@@ -213,9 +213,9 @@ export class Panel {
 			fold.agent && folded("System prompt", el("pre.output", plain(fold.agent.systemPrompt))),
 			fold.agent && folded("Parameters", el("pre.output", plain(json(fold.agent.parameters ?? {})))),
 			this.talk.readOnly ? null : el("p.buttons", {},
-				info?.started ? button("Park", () => this.talk.tell("close", undefined, "Parked: what ran is cut off, and no message is answered until it is started."))
-					: button("Start", () => this.talk.tell("start", undefined, "Messages are answered as they come.")),
-				button("Condense", () => this.talk.tell("condense", {}, "What the model is shown will be shortened.")), button("Fork…", () => this.talk.fork(fold.last)), button("Delete…", () => this.talk.remove(), "danger")));
+				info?.started ? button("Park", () => this.talk.tell("close", undefined, "Parked. Running work was cut off, and messages are not answered until the next start."))
+					: button("Start", () => this.talk.tell("start", undefined, "Messages are answered as they arrive.")),
+				button("Condense", () => this.talk.tell("condense", {}, "The conversation shown to the model will be shortened.")), button("Fork…", () => this.talk.fork(fold.last)), button("Delete…", () => this.talk.remove(), "danger")));
 	}
 }
 

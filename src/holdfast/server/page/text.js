@@ -1,22 +1,22 @@
-// From what was said to what is shown: texts, numbers, times, JSON, calls, diffs, Markdown.
+// Formatting for display: texts, numbers, times, JSON, calls, diffs, Markdown.
 import { el, link } from "./dom.js";
 
-// CSI, OSC and its like, and single escapes.
+// CSI sequences, OSC and similar sequences, and single escapes.
 const ANSI = /\u001b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[ -/]*[0-~])|\u009b[0-?]*[ -/]*[@-~]/g;
 const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
-// By them a command can look like another one.
+// Invisible and direction-changing characters, with which a command can look like another one.
 const HIDDEN = /[\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff]|\udb40[\udc00-\udfff]/g;
 const JOINS = /(\p{Extended_Pictographic}\ufe0f?)\u200d(?=\p{Extended_Pictographic})/gu;
 
 const escaped = (found) => [...found].map((one) => `\\u{${one.codePointAt(0).toString(16)}}`).join("");
 
-/** Text as it is shown: controls, and what would turn or hide it, as `\u{202e}`; the joiner within a pictograph is no trick. Nothing is left out. */
+/** Return a text for display. Control characters and those that hide or reverse text become escapes such as `\u{202e}`; joiners within emoji stay. Nothing is omitted. */
 export function plain(text) {
 	const found = String(text ?? "").replace(CONTROL, escaped);
 	return found.search(HIDDEN) < 0 ? found : found.replace(JOINS, "$1\ue000").replace(HIDDEN, escaped).replace(/\ue000/g, "\u200d");
 }
 
-/** What a program wrote, as a terminal would show it: no escape sequences, and of a line that was written over the last. Never of what is to be run. */
+/** Return a program's output as a terminal would show it: without escape sequences, and overwritten lines in their last form. Never use it for commands. */
 export const written = (text) => plain(String(text ?? "").replace(ANSI, "").replace(/\r+\n/g, "\n").replace(/[^\n]*\r(?=[^\n])/g, "").replace(/\r/g, ""));
 
 export const oneLine = (text, most = 200) => {
@@ -24,7 +24,7 @@ export const oneLine = (text, most = 200) => {
 	return found.length > most ? found.slice(0, most - 1) + "…" : found;
 };
 
-/** Lines, and how many were left out: the first `head`, and of what is longer the last `tail`. */
+/** Return the first `head` and the last `tail` lines of a text, and the number of omitted lines. */
 export function clipped(text, head, tail = 0) {
 	const lines = text.split("\n");
 	if (lines.length <= head + tail + 1) return { text, left: 0 };
@@ -32,7 +32,7 @@ export function clipped(text, head, tail = 0) {
 	return { text: [...lines.slice(0, head), `… ${left} lines …`, ...(tail ? lines.slice(-tail) : [])].join("\n"), left };
 }
 
-// Made once: making one takes long.
+// Created once, because creating a formatter is slow.
 const COMPACT = new Intl.NumberFormat("en", { notation: "compact" });
 const TIME = { hour: "2-digit", minute: "2-digit" };
 const TODAY = new Intl.DateTimeFormat([], TIME);
@@ -61,22 +61,22 @@ const unsafe = (key, value, context) =>
 		? JSON.rawJSON(context.source)
 		: value;
 
-/** JSON whose whole numbers stay what they are, however long: what is approved is what is shown. */
+/** Parse JSON without rounding long integers, so that the approved arguments are those shown. */
 export const parse = (text) => (/\d{16}/.test(text) ? JSON.parse(text, unsafe) : JSON.parse(text));
 
-/** The same JSON, in which nothing is hidden. */
+/** Return a value as JSON, with invisible characters escaped. */
 export const json = (value) => JSON.stringify(value, null, 2).replace(HIDDEN, (found) => [...Array(found.length).keys()].map((at) => `\\u${found.charCodeAt(at).toString(16).padStart(4, "0")}`).join(""));
 
-/** A JSON object that somebody typed. Throws an Error that says what is wrong. */
+/** Parse a JSON object that the user typed. Throws an Error that describes the problem. */
 export function typed(text) {
 	const found = parse(text);
-	if (found === null || typeof found !== "object" || Array.isArray(found)) throw new Error('It takes a JSON object, such as {"path": "a.txt"}.');
+	if (found === null || typeof found !== "object" || Array.isArray(found)) throw new Error('Enter a JSON object, such as {"path": "a.txt"}.');
 	const twice = doubled(text);
-	if (twice !== null) throw new Error(`The key "${twice}" is there twice; which is meant?`);
+	if (twice !== null) throw new Error(`The key "${twice}" appears twice. Remove one of them.`);
 	return found;
 }
 
-/** A key that an object in this JSON, which can be parsed, has twice. */
+/** Return a key that an object in this valid JSON has twice, or null. */
 function doubled(text) {
 	const open = [];
 	for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"|[{}[\],:]/g)) {
@@ -95,14 +95,14 @@ function doubled(text) {
 	return null;
 }
 
-const TELLING = ["command", "pattern", "query", "url", "path", "file_path", "text", "task", "agent", "name"];
+const TITLE_KEYS = ["command", "pattern", "query", "url", "path", "file_path", "text", "task", "agent", "name"];
 
-/** A call in one line: `$ command` for a shell, else its most telling argument and the other short ones. */
+/** Return a call in one line: `$ command` for a shell, otherwise its most informative argument and the short ones. */
 export function callTitle(call) {
 	const given = call.arguments ?? {};
 	if (call.name === "terminal" && typeof given.command === "string") return `$ ${oneLine(given.command)}`;
 	if (call.name === "plan" && Array.isArray(given.steps)) return `${given.steps.length} steps`;
-	const telling = TELLING.find((key) => typeof given[key] === "string") ?? Object.keys(given).find((key) => typeof given[key] === "string");
+	const telling = TITLE_KEYS.find((key) => typeof given[key] === "string") ?? Object.keys(given).find((key) => typeof given[key] === "string");
 	const parts = telling ? [oneLine(given[telling], 120)] : [];
 	for (const [key, value] of Object.entries(given)) {
 		if (key === telling || typeof value === "object" || ["old", "new", "content"].includes(key)) continue;
@@ -112,7 +112,7 @@ export function callTitle(call) {
 	return parts.join(" ");
 }
 
-/** What a call would do, whole: a command, an edit as a diff, and every other argument. */
+/** Return everything that a call would do: a command, an edit as a diff, and every other argument. */
 export function callBody(call) {
 	const left = { ...(call.arguments ?? {}) };
 	const found = [];
@@ -143,12 +143,12 @@ export function callBody(call) {
 	return found;
 }
 
-/** The lines of a text; an empty one has none. */
+/** Return the lines of a text; an empty text has none. */
 const linesOf = (text) => (text ? text.replace(/\n$/, "").split("\n") : []);
 
-/** Two texts as the lines of a diff: what they begin and end with in common is cut to three lines. */
+/** Return the diff of two texts. Common lines at the beginning and end are cut to three. */
 function changes(old, now) {
-	const whole = old.endsWith("\n") === now.endsWith("\n") || !old || !now; // else a line's end is what changes
+	const whole = old.endsWith("\n") === now.endsWith("\n") || !old || !now; // otherwise the final newline is the change
 	const before = whole ? linesOf(old) : old.split("\n");
 	const after = whole ? linesOf(now) : now.split("\n");
 	let begin = 0;
@@ -163,7 +163,7 @@ function changes(old, now) {
 	].join("\n");
 }
 
-/** A unified diff as lines in their colours; the sign says it too. */
+/** Return a unified diff with coloured lines; the sign of each line stays. */
 export function diff(text, most = 400) {
 	const lines = plain(text).replace(/\n$/, "").split("\n");
 	const shown = lines.slice(0, most).map((line) => {
@@ -184,7 +184,7 @@ function inline(text) {
 		at = match.index + match[0].length;
 		if (match[2] !== undefined) found.push(el("code", match[2]));
 		else if (match[3] !== undefined) found.push(el("strong", match[3]));
-		// The address is shown, not what it is called: a label can say anything.
+		// The address is shown beside the label, because a label can claim anything.
 		else if (match[5] !== undefined) found.push(match[4] === match[5] ? link(match[5]) : [match[4], " (", link(match[5]), ")"]);
 		else found.push(link(match[6].replace(/[.,;:!?]+$/, "")), match[6].match(/[.,;:!?]*$/)[0]);
 	}
@@ -192,7 +192,7 @@ function inline(text) {
 	return found;
 }
 
-/** Markdown as nodes: fenced code, headings, lists, paragraphs, tables as they are written. Pictures are not loaded. */
+/** Return Markdown as nodes: fenced code, headings, lists, paragraphs, and tables as written. Images are not loaded. */
 export function markdown(given) {
 	const text = plain(given);
 	const found = [];

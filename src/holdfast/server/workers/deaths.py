@@ -1,5 +1,5 @@
-"""What becomes of a conversation whose worker dies: it goes on in another one, until that has got
-it nowhere too often."""
+"""Handling of dead workers: a conversation continues in another worker, until too many workers
+have died without progress."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from holdfast.conversation.journal import Journal, utc_now
 from holdfast.errors import StoreError
 from holdfast.store import Store
 
-MOST = 3  # deaths without anything new in the journal between them: whatever it is, it comes again
+# The number of deaths, without a new event between them, after which a run is given up. The cause is
+# then certain to recur.
+MAX_DEATHS = 3
 
 
 class WorkerDied(StoreError):
-    """The worker process of a conversation ended, or had to be ended; `how` says why. Others do not
-    notice."""
+    """The worker process of a conversation died or was killed; `how` is the reason. Other
+    conversations are not affected."""
 
     def __init__(self, id: str, how: str) -> None:
         super().__init__(f"The worker process of conversation {id!r} {how}.")
@@ -32,7 +34,7 @@ class WorkerDied(StoreError):
 
 
 def how_it_ended(status: int | None) -> str:
-    """A process's exit status (as `Popen.returncode`) in words."""
+    """Return a description of a process's exit status (see `Popen.returncode`)."""
     if status is None:
         return "could not be ended"
     if status >= 0:
@@ -44,28 +46,29 @@ def how_it_ended(status: int | None) -> str:
 
 
 class Deaths:
-    """How often a conversation's workers have died since it got on. Thread-safe."""
+    """The number of workers of each conversation that have died since its last progress.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._times: dict[str, int] = {}
 
     def more(self, id: str) -> int:
-        """Another one; how many that makes."""
+        """Count a death. Return the number of deaths."""
         with self._lock:
             self._times[id] = self._times.get(id, 0) + 1
             return self._times[id]
 
     def none(self, id: str) -> None:
-        """It got on, or is gone."""
+        """Reset the count, because the conversation made progress or was removed."""
         if self._times:
             with self._lock:
                 self._times.pop(id, None)
 
 
 def write_end(store: Store, id: str, how: str, times: int) -> bool:
-    """End a run that kills its workers: calls that had begun are answered, their outcome unknown,
-    then ERROR and why. False if nothing is being run. Raises `StoreError`."""
+    """End a run that kills its workers: answer started calls with an unknown outcome, then
+    append ERROR and the reason. Return False if no run is in progress. Raises `StoreError`."""
     journal = Journal(store, id, utc_now, random_id, lambda: None)
     try:
         with journal:

@@ -1,5 +1,5 @@
-"""The server's side of a worker's store: it has the leases, does what the worker asks for its own
-conversations, and ends what it leaves."""
+"""The server's side of a worker's store. It holds the leases, executes the worker's requests for
+its own conversations, and ends the processes that a dead worker leaves."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ _log = logging.getLogger("holdfast")
 
 
 class Desk:
-    """The conversation `id` of `store`, for one worker, and those that its calls spawned. `notify`
-    is the store's word that something came, and must not block; `moved` is told when the journal
-    has grown by more than beginnings of calls. `do` is the listening thread's."""
+    """The access of one worker to the conversation `id` of `store` and to the conversations that
+    its calls spawn.
+
+    The store calls `notify` on new commands; it must not block. `moved` is called when the
+    journal has grown by more than starts of calls. `do` belongs to the listening thread.
+    """
 
     def __init__(
         self, store: Store, id: str, notify: Callable[[], None], moved: Callable[[], None]
@@ -37,7 +40,7 @@ class Desk:
         self._marks: set[str] = set()
 
     def do(self, request: ms.StoreRequest) -> Any:
-        """What the store says to a request. Raises what the store raises."""
+        """Execute a request and return the store's result. Raises the store's errors."""
         store = self._store
         match request:
             case ms.Append():
@@ -95,8 +98,9 @@ class Desk:
         return None
 
     def _ours(self, id: str) -> str:
-        """An id that the worker gave, \"\" for its own conversation's. Raises
-        `ConversationNotFound` for one that did not come of that."""
+        """Return the full id for an id from the worker; "" stands for the worker's own
+        conversation. Raises `ConversationNotFound` for a conversation that is no descendant of
+        it."""
         id = id or self.id
         if id not in self._family:
             there = self._store.list([id])
@@ -112,7 +116,9 @@ class Desk:
                 and (recorded := getattr(self._store, "recorded", None)) is not None
                 and recorded(id)
             ):
-                raise ConfigurationError(f"Conversation {id!r} exists, and was spawned by no call.")
+                raise ConfigurationError(
+                    f"Conversation {id!r} already exists and was not spawned by a call."
+                )
             self._family.add(id)
         return id
 
@@ -120,7 +126,7 @@ class Desk:
         lease = self._leases.get(id or self.id)
         if lease is None:
             raise Fenced(
-                f"The worker of conversation {self.id!r} has no lease of {id or self.id!r}."
+                f"The worker of conversation {self.id!r} holds no lease of {id or self.id!r}."
             )
         return lease
 
@@ -129,7 +135,9 @@ class Desk:
         if id not in self._leases or (
             id != self.id and request.summary.spawner not in self._family
         ):
-            raise StoreError(f"The worker of conversation {self.id!r} writes to no other one.")
+            raise StoreError(
+                f"The worker of conversation {self.id!r} may not write to other conversations."
+            )
         self._check_settled(request.settled)
         blobs = [Blob(seq, data) for seq, data in request.blobs]
         more: dict[str, Any] = {"settled": request.settled} if request.settled else {}
@@ -151,7 +159,7 @@ class Desk:
         )
 
     def _check_spending(self, keys: Sequence[str], roots: Sequence[str]) -> None:
-        """Raises `StoreError` for reservations, or budgets, of other conversations."""
+        """Raise `StoreError` for reservations or budgets of other conversations."""
         ours = self._family.union(
             *([budget.root for budget in lease.budgets] for lease in self._leases.values())
         )
@@ -159,18 +167,18 @@ class Desk:
             key.rpartition("#")[0] in self._family for key in keys
         ):
             raise StoreError(
-                f"The worker of conversation {self.id!r} spends from no other one's budget."
+                f"The worker of conversation {self.id!r} may not use another conversation's budget."
             )
 
     def release(self, id: str = "") -> None:
-        """Give a lease back, if it is held."""
+        """Release a lease if it is held."""
         lease = self._leases.pop(id or self.id, None)
         if lease is not None:
             self._store.release(lease)
 
     def end(self) -> None:
-        """The worker is dead: end what its calls have started and left, then give the lease back.
-        In this order, or the next one would begin the same beside it."""
+        """End the processes that a dead worker's calls have started, then release the leases. In
+        this order, because otherwise the next worker could start the same processes beside them."""
         if self._marks:
             from holdfast.runtime import processes
 

@@ -1,12 +1,12 @@
-"""The fork server: a process with one thread and Holdfast in memory, of which each worker is a
-fork; it watches over them and ends them.
+"""The fork server: a single-threaded process with Holdfast in memory. Each worker is a fork of it.
+It watches the workers and ends them.
 
-Started by its path with a bare Python (`forkserver.py CONTROL_FD PARENT_PID FOLDER SYS_PATH...`),
-by a server that may have threads already: it is a new program, and inherits none of them. It holds
-no code of clients. A worker's orphans are the worker's own; when it dies they come here, and are
-ended. When the server is gone (the control socket ends), so are, a moment later, all workers,
-whatever these have started, `FOLDER`, and this process. When this process is killed, the kernel
-kills the workers.
+The server starts this file by its path with a bare Python (`forkserver.py CONTROL_FD PARENT_PID
+FOLDER SYS_PATH...`). The fork server is a new program, so it inherits none of the server's
+threads. It runs no code of clients. A worker adopts its own orphaned processes. When the worker
+dies, the fork server adopts them and kills them. When the server is gone (the control socket
+ends), the fork server kills all workers and everything that they started, removes `FOLDER`, and
+exits. When the fork server itself is killed, the kernel kills the workers.
 """
 
 import gc
@@ -18,22 +18,24 @@ import struct
 import sys
 import time
 
-# Server to fork server: what to do, which worker, a number. FORK brings the worker's socket along.
+# Server to fork server: the order, the worker's number, and a value. FORK also passes the worker's
+# socket.
 ORDER = struct.Struct("!BIQ")
 FORK, KILL = 1, 2
-# Back: what happened, which worker, its pid or exit status (negative: the signal).
+# Fork server to server: the event, the worker's number, its pid or exit status (negative: the
+# signal).
 REPORT = struct.Struct("!BIq")
 BORN, ENDED = 1, 2
 
 
 def serve(control: socket.socket, parent: int, workers: "dict[int, int]") -> None:
-    """Fork and watch until the server is gone. `workers` are their pids, and the server's numbers
-    of them."""
+    """Fork and watch workers until the server is gone. `workers` maps their pids to the server's
+    numbers."""
     signals, wake = os.pipe()
     os.set_blocking(signals, False)
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
-    signal.signal(signal.SIGCHLD, _noted)
+    signal.signal(signal.SIGCHLD, _ignore_signal)
     here = os.getpid()
     poll = select.poll()
     poll.register(control, select.POLLIN)
@@ -46,7 +48,9 @@ def serve(control: socket.socket, parent: int, workers: "dict[int, int]") -> Non
         if control.fileno() not in ready:
             continue
         data, channels, _, _ = socket.recv_fds(control, ORDER.size, 1)
-        if len(data) < ORDER.size:  # so few bytes come whole, or it is the end
+        if (
+            len(data) < ORDER.size
+        ):  # a short message arrives whole, so this is the end of the stream
             break
         order, number, value = ORDER.unpack(data)
         if order == KILL:
@@ -75,8 +79,8 @@ def serve(control: socket.socket, parent: int, workers: "dict[int, int]") -> Non
 
 
 def _become(channel: int, parent: int, memory: int) -> None:
-    """In a new worker: a session of its own, a limit, no signals of others'; then its work, from
-    which nothing returns."""
+    """Set up a new worker with its own session, memory limit and signal handlers, then do its
+    work. Does not return."""
     import resource
 
     from holdfast.tools.isolation.child import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
@@ -86,19 +90,16 @@ def _become(channel: int, parent: int, memory: int) -> None:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     if os.getppid() != parent:
         os._exit(71)
-    for number in (
-        signal.SIGCHLD,
-        signal.SIGHUP,
-        signal.SIGTERM,
-    ):  # what is ignored here would be by commands
+    # Commands that the worker starts would inherit ignored signals.
+    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it would hold secrets
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain secrets
     if memory:
         resource.setrlimit(resource.RLIMIT_AS, (memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("500")  # where memory runs out, it is to be a worker that goes
+            file.write("500")  # makes the kernel kill a worker first when memory runs out
     except OSError:
         pass
     sys.argv[:] = [""]
@@ -107,14 +108,14 @@ def _become(channel: int, parent: int, memory: int) -> None:
     work(channel)
 
 
-def _noted(number: int, frame: object) -> None:
-    """A signal's handler: its number is in the wake-up pipe already."""
+def _ignore_signal(number: int, frame: object) -> None:
+    """Handle SIGCHLD. The wake-up pipe already contains the signal, so there is nothing to do."""
 
 
-def _report(control: socket.socket, what: int, number: int, value: int) -> None:
+def _report(control: socket.socket, event: int, number: int, value: int) -> None:
     try:
-        control.sendall(REPORT.pack(what, number, value))
-    except OSError:  # the server is gone, as the next look at the socket will say
+        control.sendall(REPORT.pack(event, number, value))
+    except OSError:  # the server is gone, which the next read of the socket shows
         pass
 
 
@@ -129,7 +130,7 @@ def _reap(workers: "dict[int, int]", control: socket.socket) -> None:
         pid = found.si_pid
         number = workers.pop(pid, None)
         if number is not None:
-            _kill(pid)  # its group, as long as its number cannot be another's
+            _kill(pid)  # also its group, before the pid can be reused
         _, status = os.waitpid(pid, 0)
         if number is not None:
             _sweep(workers)
@@ -137,29 +138,29 @@ def _reap(workers: "dict[int, int]", control: socket.socket) -> None:
 
 
 def _sweep(workers: "dict[int, int]") -> None:
-    """End what a dead worker has left, whatever session or environment it has. All children here
-    that are no workers are that."""
+    """Kill the processes that a dead worker left, whatever their session or environment. All
+    children of this process that are not workers are such processes."""
     deadline = time.monotonic() + 2.0  # a fork bomb may outrun this
     while time.monotonic() < deadline:
         try:
             with open(f"/proc/self/task/{os.getpid()}/children") as file:
-                left = [int(pid) for pid in file.read().split()]
-        except OSError:  # no Linux, or one without that file
+                children = [int(pid) for pid in file.read().split()]
+        except OSError:  # not Linux, or a kernel without this file
             return
-        left = [pid for pid in left if pid not in workers]
-        if not left:
+        orphans = [pid for pid in children if pid not in workers]
+        if not orphans:
             return
-        for pid in left:
+        for pid in orphans:
             try:
                 os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, os.WNOHANG)  # its children come here next
+                os.waitpid(pid, os.WNOHANG)  # this process adopts its children next
             except OSError:
                 pass
         time.sleep(0.001)
 
 
 def _kill(pid: int) -> None:
-    for kill in (os.killpg, os.kill):  # it may not have its group yet
+    for kill in (os.killpg, os.kill):  # the process may not have its own group yet
         try:
             kill(pid, signal.SIGKILL)
         except OSError:
@@ -167,8 +168,8 @@ def _kill(pid: int) -> None:
 
 
 def _few_arenas() -> None:
-    """Have glibc's malloc reserve no 64 MB of address space for each thread: it would count against
-    a worker's limit."""
+    """Limit glibc's malloc to one arena. Otherwise each thread reserves 64 MB of address space,
+    which counts against a worker's limit."""
     import ctypes
 
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -180,18 +181,18 @@ def main() -> None:
     """Import, fork, and leave nothing behind."""
     control, parent, folder = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3]
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the server's end is what ends it
+        signal.signal(number, signal.SIG_IGN)  # only the end of the server ends this process
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     sys.path[:] = sys.argv[4:]
     from holdfast.server.workers.rehearsal import rehearse
     from holdfast.tools.isolation.child import PR_SET_CHILD_SUBREAPER, end, prctl
 
-    prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a dead worker leaves comes here
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # adopt the orphans of dead workers
     workers: dict[int, int] = {}
     rehearse()
     _few_arenas()
     gc.collect()
-    gc.freeze()  # or the workers' first collections would copy every page
+    gc.freeze()  # otherwise each worker's first collection would copy every memory page
     try:
         serve(control, parent, workers)
     finally:

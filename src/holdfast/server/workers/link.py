@@ -1,5 +1,5 @@
-"""The channel between the server and one worker: frames over a stream socket, requests both ways,
-and what waits for an answer."""
+"""The connection between the server and one worker: frames over a stream socket, with requests
+in both directions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from holdfast.server.workers.messages import Done, Failed, Request, State, error
 
 T = TypeVar("T")
 
-LARGEST = 256 * 1024 * 1024  # bytes of a frame; an append with all of its blobs is one
-_CHUNK = 1 << 18
+MAX_FRAME_BYTES = 256 * 1024 * 1024  # an append with all its blobs is one frame
+_CHUNK_BYTES = 1 << 18
 
 _encoder = msgspec.msgpack.Encoder()
 
 
 class Broken(Exception):
-    """What came is no message."""
+    """The received data is not a valid message."""
 
 
 class _Slot:
@@ -46,10 +46,11 @@ class _Slot:
 
 
 class Link:
-    """`listen` is one thread's; all else may be called from any.
+    """One side of the connection. `listen` belongs to one thread; all other methods are
+    thread-safe.
 
-    `handle` is given what is no answer, on the listening thread; `stated` the states that come with
-    answers, before whoever asked goes on.
+    `handle` receives every message that is no answer, on the listening thread. `stated` receives
+    the states that arrive with answers, before the requesting thread continues.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Link:
         self._broken: Callable[[], Exception] | None = None
         self.heard = time.monotonic()
 
-    # --- asking ---
+    # --- requests ---
 
     def ask(
         self,
@@ -79,8 +80,8 @@ class Link:
         type: type[T] | Any = None,
         timeout: float | None = None,
     ) -> T:
-        """Send `kind(number, *fields)` and wait for its answer, read as `type`. Raises what the
-        other side raised, what `end` was given, or `TimeoutError`."""
+        """Send `kind(number, *fields)`, wait for its answer, and return it decoded as `type`.
+        Raises the other side's error, the error set by `end`, or `TimeoutError`."""
         slot = _Slot()
         with self._lock:
             if self._broken is not None:
@@ -92,9 +93,8 @@ class Link:
             try:
                 self.send(kind(number, *fields))
             except OSError as error:
-                if not slot.wait(
-                    30.0
-                ):  # the listening thread is about to say what became of the other side
+                # The listening thread is about to set the error.
+                if not slot.wait(30.0):
                     raise StoreError("The other process is gone.") from error
             else:
                 if not slot.wait(timeout):
@@ -107,24 +107,25 @@ class Link:
         return msgspec.msgpack.decode(slot.answer, type=type)
 
     def waiting(self) -> bool:
-        """Whether somebody waits for an answer."""
+        """Return True if a request waits for its answer."""
         return bool(self._slots)
 
     # --- sending ---
 
     def send(self, message: msgspec.Struct) -> None:
-        """Send, and wait while the other side does not read. Raises `OSError` when it is gone."""
+        """Send a message; blocks while the other side does not read. Raises `OSError` if it is
+        gone."""
         data = _framed(message)
         with self._sending:
             self._channel.sendall(data)
 
     def nudge(self, message: msgspec.Struct) -> bool:
-        """Send a message of a few bytes unless that would block; whether it went."""
+        """Send a message of a few bytes unless that would block. Return True if it was sent."""
         if not self._sending.acquire(blocking=False):
             return False
         try:
             data = _framed(message)
-            # So few bytes go whole or not at all: the kernel takes them as one piece.
+            # The kernel accepts a message this small completely or not at all.
             return self._channel.send(data, socket.MSG_DONTWAIT) == len(data)
         except OSError:
             return False
@@ -134,7 +135,7 @@ class Link:
     def answer(
         self, number: int, work: Callable[[], Any], state: Callable[[], State | None] = lambda: None
     ) -> None:
-        """Send what `work` returns, or raises, as the answer to a request."""
+        """Send the result or the error of `work` as the answer to a request."""
         try:
             value = _encoder.encode(work())
         except Exception as error:
@@ -143,17 +144,17 @@ class Link:
             message = Done(number, value, state())
         try:
             self.send(message)
-        except StoreError as error:  # too large
+        except StoreError as error:  # the answer is too large
             self.send(Failed(number, fault_of(error)))
 
     # --- listening ---
 
     def listen(self) -> None:
-        """Take what comes until the other side is gone. Raises `Broken` for what is no message."""
+        """Receive messages until the other side is gone. Raises `Broken` for an invalid message."""
         received = bytearray()
         while True:
             try:
-                more = self._channel.recv(_CHUNK)
+                more = self._channel.recv(_CHUNK_BYTES)
             except OSError:
                 return
             if not more:
@@ -162,7 +163,7 @@ class Link:
             self.heard = time.monotonic()
             while len(received) >= 4:
                 size = int.from_bytes(received[:4], "big")
-                if size > LARGEST:
+                if size > MAX_FRAME_BYTES:
                     raise Broken(f"a frame of {size:,} bytes")
                 if len(received) - 4 < size:
                     break
@@ -191,7 +192,8 @@ class Link:
         slot.settle()
 
     def end(self, why: Callable[[], Exception]) -> None:
-        """Nothing comes any more: whoever waits, or asks from now on, has `why()` raised."""
+        """Make all present and future requests raise `why()`, because no answers can arrive any
+        more."""
         with self._lock:
             self._broken = why
             slots = list(self._slots.values())
@@ -202,9 +204,9 @@ class Link:
 
 def _framed(message: msgspec.Struct) -> bytes:
     data = _encoder.encode(message)
-    if len(data) > LARGEST:
+    if len(data) > MAX_FRAME_BYTES:
         raise StoreError(
-            f"What is to be written has {len(data):,} bytes at once; between a worker and its"
-            f" server {LARGEST:,} go. Nothing was written."
+            f"A write of {len(data):,} bytes is too large: a worker and its server exchange at most"
+            f" {MAX_FRAME_BYTES:,} bytes at once. Nothing was written."
         )
     return len(data).to_bytes(4, "big") + data

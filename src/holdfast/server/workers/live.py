@@ -1,4 +1,4 @@
-"""`WorkerLive`: an open conversation that is in a worker process, as the host sees it."""
+"""`WorkerLive`: an open conversation in a worker process, from the host's point of view."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from holdfast import commands as cmd
 from holdfast.conversation import ConversationStatus
 from holdfast.errors import ConversationClosed, StoreError
-from holdfast.server.claims import Offered
+from holdfast.server.claims import OfferedCall
 from holdfast.server.workers import messages as ms
 from holdfast.server.workers.deaths import WorkerDied, how_it_ended
 from holdfast.server.workers.desk import Desk
@@ -30,15 +30,18 @@ if TYPE_CHECKING:
 
 RUNNING = ConversationStatus.RUNNING
 
-_FAULTS = 2000  # characters of what a crash says that are logged
+_MAX_CRASH_CHARACTERS = 2000  # the part of a crash report that is logged
 
 _log = logging.getLogger("holdfast")
 _decoder = msgspec.msgpack.Decoder(ms.FromWorker)
 
 
 class Patience(msgspec.Struct, frozen=True):
-    """Seconds: `heartbeat` within which a worker that is asked something says that it lives,
-    `grace` within which it stops after an interrupt or a close, and calls that were given up end.
+    """The time limits of a worker in seconds.
+
+    `heartbeat`: a worker with an open request must give a sign of life within this time.
+    `grace`: a worker must stop within this time after an interrupt or a close, and abandoned
+    calls must end within it.
     """
 
     heartbeat: float = 30.0
@@ -46,44 +49,45 @@ class Patience(msgspec.Struct, frozen=True):
 
 
 class Talk:
-    """What is said with one worker, whatever it is for: its socket is heard on a thread of its own,
-    until the process is gone."""
+    """The communication with one worker. A thread of its own reads the socket until the process
+    is gone."""
 
     def __init__(self, id: str, process: Process, patience: Patience) -> None:
         self.id = id
         self.process = process
         self.patience = patience
         self.link = Link(process.channel, _decoder, self._handle, self._stated)
-        self.importing = ""  # the module that it imported last
+        self.importing = ""  # the module that the worker imported last
         self.gone = threading.Event()
         self.died: WorkerDied | None = None
         self.closing = False
-        self._why = ""  # it was ended, because it
+        self._why = ""  # completes "the worker process ...", if it was killed
         self._pinged: float | None = None
-        self._handling = False  # this process is busy with what it said
+        self._handling = False  # True while this process executes a request of the worker
         self._thread = threading.Thread(
             target=self._listen, name=f"holdfast-worker-{id}", daemon=True
         )
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start to listen."""
         self._thread.start()
 
     def kill(self, why: str) -> None:
-        """End it by force: it "did not ..."."""
+        """Kill the worker. `why` completes a sentence about it, such as "did not stop"."""
         self._why = self._why or why
         self.process.kill()
 
     def tend(self, now: float, late: bool) -> None:
-        """Look whether it lives. Called about twice a second, or `late`: then this process may have
-        heard as little as it. Does not wait."""
+        """Check that the worker is alive. Called about twice a second; does not wait. `late`
+        means that this process was suspended or slow itself, so that missing signs of life prove
+        nothing."""
         heartbeat = self.patience.heartbeat
         if late or self._handling or self.gone.is_set() or not self.link.waiting():
             self._pinged = None
         elif self._pinged is not None and self.link.heard < self._pinged:
             if now - self._pinged > heartbeat:
-                self.kill(f"gave no sign of life for {heartbeat:g} s, and was ended")
-            self.link.nudge(ms.Ping())  # again: the first may not have gone
+                self.kill(f"gave no sign of life for {heartbeat:g} s and was killed")
+            self.link.nudge(ms.Ping())  # again, because the first may not have been sent
         elif now - self.link.heard > heartbeat / 4:
             self._pinged = now
             self.link.nudge(ms.Ping())
@@ -91,7 +95,7 @@ class Talk:
             self._pinged = None
 
     def end(self, seconds: float = 0.5) -> None:
-        """End it without a word, and wait for that."""
+        """End the worker without a message and wait for its end."""
         self.closing = True
         self.process.end(seconds)
         self.gone.wait()
@@ -115,10 +119,10 @@ class Talk:
         try:
             self.link.listen()
         except Broken as error:
-            self._why = self._why or f"said what is no message ({error}), and was ended"
+            self._why = self._why or f"sent an invalid message ({error}) and was killed"
         except Exception as error:
-            _log.exception("conversation %s: the server failed to hear its worker", self.id)
-            self._why = self._why or f"could not be heard ({type(error).__name__}), and was ended"
+            _log.exception("conversation %s: reading from its worker failed", self.id)
+            self._why = self._why or f"could not be read ({type(error).__name__}) and was killed"
         try:
             self._over()
         finally:
@@ -146,15 +150,15 @@ class Talk:
 
     def _clue(self) -> str:
         try:
-            said = (self.process.folder / "faults").read_text(errors="replace").strip()[-_FAULTS:]
+            report = (self.process.folder / "faults").read_text(errors="replace").strip()
         except OSError:
             return ""
-        return f". It said last:\n{said}" if said else ""
+        return f". Its crash report:\n{report[-_MAX_CRASH_CHARACTERS:]}" if report else ""
 
 
 class WorkerLive(Talk):
-    """See `Live`. `order` makes what the worker is told of a record; `moved` is told that the
-    conversation got on."""
+    """A `Live` in a worker process. `order` returns the worker's instructions for a record.
+    `moved` is called when the conversation makes progress."""
 
     def __init__(
         self,
@@ -179,14 +183,14 @@ class WorkerLive(Talk):
         self._state = ms.State(0, False, False, 0, [])
         self._hosted = False
         self._driving = 0
-        self._news = False  # which could not be told at once
-        self._interrupted: float | None = None  # when it is to have stopped
-        self._lingers: float | None = None  # when calls that were given up are to have ended
+        self._news = False  # True if the worker must still be told about new commands
+        self._interrupted: float | None = None  # the deadline for a stop after an interrupt
+        self._lingers: float | None = None  # the deadline for the end of abandoned calls
         self._standings: list[ToolStanding] = []
         self._warnings: list[str] = []
 
     def open(self, order: ms.Order, hosted: bool) -> ms.Made:
-        """Have the conversation opened. Raises what keeps its agent from being made, and
+        """Open the conversation in the worker. Raises the errors of building its agent, and
         `WorkerDied`."""
         made: ms.Made = self.link.ask(ms.Open, order, hosted, type=ms.Made)
         self._hosted = hosted
@@ -194,16 +198,16 @@ class WorkerLive(Talk):
         self._standings, self._warnings = made.standings, made.warnings
         return made
 
-    # --- what is asked of it ---
+    # --- requests ---
 
     @property
     def hosted(self) -> bool:
-        """Whether it goes on by itself when there is something to do."""
+        """True if the conversation continues by itself when it has work."""
         return self._hosted
 
     @property
     def running(self) -> bool:
-        """Whether it goes on until it rests."""
+        """True if the conversation continues until it rests."""
         return self._state.running
 
     def begin(self, hosted: bool) -> None:
@@ -212,7 +216,7 @@ class WorkerLive(Talk):
         self._hosted = self._hosted or hosted
 
     def go_on(self) -> None:
-        """Be `running`: a run that was cut off goes on."""
+        """Set `running`, so that a run that was cut off continues."""
         self.link.ask(ms.GoOn)
 
     def obey(self, command: Command, key: str | None = None) -> None:
@@ -222,8 +226,8 @@ class WorkerLive(Talk):
         self.link.ask(ms.Obey, cmd.encode(command), key)
 
     def drive(self) -> bool:
-        """Do what there is to do, if it is to be driven at all; whether there is more by now.
-        Raises `StoreError`."""
+        """Do the pending work if the conversation is hosted or running. Return True if there is
+        more work. Raises `StoreError`."""
         if not (self._hosted or self.running):
             return False
         with self._lock:
@@ -236,15 +240,15 @@ class WorkerLive(Talk):
                 self._interrupted = None
 
     def hand_over(self) -> None:
-        """See `Live.hand_over`. A request that the socket does not take at once is lost; the pool
-        repeats it."""
+        """See `Live.hand_over`. A request that the socket does not accept at once is lost; the
+        pool repeats it."""
         self.link.nudge(ms.HandOver())
 
-    # --- what it is ---
+    # --- state ---
 
     @property
     def status(self) -> ConversationStatus:
-        """Where it stands."""
+        """The conversation's status."""
         if self.gone.is_set() and self.died is None:
             return ConversationStatus.CLOSED
         return (
@@ -255,53 +259,53 @@ class WorkerLive(Talk):
 
     @property
     def busy(self) -> bool:
-        """Whether it is being driven now."""
+        """True if the conversation is being driven now."""
         return self._driving > 0
 
     @property
     def children_busy(self) -> bool:
         """See `Live.children_busy`."""
         if self._state.children:
-            self.link.ask(ms.Look)  # they may have come to rest since
+            self.link.ask(ms.Look)  # the children may rest by now
         return self._state.children
 
     @property
     def to_do(self) -> bool:
-        """Whether `drive` would do something."""
+        """True if `drive` would do something."""
         self.link.ask(ms.Look)
         return self._state.to_do
 
     @property
     def failure(self) -> Exception | None:
-        """Why nothing more can be journaled."""
+        """The error after which nothing more can be journaled, or None."""
         if self.died is not None:
             return self.died
         fault = self._state.failure
         return None if fault is None else ms.error_of(fault)
 
-    def offers(self) -> list[Offered]:
-        """The calls that clients are to run, or run."""
-        return [Offered(*offer) for offer in self._state.offers]
+    def offers(self) -> list[OfferedCall]:
+        """Return the calls that are offered to clients or claimed by them."""
+        return [OfferedCall(*offer) for offer in self._state.offers]
 
-    # --- what it has ---
+    # --- tools ---
 
     @property
     def standings(self) -> tuple[list[ToolStanding], list[str]]:
-        """Where its tools run, and what did not go as it was asked."""
+        """The place where each tool runs, and the warnings of building the agent."""
         return self._standings, self._warnings
 
     def services(self) -> list[Health] | None:
-        """See `Live.services`. Its connections are in the worker."""
+        """See `Live.services`. Returns None, because the connections are in the worker."""
         return None
 
     def set_tools(self, record: Record, built: Built) -> None:
-        """Have these tools in place of those that were given before; the model is told before its
-        next answer."""
+        """Replace the tools. The model learns of the change before its next answer."""
         made: ms.Made = self.link.ask(ms.SetTools, self._order(record), type=ms.Made)
         self._standings, self._warnings = made.standings, made.warnings
 
     def close(self, timeout: float) -> None:
-        """Stop and let go of everything. What this cuts off goes on when it is opened again."""
+        """Stop and release everything. Work that this cuts off continues when the conversation
+        is opened again."""
         self.closing = self.died is None
         try:
             if not self.gone.is_set():
@@ -311,38 +315,38 @@ class WorkerLive(Talk):
         finally:
             self.end()
             with self._lock:
-                left, self._left = self._left, True
-            if not left:
+                already_left, self._left = self._left, True
+            if not already_left:
                 self._leave()
 
-    # --- what comes by itself ---
+    # --- timer and listening thread ---
 
     def tend(self, now: float, late: bool) -> None:
-        """As `Talk.tend`; and that it stops when it was told to, and that no call which was given
-        up runs on at rest."""
+        """Do the checks of `Talk.tend`. Also check that the worker stops after an interrupt, and
+        that no abandoned call keeps running while the conversation rests."""
         super().tend(now, late)
         if self._news:
             self._tell_news()
         interrupted = self._interrupted
         if interrupted is not None and self._driving and now >= interrupted:
-            if self.status is RUNNING:  # it was resumed meanwhile
+            if self.status is RUNNING:  # the conversation was resumed meanwhile
                 self._interrupted = None
             else:
                 self.kill(
-                    f"did not stop within {self.patience.grace:g} s of an interrupt, and was ended"
+                    f"did not stop within {self.patience.grace:g} s of an interrupt and was killed"
                 )
         if not self._state.left or self._driving or self.closing:
             self._lingers = None
         elif self._lingers is None:
             self._lingers = now + self.patience.grace
         elif now >= self._lingers:
-            self.kill("had calls that were given up and did not end, and was ended")
+            self.kill("had abandoned calls that did not end, and was killed")
         else:
-            self.link.nudge(ms.Look(0))  # nobody waits for the answer; its state is what it is for
+            self.link.nudge(ms.Look(0))  # only the state in the answer matters
 
     def _handle(self, message: Any) -> None:
         match message:
-            case ms.Told(kind, data):
+            case ms.Notice(kind, data):
                 self._note(kind, lambda: data)
             case ms.Importing() | ms.Logged() | ms.Pong():
                 super()._handle(message)
@@ -350,14 +354,14 @@ class WorkerLive(Talk):
                 self._handling = True
                 try:
                     self.link.answer(message.number, lambda: self._desk.do(message))
-                except OSError:  # it is gone, as the next read will say
+                except OSError:  # the worker is gone, which the next read shows
                     pass
                 finally:
                     self._handling = False
 
     def _tell_news(self) -> None:
-        """What the store calls, on a thread that serves others too: it must not wait for a worker
-        that does not read."""
+        """Tell the worker about new commands. The store calls this on a shared thread, which
+        must not wait for a worker that does not read."""
         self._news = True
         if self.link.nudge(ms.News()):
             self._news = False

@@ -1,8 +1,8 @@
-"""What the server and a worker say to each other, as MessagePack. What has JSON of its own (events,
-commands, an agent's form) goes as that.
+"""The messages between the server and a worker, in MessagePack. Objects with a JSON form of their
+own (events, commands, an agent's form) are sent in that form.
 
-A request has a `number`, under which its `Done` or `Failed` comes back; both sides ask, each with
-numbers of its own.
+A request has a `number`, which its `Done` or `Failed` repeats. Both sides send requests, each
+with its own numbers.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from holdfast.store import Budget, Reservation, Settlement, Summary
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of all."""
+    """The base of all messages."""
 
 
 class Request(_Message, frozen=True):
-    """Base of what is answered."""
+    """The base of messages that are answered."""
 
     number: int
 
 
 class Fault(msgspec.Struct, frozen=True, array_like=True):
-    """An error: its class in `holdfast.errors`, and what that is made of."""
+    """An error: the name of its class in `holdfast.errors`, and the class's arguments."""
 
     kind: str
     arguments: list[str | int | float | bool | None]
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    """How a conversation stands in its worker: the `at`-th time that this was told. `left` are
-    calls that were given up and still run; `children` says whether any that its calls spawned are
-    at work."""
+    """The state of a conversation in its worker; `at` numbers the states. `left` is the number
+    of abandoned calls that still run. `children` is True if a conversation that its calls
+    spawned is working."""
 
     at: int
     running: bool
@@ -50,7 +50,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Done(_Message, frozen=True):
-    """The answer to a request: `value` is MessagePack."""
+    """The result of a request; `value` is MessagePack."""
 
     number: int
     value: bytes
@@ -58,20 +58,23 @@ class Done(_Message, frozen=True):
 
 
 class Failed(_Message, frozen=True):
-    """What a request raised."""
+    """The error of a request."""
 
     number: int
     fault: Fault
     state: State | None = None
 
 
-# --- the server asks ---
+# --- requests of the server ---
 
 
 class Order(Data, frozen=True, kw_only=True):
-    """What an agent is made of, where and how. `form`, `tools` and `options` are JSON; `patterns`
-    is the policy, but for what is `refused` (modules, and why). `folder` is the worker's own,
-    `path` where modules are looked for."""
+    """The parts of an agent and the worker's settings.
+
+    `form`, `tools` and `options` are JSON. `patterns` is the policy; `refused` maps further
+    refused modules to the reason. `folder` is the worker's own folder, `path` its module search
+    path.
+    """
 
     id: str
     form: bytes
@@ -91,8 +94,8 @@ class Order(Data, frozen=True, kw_only=True):
 
 
 class Made(msgspec.Struct, frozen=True, array_like=True):
-    """What became of an order. `stuck` are modules whose import did not end; `status` and
-    `last_seq` are those of the journal."""
+    """The result of an order. `stuck` are modules whose import did not end. `status` is the
+    journal's."""
 
     standings: list[ToolStanding]
     warnings: list[str]
@@ -101,61 +104,61 @@ class Made(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Check(Request, frozen=True):
-    """Make an agent, and say what came of it."""
+    """Build an agent and return the result."""
 
     order: Order
 
 
 class Open(Request, frozen=True):
-    """Make an agent, and open its conversation."""
+    """Build an agent and open its conversation."""
 
     order: Order
     hosted: bool
 
 
 class Drive(Request, frozen=True):
-    """As `Live.drive`."""
+    """See `Live.drive`."""
 
 
 class Obey(Request, frozen=True):
-    """As `Live.obey`."""
+    """See `Live.obey`."""
 
     command: bytes
     key: str | None
 
 
 class Begin(Request, frozen=True):
-    """As `Live.begin`."""
+    """See `Live.begin`."""
 
     hosted: bool
 
 
 class GoOn(Request, frozen=True):
-    """Be `running`: a run that was cut off goes on."""
+    """Set `running`, so that a run that was cut off continues."""
 
 
 class Look(Request, frozen=True):
-    """Say how it stands: the answer's state does."""
+    """Return nothing; the answer's state is what the server needs."""
 
 
 class SetTools(Request, frozen=True):
-    """As `Live.set_tools`."""
+    """See `Live.set_tools`."""
 
     order: Order
 
 
 class Close(Request, frozen=True):
-    """Close the conversation, and end after the answer."""
+    """Close the conversation, and exit after the answer."""
 
     timeout: float
 
 
 class Ping(_Message, frozen=True):
-    """Answered by `Pong`, whatever else goes on."""
+    """A request for a `Pong`, answered even while other requests run."""
 
 
 class News(_Message, frozen=True):
-    """The store called `notify`."""
+    """The store has called `notify`."""
 
 
 class HandOver(_Message, frozen=True):
@@ -180,36 +183,36 @@ FromServer = (
 )
 
 
-# --- the worker asks: the store's methods, for its own conversation, "", or the child `id` -----------
+# --- requests of the worker: the store's methods; `id` is "" for its own conversation ---
 
 
 class Acquire(Request, frozen=True):
-    """As `Store.acquire`."""
+    """See `Store.acquire`."""
 
     id: str = ""
 
 
 class Renew(Request, frozen=True):
-    """As `Store.renew`."""
+    """See `Store.renew`."""
 
     id: str = ""
 
 
 class Release(Request, frozen=True):
-    """As `Store.release`."""
+    """See `Store.release`."""
 
     id: str = ""
 
 
 class Leave(Request, frozen=True):
-    """As `Store.note`."""
+    """See `Store.note`."""
 
     notes: list[str]
     id: str = ""
 
 
 class Append(Request, frozen=True):
-    """As `Store.append`; blobs as (seq, data)."""
+    """See `Store.append`; blobs are (seq, data)."""
 
     events: list[bytes]
     summary: Summary
@@ -220,7 +223,7 @@ class Append(Request, frozen=True):
 
 
 class Read(Request, frozen=True):
-    """As `Store.read`."""
+    """See `Store.read`."""
 
     after: int
     limit: int | None
@@ -228,19 +231,19 @@ class Read(Request, frozen=True):
 
 
 class Tail(Request, frozen=True):
-    """As `Store.tail`."""
+    """See `Store.tail`."""
 
     id: str = ""
 
 
 class GetBlob(Request, frozen=True):
-    """As `Store.blob`."""
+    """See `Store.blob`."""
 
     id: str
 
 
 class Post(Request, frozen=True):
-    """As `Store.post`."""
+    """See `Store.post`."""
 
     command: bytes
     key: str | None
@@ -248,40 +251,40 @@ class Post(Request, frozen=True):
 
 
 class Inbox(Request, frozen=True):
-    """As `Store.commands`."""
+    """See `Store.commands`."""
 
     id: str = ""
 
 
 class Listed(Request, frozen=True):
-    """As `Store.list`; `children`: those that its calls spawned."""
+    """See `Store.list`. With `children`, the conversations that the calls of `id` spawned."""
 
     id: str = ""
     children: bool = False
 
 
 class Bound(Request, frozen=True):
-    """As `Store.bound`."""
+    """See `Store.bound`."""
 
     budget: Budget | None
     id: str = ""
 
 
 class Reserve(Request, frozen=True):
-    """As `Store.reserve`."""
+    """See `Store.reserve`."""
 
     wanted: Reservation
     id: str = ""
 
 
 class Settle(Request, frozen=True):
-    """As `Store.settle`."""
+    """See `Store.settle`."""
 
     settled: list[Settlement]
 
 
-class Told(_Message, frozen=True):
-    """Something transient, for the feed."""
+class Notice(_Message, frozen=True):
+    """A transient notification for the feed."""
 
     kind: str
     data: bytes
@@ -295,13 +298,13 @@ class Logged(_Message, frozen=True):
 
 
 class Importing(_Message, frozen=True):
-    """It begins to import a module that a client named."""
+    """The worker begins to import a module that a client named."""
 
     module: str
 
 
 class Pong(_Message, frozen=True):
-    """It lives."""
+    """The worker is alive."""
 
 
 StoreRequest = (
@@ -320,18 +323,18 @@ StoreRequest = (
     | Reserve
     | Settle
 )
-FromWorker = StoreRequest | Told | Logged | Importing | Pong | Done | Failed
+FromWorker = StoreRequest | Notice | Logged | Importing | Pong | Done | Failed
 
 
 # --- errors ---
 
 
 def fault_of(error: BaseException) -> Fault:
-    """An error as it goes over."""
+    """Return an error in its transferable form."""
     if isinstance(error, HoldfastError):
         kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
-        made: Any = error.__reduce__()  # a class, and what it is called with
-        arguments: tuple[Any, ...] = made[1]
+        reduced: Any = error.__reduce__()  # a class and its arguments
+        arguments: tuple[Any, ...] = reduced[1]
         if kind is not HoldfastError and all(
             isinstance(one, str | int | float | None) for one in arguments
         ):
@@ -341,7 +344,7 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def error_of(fault: Fault) -> HoldfastError:
-    """The error that came over."""
+    """Return the error of a `Fault`."""
     kind = getattr(errors, fault.kind, None)
     if isinstance(kind, type) and issubclass(kind, HoldfastError):
         try:

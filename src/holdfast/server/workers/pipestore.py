@@ -1,5 +1,5 @@
-"""`PipeStore`: the store of a worker, which is the server's, for the conversation that the worker
-has and what comes of it."""
+"""`PipeStore`: the store of a worker. It forwards requests for the worker's conversation and its
+descendants to the server's store."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class PipeStore:
-    """See `Store`: the conversation `id`, and those that its calls spawn. The leases are the
-    server's, which gives them back if this process ends."""
+    """A `Store` for the conversation `id` and those that its calls spawn. The server holds the
+    leases and releases them if this process ends."""
 
     def __init__(self, link: Link, id: str) -> None:
         self._link = link
@@ -28,12 +28,12 @@ class PipeStore:
         self._notifies: dict[str, Callable[[], None]] = {}
 
     def notify(self) -> None:
-        """Something came: tell whoever holds a lease."""
+        """Notify all lease holders of new commands."""
         for notify in list(self._notifies.values()):
             notify()
 
     def _which(self, id: str) -> str:
-        """How the server is told of a conversation: its own is \"\"."""
+        """Return the id as the server expects it: "" for the worker's own conversation."""
         return "" if id == self._id else id
 
     def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
@@ -114,8 +114,8 @@ class PipeStore:
     def follow(
         self, conversation_id: str, after_seq: int = 0, timeout: float | None = None
     ) -> Iterator[AnyEvent]:
-        """Raises `StoreError`: whoever follows does so at the server."""
-        raise StoreError("A worker's store cannot be followed; the server's feed can.")
+        """Raise `StoreError`: a conversation is followed on the server."""
+        raise StoreError("A worker's store cannot be followed. Use the server's feed.")
 
     def blob(self, id: str) -> bytes:
         """See `Store.blob`."""
@@ -139,8 +139,8 @@ class PipeStore:
         ]
 
     def fork(self, conversation_id: str, summary: Summary, events: Sequence[AnyEvent] = ()) -> None:
-        """Raises `StoreError`: forks are made at the server."""
-        raise StoreError("A worker has one conversation, and makes no fork of it; the server does.")
+        """Raise `StoreError`: the server makes forks."""
+        raise StoreError("A worker cannot fork its conversation; only the server can.")
 
     def list(
         self,
@@ -150,7 +150,7 @@ class PipeStore:
         waiting: bool = False,
         spawned_by: str | None = None,
     ) -> list[Summary]:
-        """See `Store.list`, of the conversations that there are for this worker."""
+        """See `Store.list`, for the conversations that this worker may see."""
         found: list[Summary] = []
         if spawned_by is not None:
             found = self._link.ask(ms.Listed, self._which(spawned_by), True, type=list[Summary])
@@ -168,8 +168,8 @@ class PipeStore:
         )
 
     def delete(self, conversation_id: str) -> None:
-        """Raises `StoreError`: the server removes conversations."""
-        raise StoreError("A worker removes no conversation; the server does.")
+        """Raise `StoreError`: the server removes conversations."""
+        raise StoreError("A worker cannot remove conversations; only the server can.")
 
     def close(self) -> None:
-        """The store is the server's: nothing is done."""
+        """Do nothing: the store belongs to the server."""

@@ -1,5 +1,5 @@
-"""Worker processes as the server has them: started by a fork server, which tells how each ended,
-and which is started anew if it dies."""
+"""Worker processes from the server's point of view. A fork server starts them and reports how
+each ended. A fork server that dies is restarted."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from holdfast.server.workers.forkserver import BORN, ENDED, FORK, KILL, ORDER, R
 
 _log = logging.getLogger("holdfast")
 
-_ENDING = 10.0  # seconds from a SIGKILL to the fork server's word that the process is gone
-_LAST = 10.0  # seconds for the fork server to end with all that is left
+_KILL_SECONDS = 10.0  # limit from a SIGKILL to the fork server's report of the end
+_CLOSE_SECONDS = 10.0  # limit for the fork server to end itself and all workers
 
 
 class Process:
-    """A worker process. `channel` is this side of its socket, `folder` its own, which goes with it.
-    `status` is how it ended, as `Popen.returncode`."""
+    """A worker process. `channel` is the server's side of its socket. `folder` belongs to the
+    worker and is removed with it. `status` is the exit status (see `Popen.returncode`)."""
 
     def __init__(
         self, owner: Processes, home: _ForkServer, number: int, channel: socket.socket, folder: Path
@@ -44,29 +44,32 @@ class Process:
         self._home = home
 
     def kill(self) -> None:
-        """SIGKILL it and its process group, if it lives."""
+        """Send SIGKILL to the worker and its process group, if it is alive."""
         if not self.ended.is_set():
             self._home.kill(self.number)
 
     def end(self, seconds: float = 0.5) -> int | None:
-        """Wait `seconds` for its end, and see to it then. Returns its status, None if that is not
-        known. The folder stays until `forget`."""
+        """Wait `seconds` for the worker's end, then kill it. Return its status, or None if
+        unknown. The folder stays until `forget`."""
         if not self.ended.wait(seconds):
             self.kill()
-            if not self.ended.wait(_ENDING):
-                _log.error("worker process %d could not be ended", self.pid)
+            if not self.ended.wait(_KILL_SECONDS):
+                _log.error("worker process %d could not be killed", self.pid)
         return self.status
 
     def forget(self) -> None:
-        """Let go of the socket and the folder. Idempotent."""
+        """Close the socket and remove the folder. Idempotent."""
         self.channel.close()
         shutil.rmtree(self.folder, ignore_errors=True)
         self._owner.forget(self)
 
 
 class Processes:
-    """`memory`: the address space, in bytes, of a worker, 0 for no limit. The fork server is
-    started here and now, in the background. Thread-safe."""
+    """The worker processes of a server. Thread-safe.
+
+    `memory` is the limit of a worker's address space in bytes, 0 for none. The constructor
+    starts the fork server in the background.
+    """
 
     def __init__(self, memory: int = 0) -> None:
         self._memory = memory
@@ -78,14 +81,13 @@ class Processes:
         self._home = _ForkServer()
 
     def start(self) -> Process:
-        """A new worker, which waits for what it is to do. Raises `StoreError` if there can be
-        none."""
+        """Start a worker, which waits for its first request. Raises `StoreError` if that fails."""
         try:
             with self._lock:
                 if self._closed:
                     raise StoreError("This server is closing.")
                 if self._home.gone.is_set():
-                    _log.error("the fork server of workers was gone, and is started again")
+                    _log.error("the workers' fork server has died and is restarted")
                     self._home.close()
                     self._home = _ForkServer()
                 home = self._home
@@ -109,12 +111,12 @@ class Processes:
         return process
 
     def forget(self, process: Process) -> None:
-        """A process that has ended is not counted any more."""
+        """Remove an ended process from the count."""
         with self._lock:
             self._living.pop(process.number, None)
 
     def pids(self) -> list[int]:
-        """Those of the workers that live."""
+        """Return the pids of the live workers."""
         with self._lock:
             return [
                 process.pid
@@ -124,17 +126,16 @@ class Processes:
 
     @property
     def folder(self) -> str:
-        """Where the workers' folders are."""
+        """The folder that contains the workers' folders."""
         return self._home.folder
 
     @property
     def pid(self) -> int:
-        """The fork server's."""
+        """The fork server's pid."""
         return self._home.pid
 
     def close(self) -> None:
-        """End the fork server and what it has started. Idempotent; does nothing in a forked
-        child."""
+        """End the fork server and all workers. Idempotent; does nothing in a forked child."""
         if not self._process.here:
             return
         with self._lock:
@@ -144,8 +145,8 @@ class Processes:
 
 
 class _ForkServer:
-    """One fork server process, and the thread that hears what it tells. Its folder is removed by
-    it, or here."""
+    """One fork server process and the thread that reads its reports. Its folder is removed by
+    the process or by `close`."""
 
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="holdfast-workers-")
@@ -155,7 +156,7 @@ class _ForkServer:
         self._control, theirs = socket.socketpair()
         path = [entry for entry in cast("list[Any]", sys.path) if isinstance(entry, str)]
         with theirs:
-            # -P: the folder of its file would come first on its path.
+            # -P keeps the folder of the script off sys.path.
             self._process = subprocess.Popen(
                 [
                     sys.executable,
@@ -178,7 +179,7 @@ class _ForkServer:
         self._thread.start()
 
     def fork(self, process: Process, channel: int, memory: int) -> None:
-        """Have a worker forked with that socket."""
+        """Request a new worker with this socket."""
         with self._lock:
             self._workers[process.number] = process
             if self.gone.is_set():
@@ -186,11 +187,11 @@ class _ForkServer:
             socket.send_fds(self._control, [ORDER.pack(FORK, process.number, memory)], [channel])
 
     def kill(self, number: int) -> None:
-        """Have a worker killed, if it lives."""
+        """Request that a worker is killed, if it is alive."""
         try:
             with self._lock:
                 self._control.sendall(ORDER.pack(KILL, number, 0))
-        except OSError:  # the fork server is gone, and its workers with it
+        except OSError:  # the fork server and its workers are gone
             pass
 
     def _listen(self) -> None:
@@ -199,45 +200,45 @@ class _ForkServer:
             while more := self._control.recv(1 << 12):
                 received += more
                 while len(received) >= REPORT.size:
-                    what, number, value = REPORT.unpack(received[: REPORT.size])
+                    event, number, value = REPORT.unpack(received[: REPORT.size])
                     received = received[REPORT.size :]
-                    self._told(what, number, value)
+                    self._reported(event, number, value)
         except OSError:
             pass
         with self._lock:
             self.gone.set()
-            left = list(self._workers.values())
+            remaining = list(self._workers.values())
             self._workers.clear()
-        for process in left:  # the kernel kills them
+        for process in remaining:  # the kernel kills the workers of a dead fork server
             process.status = -signal.SIGKILL
             process.ended.set()
 
-    def _told(self, what: int, number: int, value: int) -> None:
+    def _reported(self, event: int, number: int, value: int) -> None:
         with self._lock:
             process = (
-                self._workers.pop(number, None) if what == ENDED else self._workers.get(number)
+                self._workers.pop(number, None) if event == ENDED else self._workers.get(number)
             )
-        if process is not None and what == BORN:
+        if process is not None and event == BORN:
             process.pid = value
         elif process is not None:
             process.status = value
             process.ended.set()
 
     def close(self) -> None:
-        """End it, and wait for that."""
+        """End the fork server and wait for its end."""
         try:
             self._control.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
-        said = b""
+        errors = b""
         try:
-            _, said = self._process.communicate(timeout=_LAST)
+            _, errors = self._process.communicate(timeout=_CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            _, said = self._process.communicate()
-        if said:
+            _, errors = self._process.communicate()
+        if errors:
             _log.error(
-                "the fork server of workers failed: %s", said[-2000:].decode(errors="replace")
+                "the workers' fork server failed: %s", errors[-2000:].decode(errors="replace")
             )
         self._thread.join()
         self._control.close()

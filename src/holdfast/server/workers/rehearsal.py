@@ -1,5 +1,5 @@
-"""What most workers need, loaded and used once in the fork server, so that its forks have it in
-memory that they share."""
+"""Preloading in the fork server: loads and uses the modules that most workers need once, so that
+the forks share their memory."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 import threading
 from importlib import import_module
 
-# What is loaded at its first use, each 1 to 50 ms in every worker. Not mcp, of 600 ms and 20 MB:
-# few conversations have such services.
-_ROOMS = (
+# Modules that are otherwise imported at their first use, each 1 to 50 ms in every worker. mcp (600 ms,
+# 20 MB) is not among them, because few conversations use MCP servers.
+_MODULES = (
     "asyncio",
     "concurrent.futures.thread",
     "encodings.idna",
@@ -33,9 +33,9 @@ _ROOMS = (
 
 
 def rehearse() -> None:
-    """Import, and have a conversation with a tool and no model. Leaves no thread behind, or no fork
-    could be made."""
-    for name in _ROOMS:
+    """Import the modules and run a conversation with a tool and a scripted model. Leaves no
+    thread behind, because a process with threads cannot be forked safely."""
+    for name in _MODULES:
         import_module(name)
     from holdfast.agent.form import agent_of
     from holdfast.conversation import Conversation
@@ -54,7 +54,7 @@ def rehearse() -> None:
     with Conversation(agent) as conversation:
         conversation.send_message("hello")
         conversation.run()
-    if (left := threading.active_count()) > 1:
+    if (threads := threading.active_count()) > 1:
         raise RuntimeError(
-            f"the rehearsal left {left - 1} threads, of which a fork would have none"
+            f"the rehearsal left {threads - 1} threads running, which a fork would lack"
         )

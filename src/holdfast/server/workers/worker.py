@@ -1,5 +1,5 @@
-"""What runs in a worker: one conversation, as in any process, over a `PipeStore`; driven on the
-main thread, asked on others."""
+"""The program of a worker: one conversation over a `PipeStore`. The main thread drives the
+conversation; other threads execute requests."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from holdfast.server.workers import messages as ms
 from holdfast.server.workers.link import Broken, Link
 from holdfast.server.workers.pipestore import PipeStore
 
-FAULTS = "faults"  # the file in a worker's folder that says where it was when it crashed
+FAULTS = "faults"  # the file in a worker's folder for Python's fault handler
 
-_ASKED = 8  # requests at once; clients' hooks may hold up some
+_REQUEST_THREADS = 8  # more than one, because clients' hooks may delay a request
 
 _decoder = msgspec.msgpack.Decoder(ms.FromServer)
 
 
 def work(channel: int) -> None:
-    """Serve the server at the other end of a socket, and end this process."""
+    """Serve the server at the other end of a socket, then end this process."""
     os.set_inheritable(channel, False)
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
@@ -55,7 +55,7 @@ def work(channel: int) -> None:
 
 
 class _Narrowed(Policy):
-    """A policy without modules that are known to harm whoever imports them."""
+    """A policy that also refuses modules known to kill or hang the process that imports them."""
 
     def __init__(
         self, patterns: Sequence[str], refused: dict[str, str], import_timeout: float
@@ -64,12 +64,12 @@ class _Narrowed(Policy):
         self._refused = refused
 
     def refusal(self, module: str) -> str:
-        """Why it may not be imported; "" if it may."""
+        """Return the reason why a module may not be imported, or "" if it may."""
         return self._refused.get(module) or super().refusal(module)
 
 
 class _Announcer:
-    """A finder of modules that finds none, and tells which of `names` are about to be imported."""
+    """A module finder that finds nothing, but reports which of `names` are about to be imported."""
 
     def __init__(self, names: set[str], tell: Callable[[str], None]) -> None:
         self._names = names
@@ -78,7 +78,7 @@ class _Announcer:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """None, always."""
+        """Return None, always."""
         if name in self._names:
             self._names.discard(name)
             self._tell(name)
@@ -86,14 +86,14 @@ class _Announcer:
 
 
 class _Log(logging.Handler):
-    """Sends what is logged to the server."""
+    """A log handler that sends records to the server."""
 
     def __init__(self, link: Link) -> None:
         super().__init__()
         self._link = link
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send it, if the server takes it at once."""
+        """Send the record, if the server accepts it at once."""
         try:
             self._link.nudge(ms.Logged(record.levelno, self.format(record)[:4000]))
         except Exception:
@@ -101,13 +101,13 @@ class _Log(logging.Handler):
 
 
 class Worker:
-    """`run` is the main thread's. Whatever is wrong with the socket, or with memory for a thread,
-    ends the process."""
+    """The worker's side of the connection. `run` belongs to the main thread. An error of the
+    socket, or a lack of memory for a thread, ends the process."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._link = Link(channel, _decoder, self._handle)
         self._drives: queue.SimpleQueue[ms.Drive] = queue.SimpleQueue()
-        self._asked = ThreadPoolExecutor(_ASKED, "holdfast-asked")
+        self._requests = ThreadPoolExecutor(_REQUEST_THREADS, "holdfast-asked")
         self._lock = threading.Lock()
         self._states = 0
         self._store: PipeStore | None = None
@@ -115,33 +115,33 @@ class Worker:
         self._live: LocalLive | None = None
 
     def run(self) -> None:
-        """Listen on a thread, and drive on this one, until the server is gone or has closed the
+        """Listen on a thread and drive on this one, until the server is gone or closes the
         conversation."""
         logging.getLogger("holdfast").addHandler(_Log(self._link))
         logging.getLogger("holdfast").propagate = False
         threading.Thread(target=self._listen, name="holdfast-link", daemon=True).start()
         while True:
             request = self._drives.get()
-            self._answer(request.number, lambda: self._the_live().drive())
+            self._answer(request.number, lambda: self._conversation().drive())
 
     def _listen(self) -> None:
         try:
             self._link.listen()
         except Broken:
             os._exit(70)
-        except BaseException:  # no memory
+        except BaseException:  # out of memory
             os._exit(73)
         os._exit(0)
 
     def _handle(self, message: Any) -> None:
-        """On the listening thread: nothing here may wait."""
+        """Handle a message on the listening thread, without waiting."""
         match message:
             case ms.Ping():
                 self._link.nudge(ms.Pong())
             case ms.Drive():
                 self._drives.put(message)
             case ms.News():
-                self._asked.submit(self._drain)
+                self._requests.submit(self._drain)
             case ms.HandOver():
                 if self._live is not None:
                     self._live.hand_over()
@@ -150,7 +150,7 @@ class Worker:
                     target=self._close, args=(message,), name="holdfast-close", daemon=True
                 ).start()
             case _:
-                self._asked.submit(self._answer, message.number, lambda: self._do(message))
+                self._requests.submit(self._answer, message.number, lambda: self._do(message))
 
     def _answer(self, number: int, work: Callable[[], Any]) -> None:
         try:
@@ -171,14 +171,14 @@ class Worker:
             case ms.Open(_, order, hosted):
                 return self._open(order, hosted)
             case ms.Obey(_, command, key):
-                self._the_live().obey(cmd.decode(command), key)
+                self._conversation().obey(cmd.decode(command), key)
             case ms.Begin(_, hosted):
-                self._the_live().begin(hosted)
+                self._conversation().begin(hosted)
             case ms.GoOn():
-                self._the_live().running = True
+                self._conversation().running = True
             case ms.SetTools(_, order):
                 built, stuck = self._build(order)
-                live = self._the_live()
+                live = self._conversation()
                 live.set_tools(live.record, built)
                 return ms.Made(built.standings, built.warnings, stuck)
             case _:
@@ -188,13 +188,13 @@ class Worker:
     # --- the conversation ---
 
     def _build(self, order: ms.Order) -> tuple[Built, list[str]]:
-        """The agent, and the modules whose import did not end."""
+        """Return the agent, and the modules whose import did not end."""
         sys.path[:] = order.path
         if self._runtime is None and order.workdir:
             from holdfast.runtime import LocalRuntime
 
-            # What it keeps for itself alone is in this worker's folder, which the server removes if
-            # this process cannot.
+            # The runtime's own files are in this worker's folder, which the server removes if this
+            # process cannot.
             tempfile.tempdir = order.folder
             try:
                 self._runtime = LocalRuntime(order.workdir)
@@ -204,7 +204,7 @@ class Worker:
         options = msgspec.json.decode(order.options, type=Options)
         wanted = Wanted(DEFAULT, json.loads(order.form), order.secrets, tools, options)
         policy = _Narrowed(order.patterns, order.refused, order.import_timeout)
-        # Any module that a client may name: by its tools, or in the agent's form.
+        # All modules that the client names, in its tools or in the agent's form.
         names = {
             module
             for module in (
@@ -233,8 +233,8 @@ class Worker:
 
     def _open(self, order: ms.Order, hosted: bool) -> ms.Made:
         if self._live is not None:
-            raise ConfigurationError("This worker has a conversation already.")
-        # What a crash says is kept where the server finds it.
+            raise ConfigurationError("This worker already has a conversation.")
+        # The server reads crash reports from this file.
         faulthandler.enable(open(Path(order.folder) / FAULTS, "w"))  # noqa: SIM115
         built, stuck = self._build(order)
         self._store = PipeStore(self._link, order.id)
@@ -247,13 +247,13 @@ class Worker:
         self._live = live
         return ms.Made(built.standings, built.warnings, stuck, live.status.value)
 
-    def _the_live(self) -> LocalLive:
+    def _conversation(self) -> LocalLive:
         if self._live is None:
-            raise ConfigurationError("This worker has no conversation.")
+            raise ConfigurationError("This worker has no conversation yet.")
         return self._live
 
     def _note(self, kind: str, make: Callable[[], bytes]) -> None:
-        self._link.send(ms.Told(kind, make()))
+        self._link.send(ms.Notice(kind, make()))
 
     def _leave(self) -> None:
         if self._runtime is not None:
@@ -263,7 +263,7 @@ class Worker:
         live = self._live
         if live is None:
             return None
-        with self._lock:  # the state that is told later is the later one
+        with self._lock:  # numbers the states in the order in which they are taken
             self._states += 1
             left = (
                 0
@@ -292,7 +292,7 @@ class Worker:
 
 
 def _named(form: Any) -> set[str]:
-    """The modules of what looks like `module:qualname`, at any depth."""
+    """Return the modules of all strings of the form `module:qualname`, at any depth."""
     if isinstance(form, dict):
         return {name for value in form.values() for name in _named(value)}  # pyright: ignore[reportUnknownVariableType]
     if isinstance(form, list):

@@ -1,5 +1,5 @@
-"""The workers of a host: conversations are opened in them, what clients ask for is tried in others
-first, and all of them are looked after."""
+"""The workers of a host. Conversations run in them, agents of new requests are first built in
+others, and all workers are monitored."""
 
 from __future__ import annotations
 
@@ -33,22 +33,23 @@ _log = logging.getLogger("holdfast")
 
 T = TypeVar("T")
 
-_TICK = 0.5  # seconds from one look at the workers to the next
-_LATE = (
-    3.0  # seconds after which such a look is late: the machine is busy, or this process was stopped
-)
-_HARMS = (
-    60.0  # seconds for which a module that ended its importer is not tried again for a new request
-)
-_KNOWN = 1000  # modules of that kind
-_TRIES = 20  # workers that one request may end by what it has imported
+_TICK_SECONDS = 0.5  # the period in which workers are checked
+# A check after this time is late: the machine is busy, or this process was suspended.
+_LATE_SECONDS = 3.0
+# A module that killed its importer is not imported again for new requests during this time.
+_HARMFUL_SECONDS = 60.0
+_MAX_HARMFUL = 1000  # the number of such modules that are remembered
+_MAX_TRIES = 20  # the number of workers that one request's imports may kill
 
 _VARIABLE = re.compile(rb"\$\{([A-Za-z_][A-Za-z0-9_]*)")
 
 
 class Workshop:
-    """`memory`: the address space of a worker in MB, 0 for no limit. Thread-safe; all methods but
-    `close` may block for as long as imports do."""
+    """The worker processes of a host. Thread-safe. All methods except `close` may block for as long
+    as imports do.
+
+    `memory` is the limit of a worker's address space in MB, 0 for none.
+    """
 
     def __init__(
         self,
@@ -61,8 +62,8 @@ class Workshop:
     ) -> None:
         if memory and memory < 256:
             raise ConfigurationError(
-                "worker_memory takes 0, or 256 MB and more, of which a worker needs some 100 to"
-                f" begin with; not {memory!r}."
+                "worker_memory takes 0 or at least 256 MB, because an empty worker already needs"
+                f" about 100 MB; not {memory!r}."
             )
         self._store = store
         self._policy = policy
@@ -71,19 +72,22 @@ class Workshop:
         self._patience = patience
         self._lock = threading.Lock()
         self._talks: set[Talk] = set()
-        self._harms: dict[
-            str, tuple[str, float]
-        ] = {}  # modules that end whoever imports them: how, and when that was seen
+        # Modules that kill or hang their importer: how, and when that was observed.
+        self._harms: dict[str, tuple[str, float]] = {}
         self._stop = threading.Event()
         self._timer: threading.Thread | None = None
         self.processes = Processes(memory * 1024 * 1024)
 
     def check(self, wanted: Wanted, workdir: str) -> Built:
-        """Make an agent in a worker that is thrown away, so that nothing of the client's is
-        imported here or where a conversation runs. The agent of what this returns is a stand-in.
-        Raises what keeps it from being made."""
+        """Build an agent in a temporary worker, so that no client code is imported here or where
+        a conversation runs. The agent in the returned value is a stand-in. Raises the errors of
+        building the agent."""
         tried = time.monotonic()
-        refused = {module: how for module, (how, at) in self._harms.items() if tried - at < _HARMS}
+        refused = {
+            module: how
+            for module, (how, at) in self._harms.items()
+            if tried - at < _HARMFUL_SECONDS
+        }
 
         def make(order: ms.Order) -> tuple[None, ms.Made]:
             talk = self._talk(Talk("(to be)", self.processes.start(), self._patience))
@@ -113,8 +117,11 @@ class Workshop:
         note: Callable[[str, Callable[[], bytes]], None],
         leave: Callable[[], None],
     ) -> WorkerLive:
-        """The conversation of a record, in a worker of its own. `leave` is called when it is
-        closed, and not if this raises: what keeps its agent from being made, or `WorkerDied`."""
+        """Open the conversation of a record in a worker of its own.
+
+        `leave` is called when the conversation is closed, but not if this method raises. Raises
+        the errors of building the agent, and `WorkerDied`.
+        """
         id = record.store_id
 
         def ordered(record: Record) -> ms.Order:
@@ -140,7 +147,8 @@ class Workshop:
             self._talk(live)
             try:
                 order = msgspec.structs.replace(order, folder=str(process.folder))
-                return live, self._reworded(live, lambda: live.open(order, record.driven == HOSTED))
+                opened = self._blaming(live, lambda: live.open(order, record.driven == HOSTED))
+                return live, opened
             except BaseException:
                 self._end(live)
                 raise
@@ -164,9 +172,9 @@ class Workshop:
         make: Callable[[ms.Order], tuple[T, ms.Made]],
         end: Callable[[T], None],
     ) -> tuple[T, ms.Made]:
-        """What `make` makes of an order, without the modules that are found to harm those who
-        import them."""
-        for _ in range(_TRIES):
+        """Return the result of `make` for an order, without the modules that turn out to kill or
+        hang their importer."""
+        for _ in range(_MAX_TRIES):
             try:
                 found, made = make(order)
             except _Harmed as harmed:
@@ -184,22 +192,23 @@ class Workshop:
                 }
                 if not harms:
                     return found, made
-                end(found)  # or that import would go on beside the conversation
+                end(found)  # otherwise that import would continue beside the conversation
             now = time.monotonic()
             with self._lock:
-                if len(self._harms) >= _KNOWN:
+                if len(self._harms) >= _MAX_HARMFUL:
                     self._harms.clear()
                 self._harms.update({module: (how, now) for module, how in harms.items()})
             order = msgspec.structs.replace(order, refused={**order.refused, **harms})
         raise ConfigurationError(
-            f"More than {_TRIES} modules that were named for tools ended the process that imported"
-            " them."
+            f"More than {_MAX_TRIES} of the modules named for tools killed the process that"
+            " imported them."
         )
 
     def _asked(self, talk: Talk, kind: type[ms.Request], order: ms.Order) -> Any:
-        return self._reworded(talk, lambda: talk.link.ask(kind, order, type=ms.Made))
+        return self._blaming(talk, lambda: talk.link.ask(kind, order, type=ms.Made))
 
-    def _reworded(self, talk: Talk, ask: Callable[[], T]) -> T:
+    def _blaming(self, talk: Talk, ask: Callable[[], T]) -> T:
+        """Return the result of `ask`. If the worker dies during an import, blame the module."""
         try:
             return ask()
         except WorkerDied as died:
@@ -225,9 +234,9 @@ class Workshop:
 
     def _tend(self) -> None:
         last = time.monotonic()
-        while not self._stop.wait(_TICK):
+        while not self._stop.wait(_TICK_SECONDS):
             now = time.monotonic()
-            late, last = now - last > _LATE, now
+            late, last = now - last > _LATE_SECONDS, now
             with self._lock:
                 self._talks = {talk for talk in self._talks if not talk.gone.is_set()}
                 talks = list(self._talks)
@@ -235,13 +244,13 @@ class Workshop:
                 try:
                     talk.tend(now, late)
                 except Exception:
-                    _log.exception("conversation %s: looking after its worker failed", talk.id)
+                    _log.exception("conversation %s: checking its worker failed", talk.id)
 
     # --- orders ---
 
     def _order(self, id: str, wanted: Wanted, workdir: str, refused: dict[str, str]) -> ms.Order:
-        """What a worker is told: of the server's variables only those that the agent may have, and
-        asks for."""
+        """Return the order for a worker. Of the server's variables it contains only those that
+        the agent uses and may have."""
         form = wanted.form
         if wanted.tenant == DEFAULT:
             named = {name.decode() for name in _VARIABLE.findall(msgspec.json.encode(form))}
@@ -270,14 +279,14 @@ class Workshop:
             path=[entry for entry in cast("list[Any]", sys.path) if isinstance(entry, str)],
         )
 
-    # --- the whole ---
+    # --- monitoring and shutdown ---
 
     def count(self) -> int:
-        """How many workers live."""
+        """Return the number of live workers."""
         return len(self.processes.pids())
 
     def close(self) -> None:
-        """End all workers, and the fork server. Idempotent."""
+        """End all workers and the fork server. Idempotent."""
         self._stop.set()
         self.processes.close()
         with self._lock:
