@@ -1,4 +1,4 @@
-"""Delegation: the tools with which an agent gives work to other agents, in conversations of their
+"""Delegation: tools with which an agent gives work to other agents in conversations of their
 own."""
 
 from __future__ import annotations
@@ -14,23 +14,30 @@ if TYPE_CHECKING:
     from holdfast.tools import Tool, ToolContext
 
 CHILD = "holdfast/child"
-"""The key of a result's meta under which the child is told of: `id`, `agent`, `status`, `steps`,
-`cost`, `inputTokens`, `outputTokens`; `seq` is the last event of what it came to, `background`
-whether it goes on beside the call."""
+"""The key of the child's data in a result's meta.
+
+The data are `id`, `agent`, `status`, `steps`, `cost`, `inputTokens` and `outputTokens`. `seq` is
+the child's last event that the result covers; `background` is true if the child goes on beside
+the call.
+"""
 CHILDREN = "holdfast/children"
-"""The same of several: a list of these."""
+"""The key of a list of such data, for results about several children."""
 
 LONGEST_WAIT = 3600.0  # seconds that delegate_collect waits at most
 
 
 class Delegates(Others):
-    """The agents that an agent may delegate to, by name, with bounds: at most `max_depth` levels of
-    children below the conversation that began, and in each conversation at most `max_running` that
-    are at work at once. A mapping of agents is the same with the default bounds.
+    """The agents that an agent may delegate to, by name, with bounds.
 
-    With `detached`, background children go on when their parent is closed. `send_to` are ids of
-    conversations that may be sent to, beside those of the same tree; `max_messages` is how many a
-    conversation may send to others until the user says something again.
+    A plain mapping of agents gets the default bounds.
+
+    Args:
+        agents: Agents, `SubAgent` objects or paths of sub-agent files, by name.
+        max_depth: Levels of children below the first conversation.
+        max_running: Children of one conversation that work at the same time.
+        detached: True lets background children go on when their parent is closed.
+        send_to: Ids of conversations outside the tree that `send_to` may address.
+        max_messages: Messages that a conversation may send to others until the user speaks again.
     """
 
     def __init__(
@@ -66,7 +73,7 @@ class Delegates(Others):
         self.send_to = tuple(send_to)
 
     def again(self) -> Delegates:
-        """The same agents for another owner."""
+        """Return a copy with the same agents and bounds, for another owner."""
         return Delegates(
             self.given,
             self.max_depth,
@@ -78,7 +85,7 @@ class Delegates(Others):
 
 
 class Team(Protocol):
-    """Who keeps the children of one conversation: what the tools do is there."""
+    """The keeper of one conversation's children; the delegation tools call its methods."""
 
     def give(
         self, context: ToolContext, delegates: Delegates, agent: str, task: str, background: bool
@@ -111,7 +118,7 @@ _IDS: dict[str, Any] = {
 
 
 def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
-    """The tools, for these agents."""
+    """Return the delegation tools for these agents."""
     from holdfast.tools import Tool, ToolAnnotations
 
     def delegate(

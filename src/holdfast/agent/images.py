@@ -1,5 +1,7 @@
-"""Pictures for a model that does not see: each is described once by one that does, before the next
-model call."""
+"""Descriptions of pictures for a model without image input.
+
+A model with image input describes each picture once, before the next model call.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ _KEPT = 256  # descriptions that an agent remembers for all of its conversations
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """A picture, and where it was first found."""
+    """A picture and the place of its first occurrence."""
 
     block: ImageContent
     digest: str
@@ -46,17 +48,17 @@ class _Found(msgspec.Struct, frozen=True):
 
     @property
     def about(self) -> str:
-        """What `Message.about` says of its description."""
+        """The `Message.about` of the picture's description."""
         return f"{KIND}:{self.digest[:16]}"
 
 
 class Describer:
-    """A contributor: adds, for a model that does not see, what each new picture shows, by `llm`,
-    which does.
+    """A contributor that adds a description of each new picture for a model without image input.
 
-    A picture is known by its content: each is described once in a conversation, and an agent's
-    conversations share what was found. Several are asked about at once. One that fails is left at
-    its placeholder, with a `Note` that says why. Thread-safe.
+    `llm` writes the descriptions. Pictures are identified by their content: each is described
+    once in a conversation, and all conversations of an agent share the descriptions. Several
+    pictures are described at the same time. A picture whose description fails keeps its
+    placeholder, and a `Note` has the reason. Thread-safe.
     """
 
     def __init__(self, llm: Model) -> None:
@@ -65,8 +67,11 @@ class Describer:
         self._known: OrderedDict[str, str] = OrderedDict()  # digest -> description
 
     def __call__(self, situation: Situation) -> Sequence[Addition | Remark]:
-        """See `agent.additions`. Costs a look at each new event; whether the model sees is asked
-        only if there is a picture."""
+        """Return the descriptions of new pictures. See `agent.additions`.
+
+        Every new event is inspected. The model's image support is checked only if there is a
+        picture.
+        """
         found = _pictures(situation)
         if not found or sees(situation.llm) is not False:
             return ()
@@ -125,7 +130,8 @@ class Describer:
 
 
 def check(llm: Any) -> Any:
-    """What `Agent(describe_images=)` takes. Raises `ConfigurationError`."""
+    """Return a valid value of `Agent(describe_images=)`. Raises `ConfigurationError` for any
+    other."""
     if llm is None:
         return None
     if isinstance(llm, type) or not callable(getattr(llm, "completion", None)):
@@ -160,7 +166,7 @@ def _missed(one: _Found, why: str, answer: Completion | None = None) -> Remark:
 
 
 def _pictures(situation: Situation) -> list[_Found]:
-    """The new pictures that are not described yet, each once, in order."""
+    """Return the new pictures without a description, each once, in order."""
     found: dict[str, _Found] = {}
     names: dict[str, str] = {}
     for event in situation.news:

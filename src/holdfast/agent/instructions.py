@@ -1,5 +1,7 @@
-"""Instructions: the `AGENTS.md` files of a repository, by where they stand; the nearest to a file
-wins (https://agents.md)."""
+"""Instructions: the `AGENTS.md` files of a repository by folder.
+
+The file nearest to a changed file takes precedence (https://agents.md).
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,11 @@ EACH, TOTAL = (
 
 
 class Instructions(Data, frozen=True):
-    """The text of each file, by its path relative to the working directory, with slashes:
-    `../AGENTS.md`, `AGENTS.md`, `src/AGENTS.md`.
+    """The texts of instruction files by path relative to the working directory, with slashes.
 
-    Those of the working directory and above are in the system prompt, the others are shown once a
-    call touches a file below them.
+    Paths are such as `../AGENTS.md`, `AGENTS.md`, `src/AGENTS.md`. Files of the working
+    directory and above are in the system prompt. Each file of a subfolder is shown once a call
+    touches a file below that folder.
     """
 
     texts: dict[str, str] = {}
@@ -40,12 +42,12 @@ class Instructions(Data, frozen=True):
     def read(
         cls, workdir: str | os.PathLike[str], names: Sequence[str] = ("AGENTS.md",)
     ) -> Instructions:
-        """Those from the repository's root (the nearest folder with `.git`; without one, `workdir`
-        alone) down to `workdir`, and those below it.
+        """Read the files from the repository's root down to `workdir`, and those below it.
 
-        Of `names`, such as `("AGENTS.md", "CLAUDE.md")`, each folder's first that is there counts.
-        A file that cannot be read is left out with a warning in the log: larger than 1 MB, no
-        UTF-8, a link out of the repository. Raises `ConfigurationError` if there is no such folder.
+        The root is the nearest folder with `.git`; without one, `workdir` itself. Of `names`,
+        such as `("AGENTS.md", "CLAUDE.md")`, the first that exists in a folder is read. A file
+        is left out, with a warning in the log, if it is larger than 1 MB, is not UTF-8, or is a
+        link out of the repository. Raises `ConfigurationError` if `workdir` does not exist.
         """
         if isinstance(names, str) or not names or not all(_is_name(name) for name in names):
             raise ConfigurationError(
@@ -106,8 +108,10 @@ class Instructions(Data, frozen=True):
                 )
 
     def in_prompt(self) -> Iterator[tuple[str, str]]:
-        """Of the working directory and above, outermost first: path and text, with what it is
-        under."""
+        """Yield path and text of the files of the working directory and above, outermost first.
+
+        The text has a heading.
+        """
         paths = [path for path in self.texts if _folder(path).strip("./") == ""]
         left = TOTAL
         for number, path in enumerate(sorted(paths, key=lambda path: -path.count("../"))):
@@ -117,11 +121,12 @@ class Instructions(Data, frozen=True):
             yield path, f"# {path}{wins}\n\n{text}"
 
     def below(self) -> dict[str, str]:
-        """Those of subfolders: folder to path."""
+        """Return the paths of the files of subfolders, by folder."""
         return {folder: path for path in self.texts if (folder := _folder(path)).strip("./")}
 
     def told(self, path: str, left: int) -> str:
-        """What the model is told of one of a subfolder, with at most `left` characters of it."""
+        """Return the text that the model is shown for a subfolder's file, with at most `left`
+        characters of it."""
         folder = _folder(path)
         text = _shortened(path, self.texts[path], min(EACH, left))
         return (
@@ -162,7 +167,7 @@ def _text(root: Path, path: Path) -> str:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The folders below one, those nearest to it first; no links, nothing hidden."""
+    """Yield the folders below a folder, nearest first, without links and hidden folders."""
     left, count = [folder], 0
     while left:
         inner: list[Path] = []
@@ -193,7 +198,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def instructions_of(given: Any) -> Instructions:
-    """What `Agent(instructions=)` takes. Raises `ConfigurationError`."""
+    """Return the instructions of `Agent(instructions=)`. Raises `ConfigurationError`."""
     if given is None:
         return Instructions()
     if isinstance(given, Instructions):

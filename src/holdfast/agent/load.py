@@ -1,4 +1,4 @@
-"""`load_agent`: a whole agent from a YAML file or a mapping.
+"""`load_agent`: an agent from a YAML file or a mapping.
 
 model:
   name: anthropic/claude-sonnet-4-5
@@ -49,7 +49,7 @@ from holdfast.tools.skills_files import Skill, with_home
 
 
 class HasTools(Protocol):
-    """What gives an agent its preset tools, such as a `LocalRuntime`."""
+    """A source of preset tools, such as a `LocalRuntime`."""
 
     @property
     def tools(self) -> list[Tool]: ...
@@ -63,28 +63,37 @@ def load_agent(
     runtime: HasTools | None = None,
     base: str | os.PathLike[str] | None = None,
 ) -> Agent:
-    """An `Agent` from a YAML file (JSON, if it ends in .json) or a mapping. Nothing is connected to
-    before its first conversation.
+    """Make an `Agent` from a YAML file (JSON, if the name ends in .json) or a mapping.
 
         model: {name: gpt-5, api_key: "${OPENAI_API_KEY}"}
         tools: {builtin: [terminal, read_file]}
         limits: {steps: 50}
 
-    Keys are the arguments of `Agent`. `model` is a name, a mapping with the settings of `LLM`, or a
-    list of these (`FallbackLLM`); or `{fallback: models, sticky: ..., on: [RateLimited, ...]}` or
-    `{router: models, pick: "module:qualname"}`, where models are a mapping of names to them.
-    `tools` is what `ToolManager.from_config` takes, or the path of it. Prompts are texts or `{file:
-    path}`. `condenser` is `window`, `tool_output` or `llm`, a mapping with that as `name` and its
-    settings, or a list of these. Other parts (a model, a condenser, `confirm`) are `{use:
-    "module:qualname", parameters: {...}}`, where a class or function is called with the parameters;
-    `use` may also name one of `builtins`.
+    Keys are the arguments of `Agent`, in these forms:
 
-    `variables` are what `${NAME}` stands for; the environment is never looked at. `builtins` are
-    the host's preset tools and parts, by name (or a list of tools); those of `runtime` are among
-    them. Relative paths start at `base`: the file's folder, or the current one for a mapping.
+    | key | form |
+    |---|---|
+    | `model` | a name, a mapping with the settings of `LLM`, or a list of these (`FallbackLLM`) |
+    | | `{fallback: models, sticky: ..., on: [RateLimited, ...]}`, models in a list or by name |
+    | | `{router: models, pick: "module:qualname"}`, models by name |
+    | `tools` | the configuration of `ToolManager.from_config`, or the path of its file |
+    | prompts | a text, or `{file: path}` |
+    | `condenser` | `window`, `tool_output`, `llm`, a mapping with that `name`, or a list of these |
 
-    Raises `ConfigurationError` (a `ValueError`) for the first thing that does not fit: in which
-    file, on which line, under which keys.
+    Other parts (a model, a condenser, `confirm`) are `{use: "module:qualname", parameters: {...}}`:
+    a class or function is called with the parameters. `use` may also name one of `builtins`. No
+    connection is opened before the agent's first conversation.
+
+    Raises `ConfigurationError` (a `ValueError`) for the first invalid value, with its file, line
+    and keys.
+
+    Args:
+        source: The path of a file, or a mapping.
+        variables: Values for `${NAME}`; the environment is never read.
+        builtins: The host's preset tools and parts by name, or a list of tools.
+        runtime: A runtime whose tools are added to `builtins`.
+        base: The folder at which relative paths start; by default the file's folder, or the
+            current one for a mapping.
     """
     document, folder = load(source, "load_agent")
     root = Path(base).absolute() if base is not None else folder or Path.cwd()
@@ -101,7 +110,7 @@ def load_agent(
 def _agent(
     document: Map, root: Path, known: dict[str, Any], variables: Mapping[str, Any] | None
 ) -> Agent:
-    """The agent of a mapping whose variables are filled in."""
+    """Return the agent of a mapping whose variables are filled in."""
     found = AGENT.read(document, document.place)
     parts = _Parts(known, variables or {})
     options = {
@@ -197,7 +206,7 @@ def _other(
     known: dict[str, Any],
     variables: Mapping[str, Any] | None,
 ) -> Any:
-    """Another agent, as `Agent` takes it."""
+    """Return a delegate or handoff target as `Agent` takes it."""
     if given is None:
         return None
     from holdfast.agent.agents_files import SubAgent, read_sub_agent
@@ -222,7 +231,7 @@ def _other(
 
 
 def _modern(document: Map) -> Map:
-    """Section names in small letters."""
+    """Return the mapping with section names in lower case."""
     found = Map(document.place)
     for key, value in document.items():
         name = key.lower() if key not in AGENT.keys and key.lower() in AGENT.keys else key
@@ -271,7 +280,7 @@ def _tools(
 
 
 def _output_type(given: Any, place: Place, root: Path, parts: _Parts) -> Any:
-    """A type, or a JSON Schema, which may be in a file."""
+    """Return a type, or a JSON Schema, which may come from a file."""
     if isinstance(given, str):
         return parts.function(given, place)
     if list(given) != ["file"] or not isinstance(given["file"], str):
@@ -308,7 +317,7 @@ def _prompt(given: Any, place: Place | None, root: Path) -> Any:
 
 
 def _skills(given: Any, document: Map, folders: Sequence[str], root: Path) -> Skills | None:
-    """The skills of folders, and those that are there as text."""
+    """Return the skills of folders and those given as text."""
     options: dict[str, Any] = (
         cast("dict[str, Any]", given) if isinstance(given, dict) else {"folders": given or []}
     )
@@ -350,7 +359,8 @@ def _microagent(given: Any, place: Place, root: Path) -> Any:
 
 
 class _Parts:
-    """Makes what `use` names, and notes how, for the agent's serial form."""
+    """A factory of the objects that `use` names; records each origin for the agent's serial
+    form."""
 
     def __init__(self, known: Mapping[str, Any], variables: Mapping[str, Any]) -> None:
         self.known = known
@@ -360,8 +370,7 @@ class _Parts:
         )
 
     def make(self, wanted: Use, place: Place, more: Mapping[str, Any] = {}) -> Any:
-        """The object that `use` names, called with the parameters if it is a class or a
-        function."""
+        """Return the object that `use` names; a class or function is called with the parameters."""
         name, parameters = wanted
         found = self._find(name, place, more)
         if inspect.isclass(found) or inspect.isroutine(found):
@@ -374,7 +383,7 @@ class _Parts:
         return found
 
     def function(self, name: str, place: Place) -> Any:
-        """The function or class itself that a name stands for."""
+        """Return the named function or class itself."""
         found = self._find(name, place, {})
         self.made.append(Origin(found, name))
         return found
@@ -491,7 +500,7 @@ def _security(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
 
 
 def _models(given: Any, document: Any, parts: _Parts) -> Any:
-    """The models of a composite, in a list or by name."""
+    """Return the models of a composite, in a list or by name."""
     keys: Any = cast("dict[str, Any]", given) if isinstance(given, dict) else range(len(given))
     made = {key: _model(given[key], document[key], document.places[key], parts) for key in keys}
     return made if isinstance(given, dict) else list(made.values())
@@ -505,7 +514,7 @@ def _checked(make: Callable[[], Any], place: Place) -> Any:
 
 
 def _moves_on(given: str | list[str], place: Place, parts: _Parts) -> Any:
-    """What `FallbackLLM(on=)` takes, of names of errors or of a function."""
+    """Return the value of `FallbackLLM(on=)` for names of errors or of a function."""
     if isinstance(given, str) and (":" in given or given in parts.known):
         return parts.function(given, place)
     kinds = {

@@ -1,5 +1,7 @@
-"""The keys of an agent's config: the table from which `load_agent` reads it, and from which its
-JSON Schema is made."""
+"""The keys of an agent's configuration file.
+
+`load_agent` reads a file with this table, and the file's JSON Schema is made from it.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def _one_kind(found: dict[str, Any], place: Place) -> None:
 
 
 class _Model(NamedTuple):
-    """A model within a model."""
+    """The shape of a model within a model."""
 
     def read(self, value: Any, place: Place) -> Any:
         return _ONE_MODEL.read(value, place)
@@ -160,7 +162,7 @@ def _fits_its_kind(found: dict[str, Any], place: Place) -> None:
 
 
 class _Condenser(NamedTuple):
-    """A shipped condenser, or a part."""
+    """The shape of a shipped condenser or a part."""
 
     def read(self, value: Any, place: Place) -> Any:
         if isinstance(value, str):
@@ -219,7 +221,7 @@ _WHO = Either(
 
 
 class Use(NamedTuple):
-    """A part that code makes."""
+    """A part that imported code makes."""
 
     use: str
     parameters: dict[str, Any] | None = None
@@ -239,21 +241,23 @@ _ABOVE = Record(
 
 
 class Above(NamedTuple):
-    """Calls above a risk."""
+    """An `AboveRisk` policy."""
 
     level: Any
     verdict: Any = "ask"
 
 
 class Several(NamedTuple):
-    """Policies of which the strictest counts, and where each of them stands."""
+    """A `Strictest` policy: its members, each with its place in the document."""
 
     members: list[tuple[Any, Place]]
 
 
 class _Confirm(NamedTuple):
-    """What `Agent(confirm=)` takes, or a part. A tool may be named "use", "above" or "strictest":
-    then its value is a verdict."""
+    """The shape of `Agent(confirm=)`.
+
+    A tool may be named "use", "above" or "strictest": its value is then a verdict.
+    """
 
     def read(self, value: Any, place: Place) -> Any:
         if isinstance(value, Map) and "above" in value and value["above"] not in _VERDICTS:
@@ -326,7 +330,7 @@ _ANALYZER = Record(
 
 
 class _Security(NamedTuple):
-    """A shipped analyzer, or a part."""
+    """The shape of a shipped analyzer or a part."""
 
     def read(self, value: Any, place: Place) -> Any:
         if isinstance(value, str):
@@ -343,7 +347,7 @@ class _Security(NamedTuple):
 
 
 class _Tools(NamedTuple):
-    """A tool config, which `tools.config` reads."""
+    """The shape of a tool configuration, which `tools.config` reads."""
 
     def read(self, value: Any, place: Place) -> Any:
         return value
@@ -353,8 +357,10 @@ class _Tools(NamedTuple):
 
 
 class _Other(NamedTuple):
-    """Another agent: a file's path, a sub-agent (it has a `prompt`), or a whole agent, which
-    `load_agent` reads; null where `or_none`."""
+    """The shape of another agent: a file's path, a sub-agent (it has a `prompt`), or a whole agent.
+
+    `load_agent` reads whole agents. null is allowed with `or_none`.
+    """
 
     or_none: bool = False
 
@@ -376,7 +382,7 @@ class _Other(NamedTuple):
 
 
 class SubAgentKeys(NamedTuple):
-    """What stands in a mapping that is a sub-agent."""
+    """The keys of a mapping that describes a sub-agent."""
 
     found: dict[str, Any]
 
@@ -659,8 +665,10 @@ AGENT = Record(
 
 
 def schema() -> dict[str, Any]:
-    """What `load_agent` takes, as a JSON Schema (draft 2020-12). What `LLM` says of its settings'
-    values is not in it."""
+    """Return the JSON Schema (draft 2020-12) of `load_agent`'s input.
+
+    The schema does not cover the constraints that `LLM` puts on its settings.
+    """
     defs: dict[str, Any] = {}
     body = AGENT.body(defs)
     return {

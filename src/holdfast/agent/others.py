@@ -1,5 +1,4 @@
-"""The other agents that an agent knows: those that it delegates to, and those that it hands a
-conversation to."""
+"""The other agents that an agent can reach: its delegates and the targets of its handoffs."""
 
 from __future__ import annotations
 
@@ -21,16 +20,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast")
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-"""What an agent may be called by another."""
+"""The pattern of a valid name for a delegate or a handoff target."""
 
 _DESCRIBED = 300  # characters of another agent's description that a model is told
 
 
 class Others:
-    """Agents by name: each an `Agent`, a `SubAgent`, or the path of a file that is one. Those of
-    files are made of their `owner`, at first use.
+    """A mapping of names to agents: each is an `Agent`, a `SubAgent`, or the path of a sub-agent
+    file.
 
-    None stands for an agent that the conversation knows by that name. Thread-safe.
+    Agents of sub-agent files are built on first use, with the tools and model of the `owner`.
+    None as a value stands for an agent that the conversation already knows by that name.
+    Thread-safe.
     """
 
     def __init__(self, argument: str, given: Any, known: tuple[str, ...] = ()) -> None:
@@ -54,7 +55,7 @@ class Others:
             )
 
     def belong_to(self, owner: Agent) -> None:
-        """Say whose they are: what files say is of the tools and the model of that one."""
+        """Set the owner, whose tools and model the sub-agents of files use."""
         self.owner = owner
 
     def __iter__(self) -> Iterator[str]:
@@ -64,7 +65,8 @@ class Others:
         return bool(self.given)
 
     def described(self, name: str) -> str:
-        """What a model is told of one: its description, or how its prompt begins."""
+        """Return the description of one agent for a model: its description, or the first line of
+        its prompt."""
         one = self.given[name]
         if one is None:
             return "the agent that the conversation began with" if name == "main" else ""
@@ -73,7 +75,11 @@ class Others:
         return line if len(line) <= _DESCRIBED else line[: _DESCRIBED - 1] + "…"
 
     def agent(self, name: str) -> Agent | None:
-        """The agent of that name; None if there is none, or the conversation has to know it."""
+        """Return the agent with that name; None if the name is unknown or the conversation has to
+        resolve it.
+
+        If the owner has planning="first", handoff targets get planning="first" too.
+        """
         one = self.given.get(name)
         plans = (
             self.argument == "handoffs"
@@ -99,11 +105,14 @@ class Others:
             return found
 
     def again(self) -> Others:
-        """The same agents for another owner."""
+        """Return a copy with the same agents, for another owner."""
         return Others(self.argument, self.given)
 
     def whole(self) -> list[Agent]:
-        """Those that were given as agents: the others have tools and model of their owner."""
+        """Return the entries that were passed as `Agent` objects.
+
+        The other entries use the tools and the model of their owner.
+        """
         return [
             cast("Agent", one)
             for one in self.given.values()
@@ -111,7 +120,7 @@ class Others:
         ]
 
     def listed(self) -> str:
-        """The names with what they are for, one a line, for a tool's description."""
+        """Return one line per agent, with its name and description, for a tool's description."""
         return "\n".join(
             f"- {name}: {about}" if (about := self.described(name)) else f"- {name}"
             for name in self.given
@@ -160,8 +169,10 @@ _INHERITED = (
 
 
 def make(sub: SubAgent, owner: Agent) -> Agent:
-    """The agent of a file, of its owner's tools and model as far as the file says. Raises
-    `ConfigurationError`."""
+    """Build the agent of a sub-agent file, with the owner's tools and model where the file allows.
+
+    Raises `ConfigurationError`.
+    """
     from holdfast.agent.agent import Agent
     from holdfast.tools import ToolManager
 

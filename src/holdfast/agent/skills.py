@@ -1,6 +1,8 @@
-"""Which skills and instructions a conversation needs next: a user's words and the files that calls
-name are looked through before each model call, and what fits is added once as long as the model is
-shown it. What tools return is not looked at: it must not steer.
+"""Activation of skills and instructions before a model call.
+
+The user's words and the files that calls name are matched before each model call. A match is
+added once as long as the model is shown it. Tool results are never matched, because they must
+not steer the agent.
 """
 
 from __future__ import annotations
@@ -54,8 +56,10 @@ _UNSPACED = re.compile(
 
 
 def know_how(microagents: Any, skills: Any, instructions: Any) -> tuple[list[str], Knowledge]:
-    """What `Agent(microagents=, skills=, instructions=)` take: the microagents that are texts, and
-    all the rest. Raises `ConfigurationError`."""
+    """Return the texts and the knowledge of `Agent(microagents=, skills=, instructions=)`.
+
+    Raises `ConfigurationError`.
+    """
     notes, more = microagents_of(microagents)
     found = skills_of(skills, more)
     nested = files.instructions_of(instructions)
@@ -71,8 +75,11 @@ def know_how(microagents: Any, skills: Any, instructions: Any) -> tuple[list[str
 
 
 def skills_of(given: Any, microagents: Iterable[Skill]) -> Skills | None:
-    """What `Agent(skills=, microagents=)` takes, as one; None for none. Raises
-    `ConfigurationError`."""
+    """Return the skills of `Agent(skills=)` together with those of microagents; None if there are
+    none.
+
+    Raises `ConfigurationError`.
+    """
     more = list(microagents)
     if given is None:
         return Skills(more) if more else None
@@ -99,7 +106,7 @@ def skills_of(given: Any, microagents: Iterable[Skill]) -> Skills | None:
 
 
 def _first(skills: Iterable[Skill]) -> list[Skill]:
-    """The first of each name."""
+    """Return the first skill of each name."""
     found: dict[str, Skill] = {}
     for skill in skills:
         if skill.name not in found:
@@ -113,8 +120,11 @@ def _first(skills: Iterable[Skill]) -> list[Skill]:
 
 
 def microagents_of(given: Any) -> tuple[list[str], list[Skill]]:
-    """What `Agent(microagents=)` takes: texts, and the others as skills, which are always shown if
-    nothing else says when. Raises `ConfigurationError`."""
+    """Return the texts of `Agent(microagents=)`, and the other microagents as skills.
+
+    A microagent without triggers and paths becomes a skill that is always shown. Raises
+    `ConfigurationError`.
+    """
     if isinstance(given, str | Path):
         raise ConfigurationError(
             f"Agent: microagents takes a list of texts, paths or Microagent objects, not {given!r}."
@@ -174,8 +184,11 @@ def _skill(one: Microagent) -> Skill:
 
 
 class Globs:
-    """Globs of many skills, by what a path must have to fit any: most paths fit none, and that is
-    to be known at once."""
+    """An index of the globs of many skills.
+
+    Most paths match no glob, so globs are grouped by the part that a path must have to match
+    any.
+    """
 
     __slots__ = ("_by_end", "_by_folder", "_by_name", "_others")
 
@@ -215,7 +228,7 @@ class Globs:
         return bool(self._by_end or self._by_name or self._by_folder or self._others)
 
     def fitting(self, path: str) -> list[str]:
-        """The skills that a path fits."""
+        """Return the names of the skills whose globs match a path."""
         found: list[str] = []
         at = path.rfind("/") + 1
         name = path[at:] if at else path
@@ -238,7 +251,10 @@ class Globs:
 
 
 class Activation:
-    """The contributor. Frozen, shared by conversations: what was shown is in their journals."""
+    """The contributor that adds skills and instructions.
+
+    Frozen and shared by conversations: the journals record which ones were shown.
+    """
 
     __slots__ = (
         "_below",
@@ -275,7 +291,7 @@ class Activation:
         self.idle = not (self._words or self._phrases or self._globs or self._below)
 
     def __call__(self, situation: Situation) -> list[Addition]:
-        """What fits of what came since the model was last asked, and is not shown."""
+        """Return the skills and instructions that match the news and are not shown yet."""
         fits: dict[str, str] = {}  # what it is about, and why
         calls: list[ToolCall] = []
         for event in situation.news:
@@ -338,7 +354,7 @@ class Activation:
                 fits.setdefault(f"instructions:{inner}", path)
 
     def _below_of(self, path: str) -> list[str]:
-        """The instructions that stand above a file, outermost first."""
+        """Return the instruction files of the folders above a file, outermost first."""
         if not self._below:
             return []
         found: list[str] = []
@@ -354,7 +370,7 @@ class Activation:
     # --- what is said of them ---
 
     def _size(self, skill: Skill) -> int:
-        """The characters of a skill that is shown, about: with its heading, and why."""
+        """Return the approximate number of characters of a shown skill, with its heading."""
         return min(len(skill.text), self._skills.each) + len(skill.name) + _HEADING
 
     def _added(self, fits: Mapping[str, str], shown: Mapping[str, int]) -> Iterator[Addition]:
@@ -424,8 +440,10 @@ def _folded(text: str) -> str:
 
 
 def _has(text: str, phrase: str) -> bool:
-    """Whether a text has these words, with no letters of longer ones beside them; those of scripts
-    without spaces stand anywhere."""
+    """Return True if a text has a phrase that is not part of longer words.
+
+    A phrase in a script without spaces may occur anywhere.
+    """
     at = text.find(phrase)
     if at >= 0 and _UNSPACED.search(phrase) is not None:
         return True
@@ -440,8 +458,10 @@ def _has(text: str, phrase: str) -> bool:
 
 
 def _joins(edge: str, beside: str) -> bool:
-    """Whether a character goes on with the word at whose edge it stands. Vowel signs and accents
-    are marks, not letters."""
+    """Return True if a character continues the word at whose edge it stands.
+
+    Vowel signs and accents are marks, not letters, and continue a word.
+    """
     if unicodedata.category(beside)[0] == "M":
         return True
     return (beside.isalnum() or beside == "_") and (
@@ -450,13 +470,13 @@ def _joins(edge: str, beside: str) -> bool:
 
 
 def folder_of(runtime: object | None) -> str:
-    """A runtime's working directory; "" if it has none here."""
+    """Return a runtime's working directory; "" if there is none on this machine."""
     workdir: Any = getattr(runtime, "workdir", None)
     return str(workdir) if isinstance(workdir, str | Path) else ""
 
 
 def _named(calls: Iterable[ToolCall]) -> dict[str, bool]:
-    """The words of calls that may name files, and whether they certainly do."""
+    """Return the words of calls that may name files; the value is True if a word certainly does."""
     found: dict[str, bool] = {}
     for call in calls:
         for key, value in call.arguments.items():
@@ -473,7 +493,8 @@ def _named(calls: Iterable[ToolCall]) -> dict[str, bool]:
 
 
 def _relative(path: str, root: str) -> str:
-    """A path relative to the working directory; "" for what is outside of it, or no path."""
+    """Return a path relative to the working directory; "" for a path outside of it and for no
+    path."""
     if _PLAIN(path):
         return path
     if not path or len(path) > 4096 or "\0" in path:

@@ -1,9 +1,8 @@
-"""Whether an agent goes round in circles: what of the last steps is remembered, and from when on
-that is a pattern.
+"""Detection of agents that repeat themselves without progress.
 
-`Recent` is part of a journal's fold: it counts how long each pattern has gone on, and keeps the
-last two steps to compare the next one with. `StuckDetector` holds the settings; `seen` compares the
-two. Both are pure, and cost the same at any step.
+`Recent` is part of a journal's fold: it counts how long each pattern has lasted and keeps the
+last two steps for comparison. `StuckDetector` holds the thresholds. `seen` compares the two.
+`Recent` and `seen` are pure, and cost the same at any step.
 """
 
 from __future__ import annotations
@@ -29,16 +28,19 @@ _NUMBER = re.compile(
 
 
 class StuckDetector(msgspec.Struct, frozen=True):
-    """From how many steps in a row on a pattern is one, and the model is told; None: that one is
-    not looked for. The numbers are high enough that an agent at work, which looks twice or tries
-    again, is not disturbed.
+    """The number of consecutive steps after which each pattern counts as stuck; None disables a
+    pattern.
 
-    `repeat` steps of the same calls with the same results; `ping_pong` of two different steps that
-    take turns; `errors` steps whose calls all failed, each tool in the same way, whatever the
-    arguments; `monologue` answers without a call where something makes the run go on. When it has
-    gone on for `after_nudge` steps more, the conversation is STUCK.
+    At a threshold the model gets a message. The defaults are high enough not to disturb an agent
+    that looks twice or retries. Raises `ConfigurationError` for a number that is too low to be a
+    pattern.
 
-    Raises `ConfigurationError` for a number that is too low to be a pattern.
+    Attributes:
+        repeat: Steps with the same calls and the same results.
+        ping_pong: Steps in which two different steps alternate.
+        errors: Steps whose calls all fail, each tool in the same way, with any arguments.
+        monologue: Answers without a call while the run continues for another reason.
+        after_nudge: Further steps of the pattern after the message; then the conversation is STUCK.
     """
 
     repeat: int | None = 4
@@ -59,15 +61,14 @@ class StuckDetector(msgspec.Struct, frozen=True):
 
 
 class _Step(NamedTuple):
-    """The calls of one answer and their results, in the order of the calls. References: nothing is
-    copied."""
+    """The calls of one answer and their results, in the order of the calls, held by reference."""
 
     calls: tuple[ToolCall, ...]
     results: tuple[ToolResult, ...]
 
 
 class Recent:
-    """What the last steps of a run have in common. `feed` it each event of a journal, in order."""
+    """The patterns of the last steps of a run. Feed each event of a journal, in order."""
 
     __slots__ = (
         "_before",
@@ -99,7 +100,7 @@ class Recent:
         self.tools = ""  # names of the last step's tools, for those who speak of it
 
     def copy(self) -> Recent:
-        """Another one that is as far."""
+        """Return an independent copy."""
         found = copy(self)
         found._results = None if self._results is None else dict(self._results)
         return found
@@ -112,7 +113,7 @@ class Recent:
     __hash__: Any = None
 
     def feed(self, event: ev.AnyEvent) -> None:
-        """Take in the journal's next event."""
+        """Add the journal's next event."""
         if type(event) is ev.Damaged:
             event = stand_in(event) or event
         kind = type(event)
@@ -192,8 +193,10 @@ class Recent:
 
 
 def recent_of(events: Sequence[ev.AnyEvent], before: Recent) -> Recent:
-    """What `before`, fed with these events, would be; looks at no more of them than the last
-    patterns are long."""
+    """Return `before` after it was fed these events.
+
+    Only the events that the last patterns consist of are inspected.
+    """
     start = _start_of(events)
     found = Recent() if start else before.copy()
     for event in events[start:] if start else events:
@@ -202,8 +205,10 @@ def recent_of(events: Sequence[ev.AnyEvent], before: Recent) -> Recent:
 
 
 def _start_of(events: Sequence[ev.AnyEvent]) -> int:
-    """The place of an answer from which on the patterns of the last ones come out right: the one
-    before it has no part in them."""
+    """Return the index of an answer from which the counts of all current patterns come out right.
+
+    The answer before that index belongs to none of the patterns.
+    """
     later: list[tuple[ToolCall, ...]] = []
     waits = reset = succeeded = False
     for index in range(len(events) - 1, -1, -1):
@@ -229,13 +234,15 @@ def _start_of(events: Sequence[ev.AnyEvent]) -> int:
 
 
 def _waits(result: ToolResult) -> bool:
-    """Whether it tells of something that is still at work."""
+    """Return True if the result reports a process that still runs."""
     return result.meta.get("running") is True
 
 
 def _same(one: _Step, other: _Step) -> bool:
-    """The same calls with the same results. Results are looked at only where the calls are the
-    same."""
+    """Return True if both steps have the same calls with the same results.
+
+    Results are compared only if the calls are the same.
+    """
     return _same_calls(one.calls, other.calls) and all(map(_alike, one.results, other.results))
 
 
@@ -271,7 +278,7 @@ def _fails_alike(one: _Step, other: _Step) -> bool:
 
 
 def _same_error(one: ToolResult, other: ToolResult) -> bool:
-    """Whether two errors are the same but for numbers."""
+    """Return True if two errors differ at most in numbers."""
     if (one.error and one.error.type) != (other.error and other.error.type):
         return False
     said, earlier = one.text[:_COMPARED], other.text[:_COMPARED]
@@ -282,8 +289,14 @@ def _same_error(one: ToolResult, other: ToolResult) -> bool:
 
 
 class Seen(NamedTuple):
-    """A pattern: what the message to the model is `about` and its `text`, or, once that was said
-    and has not helped, `reason`."""
+    """A detected pattern.
+
+    Attributes:
+        about: The `Message.about` of the message to the model.
+        text: The text of that message.
+        reason: The reason to end the run, if the message has not helped; `about` and `text` are
+            then "".
+    """
 
     about: str = ""
     text: str = ""
@@ -291,7 +304,7 @@ class Seen(NamedTuple):
 
 
 def seen(recent: Recent, detector: StuckDetector) -> Seen | None:
-    """The pattern that goes on now, if it is time to say so; None otherwise."""
+    """Return the current pattern if a message or the end of the run is due; None otherwise."""
     if recent.nudged is not None and getattr(detector, recent.nudged[0]) is not None:
         kind, at = recent.nudged
         count: int = getattr(recent, kind)

@@ -1,5 +1,4 @@
-"""How many tokens a request has: an estimate for each fragment, made once, and corrected by what
-the provider counts."""
+"""Token counts of requests: one estimate per fragment, corrected by the provider's counts."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ UNCOUNTED = (
 
 
 def text(found: str) -> int:
-    """Of a text."""
+    """Return the estimated tokens of a text."""
     if found.isascii():
         return len(found) // _BYTES + 1
     size = len(found.encode("utf-8", "surrogatepass"))
@@ -46,7 +45,7 @@ def text(found: str) -> int:
 
 
 def blocks(content: Iterable[Content]) -> int:
-    """Of content blocks."""
+    """Return the estimated tokens of content blocks."""
     found = 0
     for block in content:
         if type(block) is TextContent:
@@ -63,21 +62,27 @@ def blocks(content: Iterable[Content]) -> int:
 
 
 def picture(data: bytes) -> int:
-    """Of a picture: a token for 750 pixels (Anthropic), between a small one's 85 (OpenAI) and the
-    largest."""
+    """Return the estimated tokens of a picture.
+
+    One token per 750 pixels (Anthropic), at least 85 (a small picture at OpenAI), at most
+    `_PICTURE_TOKENS`.
+    """
     size = pixels(data)
     return _PICTURE if size is None else min(max(85, size[0] * size[1] // 750), _PICTURE)
 
 
 def answer(event: ev.Assistant) -> int:
-    """Of an answer as it goes back: in its native form, which holds the rest, where it has one."""
+    """Return the estimated tokens of an answer as it is sent back to the provider.
+
+    The native form counts if there is one, because it contains everything else.
+    """
     if event.native:
         return len(event.native) // _BYTES + _MESSAGE
     return text(event.text) + sum([_MESSAGE + arguments(call) for call in event.calls]) + _MESSAGE
 
 
 def arguments(call: ToolCall) -> int:
-    """Of a call's name and arguments."""
+    """Return the estimated tokens of a call's name and arguments."""
     found = len(call.raw) if call.raw else 2
     for key, value in () if call.raw else call.arguments.items():
         found += (
@@ -89,14 +94,14 @@ def arguments(call: ToolCall) -> int:
 
 
 def result(found: ToolResult) -> int:
-    """Of a call's result."""
+    """Return the estimated tokens of a call's result."""
     if not found.content and found.structured_content is not None:
         return len(msgspec.json.encode(found.structured_content)) // _BYTES + _MESSAGE
     return blocks(found.content) + _MESSAGE
 
 
 def head(event: ev.Agent | None) -> int:
-    """Of what stands before the messages: the system prompt and the tools."""
+    """Return the estimated tokens of the system prompt and the tool definitions."""
     return (
         0
         if event is None
@@ -106,11 +111,11 @@ def head(event: ev.Agent | None) -> int:
 
 
 class Sizes:
-    """The tokens of the next request of a growing journal: feed it each event once, in order.
+    """The token count of the next request of a growing journal. Feed each event once, in order.
 
-    Each fragment is estimated once. An answer's usage says how many tokens its request had, and so
-    how many an estimated one is worth: what the request contained is known from then on, and what
-    came since is estimated in the same measure.
+    Each fragment is estimated once. The usage of an answer gives the real token count of its
+    request, and so the ratio of real to estimated tokens. Later fragments are converted with
+    that ratio.
     """
 
     __slots__ = (
@@ -137,8 +142,10 @@ class Sizes:
 
     @classmethod
     def of(cls, journal: Sequence[ev.AnyEvent], before: ev.Agent | None = None) -> Sizes:
-        """Those of a journal, or of what of it is still shown; `before` is the head that requests
-        had before it."""
+        """Return the sizes of a journal, or of the part of a journal that is still shown.
+
+        `before` is the `Agent` event that was in effect before the first of these events.
+        """
         found = cls(before)
         for event in journal:
             found.feed(event)
@@ -146,19 +153,20 @@ class Sizes:
 
     @property
     def tokens(self) -> int:
-        """How many tokens the next request has."""
+        """The number of tokens of the next request."""
         return int(self.total * self._worth)
 
     def worth(self, estimated: int) -> int:
-        """Tokens of what was estimated."""
+        """Convert estimated tokens to tokens as the provider counts them."""
         return int(estimated * self._worth)
 
     def estimated(self, tokens: int) -> int:
-        """The inverse of `worth`."""
+        """Convert tokens as the provider counts them to estimated tokens; the inverse of
+        `worth`."""
         return int(tokens / self._worth)
 
     def feed(self, event: ev.AnyEvent) -> None:
-        """Take in the journal's next event."""
+        """Add the journal's next event."""
         if type(event) is ev.Damaged:
             event = stand_in(event) or event
         if type(event) is ev.ToolResult:
@@ -208,5 +216,5 @@ class Sizes:
 
 
 def trimmed(kept: int) -> int:
-    """Of a result of which that many characters are shown."""
+    """Return the estimated tokens of a result that is trimmed to `kept` characters."""
     return kept // _BYTES + _NOTE

@@ -1,4 +1,4 @@
-"""From an agent to `load_agent`'s mapping: each part as plain data, with variables in place of
+"""Conversion of an agent to `load_agent`'s mapping: plain data with variables in place of
 secrets."""
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ _PUBLIC_QUERY = ("alt", "api-version")
 
 
 class Writer:
-    """Writes one agent's form, and gathers its secrets. `origins` say how code made parts of it."""
+    """A writer of one agent's serial form, which collects the agent's secrets.
+
+    `origins` are records of the parts that `load_agent` had imported code make.
+    """
 
     def __init__(self, origins: Sequence[Origin]) -> None:
         self._origins = origins
@@ -50,13 +53,14 @@ class Writer:
 
     @property
     def secrets(self) -> dict[str, str]:
-        """What the variables stand for."""
+        """The secrets by variable name."""
         return {name: value for value, name in self._names.items()}
 
     def agent(
         self, agent: Agent, tools: Sequence[Tool], servers: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """The mapping. Raises `ConfigurationError` naming the argument that has no serial form."""
+        """Return the mapping. Raises `ConfigurationError` that names the argument without a
+        serial form."""
         found: dict[str, Any] = {
             "model": self.model("llm", agent.llm),
             **self.prompt(agent),
@@ -106,8 +110,7 @@ class Writer:
         return found
 
     def prompt(self, agent: Agent) -> dict[str, Any]:
-        """What the system prompt is made of: what reads files there makes the same of it as
-        text."""
+        """Return the keys of the system prompt; the contents of files are included as texts."""
         from holdfast.agent.prompt import without_heading
         from holdfast.tools.skills import as_text
 
@@ -152,7 +155,8 @@ class Writer:
         return found
 
     def other(self, where: str, one: Agent | SubAgent | None) -> dict[str, Any] | None:
-        """Another agent that it knows: a sub-agent as what its file says, an agent whole."""
+        """Return a delegate or handoff target: a sub-agent as its settings, an agent as a whole
+        mapping."""
         if one is None:
             return None
         if isinstance(one, Agent):
@@ -187,7 +191,7 @@ class Writer:
     # --- values ---
 
     def text(self, where: str, value: str) -> str:
-        """A text that stands for itself: `${` in it begins no variable."""
+        """Return a text with `${` escaped, so that no variable begins in it."""
         try:
             value.encode()
         except UnicodeEncodeError:
@@ -198,7 +202,8 @@ class Writer:
         return value.replace("${", "$${")
 
     def secret(self, where: str, value: str) -> str:
-        """The variable in place of a secret; what is itself the name of a variable stays."""
+        """Return the variable in place of a secret. A value that is itself a variable reference
+        stays."""
         reference = _REFERENCE.fullmatch(value)
         if reference is not None:
             if _OWN_NAME.fullmatch(reference[1]):
@@ -216,7 +221,7 @@ class Writer:
         )
 
     def url(self, where: str, value: str) -> str:
-        """An address whose user, password and query values are variables."""
+        """Return an address with variables in place of user, password and query values."""
         scheme, mark, rest = value.partition("://")
         if not mark:
             return self.text(where, value)
@@ -242,8 +247,11 @@ class Writer:
     def data(
         self, where: str, value: Any, hidden: frozenset[str] | None = None, secret: bool = False
     ) -> Any:
-        """Plain data as it is. With `hidden`, texts that hold one of those, and all under a key
-        that is called like a secret, are variables."""
+        """Return plain data.
+
+        With `hidden`, a text that contains one of these, and each value under a key that is
+        named like a secret, becomes a variable.
+        """
         if value is None or isinstance(value, bool | int):
             return value
         if isinstance(value, float):
@@ -410,7 +418,7 @@ class Writer:
     # --- condensers ---
 
     def condenser(self, where: str, made: Any) -> dict[str, Any]:
-        """A shipped one as `{name, ...}`, another as a part."""
+        """Return a shipped condenser as `{name, ...}`, any other as a part."""
         name = next((name for name, kind in SHIPPED.items() if type(made) is kind), "")
         if not name:
             return self.part(where, made)
@@ -432,7 +440,7 @@ class Writer:
     # --- policies and analyzers ---
 
     def confirm(self, where: str, policy: Any) -> Any:
-        """A shipped policy as its mapping, another as a part."""
+        """Return a shipped policy as its mapping, any other as a part."""
         if type(policy) is ByTool:
             return policy.verdicts
         if type(policy) is AboveRisk:
@@ -447,7 +455,7 @@ class Writer:
         return self.part(where, policy)
 
     def security(self, where: str, made: Any) -> Any:
-        """A shipped analyzer as `{name, ...}`, several as a list, another as a part."""
+        """Return a shipped analyzer as `{name, ...}`, several as a list, any other as a part."""
         from holdfast.agent import security
 
         if type(made) is security.Highest:
@@ -471,8 +479,11 @@ class Writer:
     # --- what code made ---
 
     def part(self, where: str, made: Any, why: str = "") -> dict[str, Any]:
-        """An object as `{use, parameters}`: as `load_agent` made it, by its name in a module, or by
-        its class and what that says of its state."""
+        """Return an object as `{use, parameters}`.
+
+        The origin of `load_agent` is used if there is one, then the object's name in a module,
+        then its class with its state as parameters.
+        """
         for origin in self._origins:
             if origin.made is made:
                 use: dict[str, Any] = {"use": self.text(where, origin.use)}

@@ -1,5 +1,4 @@
-"""`LLMCondenser`: a model writes down what is needed to go on, and that stands for what was
-said."""
+"""`LLMCondenser`: a model writes a summary, which replaces the oldest messages and answers."""
 
 from __future__ import annotations
 
@@ -54,14 +53,18 @@ _CUTS = (
 
 
 class LLMCondenser(msgspec.Struct, frozen=True):
-    """Has a model summarise what is oldest: goal, decisions and facts, files, state, open ends;
-    earlier summaries are worked in.
+    """A condenser that has a model summarise the oldest messages and answers.
 
-    `llm` is the model that writes it; None: the agent's own. Its tokens and cost count as the
-    conversation's. It begins at `at` (tokens, or a share of the model's context window; None: only
-    when the provider refuses, or when somebody asks for it) and goes down to the share `to` of
-    that. `keep` is how many of the last messages and answers stay at most; None: as many as there
-    is room for.
+    The summary has the sections goal, decisions and facts, files, state, and open ends. Earlier
+    summaries are merged into the new one. Its tokens and cost count as the conversation's.
+
+    Args:
+        llm: The model that writes the summary; None for the agent's own.
+        keep: The maximum number of last messages and answers that stay; None for as many as fit.
+        at: The request size from which the condenser runs: a number of tokens, or a share of the
+            model's context window. None: only when the provider refuses or on
+            `Conversation.condense`.
+        to: The share of `at` that the request shrinks to.
     """
 
     llm: Any = None
@@ -80,7 +83,10 @@ class LLMCondenser(msgspec.Struct, frozen=True):
             )
 
     def shorten(self, work: Work) -> Condensed | None:
-        """See `Condenser`. Raises `LLMError`."""
+        """Return the pieces to hide, with their summary; None if there are none. See `Condenser`.
+
+        Raises `LLMError`.
+        """
         room = min(_ROOM, work.target // 10)
         hidden = oldest(work, work.target - room, self.keep)
         if not hidden:
@@ -121,7 +127,7 @@ class LLMCondenser(msgspec.Struct, frozen=True):
 
 
 def prompt(work: Work, hidden: list[Piece], budget: int) -> str:
-    """What a model is asked to summarise `hidden` with: at most about `budget` tokens of it."""
+    """Return the request for a summary of `hidden`, with at most about `budget` tokens."""
     told = "\n\n".join([piece.event.text.removeprefix(HEADING).strip() for piece in work.summaries])
     begin = f"# Notes from earlier\n\n{told}\n\n" if told else ""
     end = (
