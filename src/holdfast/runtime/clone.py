@@ -1,5 +1,4 @@
-"""Cloning git repositories, without prompts, and with messages that keep a URL's password to
-themselves."""
+"""Cloning of git repositories, without prompts, and without passwords of URLs in messages."""
 
 from __future__ import annotations
 
@@ -22,8 +21,11 @@ _PASSWORD = re.compile(r"(\w+://)[^/@\s]+@")
 
 
 def repository_url(repo: str, workdir: Path) -> str:
-    """What git is told: `owner/name` is on GitHub; URLs, `user@host:path` and local paths (`/...`,
-    `./...`, `../...`, `~...`) stay."""
+    """Return the repository argument for git.
+
+    `owner/name` is on GitHub. URLs, `user@host:path` and local paths (`/...`, `./...`, `../...`,
+    `~...`) are kept. Raises `ConfigurationError`.
+    """
     if not repo.strip() or repo.startswith("-") or "\0" in repo:
         raise ConfigurationError(f"repo takes 'owner/name', a URL or a path, not {repo!r}.")
     if repo.startswith(("/", "./", "../", "~")) or repo in (".", ".."):
@@ -39,8 +41,10 @@ def repository_url(repo: str, workdir: Path) -> str:
 
 
 def is_remote(repo: str) -> bool:
-    """Whether a repo is somewhere on the network for certain: 'owner/name', an http, https, git or
-    ssh URL, or `user@host:path`."""
+    """Return True if a repo is certainly on the network.
+
+    That is 'owner/name', an http, https, git or ssh URL, or `user@host:path`.
+    """
     return ".." not in repo.split("/") and bool(_ON_GITHUB.match(repo) or _REMOTE.match(repo))
 
 
@@ -52,7 +56,7 @@ def clone(
     env: Mapping[str, str],
     timeout: float,
 ) -> Path:
-    """`git clone` into `target`. Raises `RuntimeFault` with git's own message."""
+    """Run `git clone` into `target`. Raises `RuntimeFault` with git's own message."""
     url = repository_url(repo, workdir)
     if branch is not None and (not branch or branch.startswith("-") or "\0" in branch):
         raise ConfigurationError(f"branch takes the name of a branch or tag, not {branch!r}.")
@@ -112,7 +116,7 @@ def _hidden(text: str) -> str:
 
 
 def folder_name(repo: str) -> str:
-    """The name that git would give the clone of `repo`."""
+    """Return the folder name that git would choose for the clone of `repo`."""
     name = re.split(r"[/:]", repo.rstrip("/"))[-1].removesuffix(".git")
     if not name or name.startswith((".", "-")):
         raise ConfigurationError(

@@ -1,5 +1,7 @@
-"""What a child process gets as its environment: a fixed minimum, and what the caller adds. Nothing
-of ours leaks into it."""
+"""The environment of child processes: a fixed minimum and the caller's additions.
+
+No variable of this process reaches a child unasked.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/homeb
 
 
 def child_environment(workdir: Path, env: Mapping[str, str] | None) -> dict[str, str]:
-    """The variables of commands. `os.environ` is not read, so that no secret of this process
-    reaches a child unasked.
+    """Return the variables of commands.
 
-    PATH is the system's usual one, HOME and USER come from the user database; TERM is dumb and
-    pagers are `cat`, so that nothing waits for a key. `env` is laid over this: pass
-    `env=os.environ`, or the part of it that commands may know.
+    `os.environ` is not read, so that no secret of this process reaches a child unasked. PATH is
+    the system's usual one; HOME and USER come from the user database; TERM is dumb and pagers
+    are `cat`, so that nothing waits for a key. `env` overrides these values: pass
+    `env=os.environ`, or the part of it that commands may see.
     """
     found = {
         "PATH": _PATH,
@@ -58,8 +60,10 @@ def child_environment(workdir: Path, env: Mapping[str, str] | None) -> dict[str,
 
 
 def find_program(name: str, env: Mapping[str, str]) -> str:
-    """The absolute path of a program, looked for in the child's PATH. Raises `RuntimeFault` if
-    there is none."""
+    """Return the absolute path of a program in the child's PATH.
+
+    Raises `RuntimeFault` if the program is missing.
+    """
     found = shutil.which(name, path=env.get("PATH", _PATH))
     if found is None:
         raise RuntimeFault(

@@ -1,4 +1,4 @@
-"""`Files`: reading, writing and editing files, as the tools offer it; one writer per path at a
+"""`Files`: reading, writing and editing of files for the tools, with one writer per path at a
 time."""
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ _ENTRIES = 500  # of a directory
 
 
 def _image_type(data: bytes) -> str | None:
-    """The MIME type of an image that models can see, by its first bytes: a name's ending may
-    lie."""
+    """Return the MIME type of an image that models accept, from its first bytes; None otherwise.
+
+    A file name's extension may be wrong.
+    """
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):
@@ -44,8 +46,10 @@ def _shortened(line: str) -> str:
 
 
 def _lines(file: BinaryIO, terminal: bool) -> Iterator[str]:
-    """The lines of a file as they are shown. A line that is longer than memory should hold is never
-    read whole."""
+    """Yield the lines of a file as they are shown.
+
+    A line that is too long for memory is never read as a whole.
+    """
     most = 4 * _LINE  # bytes: a character has at most four
     while data := file.readline(64 * most):
         rest = 0
@@ -67,8 +71,10 @@ def _lines(file: BinaryIO, terminal: bool) -> Iterator[str]:
 
 
 class Files:
-    """The files below a runtime's paths. Thread-safe. Methods raise `RuntimeFault` saying what to
-    do instead."""
+    """The files below a runtime's paths.
+
+    Thread-safe. Methods raise `RuntimeFault`, whose message says what to do instead.
+    """
 
     def __init__(self, paths: Paths, limit: int, outputs: Path) -> None:
         self._paths = paths
@@ -84,14 +90,14 @@ class Files:
     # --- reading ---
 
     def read_text(self, path: str | os.PathLike[str]) -> str:
-        """The whole text of a file, as `open(path).read()` without translation of line ends; the
-        byte order mark is left out."""
+        """Return the whole text of a file, without the byte order mark and with its original
+        line ends."""
         found = self._paths.resolve(path)
         return textfile.load(found, self._paths.shown(found)).text
 
     def view(self, path: str, offset: int = 1, limit: int = _LINES) -> ToolResult:
-        """A file's lines from `offset` (the first is 1), numbered; an image as such; a directory's
-        entries."""
+        """Return a file's numbered lines from `offset` (the first is 1), an image, or a
+        directory's entries."""
         found = self._paths.resolve(path)
         shown = self._paths.shown(found)
         if os.path.isdir(found):
@@ -174,8 +180,10 @@ class Files:
     # --- writing ---
 
     def write_text(self, path: str | os.PathLike[str], text: str) -> ToolResult:
-        """Make or overwrite a file with exactly `text`, in UTF-8. Parents are made. It happens
-        whole or not at all."""
+        """Create or overwrite a file with exactly `text` in UTF-8, atomically.
+
+        Missing parent folders are created.
+        """
         found = self._paths.resolve(path, write=True)
         shown = self._paths.shown(found)
         data = textfile.Text(text).encode(text)
@@ -203,8 +211,10 @@ class Files:
         )
 
     def edit(self, path: str, old: str, new: str, replace_all: bool = False) -> ToolResult:
-        """Replace the exact text `old`, which must be unique unless `replace_all`. Encoding, line
-        ends and mode stay as they are."""
+        """Replace the exact text `old`, which must be unique unless `replace_all`.
+
+        Encoding, line ends and mode are kept.
+        """
         found = self._paths.resolve(path, write=True)
         shown = self._paths.shown(found)
         with self._lock(found):
@@ -224,8 +234,10 @@ class Files:
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
-    """What follows a name in a listing: / for a directory, @ for a link to none, also one that
-    leads nowhere or in a circle."""
+    """Return the suffix of a name in a listing: / for a directory, @ for a link to anything else.
+
+    Broken and circular links get @ too.
+    """
     try:
         if entry.is_dir():
             return "/"

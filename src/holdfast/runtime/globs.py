@@ -1,9 +1,9 @@
-"""Glob patterns and the lines of `.gitignore` as regular expressions, bounded in size and in the
-time that a match takes.
+"""Conversion of glob patterns and `.gitignore` lines to regular expressions of bounded size and
+match time.
 
-Both come from outside: a model writes globs, and a repository holds `.gitignore`. Every pattern has
-a longest length, braces stand for a bounded number of patterns, and no regular expression made here
-backtracks over more than one star.
+Both come from outside: a model writes globs, and a repository contains `.gitignore`. Every
+pattern has a maximum length, braces expand to a bounded number of patterns, and no resulting
+regular expression backtracks over more than one star.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import lru_cache
 from holdfast.errors import RuntimeFault
 
 MAX_PATTERN = 4096
-"""Characters of one pattern: no path on Linux is longer."""
+"""The maximum number of characters of one pattern; no path on Linux is longer."""
 _MAX_ALTERNATIVES = 100  # patterns that one with braces stands for
 _MAX_DEPTH = 20  # of nested braces
 
@@ -36,17 +36,17 @@ _NAMED = {
 
 
 class _NoMatch(Exception):
-    """A pattern that fits nothing."""
+    """A pattern that matches nothing."""
 
 
 # --- braces ---
 
 
 def braces(pattern: str) -> list[str]:
-    """`*.{js,ts}` as `*.js` and `*.ts`, nested ones too. A brace without its partner or without a
-    comma stands for itself.
+    """Expand braces, nested ones too: `*.{js,ts}` becomes `*.js` and `*.ts`.
 
-    Raises `RuntimeFault` for a pattern that stands for too many, or is too long.
+    A brace without its partner or without a comma stands for itself. Raises `RuntimeFault` for a
+    pattern that is too long or expands to too many.
     """
     if len(pattern) > MAX_PATTERN:
         raise RuntimeFault(
@@ -109,8 +109,10 @@ def _expanded(
 
 
 def _class(part: str, at: int, git: bool) -> tuple[str, int] | None:
-    """The bracket expression that opens at `at`, as a regular expression, and where it ends; None
-    if it does not end."""
+    """Return the bracket expression that opens at `at` as a regular expression, and its end.
+
+    Return None if the bracket is not closed.
+    """
     begun = at + 1
     at = begun
     negated = part[at : at + 1] in ("!", "^") and at < len(part)
@@ -158,12 +160,12 @@ def _class(part: str, at: int, git: bool) -> tuple[str, int] | None:
 
 
 def part(text: str, git: bool = False) -> str:
-    """One part of a path pattern, without slashes, as a regular expression.
+    """Return one part of a path pattern, without slashes, as a regular expression.
 
-    What stands between two stars is taken where it fits first, for good (an atomic group): what
-    follows the second star fits there if it fits at all, and a mismatch takes no longer for every
-    star. With `git`, an open bracket without its end fits nothing, as git has it; else it stands
-    for itself.
+    Text between two stars is matched at its first position only (an atomic group). If the text
+    after the second star matches at all, it matches after that position. So the time of a
+    mismatch does not grow with each star. With `git`, an unclosed bracket matches nothing, as in
+    git; otherwise it stands for itself.
     """
     out, at = "", 0
     star = -1  # where in `out` what follows the last star begins
@@ -195,7 +197,7 @@ def part(text: str, git: bool = False) -> str:
 
 
 def _joined(parts: list[str | None]) -> str:
-    """Parts of a path as a regular expression for all of it; None stands for `**`."""
+    """Return a regular expression for a whole path of these parts; None stands for `**`."""
     groups: list[list[str]] = [[]]  # the parts between one `**` and the next
     for one in parts:
         if one is None:
@@ -215,10 +217,10 @@ def _joined(parts: list[str | None]) -> str:
 
 @lru_cache(maxsize=512)
 def glob(pattern: str) -> re.Pattern[str]:
-    """A glob pattern for whole relative paths: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any number
-    of folders.
+    """Compile a glob pattern for whole relative paths.
 
-    Raises `RuntimeFault` if it is none, too long, or stands for too many.
+    It supports `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any number of folders. Raises
+    `RuntimeFault` for a pattern that is invalid, too long, or expands to too many.
     """
     choices: list[str] = []
     try:
@@ -232,10 +234,11 @@ def glob(pattern: str) -> re.Pattern[str]:
 
 @lru_cache(maxsize=4096)
 def ignored(pattern: str) -> re.Pattern[str] | None:
-    """A line of `.gitignore` without its `!` and its last `/`, for paths relative to its folder;
-    None if it fits nothing.
+    """Compile a line of `.gitignore`, without its `!` and its last `/`, for paths relative to its
+    folder.
 
-    git compares bytes: both the line and the paths are to be bytes, decoded as Latin-1.
+    Return None if the line matches nothing. git compares bytes: the line and the paths must be
+    bytes decoded as Latin-1.
     """
     if not pattern or len(pattern) > MAX_PATTERN:
         return None
@@ -256,8 +259,10 @@ def ignored(pattern: str) -> re.Pattern[str] | None:
 
 
 def _split(pattern: str) -> list[str]:
-    """The parts between slashes. A slash in brackets is no separator, and a backslash before one
-    means nothing."""
+    """Return the parts between slashes.
+
+    A slash in brackets is not a separator. A backslash before a slash has no effect.
+    """
     found = [""]
     at = 0
     while at < len(pattern):

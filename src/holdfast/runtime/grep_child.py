@@ -1,9 +1,9 @@
-"""The process that a text search runs in. It imports nothing of ours: the search starts this file
-with a bare Python.
+"""The program of a text search, which runs in a process of its own.
 
-A process, since `re` cannot be stopped: a pattern such as `(a+)+$` may take longer than the
-universe has, and holds the interpreter's lock meanwhile. It reads one JSON line and NUL-separated
-paths, and writes one JSON line per file with a match.
+A regular expression cannot be interrupted in Python: a pattern such as `(a+)+$` may take
+practically forever, and holds the interpreter's lock meanwhile. A process can be killed. The
+search starts this file with a bare Python, so the file imports only the standard library. It
+reads one JSON line and NUL-separated paths, and writes one JSON line per file with a match.
 """
 
 import json
@@ -19,7 +19,7 @@ SHOWN = 400  # characters of a line that are shown
 
 
 def shown(line: str, at: int) -> str:
-    """A line as it is answered: the part around the match if it is long."""
+    """Return a line for the answer: the part around the match if the line is long."""
     if len(line) <= SHOWN:
         return line
     first = max(0, min(at - SHOWN // 4, len(line) - SHOWN))
@@ -27,7 +27,7 @@ def shown(line: str, at: int) -> str:
 
 
 def read(path: str) -> tuple[str, bool] | None:
-    """A text file's text and whether it was cut; None for what is no text file."""
+    """Return a text file's text, and True if it was cut; None for a file that is not text."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb", buffering=0) as file:
@@ -52,8 +52,10 @@ def read(path: str) -> tuple[str, bool] | None:
 def search(
     pattern: "re.Pattern[str]", path: str, mode: str, context: int, room: int
 ) -> dict[str, Any] | None:
-    """What one file has: the number of lines that match, and with mode `content` at most `room` of
-    them, with context."""
+    """Return the number of matching lines of one file; None if there is nothing to report.
+
+    With mode `content`, at most `room` of the lines are included, with context.
+    """
     text = read(path)
     if text is None:
         return None
@@ -96,7 +98,7 @@ def search(
 
 
 def main() -> None:
-    """Search what stdin says, until `limit` lines (or files) were found."""
+    """Run the search that stdin describes, until `limit` lines (or files) are found."""
     ask = json.loads(sys.stdin.buffer.readline())
     names = sys.stdin.buffer.read().split(b"\0")[:-1]
     try:

@@ -1,5 +1,4 @@
-"""`Output`: what one command has written, bounded in memory and on disk, and the text of it that a
-model sees."""
+"""`Output`: the output of one command, bounded in memory and on disk, and its text for a model."""
 
 from __future__ import annotations
 
@@ -25,8 +24,11 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def clean(text: str) -> str:
-    """Terminal output as plain text: no escape codes, progress bars as they looked last, `\\n` line
-    ends."""
+    r"""Return terminal output as plain text.
+
+    Escape codes are removed, progress bars are reduced to their last state, and line ends become
+    `\n`.
+    """
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     if "\r" in text:
@@ -42,8 +44,11 @@ def _last_state(line: str) -> str:
 
 
 def shorten(text: str, limit: int, note: Callable[[int], str]) -> tuple[str, bool]:
-    """`text` in at most about `limit` characters: its head, `note(left_out)` on a line of its own,
-    its tail; and whether it was cut."""
+    """Return `text` in at most about `limit` characters, and True if it was cut.
+
+    A cut text consists of its head, `note(characters_left_out)` on a line of its own, and its
+    tail.
+    """
     if len(text) <= limit:
         return text, False
     return _join(text, text, limit, len(text), note), True
@@ -64,10 +69,10 @@ def _join(first: str, last: str, limit: int, total: int, note: Callable[[int], s
 
 
 class Output:
-    """Bytes as they come, the first in memory, more in the file `path` up to `cap` bytes; of what
-    is beyond that, the end.
+    """A buffer of a command's output: the first bytes in memory, more in the file `path`.
 
-    Thread-safe. `total` is the number of bytes that came.
+    The file holds at most `cap` bytes. Of output beyond that, only the end is kept. Thread-safe.
+    `total` is the number of bytes so far.
     """
 
     def __init__(self, path: Path, cap: int) -> None:
@@ -83,7 +88,7 @@ class Output:
         self._closed = False
 
     def append(self, data: bytes) -> None:
-        """Add what the command wrote."""
+        """Add output of the command."""
         with self._lock:
             self.total += len(data)
             if not self.on_disk and self._cap:
@@ -99,7 +104,7 @@ class Output:
                     del self._tail[:-_CLEANED]
 
     def spool(self) -> None:
-        """Go on in the file from now on, for whoever wants to read it later."""
+        """Move the output to the file now, so that the file can be read later."""
         with self._lock:
             if not self.on_disk and self._cap:
                 self._spool()
@@ -128,7 +133,7 @@ class Output:
         return written
 
     def close(self) -> None:
-        """No more will come. What was kept can still be read."""
+        """End the output. The kept output can still be read."""
         with self._lock:
             self._closed = True
             self._close()
@@ -160,8 +165,11 @@ class Output:
         )
 
     def text(self, start: int, limit: int, note: Callable[[int], str]) -> tuple[str, bool, int]:
-        """What came after byte `start`, cleaned, in at most about `limit` characters; whether some
-        was left out; the bytes so far."""
+        """Return the cleaned output after byte `start`, in at most about `limit` characters.
+
+        The second value is True if some of it was left out; the third is the number of bytes so
+        far.
+        """
         with self._lock:
             end = self.total
             size = end - start

@@ -1,5 +1,4 @@
-"""Finding and ending the processes that a command has started, whatever process group or session
-they moved to."""
+"""Finding and ending of a command's processes, in any process group or session."""
 
 from __future__ import annotations
 
@@ -22,7 +21,10 @@ _PROC = sys.platform == "linux"
 
 
 class Process(NamedTuple):
-    """One living process. `started` is in clock ticks since boot, 10 ms apart on most machines."""
+    """One living process.
+
+    `started` is in clock ticks since boot, 10 ms apart on most machines.
+    """
 
     pid: int
     group: int
@@ -31,8 +33,11 @@ class Process(NamedTuple):
 
 
 def of_commands(sessions: Collection[int], mark: str) -> list[Process]:
-    """The living processes of the sessions that `sessions` (pids) lead, and those whose `MARK`
-    begins with `mark`."""
+    """Return the living processes of the sessions with these leaders' pids, and those with the
+    mark.
+
+    A process has the mark if its variable `MARK` begins with `mark`.
+    """
     return _from_proc(sessions, mark) if _PROC else _from_ps(sessions)
 
 
@@ -81,8 +86,10 @@ def _from_ps(sessions: Collection[int]) -> list[Process]:
 
 
 def send(processes: Iterable[Process], number: int) -> None:
-    """Signal each process, and each process group among them, so that one born meanwhile gets it
-    too."""
+    """Send a signal to each process, and to each of their process groups.
+
+    Signalling the groups reaches processes that are born meanwhile.
+    """
     processes = list(processes)
     own = os.getpgrp()
     for group in {p.group for p in processes} - {own, 0}:
@@ -99,8 +106,10 @@ def send(processes: Iterable[Process], number: int) -> None:
 
 
 def kill(find: Callable[[], list[Process]], tries: int = 20) -> bool:
-    """SIGKILL what `find` finds until it finds nothing; False if something is left. A fork bomb may
-    outrun it."""
+    """Send SIGKILL to the processes that `find` returns, until it returns none.
+
+    Return False if some are left after `tries` rounds. A fork bomb may outrun the loop.
+    """
     for attempt in range(tries):
         found = find()
         if not found:
@@ -113,9 +122,12 @@ def kill(find: Callable[[], list[Process]], tries: int = 20) -> bool:
 
 
 def of_owners(marks: Iterable[str], ours: bool = False) -> list[Process]:
-    """The living processes that carry one of the marks in `OWNER`, what they have started, and the
-    sessions that they lead; not this process and those that it came from, nor, without `ours`, what
-    it has started. A mark is random, so a pid that was used again is never taken for another's."""
+    """Return the living processes that carry one of the marks in `OWNER`, with their descendants
+    and sessions.
+
+    This process and its ancestors are excluded, and without `ours` its descendants too. A mark
+    is random, so a reused pid is never mistaken for an owned process.
+    """
     return (
         _marked(marks, ours)
         if _PROC
@@ -202,8 +214,10 @@ def _ancestry() -> set[int]:
 
 
 def end_owned(marks: Iterable[str], ours: bool = False) -> bool:
-    """SIGKILL what a dead owner left running: see `of_owners`. `ours`: the owner was a process that
-    this one had started. Whether nothing of it is left."""
+    """Send SIGKILL to the processes that a dead owner left running; return True if none is left.
+
+    See `of_owners`. Set `ours` if the owner was a child of this process.
+    """
     marks = list(marks)
     for attempt in range(20):
         found = of_owners(marks, ours)

@@ -1,4 +1,4 @@
-"""`Run`: one command of a shell, from its start to its end, as those who wait for it see it."""
+"""`Run`: one command of a shell, from its start to its end."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from holdfast.runtime.output import Output
 
 
 class Run:
-    """One command of a shell. `done` is set when its bash has ended, whatever may go on in the
-    background."""
+    """One command of a shell.
+
+    `done` is set when the command's bash has ended, even if background processes continue.
+    """
 
     def __init__(
         self, number: int, command: str, output: Output, timeout: float, marks: Mapping[str, str]
@@ -53,12 +55,15 @@ class Run:
         self.in_fd = -1
 
     def elapsed(self) -> float:
-        """Seconds since it was started."""
+        """Return the seconds since the start."""
         return time.monotonic() - self.started
 
     def wait_quiet(self, wait: float, quiet: float, since: int) -> None:
-        """Block until it is done, or has written more than `since` bytes and then nothing for
-        `quiet` seconds; `wait` seconds at most."""
+        """Block until the command has ended, or has answered an input; at most `wait` seconds.
+
+        The command has answered if it has written more than `since` bytes and then nothing for
+        `quiet` seconds.
+        """
         deadline = time.monotonic() + wait
         with self.changed:
             while not self.done.is_set() and (left := deadline - time.monotonic()) > 0:
@@ -67,6 +72,6 @@ class Run:
                     return
 
     def notify(self) -> None:
-        """Wake who waits for output."""
+        """Wake the threads that wait for output."""
         with self.changed:
             self.changed.notify_all()

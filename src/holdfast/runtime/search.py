@@ -1,5 +1,5 @@
-"""`Search`: finding files by name (`glob`) and by content (`grep`), bounded in time and in what
-they answer."""
+"""`Search`: search for files by name (`glob`) and by content (`grep`), bounded in time and
+output size."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ Mode = Literal["content", "files", "count"]
 
 
 class Search:
-    """Searches below a runtime's paths. Thread-safe. Methods raise `RuntimeFault` saying what to do
-    instead."""
+    """A search below a runtime's paths.
+
+    Thread-safe. Methods raise `RuntimeFault`, whose message says what to do instead.
+    """
 
     def __init__(self, paths: Paths, env: Mapping[str, str], limit: int) -> None:
         self._paths = paths
@@ -60,7 +62,8 @@ class Search:
     def glob(
         self, pattern: str, path: str = ".", limit: int = 100, cancelled: Cancellation | None = None
     ) -> ToolResult:
-        """The files below `path` whose relative path fits `pattern`, those changed last first."""
+        """Return the files below `path` whose relative path matches `pattern`, last changed
+        first."""
         if len(pattern) > 2 * globs.MAX_PATTERN:  # it may have the path in it
             raise RuntimeFault(
                 f"The pattern has {len(pattern):,} characters; at most {globs.MAX_PATTERN:,} are"
@@ -129,8 +132,10 @@ class Search:
         limit: int = 100,
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
-        """The lines of text files that a regular expression (Python's `re`) is found in, file by
-        file in order of their names."""
+        """Return the lines of text files that match a regular expression (Python's `re`).
+
+        Files are in the order of their names.
+        """
         if len(pattern) > _MAX_EXPRESSION:
             raise RuntimeFault(
                 f"The regular expression has {len(pattern):,} characters; at most"
@@ -165,7 +170,7 @@ class Search:
         return self._told(answers, problem, folder, mode, limit, pattern)
 
     def _inside(self, folder: Path, name: str) -> bool:
-        """Whether a file found by a search may be read: a link may lead outside."""
+        """Return True if a found file may be read: a link may lead outside."""
         if not os.path.islink(folder / name):
             return True
         try:
@@ -177,8 +182,7 @@ class Search:
     def _ask(
         self, ask: dict[str, Any], names: list[str], cancelled: Cancellation | None
     ) -> tuple[list[dict[str, Any]], str]:
-        """Run the search in a process of its own, which can be killed, and read what it answered
-        until then."""
+        """Run the search in a process of its own, which can be killed, and return its answers."""
         if not sys.executable:
             raise RuntimeFault(
                 "A search needs a Python interpreter to run in, and this program has none. Use a"

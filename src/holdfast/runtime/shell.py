@@ -1,5 +1,5 @@
-"""`Shell`: the commands of one conversation, each in a bash of its own, and the state that is
-carried between them."""
+"""`Shell`: the commands of one conversation, each in a bash of its own, and the state between
+them."""
 
 from __future__ import annotations
 
@@ -37,16 +37,18 @@ class _Left:
 
     session: int
     known: set[tuple[int, int]]
-    """Pid and start of its living processes. While one of them lives, the kernel gives the
-    session's id to nobody else."""
+    """Pid and start time of its living processes.
+
+    While one of them lives, the kernel does not reuse the session's id.
+    """
 
 
 class Shell:
-    """Runs one command after the other, each in a new bash, in the directory and with the variables
-    that the last one left.
+    """A sequence of commands, each in a new bash with the directory and the variables of the last
+    one.
 
-    Commands get pipes, no terminal. A command ends when its bash ends. `start` is called from one
-    thread at a time, the other methods from any.
+    Commands get pipes, no terminal. A command ends when its bash ends. `start` is called from
+    one thread at a time, the other methods from any.
     """
 
     def __init__(
@@ -77,10 +79,10 @@ class Shell:
         interactive: bool,
         marks: Mapping[str, str],
     ) -> Run:
-        """Start `command`; it is ended `timeout` seconds from now. `marks` are added to its
-        environment.
+        """Start `command`, which is ended `timeout` seconds from now.
 
-        Raises `RuntimeFault` if it cannot be started.
+        `marks` are added to the command's environment. Raises `RuntimeFault` if the command
+        cannot be started.
         """
         self._number += 1
         run = Run(
@@ -170,8 +172,10 @@ class Shell:
         threading.Thread(target=wait, name="holdfast-shell", daemon=True).start()
 
     def send_input(self, run: Run, data: bytes) -> int:
-        """Write to the command's stdin; return the number of bytes that it had room for. Raises
-        `RuntimeFault` if its stdin is not open."""
+        """Write to the command's stdin, and return the number of bytes that fitted.
+
+        Raises `RuntimeFault` if the command's stdin is not open.
+        """
         with self._lock:
             if run.in_fd < 0:
                 raise RuntimeFault(
@@ -191,15 +195,17 @@ class Shell:
             return sent
 
     def send_eof(self, run: Run) -> None:
-        """Close the command's stdin: it reads what was sent, then the end."""
+        """Close the command's stdin: the command reads the sent data, then the end of file."""
         with self._lock:
             if run.in_fd >= 0:
                 os.close(run.in_fd)
                 run.in_fd = -1
 
     def interrupt(self, run: Run) -> None:
-        """Send SIGINT to all that the command started, as Ctrl-C does. bash ends with the program
-        that SIGINT ended."""
+        """Send SIGINT to all processes of the command, as Ctrl-C does.
+
+        bash ends together with the program that SIGINT ended.
+        """
 
         def work() -> None:
             if self._run is run:
@@ -208,15 +214,19 @@ class Shell:
         self._pump.call(work)
 
     def end(self, run: Run, reason: str) -> None:
-        """End the command and all that it started, by force if need be. Returns at once; `run.done`
-        follows in well under a second."""
+        """End the command and all its processes, by force if necessary.
+
+        Return at once; `run.done` follows in well under a second.
+        """
         self._pump.call(lambda: self._force(run, reason))
 
     # --- on the pump's thread ---
 
     def _drain(self, run: Run) -> None:
-        """Read what has come. At most 4 MB at a time: a command that writes without end must not
-        keep the others waiting."""
+        """Read the available output, at most 4 MB at a time.
+
+        The bound keeps a command that writes endlessly from delaying the others.
+        """
         if run.out_fd < 0:
             return
         for _ in range(64):
@@ -276,8 +286,7 @@ class Shell:
         run.notify()
 
     def _take_state(self, run: Run, status: int) -> None:
-        """Carry the directory and the variables over to the next command, if bash could write
-        them."""
+        """Carry directory and variables to the next command, if bash could write them."""
         data = b""
         try:
             fd = os.open(
@@ -310,7 +319,7 @@ class Shell:
             run.left = tuple(p.pid for p in members[:_SHOWN_LEFT])
 
     def _family(self) -> list[processes.Process]:
-        """All living processes that the shell's commands have started."""
+        """Return all living processes that the shell's commands have started."""
         run = self._run
         sessions = {left.session for left in self._left}
         if run is not None and run.process is not None:
@@ -327,7 +336,7 @@ class Shell:
         return [p for p in found if p.session not in gone] if gone else found
 
     def _started_by(self, run: Run) -> list[processes.Process]:
-        """All living processes that `run` has started, its bash first."""
+        """Return all living processes that `run` has started, its bash first."""
         assert run.process is not None
         found = processes.of_commands((run.process.pid,), run.mark)
         return sorted(found, key=lambda p: p.pid != run.process.pid if run.process else True)
@@ -352,14 +361,15 @@ class Shell:
     # --- the end ---
 
     def groups(self) -> list[int]:
-        """The process groups that are alive: that of the command that runs, then those of the
+        """Return the living process groups: that of the running command, then those in the
         background."""
         run = self._run
         first = [run.process.pid] if run is not None and run.process is not None else []
         return [*first, *sorted({p.group for p in self._family()} - set(first))]
 
     def close(self) -> None:
-        """End all that the commands have started; runs that wait are told. Idempotent."""
+        """End all processes of the commands, and complete runs that callers wait for.
+        Idempotent."""
         closed = threading.Event()
 
         def work() -> None:

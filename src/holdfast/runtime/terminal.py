@@ -1,5 +1,4 @@
-"""`Terminal`: a shell for each conversation, and the result of a command as the model sees it: its
-output, bounded, and its state."""
+"""`Terminal`: one shell per conversation, and the results of commands for the model."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ _ERROR_TYPES = {"timeout": "timeout", "cancel": "cancelled", "close": "cancelled
 
 
 class _Seat:
-    """One conversation's shell. Calls take turns in it."""
+    """The shell of one conversation. Calls take turns in it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -50,8 +49,10 @@ class _Seat:
 
 
 class Terminal:
-    """Runs commands in one shell per conversation id. Thread-safe; calls of one conversation wait
-    for each other."""
+    """A set of shells, one per conversation id.
+
+    Thread-safe; calls of one conversation wait for each other.
+    """
 
     def __init__(
         self,
@@ -90,10 +91,17 @@ class Terminal:
         cancelled: Cancellation | None = None,
         mark: Callable[[], Mapping[str, str]] | None = None,
     ) -> ToolResult:
-        """Run `command`; answer when it has ended, or after `wait` seconds. It is ended after
-        `timeout` seconds, also if nobody waits.
+        """Run a command, and return its result when it has ended or after `wait` seconds.
 
-        `mark` returns variables to add to the command's environment.
+        Args:
+            command: The command, or a script of several lines.
+            conversation_id: The conversation in whose shell the command runs.
+            timeout: Seconds after which the command is ended, even if no call waits for it; None
+                for `command_timeout`.
+            wait: Seconds to wait; None waits for the end.
+            interactive: True opens the command's stdin for `send`.
+            cancelled: Ends the command when it is set.
+            mark: Returns variables to add to the command's environment.
         """
         if "\0" in command:
             return ToolResult.failure(
@@ -145,11 +153,10 @@ class Terminal:
         wait: float = 10.0,
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
-        """Send text to the stdin of the command that runs, or `interrupt`, `eof` or `kill` it;
-        answer with what it has written since.
+        """Send text to the stdin of the running command, or `interrupt`, `eof` or `kill` it.
 
-        Answers when the command ends, when it has been quiet for a moment after an input, or after
-        `wait` seconds.
+        Return the output since the last call when the command ends, when it has been quiet for a
+        moment after an input, or after `wait` seconds.
         """
         seat = self._seat(conversation_id)
         with self._turn(seat, cancelled):
@@ -292,7 +299,8 @@ class Terminal:
         return ToolResult((TextContent(text),), None, meta, error is not None, error)
 
     def _told(self, seat: _Seat, run: Run, meta: dict[str, Any]) -> str:
-        """What `run` wrote since it was last told of, and how it stands; `meta` is filled."""
+        """Return the output of `run` since the last call and the run's state as text, and fill
+        `meta`."""
         done = run.done.is_set()
 
         def left_out(count: int) -> str:
@@ -366,14 +374,16 @@ class Terminal:
     # --- the end ---
 
     def process_groups(self) -> list[int]:
-        """The process groups of all shells and of what they run, each shell's own first."""
+        """Return the process groups of all shells and of their commands, each shell's own first."""
         with self._lock:
             seats = list(self._seats.values())
         return [group for seat in seats if seat.shell is not None for group in seat.shell.groups()]
 
     def close_conversation(self, conversation_id: str) -> None:
-        """End all that runs for one conversation. Its next command starts as the first did.
-        Idempotent; nothing in a forked child."""
+        """End everything that runs for one conversation; its next command gets a new shell.
+
+        Idempotent; does nothing in a forked child.
+        """
         if not self._process.here:
             return
         with self._lock:
@@ -390,8 +400,10 @@ class Terminal:
             shell.close()
 
     def close(self) -> None:
-        """End all shells, the thread, and remove the outputs. Idempotent; does nothing in a forked
-        child."""
+        """End all shells and the pump's thread, and remove the outputs.
+
+        Idempotent; does nothing in a forked child.
+        """
         if not self._process.here:
             return
         with self._lock:
@@ -405,7 +417,7 @@ class Terminal:
 
 
 def _carried(run: Run) -> list[str]:
-    """Notes about the state that the next command starts with, where it is not the obvious one."""
+    """Return notes about the state of the next command, where it is not the obvious one."""
     change = run.change
     if change is None:
         cause = "" if run.ended_by else "the command ended its own bash: "

@@ -1,5 +1,4 @@
-"""Text files as they are on disk: encodings told apart and kept, writes that happen whole or not at
-all."""
+"""Text files on disk: encodings are detected and kept, and writes are atomic."""
 
 from __future__ import annotations
 
@@ -23,20 +22,24 @@ _BOMS = (
 
 
 class NoSuchFile(RuntimeFault, FileNotFoundError):
-    """A file or folder that is not there."""
+    """A missing file or folder."""
 
 
 class Text(NamedTuple):
-    """A file's text, with what is needed to write it back: `bom` is not part of `text`, line ends
-    are as in the file."""
+    """A file's text, with the data that are needed to write it back.
+
+    `bom` is not part of `text`. Line ends are those of the file.
+    """
 
     text: str
     encoding: str = "utf-8"
     bom: bytes = b""
 
     def encode(self, text: str) -> bytes:
-        """`text` in this file's encoding. Raises `RuntimeFault` naming the character that it cannot
-        hold."""
+        """Return `text` in this file's encoding.
+
+        Raises `RuntimeFault` that names the first character that the encoding cannot represent.
+        """
         try:
             return self.bom + text.encode(self.encoding)
         except UnicodeEncodeError as error:
@@ -47,13 +50,16 @@ class Text(NamedTuple):
 
 
 def is_binary(data: bytes) -> bool:
-    """Whether these first bytes of a file are not text: a NUL in them, and no mark of UTF-16."""
+    """Return True if the first bytes of a file are not text: they contain a NUL and no UTF-16
+    mark."""
     return b"\0" in data and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
 
 
 def decode(data: bytes) -> Text:
-    """Bytes as text: by their byte order mark, else UTF-8, else Latin-1, in which every byte is a
-    character and comes back as it was."""
+    """Decode bytes by their byte order mark, else as UTF-8, else as Latin-1.
+
+    In Latin-1 every byte is a character, so that the bytes survive a write.
+    """
     for bom, encoding in _BOMS:
         if data.startswith(bom):
             try:
@@ -67,8 +73,10 @@ def decode(data: bytes) -> Text:
 
 
 def open_file(path: Path, shown: str) -> tuple[int, os.stat_result]:
-    """A descriptor for reading a regular file whose path is resolved, and its stat. Raises
-    `RuntimeFault` saying what else it is."""
+    """Return a descriptor for reading a regular file, and its stat. The path must be resolved.
+
+    Raises `RuntimeFault` that names the kind of any other file.
+    """
     try:
         # Not following: what is a link now was none when the path was checked. Not blocking: a FIFO
         # would wait for a writer.
@@ -105,8 +113,10 @@ def _near(path: Path) -> str:
 
 
 def load(path: Path, shown: str) -> Text:
-    """The whole text of a file. Raises `RuntimeFault` if it is missing, binary, too large or not a
-    file."""
+    """Return the whole text of a file.
+
+    Raises `RuntimeFault` if it is missing, binary, too large or not a file.
+    """
     fd, found = open_file(path, shown)
     with open(fd, "rb") as file:
         if found.st_size > MAX_SIZE:
@@ -124,8 +134,11 @@ def load(path: Path, shown: str) -> Text:
 
 
 def store(path: Path, data: bytes, shown: str) -> None:
-    """Put `data` into a file, at once or not at all, also if the machine dies. Parents are made; an
-    existing file keeps mode and owner."""
+    """Write `data` to a file atomically, even if the machine crashes.
+
+    Missing parent folders are created. An existing file keeps its mode and owner. Raises
+    `RuntimeFault`.
+    """
     temporary = path.parent / f".{path.name[:100]}.{secrets.token_hex(4)}.tmp"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
