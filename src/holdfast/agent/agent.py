@@ -360,7 +360,7 @@ class Agent:
                 "Agent.step: head goes with a transcript; a ConversationState is given alone."
             )
         answer: Any = self.llm.completion(state, head=head, on_delta=on_delta, cancelled=cancelled)
-        if not isinstance(answer, Completion):  # a model may be anybody's class
+        if not isinstance(answer, Completion):  # a model may be any class
             raise BadResponse(
                 f"{self.llm.model!r} answered with {type(answer).__name__}; completion returns a"
                 " Completion."

@@ -37,8 +37,8 @@ PLACES = (".agents/agents", ".holdfast/agents", ".claude/agents")
 """The folders of a repository that hold sub-agents, in the order in which they are read."""
 
 _KEYS = ("name", "description", "tools", "model", "limits", "delegates")
-_THEIR_KEYS = ("disallowedTools", "maxTurns")
-_IGNORED = (
+_CLAUDE_KEYS = ("disallowedTools", "maxTurns")
+_IGNORED_KEYS = (
     "color",
     "permissionMode",
     "skills",
@@ -50,6 +50,7 @@ _IGNORED = (
     "isolation",
 )
 _LIMITS = ("steps", "tokens", "cost", "seconds")
+# The last three are aliases of Claude Code, not names of models.
 _INHERIT = (
     "",
     "inherit",
@@ -57,9 +58,9 @@ _INHERIT = (
     "sonnet",
     "opus",
     "haiku",
-)  # the last three are Claude Code's, and no names of models
+)
 
-_COMMA = re.compile(r",(?![^(]*\))")  # not one within brackets
+_COMMA = re.compile(r",(?![^(]*\))")  # a comma that is not within brackets
 
 _CLAUDE_TOOLS = {
     "Bash": ("terminal", "terminal_input"),
@@ -157,14 +158,14 @@ def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
     except RecursionError:
         raise place.error("its front matter is nested too deep.") from None
     for key in head:
-        if key in _IGNORED:
+        if key in _IGNORED_KEYS:
             _log.warning(
-                "%s: %s is not read here: calls of a sub-agent are guarded as those of the agent"
+                "%s: %s is ignored: calls of a sub-agent are guarded like those of the agent"
                 " that it works for.",
                 path,
                 key,
             )
-        elif key not in _KEYS and key not in _THEIR_KEYS:
+        elif key not in _KEYS and key not in _CLAUDE_KEYS:
             near = difflib.get_close_matches(key, _KEYS, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise place.at(key).error(
@@ -175,8 +176,8 @@ def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
     name = _text(head, "name", place) or path.stem
     if not NAME.fullmatch(name):
         raise place.at("name").error(
-            "a name has letters (a to z), digits, - and _, at most 64, and begins with none of the"
-            f" last two, not {name!r}."
+            "a name has letters (a to z), digits, - and _, at most 64, and begins with a letter"
+            f" or digit, not {name!r}."
         )
     model = _text(head, "model", place)
     return SubAgent(
@@ -229,7 +230,7 @@ def _tools(
                 else f"It is left out; give {name} to have it whole"
             )
             _log.warning(
-                "%s: %s names some calls of %s, which cannot be told apart here. %s.",
+                "%s: %s names some calls of %s, which cannot be allowed separately. %s.",
                 place.source,
                 one.strip(),
                 name,

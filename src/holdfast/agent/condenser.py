@@ -91,9 +91,7 @@ def check_begin(who: str, at: Any, to: Any) -> None:
             f" {at!r}."
         )
     if not isinstance(to, int | float) or isinstance(to, bool) or not 0 < to < 1:
-        raise ConfigurationError(
-            f"{who}: to takes a share of where it begins, above 0 and below 1, not {to!r}."
-        )
+        raise ConfigurationError(f"{who}: to takes a share of at, above 0 and below 1, not {to!r}.")
 
 
 def trigger_of(agent: Agent) -> int | None:

@@ -73,7 +73,7 @@ class ByTool:
             for name, verdict in self._verdicts.items()
             if name != "*" and any(c in name for c in "*?[")
         ]
-        self._other = self._verdicts.get("*", Verdict("allow"))
+        self._default = self._verdicts.get("*", Verdict("allow"))
 
     @property
     def verdicts(self) -> dict[str, str]:
@@ -97,7 +97,7 @@ class ByTool:
                 (verdict for pattern, verdict in self._patterns if fnmatchcase(call.name, pattern)),
                 None,
             )
-        return found or self._other
+        return found or self._default
 
     def look_for_typos(self, names: Sequence[str]) -> None:
         """Log a warning for each name that no tool has but that resembles the name of a tool.
@@ -257,5 +257,5 @@ def decided(policy: ConfirmationPolicy, call: ToolCall, risk: Risk) -> Verdict:
             verdict.decision, clean(verdict.reason), clean(by) if isinstance(by, str) else ""
         )
     return Verdict(
-        "ask", clean(f"the confirmation policy answered {verdict!r}, which is no verdict")
+        "ask", clean(f"the confirmation policy answered {verdict!r}, which is not a verdict")
     )

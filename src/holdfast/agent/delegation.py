@@ -23,7 +23,7 @@ the call.
 CHILDREN = "holdfast/children"
 """The key of a list of such data, for results about several children."""
 
-LONGEST_WAIT = 3600.0  # seconds that delegate_collect waits at most
+LONGEST_WAIT = 3600.0  # the maximum of delegate_collect's timeout
 
 
 class Delegates(Others):
@@ -105,7 +105,7 @@ class Team(Protocol):
 def _team(context: ToolContext) -> Team:
     if context.team is None:
         raise ToolError(
-            "This call is of no conversation, so nobody can be given work.", retryable=False
+            "This call belongs to no conversation, so no work can be delegated.", retryable=False
         )
     return cast("Team", context.team())
 
@@ -125,7 +125,7 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
         context: ToolContext, agent: str, task: str, background: bool = False
     ) -> ToolResult:
         if not task.strip():
-            raise ToolError("task is empty; say what is to be done.", "validation")
+            raise ToolError("task is empty; describe the work.", "validation")
         return _team(context).give(context, delegates, agent, task, background)
 
     def delegate_poll(context: ToolContext, ids: list[str] = []) -> ToolResult:  # noqa: B006
@@ -143,11 +143,11 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
 
     def send_to(context: ToolContext, conversation: str, text: str) -> ToolResult:
         if not text.strip():
-            raise ToolError("text is empty; say what is to be told.", "validation")
+            raise ToolError("text is empty; write the message.", "validation")
         return _team(context).tell(context, delegates, conversation, text)
 
-    # All may be repeated: a child's id comes of the call, so that a call that is made again finds
-    # the child that is there.
+    # All calls may be repeated: a child's id is derived from the call, so a repeated call finds the
+    # existing child.
     again = ToolAnnotations(destructive=False, idempotent=True, open_world=False)
     reads = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
 
@@ -164,8 +164,8 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
             "required": list(required),
             "additionalProperties": False,
         }
-        # Delegates work side by side. The other calls look at what the calls before them began, so
-        # they keep their place.
+        # Calls of `delegate` run in parallel. The other calls depend on the calls before them, so
+        # they keep their order.
         parallel = callback is delegate
         return Tool(
             callback.__name__,
@@ -186,10 +186,14 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
             f" meanwhile: its answer is sent to you as a message.\n\nAgents:\n{delegates.listed()}",
             again,
             ("agent", "task"),
-            agent={"type": "string", "enum": list(delegates), "description": "Who is to do it."},
+            agent={
+                "type": "string",
+                "enum": list(delegates),
+                "description": "The agent that does the work.",
+            },
             task={
                 "type": "string",
-                "description": "What is to be done, and what the answer must say.",
+                "description": "The work, and what the answer must contain.",
             },
             background={
                 "type": "boolean",
@@ -199,15 +203,15 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
         ),
         tool(
             delegate_poll,
-            "How far the agents are that work in the background. Does not wait.",
+            "Report the progress of agents that work in the background. Does not wait.",
             reads,
             (),
             ids=_IDS,
         ),
         tool(
             delegate_collect,
-            "Wait for agents that work in the background, and get their answers, which then come in"
-            " no message.",
+            "Wait for agents that work in the background, and get their answers, which are then not sent as"
+            " messages.",
             again,
             (),
             ids=_IDS,
@@ -228,8 +232,8 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
         ),
         tool(
             send_to,
-            "Say something to another conversation: to an agent that you gave work, or to the one"
-            " that gave you this. An answer comes as a message, if there is one.",
+            "Send a message to another conversation: to an agent that you gave work, or to the one"
+            " that gave you this work. An answer, if there is one, comes as a message.",
             again,
             ("conversation", "text"),
             conversation={

@@ -125,8 +125,8 @@ def all_tools(agent: Agent) -> list[Tool]:
         for tool in own_tools(one):
             if found.setdefault(tool.name, tool) is not tool:
                 raise ConfigurationError(
-                    f"Agent: it and an agent that it knows have two tools named {tool.name!r};"
-                    " names are unique where they travel."
+                    f"Agent: it and one of its delegates or handoffs have two tools named {tool.name!r};"
+                    " tool names must be unique in a serial form."
                 )
         for others in (one.delegates, one.handoffs):
             for other in () if others is None else others.whole():
@@ -197,8 +197,8 @@ def module_of(tool: Tool) -> str:
     callback = tool.callback
     if isinstance(declared, Tool):
         return name if callback is not None and declared.callback is callback else ""
-    # One that the program had a factory make: the same, unless it depends on what the factory was
-    # called with.
+    # A tool that a factory of the program made. Another process makes the same one, unless the tool
+    # depends on the factory's arguments.
     return name if inspect.isfunction(callback) and callback.__closure__ is None else ""
 
 

@@ -21,7 +21,7 @@ MAIN = "main"
 ""."""
 META = "holdfast/handoff"
 
-ONCE = "Not done: one answer hands over once, and the first handoff of this one counts."
+ONCE = "Not done: an answer can hand over only once, and its first handoff counts."
 ITSELF = "Not done: you are {name!r}, so nothing is handed over. Go on yourself."
 UNPLANNED = (
     "Not done: make a plan first. Once the user has approved it, hand over; {name!r} would not ask"

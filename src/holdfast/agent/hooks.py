@@ -150,20 +150,22 @@ class AgentHooks:
         """
         found: list[Addition] = []
         for bound in self.before_model:
-            said = self.ask(bound, context, _model_told, _nothing, situation, _NOT_ASKED)
+            said = self.ask(
+                bound, context, _model_subject, _accepts_no_change, situation, _MODEL_NOT_CALLED
+            )
             if said is NOTHING:
                 continue
             if said.deny is not None:
-                raise self.denied(bound, said, _NOT_ASKED)
+                raise self.denied(bound, said, _MODEL_NOT_CALLED)
             if said.add and not told_since(bound.name, situation, answered):
                 found.append(addition(bound.name, said.add))
         return found
 
 
-_NOT_ASKED = "The model was not asked"
+_MODEL_NOT_CALLED = "The model was not asked"
 
 
-def _nothing(found: Any) -> bool:
+def _accepts_no_change(found: Any) -> bool:
     return False
 
 
@@ -181,7 +183,7 @@ def told_since(name: str, situation: Situation, answered: int) -> bool:
     return any(seq > answered for about, seq in situation.abouts.items() if about.startswith(mine))
 
 
-def _model_told(situation: Situation) -> dict[str, Any]:
+def _model_subject(situation: Situation) -> dict[str, Any]:
     news = situation.news
     last = next(
         (index for index in range(len(news) - 1, -1, -1) if type(news[index]) is ev.Assistant), 0
@@ -229,7 +231,7 @@ def changed_answer(answer: Completion, change: Any) -> tuple[Completion, list[st
         for name in ("text", "reasoning", "calls")
         if getattr(wanted, name) != getattr(answer, name)
     ]
-    # What the tokens and the request were is not a hook's to say.
+    # A hook cannot change the token counts and the request.
     found = msgspec.structs.replace(
         answer,
         text=wanted.text,
@@ -269,10 +271,10 @@ def _secrets(hooks: Sequence[Hook], llm: Any) -> tuple[str, ...]:
     from holdfast.tools.hook_commands import secrets_of
 
     held = [value for hook in hooks for value in secrets_of(hook.env)]
-    return tuple(sorted({*worth_hiding(held), *_of_model(llm)}, key=len, reverse=True))
+    return tuple(sorted({*worth_hiding(held), *_model_secrets(llm)}, key=len, reverse=True))
 
 
-def _of_model(llm: Any) -> set[str]:
+def _model_secrets(llm: Any) -> set[str]:
     from holdfast.llm.client import LLM
 
     models = getattr(llm, "models", None)
@@ -280,6 +282,6 @@ def _of_model(llm: Any) -> set[str]:
         return {
             secret
             for model in cast("Mapping[str, Any]", models).values()
-            for secret in _of_model(model)
+            for secret in _model_secrets(model)
         }
     return set(secrets(llm.arguments())) if isinstance(llm, LLM) else set()

@@ -19,13 +19,14 @@ from holdfast.tools.skills_files import text_below, with_home
 
 _log = logging.getLogger(__name__)
 
-# What is walked below the working directory for files of subfolders, some 50 ms; larger trees have
-# their own way to say what counts where.
-_MOST_FOLDERS, _MOST_FILES = 5_000, 200
-EACH, TOTAL = (
+# Bounds of the search below the working directory, which takes some 50 ms. Larger trees have their
+# own ways to state which instructions apply.
+_MAX_FOLDERS, _MAX_FILES = 5_000, 200
+# Maximum characters: of one file, and of all files in the prompt or added to a conversation.
+MAX_FILE_CHARS, MAX_TOTAL_CHARS = (
     20_000,
     60_000,
-)  # characters: of one, and of all in the prompt, as of all that were added to a conversation
+)
 
 
 class Instructions(Data, frozen=True):
@@ -68,20 +69,21 @@ class Instructions(Data, frozen=True):
             name = next((name for name in names if os.path.lexists(one / name)), None)
             if name is None:
                 continue
-            if len(found) >= _MOST_FILES:
+            if len(found) >= _MAX_FILES:
                 _log.warning(
                     "Of the instructions below %s, no more than %d files are read.",
                     folder,
-                    _MOST_FILES,
+                    _MAX_FILES,
                 )
                 break
             try:
                 text = _text(root, one / name)
+            # A loop of links raises RuntimeError.
             except (
                 OSError,
                 ValueError,
                 RuntimeError,
-            ) as error:  # a loop of links is a RuntimeError
+            ) as error:
                 _log.warning("The instructions %s were left out: %s", one / name, error)
                 continue
             if text:
@@ -113,9 +115,9 @@ class Instructions(Data, frozen=True):
         The text has a heading.
         """
         paths = [path for path in self.texts if _folder(path).strip("./") == ""]
-        left = TOTAL
+        left = MAX_TOTAL_CHARS
         for number, path in enumerate(sorted(paths, key=lambda path: -path.count("../"))):
-            text = _shortened(path, self.texts[path], min(EACH, left))
+            text = _shortened(path, self.texts[path], min(MAX_FILE_CHARS, left))
             left = max(0, left - len(text))
             wins = " (Where it differs from those above, it wins.)" if number else ""
             yield path, f"# {path}{wins}\n\n{text}"
@@ -124,11 +126,11 @@ class Instructions(Data, frozen=True):
         """Return the paths of the files of subfolders, by folder."""
         return {folder: path for path in self.texts if (folder := _folder(path)).strip("./")}
 
-    def told(self, path: str, left: int) -> str:
+    def text_for_model(self, path: str, left: int) -> str:
         """Return the text that the model is shown for a subfolder's file, with at most `left`
         characters of it."""
         folder = _folder(path)
-        text = _shortened(path, self.texts[path], min(EACH, left))
+        text = _shortened(path, self.texts[path], min(MAX_FILE_CHARS, left))
         return (
             f"# {path}\n\n(For all files below {folder}/. Where it differs from other instructions,"
             f" it wins there.)\n\n{text}"
@@ -185,10 +187,10 @@ def _below(folder: Path) -> Iterator[Path]:
                 continue
             for name in names:
                 count += 1
-                if count > _MOST_FOLDERS:
+                if count > _MAX_FOLDERS:
                     _log.warning(
                         "Instructions are looked for in %d folders below %s; it has more.",
-                        _MOST_FOLDERS,
+                        _MAX_FOLDERS,
                         folder,
                     )
                     return

@@ -10,8 +10,9 @@ import msgspec
 from holdfast.content import Usage
 from holdfast.errors import ConfigurationError
 
-# of what is bounded; of a cost a millionth of it, since a store counts billionths of a dollar
-_MOST = 1_000_000_000_000_000
+# The maximum of each limit. The cost has a millionth of it, since a store counts billionths of a
+# dollar.
+_MAX_LIMIT = 1_000_000_000_000_000
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -40,10 +41,10 @@ class Limits(msgspec.Struct, frozen=True):
                 raise ConfigurationError(
                     f"Limits: {name} takes a number above 0 or None, not {value!r}."
                 )
-            most = _MOST // 1_000_000 if name == "cost" else _MOST
+            most = _MAX_LIMIT // 1_000_000 if name == "cost" else _MAX_LIMIT
             if value is not None and value > most:
                 raise ConfigurationError(
-                    f"Limits: {name} takes at most {most:,}, not {value!r}; None is no bound."
+                    f"Limits: {name} takes at most {most:,}, not {value!r}; None means no limit."
                 )
 
 
@@ -73,7 +74,7 @@ def check_tree(who: str, llm: Any, tokens: bool, cost: bool) -> None:
     if (tokens or cost) and most_output(llm) is None:
         what = "tokens" if tokens else "a cost"
         raise ConfigurationError(
-            f"{who} {what}, but how long an answer of {llm.model!r} may be is not known; give it"
+            f"{who} {what}, but the maximum length of an answer of {llm.model!r} is not known; give it"
             " max_output_tokens."
         )
     if cost and llm.cost(Usage(1, 1)) is None:

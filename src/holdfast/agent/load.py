@@ -35,7 +35,7 @@ from holdfast.agent.agent import Agent
 from holdfast.agent.form import Origin, remember
 from holdfast.agent.instructions import Instructions
 from holdfast.agent.limits import Limits
-from holdfast.agent.load_keys import AGENT, Above, Several, SubAgentKeys, Use
+from holdfast.agent.load_keys import AGENT, AboveRiskKeys, PartKeys, StrictestKeys, SubAgentKeys
 from holdfast.agent.stuck import StuckDetector
 from holdfast.errors import ConfigurationError
 from holdfast.tools import Tool, ToolManager
@@ -103,7 +103,10 @@ def load_agent(
             f" {type(document).__name__}."
         )
     return _agent(
-        _modern(fill(document, variables or {})), root, _known(builtins, runtime), variables
+        _with_lower_case_keys(fill(document, variables or {})),
+        root,
+        _known_parts(builtins, runtime),
+        variables,
     )
 
 
@@ -156,15 +159,15 @@ def _agent(
         if key in found:
             places = document[key].places
             options[key] = {
-                name: _other(one, name, places[name], root, known, variables)
+                name: _other_agent(one, name, places[name], root, known, variables)
                 for name, one in found[key].items()
             }
     if "delegation" in found:
         from holdfast.agent.delegation import Delegates
 
         if not found.get("delegates"):
-            raise document.places["delegation"].error("it bounds delegates, and there are none.")
-        options["delegates"] = _checked(
+            raise document.places["delegation"].error("it limits delegates, but there are none.")
+        options["delegates"] = _with_place(
             lambda: Delegates(options["delegates"], **found["delegation"]),
             document.places["delegation"],
         )
@@ -198,7 +201,7 @@ def _agent(
     return remember(agent, parts.made, parsed.mcp_servers)
 
 
-def _other(
+def _other_agent(
     given: Any,
     name: str,
     place: Place,
@@ -227,10 +230,10 @@ def _other(
             limits=None if limits is None else Limits(**limits),
             **keys,
         )
-    return _agent(_modern(given), root, known, variables)
+    return _agent(_with_lower_case_keys(given), root, known, variables)
 
 
-def _modern(document: Map) -> Map:
+def _with_lower_case_keys(document: Map) -> Map:
     """Return the mapping with section names in lower case."""
     found = Map(document.place)
     for key, value in document.items():
@@ -251,7 +254,7 @@ def _members(found: Mapping[str, Any], document: Map, key: str) -> list[tuple[An
     )
 
 
-def _known(builtins: Any, runtime: HasTools | None) -> dict[str, Any]:
+def _known_parts(builtins: Any, runtime: HasTools | None) -> dict[str, Any]:
     found: dict[str, Any] = {} if runtime is None else {tool.name: tool for tool in runtime.tools}
     return {**found, **tool_config.known_builtins(builtins)}
 
@@ -274,7 +277,7 @@ def _tools(
         parsed = tool_config.Parsed(document.place)
     if found.get("skills") and parsed.skills:
         raise document.places["skills"].error(
-            "skills is in tools, too. Write all folders in one place."
+            "skills appears in tools too. Write all folders in one place."
         )
     return parsed
 
@@ -328,7 +331,7 @@ def _skills(given: Any, document: Map, folders: Sequence[str], root: Path) -> Sk
     sizes = {name: options[name] for name in ("each", "total") if name in options}
     if not given and not found.list():
         return None
-    return _checked(
+    return _with_place(
         lambda: Skills([*texts, *found.list()], found.unreadable, **sizes),
         document.places.get("skills", document.place),
     )
@@ -339,11 +342,13 @@ def _instructions(given: Any, place: Place, root: Path) -> Instructions:
         cast("dict[str, Any]", given) if isinstance(given, dict) else {"folder": given}
     )
     if ("folder" in options) == ("texts" in options):
-        raise place.error("it has either a folder (and names), or texts.")
+        raise place.error("give either a folder (and names) or texts.")
     if "texts" in options:
-        return _checked(lambda: Instructions(options["texts"]), place)
+        return _with_place(lambda: Instructions(options["texts"]), place)
     folder = root / with_home(options["folder"])
-    return _checked(lambda: Instructions.read(folder, options.get("names", ("AGENTS.md",))), place)
+    return _with_place(
+        lambda: Instructions.read(folder, options.get("names", ("AGENTS.md",))), place
+    )
 
 
 def _microagent(given: Any, place: Place, root: Path) -> Any:
@@ -369,7 +374,7 @@ class _Parts:
             value for value in variables.values() if isinstance(value, str) and value
         )
 
-    def make(self, wanted: Use, place: Place, more: Mapping[str, Any] = {}) -> Any:
+    def make(self, wanted: PartKeys, place: Place, more: Mapping[str, Any] = {}) -> Any:
         """Return the object that `use` names; a class or function is called with the parameters."""
         name, parameters = wanted
         found = self._find(name, place, more)
@@ -377,7 +382,7 @@ class _Parts:
             found = tool_config.call_with(found, parameters, name, place)
         elif parameters is not None:
             raise place.error(
-                f"{name!r} is an object that was made already; it takes no parameters."
+                f"{name!r} is an object, not a class or function; it takes no parameters."
             )
         self.made.append(Origin(found, name, parameters, self._hidden))
         return found
@@ -407,26 +412,26 @@ def _model(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
 
     if isinstance(given, list):
         models = _models(cast("list[Any]", given), document, parts)
-        return models[0] if len(models) == 1 else _checked(lambda: FallbackLLM(models), place)
+        return models[0] if len(models) == 1 else _with_place(lambda: FallbackLLM(models), place)
     options: dict[str, Any] = {"name": given} if isinstance(given, str) else dict(given)
     if "use" in options:
-        made = parts.make(Use(**options), place, {"scripted": ScriptedLLM, "litellm": LiteLLM})
+        made = parts.make(PartKeys(**options), place, {"scripted": ScriptedLLM, "litellm": LiteLLM})
         if not callable(getattr(made, "completion", None)):
             raise place.error(
-                f"{options['use']!r} gives {type(made).__name__}, which is no model: it has no"
+                f"{options['use']!r} gives {type(made).__name__}, which is not a model: it has no"
                 " method completion."
             )
         return made
     if "fallback" in options:
         models = _models(options["fallback"], document["fallback"], parts)
-        on = _moves_on(options["on"], document.places["on"], parts) if "on" in options else None
-        return _checked(
+        on = _fallback_on(options["on"], document.places["on"], parts) if "on" in options else None
+        return _with_place(
             lambda: FallbackLLM(models, on=on, sticky=options.get("sticky", True)), place
         )
     if "router" in options:
         named = _models(options["router"], document["router"], parts)
         pick = parts.function(options["pick"], document.places["pick"])
-        return _checked(lambda: RouterLLM(pick, named), place)
+        return _with_place(lambda: RouterLLM(pick, named), place)
     try:
         return LLM(options.pop("name"), **options)
     except ConfigurationError as error:
@@ -449,7 +454,7 @@ def _condenser(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
         given = {"name": given} if given in SHIPPED and given not in parts.known else {"use": given}
     options = dict(cast("dict[str, Any]", given))
     if "use" in options:
-        return parts.make(Use(**options), place, SHIPPED)
+        return parts.make(PartKeys(**options), place, SHIPPED)
     kind = SHIPPED[options.pop("name")]
     if "model" in options:
         options["llm"] = _model(
@@ -459,17 +464,17 @@ def _condenser(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
         within = document["condensers"]
         members = zip(options["condensers"], within, within.places, strict=True)
         options["condensers"] = [_condenser(one, at, where, parts) for one, at, where in members]
-    return _checked(lambda: kind(**options), place)
+    return _with_place(lambda: kind(**options), place)
 
 
 def _confirm(given: Any, place: Place, parts: _Parts) -> Any:
     from holdfast.agent.confirmation import AboveRisk, Strictest
 
-    if isinstance(given, Use):
+    if isinstance(given, PartKeys):
         return parts.make(given, place)
-    if isinstance(given, Above):
+    if isinstance(given, AboveRiskKeys):
         return AboveRisk(given.level, given.verdict)
-    if isinstance(given, Several):
+    if isinstance(given, StrictestKeys):
         return Strictest([_confirm(one, at, parts) for one, at in given.members])
     return given
 
@@ -480,7 +485,7 @@ def _security(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
     if isinstance(given, list):
         members = zip(cast("list[Any]", given), document, document.places, strict=True)
         analyzers = [_security(one, at, where, parts) for one, at, where in members]
-        return _checked(lambda: Highest(tuple(analyzers)), place)
+        return _with_place(lambda: Highest(tuple(analyzers)), place)
     if isinstance(given, str):
         given = (
             {"name": given}
@@ -489,14 +494,14 @@ def _security(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
         )
     options = dict(cast("dict[str, Any]", given))
     if "use" in options:
-        return parts.make(Use(**options), place)
+        return parts.make(PartKeys(**options), place)
     name = options.pop("name")
     if "model" in options:
         options["llm"] = _model(
             options.pop("model"), document["model"], document.places["model"], parts
         )
     kind: Callable[..., Any] = standard if name == "standard" else SHIPPED[name]
-    return _checked(lambda: kind(**options), place)
+    return _with_place(lambda: kind(**options), place)
 
 
 def _models(given: Any, document: Any, parts: _Parts) -> Any:
@@ -506,14 +511,14 @@ def _models(given: Any, document: Any, parts: _Parts) -> Any:
     return made if isinstance(given, dict) else list(made.values())
 
 
-def _checked(make: Callable[[], Any], place: Place) -> Any:
+def _with_place(make: Callable[[], Any], place: Place) -> Any:
     try:
         return make()
     except ConfigurationError as error:
         raise place.error(str(error)) from error
 
 
-def _moves_on(given: str | list[str], place: Place, parts: _Parts) -> Any:
+def _fallback_on(given: str | list[str], place: Place, parts: _Parts) -> Any:
     """Return the value of `FallbackLLM(on=)` for names of errors or of a function."""
     if isinstance(given, str) and (":" in given or given in parts.known):
         return parts.function(given, place)
@@ -528,7 +533,7 @@ def _moves_on(given: str | list[str], place: Place, parts: _Parts) -> Any:
             near = difflib.get_close_matches(name, kinds, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise place.error(
-                f"no error of models is named {name!r}.{hint} It takes: {', '.join(kinds)}, or"
+                f"no model error is named {name!r}.{hint} It takes: {', '.join(kinds)}, or"
                 " 'module:qualname'."
             )
         found.append(kinds[name] if name in kinds else parts.function(name, place))

@@ -23,8 +23,8 @@ from holdfast.tools.config.shapes import (
 )
 from holdfast.tools.document import Map, Place, Seq
 
-_TEXT, _SOME, _ANY = Text(empty=True), Text(), Anything()
-_WHOLE, _REAL = (
+_TEXT, _NONEMPTY, _ANY = Text(empty=True), Text(), Anything()
+_INTEGER, _NUMBER = (
     Number("a whole number", -(2**63), 2**63, whole=True),
     Number("a number", -1e18, 1e18),
 )
@@ -34,30 +34,32 @@ _PROMPT = Either(
     map=Record(
         "promptFile",
         "a file with the text",
-        {"file": Key(_SOME, "Its path, relative to the config's folder.", required=True)},
+        {"file": Key(_NONEMPTY, "Its path, relative to the config's folder.", required=True)},
     ),
     what="a text, or {file: path}",
 )
 
 
-# What a model has beside the key that says what kind it is; one with a name has its settings.
-_BESIDE = {"use": ("parameters",), "fallback": ("sticky", "on"), "router": ("pick",)}
+# The companion keys of each kind of model. A model with a name has its settings instead.
+_COMPANION_KEYS = {"use": ("parameters",), "fallback": ("sticky", "on"), "router": ("pick",)}
 
 
-def _one_kind(found: dict[str, Any], place: Place) -> None:
-    kinds = [kind for kind in ("name", *_BESIDE) if kind in found]
+def _check_model(found: dict[str, Any], place: Place) -> None:
+    kinds = [kind for kind in ("name", *_COMPANION_KEYS) if kind in found]
     if len(kinds) != 1:
         raise place.error(
             "a model has either name (and settings), use: 'module:qualname' (and parameters),"
             " fallback: models (and sticky, on), or router: models (and pick)."
         )
     kind = kinds[0]
-    if kind in _BESIDE and (others := [key for key in found if key not in (kind, *_BESIDE[kind])]):
+    if kind in _COMPANION_KEYS and (
+        others := [key for key in found if key not in (kind, *_COMPANION_KEYS[kind])]
+    ):
         put = f"; put {others[0]} into them" if kind == "use" else ""
         raise place.at(others[0]).error(
-            f"a model with {kind} takes {' and '.join(_BESIDE[kind])} alone{put}."
+            f"a model with {kind} takes {' and '.join(_COMPANION_KEYS[kind])} alone{put}."
         )
-    for other, beside in _BESIDE.items():
+    for other, beside in _COMPANION_KEYS.items():
         if kind == "name" and (wrong := [key for key in beside if key in found]):
             raise place.at(wrong[0]).error(
                 f"a model with name takes its settings beside the name; {wrong[0]} is for one with"
@@ -86,19 +88,19 @@ _SETTINGS: dict[str, Shape] = {
     "proxy": Text(secret=True),
     "headers": MapOf(Text("a text", secret=True, empty=True), "a mapping of texts to texts"),
     **dict.fromkeys(("stop", "response_format", "extra_body"), _ANY),
-    **dict.fromkeys(("reasoning_effort", "tool_calls", "wire"), _SOME),
+    **dict.fromkeys(("reasoning_effort", "tool_calls", "wire"), _NONEMPTY),
     **dict.fromkeys(("parallel_tool_calls", "prompt_caching", "images", "stream"), Flag()),
-    **dict.fromkeys(("max_output_tokens", "reasoning_budget", "seed", "max_retries"), _WHOLE),
-    **dict.fromkeys(("temperature", "top_p", "timeout", "connect_timeout", "deadline"), _REAL),
+    **dict.fromkeys(("max_output_tokens", "reasoning_budget", "seed", "max_retries"), _INTEGER),
+    **dict.fromkeys(("temperature", "top_p", "timeout", "connect_timeout", "deadline"), _NUMBER),
 }
 _MODEL = Record(
     "model",
     "a model",
     {
-        "name": Key(_SOME, "Its name, as LLM takes it."),
+        "name": Key(_NONEMPTY, "Its name, as LLM takes it."),
         **{name: Key(shape, "As LLM takes it.") for name, shape in _SETTINGS.items()},
         "use": Key(
-            _SOME,
+            _NONEMPTY,
             "Another class or function that makes one: 'module:qualname', or a builtin's name.",
         ),
         "parameters": Key(_PARAMETERS, "What that is called with."),
@@ -116,8 +118,8 @@ _MODEL = Record(
         ),
         "on": Key(
             Either(
-                text=_SOME,
-                list=ListOf(_SOME),
+                text=_NONEMPTY,
+                list=ListOf(_NONEMPTY),
                 what="names of errors, or a function as 'module:qualname'",
             ),
             "Which failures move on: names of LLM errors such as RateLimited, or a function of the"
@@ -127,16 +129,16 @@ _MODEL = Record(
             MapOf(_Model(), "a mapping of names to models"),
             "Models of which a function picks one for each request.",
         ),
-        "pick": Key(_SOME, "That function: 'module:qualname', or a builtin's name."),
+        "pick": Key(_NONEMPTY, "That function: 'module:qualname', or a builtin's name."),
     },
-    _one_kind,
+    _check_model,
 )
-_ONE_MODEL = Either(text=_SOME, map=_MODEL, what="a model's name or a mapping")
+_ONE_MODEL = Either(text=_NONEMPTY, map=_MODEL, what="a model's name or a mapping")
 _PART = Record(
     "part",
     "an object that code makes",
     {
-        "use": Key(_SOME, "'module:qualname', or a builtin's name.", required=True),
+        "use": Key(_NONEMPTY, "'module:qualname', or a builtin's name.", required=True),
         "parameters": Key(_PARAMETERS, "What it is called with, if it is a class or a function."),
     },
 )
@@ -150,7 +152,7 @@ CONDENSERS = {
 }
 
 
-def _fits_its_kind(found: dict[str, Any], place: Place) -> None:
+def _check_condenser(found: dict[str, Any], place: Place) -> None:
     kind = found["name"]
     for key in found:
         if key not in ("name", *CONDENSERS[kind]):
@@ -166,7 +168,7 @@ class _Condenser(NamedTuple):
 
     def read(self, value: Any, place: Place) -> Any:
         if isinstance(value, str):
-            return _SOME.read(value, place)
+            return _NONEMPTY.read(value, place)
         if isinstance(value, Map):
             return (_PART if "use" in value else _SHIPPED).read(value, place)
         raise place.error(
@@ -175,7 +177,7 @@ class _Condenser(NamedTuple):
         )
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
-        return {"anyOf": [shape.schema(defs) for shape in (_SOME, _SHIPPED, _PART)]}
+        return {"anyOf": [shape.schema(defs) for shape in (_NONEMPTY, _SHIPPED, _PART)]}
 
 
 _SHIPPED = Record(
@@ -192,11 +194,11 @@ _SHIPPED = Record(
             Number("a number above 0", above=True, high=1), "To which share of that it goes down."
         ),
         "keep": Key(
-            _WHOLE,
+            _INTEGER,
             "Messages that stay at most; of tool_output the characters of each output.",
             null=True,
         ),
-        "over": Key(_WHOLE, "tool_output: outputs of more characters are cut."),
+        "over": Key(_INTEGER, "tool_output: outputs of more characters are cut."),
         "model": Key(
             _ONE_MODEL, "llm: the model that writes the summary; the agent's own, if not given."
         ),
@@ -204,14 +206,14 @@ _SHIPPED = Record(
             ListOf(_Condenser()), "pipeline: those that it asks, one after the other."
         ),
     },
-    _fits_its_kind,
+    _check_condenser,
 )
 
 
 _VERDICTS = ("allow", "ask", "deny")
-_WHO = Either(
+_POLICY = Either(
     text=Choice(("never", "always", "risky")),
-    list=ListOf(_SOME),
+    list=ListOf(_NONEMPTY),
     map=MapOf(Choice(_VERDICTS)),
     what=(
         "never, always, risky, a list of tools, a mapping of tools to allow, ask or deny, {above:"
@@ -220,7 +222,7 @@ _WHO = Either(
 )
 
 
-class Use(NamedTuple):
+class PartKeys(NamedTuple):
     """A part that imported code makes."""
 
     use: str
@@ -240,14 +242,14 @@ _ABOVE = Record(
 )
 
 
-class Above(NamedTuple):
+class AboveRiskKeys(NamedTuple):
     """An `AboveRisk` policy."""
 
     level: Any
     verdict: Any = "ask"
 
 
-class Several(NamedTuple):
+class StrictestKeys(NamedTuple):
     """A `Strictest` policy: its members, each with its place in the document."""
 
     members: list[tuple[Any, Place]]
@@ -262,12 +264,12 @@ class _Confirm(NamedTuple):
     def read(self, value: Any, place: Place) -> Any:
         if isinstance(value, Map) and "above" in value and value["above"] not in _VERDICTS:
             found = _ABOVE.read(value, place)
-            return Above(found["above"], found.get("verdict", "ask"))
+            return AboveRiskKeys(found["above"], found.get("verdict", "ask"))
         if isinstance(value, Map) and isinstance(value.get("strictest"), Seq):
             if len(value) > 1:
                 raise place.error("strictest stands alone; put other policies into its list.")
             members = value["strictest"]
-            return Several(
+            return StrictestKeys(
                 [(self.read(one, at), at) for one, at in zip(members, members.places, strict=True)]
             )
         if (
@@ -275,8 +277,8 @@ class _Confirm(NamedTuple):
             and isinstance(value.get("use"), str)
             and value["use"] not in _VERDICTS
         ):
-            return Use(**_PART.read(value, place))
-        return _WHO.read(value, place)
+            return PartKeys(**_PART.read(value, place))
+        return _POLICY.read(value, place)
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
         strictest = {"strictest": {"type": "array"}}
@@ -287,7 +289,7 @@ class _Confirm(NamedTuple):
             "additionalProperties": False,
         }
         part = {**_PART.schema(defs), "properties": {"use": {"not": {"enum": list(_VERDICTS)}}}}
-        return {"anyOf": [_WHO.schema(defs), _ABOVE.schema(defs), several, part]}
+        return {"anyOf": [_POLICY.schema(defs), _ABOVE.schema(defs), several, part]}
 
 
 ANALYZERS = {
@@ -298,7 +300,7 @@ ANALYZERS = {
 }
 
 
-def _fits_its_analyzer(found: dict[str, Any], place: Place) -> None:
+def _check_analyzer(found: dict[str, Any], place: Place) -> None:
     kind = found["name"]
     for key in found:
         if key not in ("name", *ANALYZERS[kind]):
@@ -313,19 +315,20 @@ _ANALYZER = Record(
     {
         "name": Key(Choice(tuple(ANALYZERS)), "Which one.", required=True),
         "hosts": Key(
-            ListOf(_SOME), "standard, rules: hosts that may be fetched from, such as *.example.com."
+            ListOf(_NONEMPTY),
+            "standard, rules: hosts that may be fetched from, such as *.example.com.",
         ),
         "writable": Key(
-            ListOf(_SOME), "rules: folders beside the working directory that may be written to."
+            ListOf(_NONEMPTY), "rules: folders beside the working directory that may be written to."
         ),
         "commands": Key(
-            MapOf(_SOME, "a mapping of tools to their arguments"),
+            MapOf(_NONEMPTY, "a mapping of tools to their arguments"),
             "rules: which argument of which tool is a shell command.",
         ),
-        "leave": Key(ListOf(_SOME), "annotations: tools of which nothing is said."),
+        "leave": Key(ListOf(_NONEMPTY), "annotations: tools of which nothing is said."),
         "model": Key(_ONE_MODEL, "judge: the model that is asked; the agent's own, if not given."),
     },
-    _fits_its_analyzer,
+    _check_analyzer,
 )
 
 
@@ -334,7 +337,7 @@ class _Security(NamedTuple):
 
     def read(self, value: Any, place: Place) -> Any:
         if isinstance(value, str):
-            return _SOME.read(value, place)
+            return _NONEMPTY.read(value, place)
         if isinstance(value, Map):
             return (_PART if "use" in value else _ANALYZER).read(value, place)
         raise place.error(
@@ -343,7 +346,7 @@ class _Security(NamedTuple):
         )
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
-        return {"anyOf": [shape.schema(defs) for shape in (_SOME, _ANALYZER, _PART)]}
+        return {"anyOf": [shape.schema(defs) for shape in (_NONEMPTY, _ANALYZER, _PART)]}
 
 
 class _Tools(NamedTuple):
@@ -356,7 +359,7 @@ class _Tools(NamedTuple):
         return TOOLS.schema(defs)
 
 
-class _Other(NamedTuple):
+class _OtherAgent(NamedTuple):
     """The shape of another agent: a file's path, a sub-agent (it has a `prompt`), or a whole agent.
 
     `load_agent` reads whole agents. null is allowed with `or_none`.
@@ -368,7 +371,7 @@ class _Other(NamedTuple):
         if value is None and self.or_none:
             return None
         if isinstance(value, str):
-            return _SOME.read(value, place)
+            return _NONEMPTY.read(value, place)
         if isinstance(value, Map):
             return SubAgentKeys(_SUB_AGENT.read(value, place)) if "prompt" in value else value
         more = ", or null for one that the conversation knows" if self.or_none else ""
@@ -377,7 +380,11 @@ class _Other(NamedTuple):
         )
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
-        found: list[dict[str, Any]] = [_SOME.schema(defs), _SUB_AGENT.schema(defs), {"$ref": "#"}]
+        found: list[dict[str, Any]] = [
+            _NONEMPTY.schema(defs),
+            _SUB_AGENT.schema(defs),
+            {"$ref": "#"},
+        ]
         return {"anyOf": [*found, {"type": "null"}] if self.or_none else found}
 
 
@@ -394,11 +401,11 @@ _SKILL = Record(
     "skill",
     "a skill as text",
     {
-        "name": Key(_SOME, "Its name.", required=True),
+        "name": Key(_NONEMPTY, "Its name.", required=True),
         "description": Key(_TEXT, "What it is for."),
         "text": Key(_TEXT, "Its instructions.", required=True),
-        "triggers": Key(ListOf(_SOME), "A user's words on which it is shown."),
-        "paths": Key(ListOf(_SOME), "Globs of the files on which it is shown."),
+        "triggers": Key(ListOf(_NONEMPTY), "A user's words on which it is shown."),
+        "paths": Key(ListOf(_NONEMPTY), "Globs of the files on which it is shown."),
         "always": Key(Flag(), "Whether it is in the system prompt."),
         "files": Key(MapOf(_TEXT, "a mapping of names to texts"), "Its other files."),
     },
@@ -409,7 +416,7 @@ _SKILLS = Record(
     "skills",
     {
         "folders": Key(
-            ListOf(_SOME, "a list of folders"),
+            ListOf(_NONEMPTY, "a list of folders"),
             "Folders of skills, those that come first before the others.",
         ),
         "list": Key(ListOf(_SKILL), "Skills as text."),
@@ -424,9 +431,9 @@ _INSTRUCTIONS = Record(
     "instructions",
     "instructions",
     {
-        "folder": Key(_SOME, "The folder whose files, and those above and below, are read."),
+        "folder": Key(_NONEMPTY, "The folder whose files, and those above and below, are read."),
         "names": Key(
-            ListOf(_SOME),
+            ListOf(_NONEMPTY),
             "Names of the files; AGENTS.md, if not given. Of each folder the first that is there is"
             " read.",
         ),
@@ -442,14 +449,14 @@ _SUB_AGENT = Record(
     "subAgent",
     "an agent that another one makes of itself",
     {
-        "prompt": Key(_SOME, "Its system prompt.", required=True),
+        "prompt": Key(_NONEMPTY, "Its system prompt.", required=True),
         "description": Key(_TEXT, "What it is good for."),
         "tools": Key(
-            Either(text=_SOME, list=ListOf(_SOME), what="a list of names of tools, or '*'"),
+            Either(text=_NONEMPTY, list=ListOf(_NONEMPTY), what="a list of names of tools, or '*'"),
             "Names of the other's tools; all, if not given.",
         ),
-        "without": Key(ListOf(_SOME), "Names of those that it does not have."),
-        "model": Key(_SOME, "The name of its model; the other's, if not given."),
+        "without": Key(ListOf(_NONEMPTY), "Names of those that it does not have."),
+        "model": Key(_NONEMPTY, "The name of its model; the other's, if not given."),
         "limits": Key(
             Record(
                 "subAgentLimits",
@@ -470,10 +477,10 @@ AGENT = Record(
     "agent",
     "an agent",
     {
-        "$schema": Key(_SOME, "For editors; not read."),
+        "$schema": Key(_NONEMPTY, "For editors; not read."),
         "model": Key(
             Either(
-                text=_SOME,
+                text=_NONEMPTY,
                 map=_MODEL,
                 list=ListOf(_ONE_MODEL),
                 what="a model's name, a mapping, or a list of these",
@@ -493,19 +500,19 @@ AGENT = Record(
             "Texts, files or folders of microagents whose text is in the prompt.",
         ),
         "tools": Key(
-            Either(text=_SOME, map=_Tools(), what="a tool config, or the path of one"),
+            Either(text=_NONEMPTY, map=_Tools(), what="a tool config, or the path of one"),
             "A tool config, or the path of one.",
         ),  # see tools.config
         "skills": Key(
             Either(
-                list=ListOf(_SOME, "a list of folders"),
+                list=ListOf(_NONEMPTY, "a list of folders"),
                 map=_SKILLS,
                 what="a list of folders, or a mapping",
             ),
             "Folders of skills, those that come first before the others.",
         ),
         "instructions": Key(
-            Either(text=_SOME, map=_INSTRUCTIONS, what="a folder, or a mapping"),
+            Either(text=_NONEMPTY, map=_INSTRUCTIONS, what="a folder, or a mapping"),
             "The folder whose AGENTS.md, and those above and below, are read.",
         ),
         "limits": Key(
@@ -537,7 +544,7 @@ AGENT = Record(
         "confirm": Key(_Confirm(), "Which calls somebody must approve."),
         "security": Key(
             Either(
-                text=_SOME,
+                text=_NONEMPTY,
                 list=ListOf(_Security()),
                 map=_Security(),
                 what=(
@@ -553,7 +560,7 @@ AGENT = Record(
         ),
         "condenser": Key(
             Either(
-                text=_SOME,
+                text=_NONEMPTY,
                 list=ListOf(_Condenser()),
                 map=_Condenser(),
                 what=(
@@ -571,7 +578,7 @@ AGENT = Record(
         ),
         "output_type": Key(
             Either(
-                text=_SOME,
+                text=_NONEMPTY,
                 map=_PARAMETERS,
                 what="'module:qualname' of a type, a JSON Schema, or {file: path}",
             ),
@@ -621,7 +628,7 @@ AGENT = Record(
             " order.",
         ),
         "delegates": Key(
-            MapOf(_Other(), "a mapping of names to agents"),
+            MapOf(_OtherAgent(), "a mapping of names to agents"),
             "Agents that it may give work to: files, mappings with prompt, or agents.",
         ),
         "delegation": Key(
@@ -649,7 +656,7 @@ AGENT = Record(
             "How far delegation goes.",
         ),
         "handoffs": Key(
-            MapOf(_Other(True), "a mapping of names to agents"),
+            MapOf(_OtherAgent(True), "a mapping of names to agents"),
             "Agents that it may hand a conversation to; null: one that the conversation knows.",
         ),
         "parallel_calls": Key(

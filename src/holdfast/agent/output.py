@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FINISH = "finish"
 REPAIR = "output:repair"
-WRAPPED = "output"  # the property of a type that is no object
+WRAPPED = "output"  # the property that holds a value that is not an object
 
 PROMPT = (
     "When the task is done, call the tool finish: its arguments are the result, and the call ends"
@@ -37,19 +37,19 @@ _DESCRIPTION = (
     "Hand over the result of the task and end your work. Call it once, when the task is done; its"
     " arguments are the result."
 )
-_TAKEN = "Taken: this is the result."
-_EXPLAINED = 5  # problems that are named at once
+_ACCEPTED_TEXT = "Accepted: this is the result."
+_MAX_PROBLEMS = 5  # the number of problems named in one message
 
 
 def repair(problem: str) -> str:
     """Return the message to the model after a failed round."""
     if problem == TEXT_INSTEAD:
         return (
-            "That is no result yet: you answered with a text. When the task is done, call finish;"
+            "That is not a result yet: you answered with a text. When the task is done, call finish;"
             " its arguments are the result."
         )
     return (
-        f"That result was not taken: {problem.rstrip('.')}. Call finish again, with all of it"
+        f"That result was not accepted: {problem.rstrip('.')}. Call finish again, with all of it"
         " right."
     )
 
@@ -149,7 +149,7 @@ class Output:
             found = self._dump(made)
             self._read(found)
             return found
-        except Exception:  # a serializer of the type's own that writes what the type does not read
+        except Exception:  # a custom serializer may write JSON that the type does not read
             return given
 
 
@@ -200,17 +200,17 @@ class _Finish(Tool):
         `ToolValidationError`."""
         try:
             given = self.output.of_arguments(arguments)
-            return {"given": given, "made": _Made(self.output.read(given))}
+            return {"given": given, "made": _Box(self.output.read(given))}
         except OutputInvalid as error:
             raise ToolValidationError(error.problem) from error
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Return the result, marked as the run's output."""
         value = self.output.dump(arguments["made"].value, arguments["given"])
-        return ToolResult((TextContent(_TAKEN),), value, {MARK: True})
+        return ToolResult((TextContent(_ACCEPTED_TEXT),), value, {MARK: True})
 
 
-class _Made:
+class _Box:
     """A box that keeps an object of the user's type from being copied."""
 
     __slots__ = ("value",)
@@ -218,16 +218,16 @@ class _Made:
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def __deepcopy__(self, memo: Any) -> _Made:
+    def __deepcopy__(self, memo: Any) -> _Box:
         return self
 
 
 # --- from a type ---
 
-_Kind = tuple[dict[str, Any], Callable[[Any], Any], Callable[[Any], Any]]
+_Conversion = tuple[dict[str, Any], Callable[[Any], Any], Callable[[Any], Any]]
 
 
-def _of_type(type: Any) -> _Kind:
+def _of_type(type: Any) -> _Conversion:
     if (
         isinstance(type, str | bytes | int | float | list | tuple | set)
         or inspect.isroutine(type)
@@ -248,7 +248,7 @@ def _of_type(type: Any) -> _Kind:
         shown = adapter.json_schema()
     except (PydanticUserError, SchemaError, TypeError, AttributeError, NameError) as error:
         try:
-            return _of_msgspec(type)  # a list of Structs, for one
+            return _of_msgspec(type)  # such as a list of Structs
         except ConfigurationError:
             line = str(error).strip().split("\n", 1)[0]
             raise ConfigurationError(
@@ -257,17 +257,24 @@ def _of_type(type: Any) -> _Kind:
 
     def read(value: Any) -> Any:
         try:
-            # As JSON: there a text is a date and a list a tuple, also for types that are strict.
+            # Read as JSON: there a text is a valid date and a list a valid tuple, even for strict
+            # types.
             return adapter.validate_json(msgspec.json.encode(value))
         except pydantic.ValidationError as error:
             raise OutputInvalid(
-                _told([_pydantic_problem(item) for item in error.errors(include_url=False)])
+                _joined_problems(
+                    [_pydantic_problem(item) for item in error.errors(include_url=False)]
+                )
             ) from error
 
-    return _shown(shown), read, lambda made: adapter.dump_python(made, mode="json", by_alias=True)
+    return (
+        _schema_for_model(shown),
+        read,
+        lambda made: adapter.dump_python(made, mode="json", by_alias=True),
+    )
 
 
-def _of_msgspec(type: Any) -> _Kind:
+def _of_msgspec(type: Any) -> _Conversion:
     try:
         shown = msgspec.json.schema(type)
     except Exception as error:
@@ -279,24 +286,27 @@ def _of_msgspec(type: Any) -> _Kind:
         try:
             return msgspec.convert(value, type, strict=False)
         except msgspec.ValidationError as error:
-            raise OutputInvalid(_told([str(error)])) from error
+            raise OutputInvalid(_joined_problems([str(error)])) from error
 
-    return _shown(shown), read, msgspec.to_builtins
+    return _schema_for_model(shown), read, msgspec.to_builtins
 
 
-def _of_schema(schema: Mapping[str, Any], untrusted: bool = False) -> _Kind:
+def _of_schema(schema: Mapping[str, Any], untrusted: bool = False) -> _Conversion:
     try:
         given = schemas.check_schema(FINISH, schema, untrusted=untrusted)
         check = schemas.from_json_schema(
-            FINISH, schemas.wrapped(WRAPPED, given, True), explain=_explained, untrusted=untrusted
+            FINISH,
+            schemas.wrapped(WRAPPED, given, True),
+            explain=_output_error,
+            untrusted=untrusted,
         )
         try:
             check({})
         except OutputInvalid:
-            pass  # the schema is sound
+            pass  # the schema is valid
     except ConfigurationError as error:
         raise ConfigurationError(
-            f"Agent: output_type is no JSON Schema: {str(error).partition(': ')[2]}"
+            f"Agent: output_type is not a valid JSON Schema: {str(error).partition(': ')[2]}"
         ) from error
     return given, lambda value: check({WRAPPED: value})[WRAPPED], lambda made: made
 
@@ -313,9 +323,9 @@ def _pydantic_problem(item: Any) -> str:
     return f"{where}: {said}" if where else said
 
 
-def _explained(tool: str, schema: Mapping[str, Any], problems: list[str]) -> Exception:
+def _output_error(tool: str, schema: Mapping[str, Any], problems: list[str]) -> Exception:
     return OutputInvalid(
-        _told(
+        _joined_problems(
             [
                 problem.removeprefix(f"{WRAPPED}.").removeprefix(f"{WRAPPED}: ")
                 for problem in problems
@@ -324,16 +334,16 @@ def _explained(tool: str, schema: Mapping[str, Any], problems: list[str]) -> Exc
     )
 
 
-def _told(problems: list[str]) -> str:
+def _joined_problems(problems: list[str]) -> str:
     unique = list(dict.fromkeys(problems))
-    more = f"; and {len(unique) - _EXPLAINED} more" if len(unique) > _EXPLAINED else ""
-    return "; ".join(unique[:_EXPLAINED]) + more
+    more = f"; and {len(unique) - _MAX_PROBLEMS} more" if len(unique) > _MAX_PROBLEMS else ""
+    return "; ".join(unique[:_MAX_PROBLEMS]) + more
 
 
-def _shown(schema: dict[str, Any]) -> dict[str, Any]:
+def _schema_for_model(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a type's schema for a model: without generated titles, with the root reference
     resolved and objects closed."""
-    found = cast("dict[str, Any]", _closed(schemas.without_titles(schema)))
+    found = cast("dict[str, Any]", _with_closed_objects(schemas.without_titles(schema)))
     root = found.get("$ref")
     if isinstance(root, str) and root.startswith("#/$defs/"):
         name = root.removeprefix("#/$defs/")
@@ -354,22 +364,23 @@ def _mentions(schema: Any, reference: str) -> bool:
     )
 
 
-def _closed(schema: Any) -> Any:
+def _with_closed_objects(schema: Any) -> Any:
     """Set `additionalProperties: false` on each object that has properties and no such key."""
     if isinstance(schema, list):
-        return [_closed(item) for item in cast("list[Any]", schema)]
+        return [_with_closed_objects(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
     found: dict[str, Any] = {}
     for key, value in cast("dict[str, Any]", schema).items():
         if key in ("properties", "$defs") and isinstance(value, dict):
             found[key] = {
-                name: _closed(item) for name, item in cast("dict[str, Any]", value).items()
+                name: _with_closed_objects(item)
+                for name, item in cast("dict[str, Any]", value).items()
             }
         elif key in ("default", "const", "enum", "examples"):
             found[key] = value
         else:
-            found[key] = _closed(value)
+            found[key] = _with_closed_objects(value)
     if found.get("type") == "object" and isinstance(found.get("properties"), dict):
         found.setdefault("additionalProperties", False)
     return found

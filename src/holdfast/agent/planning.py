@@ -43,10 +43,12 @@ ASK, ASK_AGAIN = (
     "the plan is to be approved",
     "the plan has other steps than the one that was approved",
 )
+# Reasons of a plan that waits. Journals contain these texts, and an approval of such a call
+# approves the plan.
 APPROVAL = (
     ASK,
     ASK_AGAIN,
-)  # why a plan waits: its approval is one of the plan, not of the call alone
+)
 
 
 # --- what the agent gets ---
@@ -74,7 +76,7 @@ def tools_for(planning: Planning, manager: ToolManager) -> tuple[Tool, ...]:
                 " Rename it."
             )
         return ()
-    from holdfast.tools.preset.planning import make_plan  # few plan
+    from holdfast.tools.preset.planning import make_plan  # imported late: few agents plan
 
     return (make_plan(),)
 
@@ -136,7 +138,7 @@ def after_condensation(before: ev.Plan | None, event: ev.Condensation) -> ev.Pla
         return msgspec.structs.replace(before, seq=min(event.hidden), condensed=True)
     return (
         msgspec.structs.replace(before, seq=0, condensed=False)
-        if _gone(before, event.hidden, event.replaced)
+        if _is_hidden(before, event.hidden, event.replaced)
         else before
     )
 
@@ -144,7 +146,7 @@ def after_condensation(before: ev.Plan | None, event: ev.Condensation) -> ev.Pla
 # --- condensation ---
 
 
-def _gone(plan: ev.Plan, hidden: Sequence[int], replaced: Sequence[int]) -> bool:
+def _is_hidden(plan: ev.Plan, hidden: Sequence[int], replaced: Sequence[int]) -> bool:
     """Return True if a condensation hides the plan from the model."""
     if not plan.seq:
         return True
@@ -155,7 +157,7 @@ def _gone(plan: ev.Plan, hidden: Sequence[int], replaced: Sequence[int]) -> bool
 
 def kept(plan: ev.Plan | None, summary: str, hidden: Sequence[int], replaced: Sequence[int]) -> str:
     """Return the summary of a condensation; the plan follows if it would otherwise be hidden."""
-    if plan is None or not hidden or not _gone(plan, hidden, replaced):
+    if plan is None or not hidden or not _is_hidden(plan, hidden, replaced):
         return summary
     block = f"{HEADING}\n{rendered(plan.steps)}"
     return f"{summary}\n\n{block}" if summary else block
@@ -190,7 +192,7 @@ def judged(
     except ToolNotFound:
         tool = None
     if tool is not None and is_ours(tool):
-        return _asked(call, verdict, plan, tool)
+        return _plan_verdict(call, verdict, plan, tool)
     if (plan is not None and plan.approved) or (tool is not None and tool.annotations.read_only):
         return verdict
     return Verdict(
@@ -198,10 +200,10 @@ def judged(
     )
 
 
-def _asked(call: ToolCall, verdict: Verdict, plan: ev.Plan | None, tool: Tool) -> Verdict:
+def _plan_verdict(call: ToolCall, verdict: Verdict, plan: ev.Plan | None, tool: Tool) -> Verdict:
     try:
         steps = read_steps(tool.validate(call.arguments)) or read_steps(call.arguments)
-    except Exception:  # its result will say what does not fit
+    except Exception:  # the call's result will contain the error
         return verdict
     agreed = () if plan is None else plan.approved
     if misfit(steps) or (agreed and texts(steps) == agreed):

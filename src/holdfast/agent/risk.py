@@ -15,11 +15,10 @@ from holdfast.tools.results import clean
 
 Level = Literal["low", "medium", "unknown", "high"]
 
-# From the least to the most. Nothing is known to be harmful about an unknown one, and nothing to be
-# harmless: policies treat it as high.
+# In ascending order. An unknown risk may be harmful or harmless: policies treat it as high.
 LEVELS: Mapping[str, int] = {"low": 0, "medium": 1, "unknown": 2, "high": 3}
 
-_REASON = 400  # characters of a reason that are kept: it may quote what a model wrote
+_MAX_REASON_CHARS = 400  # a reason may quote a model's long output
 
 _log = logging.getLogger("holdfast")
 
@@ -138,13 +137,13 @@ def assessed(
         _log.warning("the security analyzer %s failed: %s", name, type(error).__name__)
         return Risk("unknown", shown(f"the analyzer failed: {type(error).__name__}: {error}"), name)
     if found is None:
-        return None if may_pass else Risk("unknown", "no analyzer knows such calls", name)
+        return None if may_pass else Risk("unknown", "no analyzer covers such calls", name)
     if (
         not isinstance(found, Risk)
         or found.level not in LEVELS
         or not isinstance(cast(Any, found.reason), str)
     ):
-        return Risk("unknown", shown(f"the analyzer answered {found!r}, which is no risk"), name)
+        return Risk("unknown", shown(f"the analyzer answered {found!r}, which is not a Risk"), name)
     by: Any = found.by
     return msgspec.structs.replace(
         found, reason=shown(found.reason), by=shown(by) if isinstance(by, str) and by else name
@@ -159,11 +158,11 @@ def apart(call: ToolCall, guard: object) -> ToolCall:
     if type(guard).__module__.startswith("holdfast.agent."):
         return call
     return msgspec.structs.replace(
-        call, arguments={key: _apart(value) for key, value in call.arguments.items()}
+        call, arguments={key: _copied(value) for key, value in call.arguments.items()}
     )
 
 
-def _apart(value: Any) -> Any:
+def _copied(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     return deepcopy(value)
@@ -178,4 +177,4 @@ def name_of(analyzer: object) -> str:
 def shown(text: str) -> str:
     """Return a reason without lone surrogates, cut to the maximum length."""
     text = clean(text)
-    return text if len(text) <= _REASON else f"{text[: _REASON - 1]}…"
+    return text if len(text) <= _MAX_REASON_CHARS else f"{text[: _MAX_REASON_CHARS - 1]}…"

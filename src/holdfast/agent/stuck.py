@@ -20,11 +20,16 @@ from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ConfigurationError
 
 ABOUT = "stuck:"
-_LEAST = {"repeat": 2, "ping_pong": 4, "errors": 2, "monologue": 2}  # steps; fewer are no pattern
-_COMPARED = 4_000  # characters of an error's text; how it goes on after that says nothing new
-_NUMBER = re.compile(
-    r"0x[0-9a-fA-F]+|\d[\d.,:]*"
-)  # durations, times of day, addresses, process numbers
+# The lowest threshold of each pattern, in steps.
+_MIN_STEPS = {
+    "repeat": 2,
+    "ping_pong": 4,
+    "errors": 2,
+    "monologue": 2,
+}
+_COMPARED_CHARS = 4_000  # characters of an error's text that are compared; the rest adds nothing
+# Durations, times of day, addresses and process numbers in the text of errors.
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d[\d.,:]*")
 
 
 class StuckDetector(msgspec.Struct, frozen=True):
@@ -50,7 +55,7 @@ class StuckDetector(msgspec.Struct, frozen=True):
     after_nudge: int = 3
 
     def __post_init__(self) -> None:
-        for name, least in (*_LEAST.items(), ("after_nudge", 1)):
+        for name, least in (*_MIN_STEPS.items(), ("after_nudge", 1)):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
             if not whole and (value is not None or name == "after_nudge"):
@@ -84,20 +89,18 @@ class Recent:
     )
 
     def __init__(self) -> None:
-        self._calls: tuple[ToolCall, ...] = ()  # of the last answer, until all have results
+        self._calls: tuple[ToolCall, ...] = ()  # calls of the last answer, until all have results
         self._results: dict[str, ToolResult] | None = None
-        self._start()
+        self._reset()
 
-    def _start(self) -> None:
+    def _reset(self) -> None:
         self._last: _Step | None = None
         self._before: _Step | None = None
-        self.repeat = self.ping_pong = self.errors = self.monologue = (
-            0  # how many steps each has gone on
-        )
-        self.nudged: tuple[str, int] | None = (
-            None  # the pattern that the model was told of, and at which count
-        )
-        self.tools = ""  # names of the last step's tools, for those who speak of it
+        # The current length of each pattern, in steps.
+        self.repeat = self.ping_pong = self.errors = self.monologue = 0
+        # The pattern that the model was told about, and its length at that time.
+        self.nudged: tuple[str, int] | None = None
+        self.tools = ""  # names of the last step's tools, for messages
 
     def copy(self) -> Recent:
         """Return an independent copy."""
@@ -118,37 +121,36 @@ class Recent:
             event = stand_in(event) or event
         kind = type(event)
         if kind is ev.ToolResult:
-            self._resulted(cast(ev.ToolResult, event))
+            self._on_result(cast(ev.ToolResult, event))
         elif kind is ev.Assistant:
-            self._answered(cast(ev.Assistant, event))
+            self._on_answer(cast(ev.Assistant, event))
         elif kind is ev.Message:
-            self._said(cast(ev.Message, event))
+            self._on_message(cast(ev.Message, event))
         elif kind is ev.Status:
             if cast(ev.Status, event).status in ("idle", "finished", "stuck", "error"):
-                self._start()
+                self._reset()
         elif kind is ev.Condensation and cast(ev.Condensation, event).hidden:
-            # the model is shown something else; and what is read from a condensed tail comes to the
-            # same as the whole
-            self._start()
+            # The model's view changes. A reset also makes a condensed tail fold to the same value
+            # as the whole journal.
+            self._reset()
 
-    def _answered(self, event: ev.Assistant) -> None:
+    def _on_answer(self, event: ev.Assistant) -> None:
         self._calls, self._results = event.calls, None
         if event.calls:
             self._count("monologue", 0)
-        elif event.stop_reason not in ("pause", "denied"):  # the provider's break, a hook's word
+        elif event.stop_reason not in ("pause", "denied"):  # interrupted by the provider or a hook
             self._count("monologue", self.monologue + 1)
 
-    def _said(self, event: ev.Message) -> None:
+    def _on_message(self, event: ev.Message) -> None:
         if event.sender != "holdfast":
-            self._start()
+            self._reset()
         elif event.about.startswith(ABOUT):
             kind = event.about.removeprefix(ABOUT).replace("-", "_")
-            if (
-                kind in _LEAST and getattr(self, kind) >= _LEAST[kind]
-            ):  # else it speaks of what came before the events that this was fed
+            # Otherwise the message is about steps before the events that were fed.
+            if kind in _MIN_STEPS and getattr(self, kind) >= _MIN_STEPS[kind]:
                 self.nudged = (kind, getattr(self, kind))
 
-    def _resulted(self, event: ev.ToolResult) -> None:
+    def _on_result(self, event: ev.ToolResult) -> None:
         if not self._calls:
             return
         results = self._results = {} if self._results is None else self._results
@@ -159,19 +161,20 @@ class Recent:
             self._calls, tuple([results[call.id] for call in self._calls if call.id in results])
         )
         self._calls, self._results = (), None
-        if not any(map(_waits, step.results)):
-            self._stepped(step)
+        if not any(map(_still_running, step.results)):
+            self._on_step(step)
 
-    def _stepped(self, step: _Step) -> None:
+    def _on_step(self, step: _Step) -> None:
         last, before = self._last, self._before
         self.tools = ", ".join(dict.fromkeys(call.name for call in step.calls))
-        repeats = last is not None and _same(step, last)
+        repeats = last is not None and _same_step(step, last)
         self._count("repeat", self.repeat + 1 if repeats else 1)
         if repeats or last is None:
             self._count("ping_pong", 1)
         else:
             self._count(
-                "ping_pong", self.ping_pong + 1 if before is not None and _same(step, before) else 2
+                "ping_pong",
+                self.ping_pong + 1 if before is not None and _same_step(step, before) else 2,
             )
         if not all(result.is_error for result in step.results):
             self._count("errors", 0)
@@ -188,7 +191,7 @@ class Recent:
 
     def _count(self, kind: str, value: int) -> None:
         if self.nudged is not None and self.nudged[0] == kind and value < self.nudged[1]:
-            self.nudged = None  # it has ended; another time it begins anew
+            self.nudged = None  # the pattern has ended
         setattr(self, kind, value)
 
 
@@ -214,7 +217,7 @@ def _start_of(events: Sequence[ev.AnyEvent]) -> int:
     for index in range(len(events) - 1, -1, -1):
         event = events[index]
         if type(event) is ev.ToolResult:
-            waits = waits or _waits(event.result)
+            waits = waits or _still_running(event.result)
             succeeded = succeeded or not event.result.is_error
         elif type(event) is ev.Message:
             reset = reset or event.sender != "holdfast"
@@ -233,17 +236,19 @@ def _start_of(events: Sequence[ev.AnyEvent]) -> int:
     return 0
 
 
-def _waits(result: ToolResult) -> bool:
+def _still_running(result: ToolResult) -> bool:
     """Return True if the result reports a process that still runs."""
     return result.meta.get("running") is True
 
 
-def _same(one: _Step, other: _Step) -> bool:
+def _same_step(one: _Step, other: _Step) -> bool:
     """Return True if both steps have the same calls with the same results.
 
     Results are compared only if the calls are the same.
     """
-    return _same_calls(one.calls, other.calls) and all(map(_alike, one.results, other.results))
+    return _same_calls(one.calls, other.calls) and all(
+        map(_same_result, one.results, other.results)
+    )
 
 
 def _same_calls(one: tuple[ToolCall, ...], other: tuple[ToolCall, ...]) -> bool:
@@ -259,7 +264,7 @@ def _same_calls(one: tuple[ToolCall, ...], other: tuple[ToolCall, ...]) -> bool:
     return True
 
 
-def _alike(one: ToolResult, other: ToolResult) -> bool:
+def _same_result(one: ToolResult, other: ToolResult) -> bool:
     if one.is_error and other.is_error:
         return _same_error(one, other)
     return (
@@ -281,7 +286,7 @@ def _same_error(one: ToolResult, other: ToolResult) -> bool:
     """Return True if two errors differ at most in numbers."""
     if (one.error and one.error.type) != (other.error and other.error.type):
         return False
-    said, earlier = one.text[:_COMPARED], other.text[:_COMPARED]
+    said, earlier = one.text[:_COMPARED_CHARS], other.text[:_COMPARED_CHARS]
     return said == earlier or _NUMBER.sub("0", said) == _NUMBER.sub("0", earlier)
 
 
@@ -312,7 +317,7 @@ def seen(recent: Recent, detector: StuckDetector) -> Seen | None:
             what = _REASONS[kind].format(count=count, tools=recent.tools)
             return Seen(reason=f"{what}, {count - at} of them after the model was told")
         return None
-    for kind in _LEAST:
+    for kind in _MIN_STEPS:
         threshold: int | None = getattr(detector, kind)
         if threshold is not None and (count := getattr(recent, kind)) >= threshold:
             return Seen(
@@ -324,7 +329,7 @@ def seen(recent: Recent, detector: StuckDetector) -> Seen | None:
 
 _REASONS = {
     "repeat": "the same call {count} times in a row with the same result ({tools})",
-    "ping_pong": "two steps in turns, {count} in a row with the same results (the last: {tools})",
+    "ping_pong": "two alternating steps, {count} in a row with the same results (the last: {tools})",
     "errors": "{count} steps in a row failed in the same way ({tools})",
     "monologue": "{count} answers in a row without a call",
 }
@@ -335,17 +340,17 @@ _NUDGES = {
         " or, if you cannot go on, say what is in the way."
     ),
     "ping_pong": (
-        "You have gone to and fro between the same two steps {count} times, with the same results"
-        " each time; the last was: {tools}. Break off: look at what you have, try another way, or,"
+        "You have alternated between the same two steps {count} times, with the same results"
+        " each time; the last was: {tools}. Stop: look at what you have, try another way, or,"
         " if you cannot go on, say what is in the way."
     ),
     "errors": (
-        "Your last {count} steps all failed in the same way: {tools}. Do not try the like again."
+        "Your last {count} steps all failed in the same way: {tools}. Do not try the same again."
         " Read what the error says, try another tool or another way, or, if you cannot go on, say"
         " what is in the way."
     ),
     "monologue": (
-        "You have answered {count} times in a row without calling a tool. Talking alone does not"
-        " get the task on: call a tool, or, if you cannot go on, say what is in the way."
+        "You have answered {count} times in a row without calling a tool. Text alone does not"
+        " advance the task: call a tool, or, if you cannot go on, say what is in the way."
     ),
 }

@@ -31,15 +31,14 @@ class View:
         self._batch: dict[str, tuple[ToolCall, ToolResult | None]] = {}
         found = list(condensations)
         self._hidden = frozenset(seq for condensation in found for seq in condensation.hidden)
-        self._summaries = _standing(found)
+        self._summaries = _shown_summaries(found)
         self._trimmed = {
             call_id: kept
             for condensation in found
             for call_id, kept in condensation.trimmed.items()
         }
-        for seq in sorted(
-            seq for seq in self._summaries if seq < first
-        ):  # of what will not be fed: it was not even read
+        # Summaries of events that were not read and are not fed.
+        for seq in sorted(seq for seq in self._summaries if seq < first):
             self._summarise(seq)
 
     @classmethod
@@ -59,7 +58,7 @@ class View:
         """Add the journal's next event."""
         if type(event) is ev.Damaged:
             if event.original_type == "assistant" and self._batch:
-                self._end_batch()  # its results were complete before that answer was asked for
+                self._end_batch()  # its results were complete before that answer was requested
             if (found := stand_in(event)) is not None:
                 self.feed(found)
         elif type(event) is ev.ToolResult:
@@ -95,7 +94,7 @@ class View:
 
     def _end_batch(self) -> None:
         for call_id, (call, result) in self._batch.items():
-            result = LOST if result is None else result  # a model is shown no call without a result
+            result = LOST if result is None else result  # providers reject a call without a result
             if call_id in self._trimmed:
                 result = trimmed(call_id, result, self._trimmed[call_id])
             self._place(int(call_id.split(".")[0]), (call, result))
@@ -159,7 +158,7 @@ def trimmed(call_id: str, result: ToolResult, kept: int) -> ToolResult:
     return ToolResult((TextContent(shown),), None, {}, result.is_error, result.error)
 
 
-def _standing(condensations: Iterable[ev.Condensation]) -> dict[int, ev.Condensation]:
+def _shown_summaries(condensations: Iterable[ev.Condensation]) -> dict[int, ev.Condensation]:
     """Return the condensation whose summary is shown at each place.
 
     The last one at a place counts, unless a later one replaced it.
@@ -186,7 +185,7 @@ def whole_until(
         event for event in journal if isinstance(event, ev.Condensation) and event.hidden
     ]
     gone = {seq for event in condensations for seq in event.hidden} | hidden
-    shown = _standing(condensations)
+    shown = _shown_summaries(condensations)
     for place in (*replaced, *([min(hidden)] if hidden else ())):
         shown.pop(place, None)
     kept = {event.seq for event in shown.values() if event.summary}

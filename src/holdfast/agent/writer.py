@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from holdfast.agent.agents_files import SubAgent
     from holdfast.agent.others import Others
 
-# How keys are called that hold secrets. `max_tokens` and the like do not.
+# Keys that are named like secrets. `max_tokens` and similar keys do not match.
 _SECRET = re.compile(
     r"key|token(?!s)|secret|password|credential|header|authorization", re.IGNORECASE
 )
-# A value that is no secret itself, but the name of one that whoever reads the form knows: also
+# A value that is not a secret but a reference to one that the reader of the form knows; also
 # `Bearer ${TOKEN}`.
 _REFERENCE = re.compile(r"(?:[A-Za-z]+ )?\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _OWN_NAME = re.compile(r"secret_[0-9]+")
@@ -95,7 +95,7 @@ class Writer:
             if agent.delegates.send_to:
                 raise _error(
                     "delegates.send_to",
-                    "has ids of conversations that are here; an agent that travels has none",
+                    "has ids of conversations of this process, which a serial form cannot contain",
                 )
             found["delegation"] = {
                 name: getattr(agent.delegates, name)
@@ -197,7 +197,7 @@ class Writer:
         except UnicodeEncodeError:
             raise _error(
                 where,
-                "holds half a character (a lone surrogate), which JSON cannot say; leave it out",
+                "holds half a character (a lone surrogate), which JSON cannot represent; leave it out",
             ) from None
         return value.replace("${", "$${")
 
@@ -209,7 +209,7 @@ class Writer:
             if _OWN_NAME.fullmatch(reference[1]):
                 raise _error(
                     where,
-                    f"names the variable {reference[1]!r}, and such names are given here; give that"
+                    f"names the variable {reference[1]!r}, but such names are reserved for secrets; give that"
                     " variable another one",
                 )
             return value
@@ -225,8 +225,8 @@ class Writer:
         scheme, mark, rest = value.partition("://")
         if not mark:
             return self.text(where, value)
-        # Up to the last @, not the last of the host: a password that should have been
-        # percent-encoded may hold a / or a ?.
+        # Split at the last @ of the whole rest: a password that should have been percent-encoded
+        # may contain / or ?.
         user, at, rest = rest.rpartition("@")
         rest, fragment, end = rest.partition("#")
         path, query, values = rest.partition("?")
@@ -256,7 +256,7 @@ class Writer:
             return value
         if isinstance(value, float):
             if not math.isfinite(value):
-                raise _error(where, f"is {value}, which JSON cannot say")
+                raise _error(where, f"is {value}, which JSON cannot represent")
             return value
         if isinstance(value, str):
             covered = secret or (hidden is not None and any(text in value for text in hidden))
@@ -274,7 +274,7 @@ class Writer:
                 self.data(f"{where}[{i}]", member, hidden, secret)
                 for i, member in enumerate(cast("list[Any]", value))
             ]
-        raise _error(where, f"is a {type(value).__name__}, which JSON cannot say")
+        raise _error(where, f"is a {type(value).__name__}, which JSON cannot represent")
 
     # --- models ---
 
@@ -318,7 +318,7 @@ class Writer:
         if given.pop("ssl_context") is not None:
             raise _error(
                 f"{where}.ssl_context",
-                "is an object of this process; the agent server trusts what its own system trusts",
+                "is an object of this process; the agent server uses the certificates of its own system",
             )
         defaults = {
             name: parameter.default
@@ -373,8 +373,7 @@ class Writer:
         if llm.requests:
             raise _error(
                 where,
-                "is a ScriptedLLM whose script has begun, and what is left of it is not all of it;"
-                " make a new one",
+                "is a ScriptedLLM whose script has already begun; make a new one",
             )
         script = [
             self.answer(f"{where}.script[{i}]", one)
@@ -399,8 +398,8 @@ class Writer:
             if answer.raw or answer.invalid:
                 raise _error(
                     where,
-                    "is a call whose arguments are no JSON object, which a script that travels"
-                    " cannot say",
+                    "is a call whose arguments are not a JSON object, which a serial form"
+                    " cannot contain",
                 )
             call = {"name": answer.name, "arguments": answer.arguments}
             if id := answer.provider_id or answer.id:
@@ -411,7 +410,7 @@ class Writer:
             call = dict(cast("Mapping[str, Any]", answer))
         if call is None:
             raise _error(
-                where, f"is a {kind}; a script that travels has texts, calls and lists of them"
+                where, f"is a {kind}; a script in a serial form has texts, calls and lists of them"
             )
         return self.data(where, call)
 
@@ -493,7 +492,8 @@ class Writer:
                     else {**use, "parameters": self.data(where, origin.parameters, origin.hidden)}
                 )
         kind = cast("type[Any]", type(made))
-        if not (inspect.isclass(made) or inspect.isroutine(made)):  # those would be called
+        # `use` would call a class or a function.
+        if not (inspect.isclass(made) or inspect.isroutine(made)):
             if name := name_of_object(made):
                 return {"use": name}
             parameters = None if why else parameters_of(made)
@@ -526,7 +526,7 @@ class Writer:
     ) -> dict[str, Any]:
         if rules.pinned:
             raise _error(
-                "tools", "has pins, a file of this machine; an agent that travels has none"
+                "tools", "has pins, a file of this machine, which a serial form cannot contain"
             )
         entries: dict[str, dict[str, Any]] = {tool.name: {"name": tool.name} for tool in tools}
         servers = {id: self.server(f"mcp_servers.{id}", server) for id, server in given.items()}

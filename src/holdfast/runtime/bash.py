@@ -13,22 +13,20 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
-# Privileged mode (-p): no startup file, functions or options from the environment, whatever it
-# holds.
+# Privileged mode (-p): bash takes no startup file, functions or options from any environment.
 ARGUMENTS = ("--noprofile", "--norc", "-p")
 
 MAX_STATE_BYTES = 4 * 1024 * 1024
 """The maximum size of a carried state; a larger one is dropped as a whole."""
-_MAX_VALUE_BYTES = 100_000  # of one exported variable; Linux takes at most 128 KB per string
-_MAX_EXPORTED_BYTES = (
-    1_000_000  # of all of them; Linux takes at most 2 MB for arguments and environment
-)
+_MAX_VALUE_BYTES = 100_000  # of one exported variable; Linux accepts at most 128 KB per string
+# Of all exported variables; Linux accepts at most 2 MB for arguments and environment.
+_MAX_EXPORTED_BYTES = 1_000_000
 
 # The script is one line, so that bash counts the command's lines from 1. `{name}` is random: no
-# command can know it beforehand, and the function is readonly. The state is written once the
-# command has ended, and on `exit`, a failing `set -e` or a SIGINT. It ends with NUL, and the trap
-# is set only when all variables are: a SIGINT can come at any time. The script's file has two parts
-# that end with NUL: assignments, and the command.
+# command can know it beforehand, and the function is readonly. The state is written after the
+# command, and on `exit`, a failing `set -e` or a SIGINT. It ends with NUL, and the trap is set only
+# after all variables: a SIGINT can come at any time. The script's file has two parts that end with
+# NUL: assignments, and the command.
 _SCRIPT = (
     "{name}() {{ [[ ${{{name}d:-}} ]] || {{ {name}c=; builtin declare -p; builtin declare -F;"
     " builtin printf '\\0'; }} 2>/dev/null >|{state}; {name}d=1; return \"$1\"; }}; {{ IFS= read"
@@ -37,15 +35,15 @@ _SCRIPT = (
     ' {status}; }}; {name}s; eval "${name}c"; {name} "$?"'
 )
 
-# Names that bash acts on when it starts or runs. They are never set for a command: neither a
-# caller's environment nor an earlier command can load a file, turn an option on or change how words
-# are split.
+# Names that change how bash starts or runs. They are never set for a command: neither a caller's
+# environment nor an earlier command can load a file, turn an option on or change how words are
+# split.
 _ACTED_ON = re.compile(
     r"BASH|BASH_.*|BASHOPTS|SHELLOPTS|ENV|IFS|PS\d|PROMPT_.*|POSIXLY_CORRECT|GLOBIGNORE|EXECIGNORE|FIGNORE|CDPATH|TMOUT|TIMEFORMAT"
     r"|FUNCNEST|HIST.*|histchars|INPUTRC|MAIL|MAILCHECK|MAILPATH|OPTIND|OPTARG|OPTERR|COMP_.*|READLINE_.*|IGNOREEOF|auto_resume"
     r"|CHILD_MAX|_"
 )
-# Names that bash sets by itself, most of them readonly or changing.
+# Names that bash sets itself; most of them are readonly or change.
 _SET_BY_BASH = frozenset(
     [
         "COLUMNS",

@@ -28,7 +28,7 @@ _RUNS = ToolAnnotations(read_only=False, destructive=True, idempotent=False, ope
 
 
 @contextmanager
-def _told() -> Generator[None]:
+def _tool_errors() -> Generator[None]:
     """Convert a `RuntimeFault` to an error that the model is shown and that a retry would not
     fix."""
     try:
@@ -69,7 +69,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             (shell, context.conversation_id),
             lambda: shell.close_conversation(context.conversation_id),
         )
-        with _told():
+        with _tool_errors():
             return shell.run(
                 command,
                 context.conversation_id,
@@ -99,7 +99,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             control: interrupt is Ctrl-C, eof is Ctrl-D, kill ends it and all that it started.
             wait: Seconds to wait before answering.
         """
-        with _told():
+        with _tool_errors():
             return shell.send(
                 context.conversation_id,
                 text,
@@ -117,7 +117,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             offset: The first line to show, counted from 1.
             limit: How many lines to show at most.
         """
-        with _told():
+        with _tool_errors():
             return files.view(path, offset, limit)
 
     def write_file(path: str, content: str) -> ToolResult:
@@ -127,7 +127,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             path: Relative to the working directory, or absolute. Missing directories are made.
             content: The whole text of the file.
         """
-        with _told():
+        with _tool_errors():
             return files.write_text(path, content)
 
     def edit_file(path: str, old: str, new: str, replace_all: bool = False) -> ToolResult:
@@ -141,7 +141,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             new: The text to put in its place.
             replace_all: Replace every place instead of one.
         """
-        with _told():
+        with _tool_errors():
             return files.edit(path, old, new, replace_all)
 
     def glob(context: ToolContext, pattern: str, path: str = ".", limit: Count = 100) -> ToolResult:
@@ -153,7 +153,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             path: The directory to search in.
             limit: The maximum number of files to answer.
         """
-        with _told():
+        with _tool_errors():
             return search.glob(pattern, path, limit, context.cancelled)
 
     def grep(
@@ -179,7 +179,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
                 how many lines match in each.
             limit: The maximum number of matching lines (or files) to answer.
         """
-        with _told():
+        with _tool_errors():
             lines = min(max(0, context_lines), 50)
             return search.grep(
                 pattern, path, glob, ignore_case, lines, mode, limit, context.cancelled
@@ -195,8 +195,8 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
         (grep, _READS, "search"),
     )
     for function, _, _ in made:
-        # Not the workdir's name: definitions that are the same in every folder let conversations
-        # share a provider's prompt cache.
+        # The workdir's name is left out: definitions that are the same in every folder let
+        # conversations share a provider's prompt cache.
         function.__doc__ = (function.__doc__ or "").replace(
             "{timeout}", f"{shell.command_timeout:g}"
         )

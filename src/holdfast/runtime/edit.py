@@ -61,8 +61,8 @@ def replace(text: str, old: str, new: str, replace_all: bool, shown: str) -> Edi
             " Give more of the lines around the one that you mean, so that it is unique, or set"
             " replace_all=true to change all."
         )
-    # Positions in the file as it is: each \r\n before a place moves it by one. At a match's end, a
-    # \r belongs to what follows it.
+    # Positions in the original file: each \r\n before a place shifts it by one. At the end of a
+    # match, a \r belongs to the text after it.
     returns = [at - n for n, at in enumerate(m.start() for m in re.finditer("\r\n", text))]
     most = "\r\n" if len(returns) * 2 > plain.count("\n") else "\n"
     pieces: list[str] = []
@@ -112,7 +112,7 @@ def _explain(text: str, old: str) -> str:
         )
     at = _nearest(lines, stripped)
     if at is None:
-        return "Nothing in the file is like it. Read the file first, and copy the text exactly."
+        return "Nothing in the file is similar. Read the file first, and copy the text exactly."
     region = lines[at : at + len(stripped)]
     return (
         f"The nearest is at lines {_span(at, len(region))}:\n{numbered(region, at)}\nCopy the text"
@@ -149,7 +149,8 @@ def _nearest(lines: list[str], wanted: list[str]) -> int | None:
     votes = Counter(at - n for n, line in enumerate(wanted[:200]) for at in places.get(line, ()))
     candidates = [start for start, _ in votes.most_common(8)]
     if not candidates:
-        # No line of it is there as it is: the lines that share most words with its longest one.
+        # None of the lines occurs exactly: take the lines that share most words with the longest
+        # one.
         anchor = max(range(len(wanted)), key=lambda n: len(wanted[n]))
         words = set(_WORD.findall(wanted[anchor][:400]))
         if not words:
@@ -184,8 +185,8 @@ def _likeness(region: list[str], wanted: list[str]) -> float:
             total += 1
         elif line and other:
             matcher = difflib.SequenceMatcher(None, other[:400], line[:400], autojunk=False)
-            # Counting characters tells enough apart when there are other lines; comparing takes
-            # time squared.
+            # With several lines, comparing character counts is enough; a full comparison takes
+            # quadratic time.
             total += matcher.ratio() if len(lines) == 1 else matcher.quick_ratio()
     return total / len(lines)
 

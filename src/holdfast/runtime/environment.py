@@ -13,7 +13,7 @@ from pathlib import Path
 
 from holdfast.errors import ConfigurationError, RuntimeFault
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/homebrew/bin"
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/homebrew/bin"
 
 
 def child_environment(workdir: Path, env: Mapping[str, str] | None) -> dict[str, str]:
@@ -25,7 +25,7 @@ def child_environment(workdir: Path, env: Mapping[str, str] | None) -> dict[str,
     `env=os.environ`, or the part of it that commands may see.
     """
     found = {
-        "PATH": _PATH,
+        "PATH": _DEFAULT_PATH,
         "HOME": str(workdir),
         "LANG": "C.UTF-8",
         "TERM": "dumb",
@@ -33,15 +33,16 @@ def child_environment(workdir: Path, env: Mapping[str, str] | None) -> dict[str,
         "GIT_PAGER": "cat",
         "MANPAGER": "cat",
         "SYSTEMD_PAGER": "",
-        # A prompt on a terminal that nobody sees is a hang.
+        # A prompt on an invisible terminal would hang.
         "GIT_TERMINAL_PROMPT": "0",
-        # Else the output of a running program, which goes to a pipe, comes in blocks of 8 KB.
+        # Otherwise the output of a running Python program, which goes to a pipe, arrives in blocks
+        # of 8 KB.
         "PYTHONUNBUFFERED": "1",
     }
     try:
         user = pwd.getpwuid(os.getuid())
         found.update(HOME=user.pw_dir, USER=user.pw_name, LOGNAME=user.pw_name)
-    except KeyError:  # a container may run under a user id that has no entry
+    except KeyError:  # a container may run under a user id without an entry
         pass
     for name, value in (env or {}).items():
         if (
@@ -64,10 +65,10 @@ def find_program(name: str, env: Mapping[str, str]) -> str:
 
     Raises `RuntimeFault` if the program is missing.
     """
-    found = shutil.which(name, path=env.get("PATH", _PATH))
+    found = shutil.which(name, path=env.get("PATH", _DEFAULT_PATH))
     if found is None:
         raise RuntimeFault(
-            f"There is no program {name!r} in {env.get('PATH', _PATH)}. Install it, or pass"
+            f"There is no program {name!r} in {env.get('PATH', _DEFAULT_PATH)}. Install it, or pass"
             " env={'PATH': ...}."
         )
     return found

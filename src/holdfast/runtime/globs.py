@@ -16,10 +16,10 @@ from holdfast.errors import RuntimeFault
 
 MAX_PATTERN = 4096
 """The maximum number of characters of one pattern; no path on Linux is longer."""
-_MAX_ALTERNATIVES = 100  # patterns that one with braces stands for
+_MAX_ALTERNATIVES = 100  # the number of patterns that braces may expand to
 _MAX_DEPTH = 20  # of nested braces
 
-_NAMED = {
+_CHARACTER_CLASSES = {
     "alnum": "a-zA-Z0-9",
     "alpha": "a-zA-Z",
     "blank": " \\t",
@@ -53,7 +53,8 @@ def braces(pattern: str) -> list[str]:
             f"The pattern has {len(pattern):,} characters; at most {MAX_PATTERN:,} are taken. Use a"
             " shorter one."
         )
-    pairs: dict[int, tuple[int, ...]] = {}  # where a brace opens -> its commas, and where it closes
+    # The position of an opening brace -> the positions of its commas and its closing brace.
+    pairs: dict[int, tuple[int, ...]] = {}
     open: list[list[int]] = []
     at = 0
     while at < len(pattern):
@@ -127,7 +128,7 @@ def _class(part: str, at: int, git: bool) -> tuple[str, int] | None:
             and (end := part.find(":]", at + 2)) > 0
             and part[at + 2 : end].isalpha()
         ):
-            if (named := _NAMED.get(part[at + 2 : end])) is None:
+            if (named := _CHARACTER_CLASSES.get(part[at + 2 : end])) is None:
                 raise _NoMatch(f"there is no character class {part[at + 2 : end]!r}")
             out, at, low = out + named, end + 2, ""
             continue
@@ -139,7 +140,7 @@ def _class(part: str, at: int, git: bool) -> tuple[str, int] | None:
             at += 1
             if high < low and not git:
                 raise _NoMatch(f"the range {low}-{high} goes backwards")
-            # In git such a range holds nothing but its first character.
+            # In git such a range contains only its first character.
             out += f"-{re.escape(high)}" if high >= low else ""
             low = ""
             continue
@@ -168,13 +169,12 @@ def part(text: str, git: bool = False) -> str:
     git; otherwise it stands for itself.
     """
     out, at = "", 0
-    star = -1  # where in `out` what follows the last star begins
+    star = -1  # the start in `out` of the text after the last star
     while at < len(text):
         char = text[at]
         at += 1
         if char == "*":
-            # Several stars are one; each of them on its own would multiply the time that a mismatch
-            # takes.
+            # Several stars are one; each of them would multiply the time of a mismatch.
             while text[at : at + 1] == "*":
                 at += 1
             if star >= 0:
@@ -198,7 +198,7 @@ def part(text: str, git: bool = False) -> str:
 
 def _joined(parts: list[str | None]) -> str:
     """Return a regular expression for a whole path of these parts; None stands for `**`."""
-    groups: list[list[str]] = [[]]  # the parts between one `**` and the next
+    groups: list[list[str]] = [[]]  # the parts between two `**`
     for one in parts:
         if one is None:
             groups.append([])
@@ -207,7 +207,7 @@ def _joined(parts: list[str | None]) -> str:
     if len(groups) == 1:
         return "/".join(groups[0])
     out = "".join(f"{one}/" for one in groups[0])
-    for group in groups[1:-1]:  # likewise where it fits first
+    for group in groups[1:-1]:  # matched at the first position only, as in `part`
         out += f"(?>(?:[^/]*/)*?{''.join(f'{one}/' for one in group)})" if group else ""
     return out + (f"(?:.*/)?{'/'.join(groups[-1])}" if groups[-1] else ".+")
 

@@ -77,8 +77,7 @@ class LocalRuntime:
             raise ConfigurationError(
                 f"command_timeout takes seconds, more than 0, not {command_timeout!r}."
             )
-        # Ours alone: pipes, the outputs that are too long to show, and the workdir if none was
-        # given.
+        # A private folder: scripts, long outputs, and the workdir if none was given.
         self._temporary = TemporaryFolder(work="" if workdir is not None else "workdir")
         self._folder = self._temporary.path
         if workdir is None:
@@ -109,7 +108,7 @@ class LocalRuntime:
         )
         self.files = Files(self.paths, output_limit, self.terminal.outputs)
         self.search = Search(self.paths, self._env, output_limit)
-        # A program that ends without `close` leaves no folder and no shell behind either.
+        # A program that ends without `close` must not leave a folder or a shell behind.
         atexit.register(self.close)
 
     # --- what a program calls ---

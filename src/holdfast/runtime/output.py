@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-# Above this a command's output moves from memory to a file. Most outputs never do.
-_IN_MEMORY = 128 * 1024
-# More raw bytes than this are not cleaned as one: the first and the last half of it are.
-_CLEANED = 1024 * 1024
+# Larger outputs move from memory to a file. Most outputs are smaller.
+_MEMORY_BYTES = 128 * 1024
+# Of more raw bytes, only the first and the last half of this number are cleaned.
+_MAX_CLEANED_BYTES = 1024 * 1024
 
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movements (ECMA-48 5.4)
@@ -57,7 +57,7 @@ def shorten(text: str, limit: int, note: Callable[[int], str]) -> tuple[str, boo
 def _join(first: str, last: str, limit: int, total: int, note: Callable[[int], str]) -> str:
     half = limit // 2
     head, tail = first[:half], last[-half:]
-    # At line ends where one is near, so that no line is shown in part.
+    # Cut at line ends where one is near, so that no line is shown in part.
     cut = head.rfind("\n", half - 400)
     if cut > 0:
         head = head[: cut + 1]
@@ -92,16 +92,16 @@ class Output:
         with self._lock:
             self.total += len(data)
             if not self.on_disk and self._cap:
-                if len(self._memory) + len(data) <= _IN_MEMORY:
+                if len(self._memory) + len(data) <= _MEMORY_BYTES:
                     self._memory += data
                     return
                 self._spool()
             written = self._write(data[: max(0, self._cap - self._stored)])
             if written < len(data):
-                # The end of what is too long for the file is still worth showing.
+                # Keep the end of an output that is too long for the file.
                 self._tail += data[written:]
-                if len(self._tail) > 4 * _CLEANED:
-                    del self._tail[:-_CLEANED]
+                if len(self._tail) > 4 * _MAX_CLEANED_BYTES:
+                    del self._tail[:-_MAX_CLEANED_BYTES]
 
     def spool(self) -> None:
         """Move the output to the file now, so that the file can be read later."""
@@ -116,7 +116,7 @@ class Output:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError:
-            self._cap = 0  # no place for a file: the head in memory and the tail must do
+            self._cap = 0  # the file cannot be made: keep the head in memory and the tail
             return
         self.on_disk = True
         self._write(bytes(self._memory))
@@ -127,7 +127,7 @@ class Output:
         try:
             while written < len(data):
                 written += os.write(self._fd, data[written:] if written else data)
-        except OSError:  # a full disk takes the rest of the file, not the command
+        except OSError:  # a full disk truncates the file; the command goes on
             self._cap = 0
         self._stored += written
         return written
@@ -155,7 +155,7 @@ class Output:
                 with open(self.path, "rb") as file:
                     file.seek(start)
                     data = file.read(min(end, self._stored) - start)
-            except OSError:  # removed by the command, or as the oldest of too many
+            except OSError:  # removed by the command, or as the oldest of too many outputs
                 data = b""
         before = self.total - len(self._tail)
         return (
@@ -173,10 +173,10 @@ class Output:
         with self._lock:
             end = self.total
             size = end - start
-            if size <= _CLEANED:
+            if size <= _MAX_CLEANED_BYTES:
                 raw = [self._read(start, end)]
             else:
-                half = _CLEANED // 2
+                half = _MAX_CLEANED_BYTES // 2
                 raw = [self._read(start, start + half), self._read(end - half, end)]
         texts = [clean(piece.decode(errors="replace")) for piece in raw]
         if len(texts) == 1:

@@ -74,7 +74,7 @@ class Paths:
         try:
             os.lstat(found)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
-            pass  # whoever opens it will say so
+            pass  # opening the file will report the error
         except OSError as error:
             raise RuntimeFault(
                 f"The path {text[:200]!r} cannot be used: {error.strerror}."
@@ -85,7 +85,7 @@ class Paths:
                 via = "" if str(found) == text else f" (which is {found})"
                 raise PathRefused(
                     f"The path {text!r}{via} is outside of the working directory {self.workdir}."
-                    " Use a path inside it. (Whoever made the runtime may allow more with"
+                    " Use a path inside it. (The program can allow more with"
                     " LocalRuntime(allow_outside=[folder]).)"
                 )
         return found

@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-# Every process of a command inherits this variable; it finds those that left the command's session
-# (`setsid`, daemons).
+# Every process of a command inherits this variable. It finds processes that left the command's
+# session (`setsid`, daemons).
 MARK = "HOLDFAST_SHELL"
-# Whatever a conversation's call starts inherits this one; it finds what a killed process has left
-# behind.
+# Every process of a conversation's call inherits this variable. It finds the processes that a
+# killed owner left behind.
 OWNER = "HOLDFAST_OWNER"
 
-_PROC = sys.platform == "linux"
+_HAS_PROC = sys.platform == "linux"
 
 
 class Process(NamedTuple):
@@ -38,7 +38,7 @@ def of_commands(sessions: Collection[int], mark: str) -> list[Process]:
 
     A process has the mark if its variable `MARK` begins with `mark`.
     """
-    return _from_proc(sessions, mark) if _PROC else _from_ps(sessions)
+    return _from_proc(sessions, mark) if _HAS_PROC else _from_ps(sessions)
 
 
 def _from_proc(sessions: Collection[int], mark: str) -> list[Process]:
@@ -49,24 +49,24 @@ def _from_proc(sessions: Collection[int], mark: str) -> list[Process]:
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
-                # The command's name, in parentheses, may itself hold spaces and parentheses.
+                # The command's name, in parentheses, may contain spaces and parentheses.
                 fields = file.read().rpartition(b")")[2].split()
-            if fields[0] in b"ZX":  # a zombie is dead; whoever its parent is will reap it
+            if fields[0] in b"ZX":  # a zombie is dead; its parent will reap it
                 continue
             if int(fields[3]) not in sessions:
                 with open(f"/proc/{name}/environ", "rb") as file:
                     environment = file.read()
                 if not environment.startswith(wanted) and b"\0" + wanted not in environment:
                     continue
-        except (OSError, IndexError):  # it ended meanwhile, or is another user's
+        except (OSError, IndexError):  # it ended meanwhile, or belongs to another user
             continue
         found.append(Process(int(name), int(fields[2]), int(fields[3]), int(fields[19])))
     return found
 
 
 def _from_ps(sessions: Collection[int]) -> list[Process]:
-    # Where there is no /proc: the descendants that still hang together, and the process groups. A
-    # session's id is its first group's.
+    # Without /proc: the descendants that are still connected, and the process groups. A session's
+    # id is that of its first group.
     text = subprocess.run(
         ["ps", "-A", "-o", "pid=,ppid=,pgid=,stat="], capture_output=True, text=True, check=False
     ).stdout
@@ -95,7 +95,7 @@ def send(processes: Iterable[Process], number: int) -> None:
     for group in {p.group for p in processes} - {own, 0}:
         try:
             os.killpg(group, number)
-        except OSError:  # gone, or no longer ours
+        except OSError:  # it ended, or belongs to another user now
             pass
     for process in processes:
         if process.group in (own, 0):
@@ -115,8 +115,8 @@ def kill(find: Callable[[], list[Process]], tries: int = 20) -> bool:
         if not found:
             return True
         send(found, signal.SIGKILL)
-        # A killed process stays visible until the kernel has taken it down; give it a moment,
-        # longer each time.
+        # A killed process stays visible until the kernel has removed it; wait a moment, longer each
+        # time.
         time.sleep(min(0.001 * 2**attempt, 0.05))
     return False
 
@@ -130,14 +130,14 @@ def of_owners(marks: Iterable[str], ours: bool = False) -> list[Process]:
     """
     return (
         _marked(marks, ours)
-        if _PROC
+        if _HAS_PROC
         else [process for process in _marked_by_ps(marks) if process.pid not in _ancestry()]
     )
 
 
 def _marked(marks: Iterable[str], ours: bool) -> list[Process]:
     wanted = [f"\0{OWNER}={mark}\0".encode() for mark in marks]
-    every: dict[int, tuple[Process, int, int]] = {}  # pid -> itself, its parent, its session
+    every: dict[int, tuple[Process, int, int]] = {}  # pid -> process, parent, session
     carriers: set[int] = set()
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -156,9 +156,9 @@ def _marked(marks: Iterable[str], ours: bool) -> list[Process]:
                 environment = b"\0" + file.read()
             if any(mark in environment for mark in wanted):
                 carriers.add(int(name))
-        except (OSError, IndexError):  # it ended meanwhile, or is another user's
+        except (OSError, IndexError):  # it ended meanwhile, or belongs to another user
             continue
-    # Ours are spared, and what we have started: we may carry the mark ourselves, as a program that
+    # This process and its descendants are spared: it may carry the mark itself, as a program that
     # the dead owner's agent ran.
     spared = _ancestry()
     if not ours:
@@ -223,7 +223,7 @@ def end_owned(marks: Iterable[str], ours: bool = False) -> bool:
         found = of_owners(marks, ours)
         if not found:
             return True
-        for process in found:  # one by one: a group may hold others, who did not come from here
+        for process in found:  # one by one: a group may contain processes of others
             try:
                 os.kill(process.pid, signal.SIGKILL)
             except OSError:

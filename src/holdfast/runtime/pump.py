@@ -51,7 +51,7 @@ class Pump:
             if self._thread is None:
                 self._start()
             self._todo.append(work)
-            # One byte wakes it; when the pipe is full it is awake anyway.
+            # One byte wakes the thread; with a full pipe it is awake already.
             if len(self._todo) == 1:
                 os.write(self._wake, b"\0")
             return True
@@ -98,8 +98,8 @@ class Pump:
                     for work in todo:
                         self._do(work)
             for key, _ in ready:
-                # An earlier one of this round may have closed this fd; what is no longer watched is
-                # not run.
+                # An earlier callback of this round may have closed this fd: skip an fd that is no
+                # longer watched.
                 if key.fd != waker and selector.get_map().get(key.fd) is key:
                     self._do(key.data)
             while self._timers and self._timers[0][0] <= time.monotonic():
@@ -110,7 +110,7 @@ class Pump:
     def _do(self, work: Work) -> None:
         try:
             work()
-        except Exception:  # one shell's trouble must not stop the others'
+        except Exception:  # an error in one shell must not stop the others
             _log.exception("A runtime's background work failed")
 
     def close(self) -> None:

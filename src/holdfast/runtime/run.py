@@ -27,28 +27,28 @@ class Run:
         self.timeout = timeout
         self.output = output
         self.marks = marks
-        """Variables in the environment of all that it starts, by which its processes are found.
-        They are no part of the state."""
+        """Variables in the environment of all its processes, by which they are found.
+
+        They do not belong to the state."""
         self.mark = marks[processes.MARK]
         self.name = f"_{os.urandom(8).hex()}"
-        """The identifier with which the names of its script begin."""
+        """The prefix of the names in its script."""
         self.done = threading.Event()
         self.changed = threading.Condition()
         self.started = time.monotonic()
         self.seconds = 0.0
         self.exit_code: int | None = None
         self.cwd = ""
-        self.shown = 0
-        """Bytes of the output that were already told."""
+        self.reported_bytes = 0
+        """Bytes of the output that earlier answers have reported."""
         self.ended_by = ""
-        """`timeout`, `cancel`, `kill` or `close` if it was ended by force."""
+        """`timeout`, `cancel`, `kill` or `close` if the command was ended by force; else ""."""
         self.change: Change | None = None
-        """The change of directory and variables that the next command sees; None if the command
-        ended before it could be read."""
-        self.background = False
-        """True if something that it started still held its output when it ended."""
-        self.left: tuple[int, ...] = ()
-        """Processes that it left running in its process group."""
+        """The change of directory and variables; None if the command ended before it was read."""
+        self.output_held = False
+        """True if a process of the command still held its output open at the end."""
+        self.background_pids: tuple[int, ...] = ()
+        """Pids of processes that it left running in its process group."""
         self.process: subprocess.Popen[bytes] | None = None
         self.pidfd = -1
         self.out_fd = -1

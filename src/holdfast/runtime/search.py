@@ -21,9 +21,9 @@ from holdfast.runtime import globs, grep_child, textfile, walk
 from holdfast.runtime.paths import Paths
 from holdfast.tools.context import Cancellation
 
-_SECONDS = 20.0  # of one search
-_FILES = 200_000  # looked at by one search
-_MAX_EXPRESSION = 10_000  # characters of a regular expression
+_TIMEOUT_SECONDS = 20.0  # the time of one search
+_MAX_FILES = 200_000  # the files of one search
+_MAX_EXPRESSION_CHARS = 10_000  # of a regular expression
 
 Mode = Literal["content", "files", "count"]
 
@@ -42,19 +42,19 @@ class Search:
 
     def _files(self, folder: Path, cancelled: Cancellation | None) -> list[str]:
         found: list[str] = []
-        until = time.monotonic() + _SECONDS
+        until = time.monotonic() + _TIMEOUT_SECONDS
         for name in walk.files_below(
             folder, self._git, self._env, lambda: bool(cancelled) or time.monotonic() > until
         ):
             found.append(name)
-            if len(found) >= _FILES:
+            if len(found) >= _MAX_FILES:
                 break
         if cancelled:
             raise ToolCancelled("The search was cancelled.")
         if time.monotonic() > until:
             raise RuntimeFault(
-                f"{self._paths.shown(folder)} has more than could be looked through in"
-                f" {_SECONDS:.0f} s. Use a narrower path."
+                f"{self._paths.shown(folder)} could not be searched completely in"
+                f" {_TIMEOUT_SECONDS:.0f} s. Use a narrower path."
             )
         found.sort()
         return found
@@ -64,13 +64,13 @@ class Search:
     ) -> ToolResult:
         """Return the files below `path` whose relative path matches `pattern`, last changed
         first."""
-        if len(pattern) > 2 * globs.MAX_PATTERN:  # it may have the path in it
+        if len(pattern) > 2 * globs.MAX_PATTERN:  # the pattern may contain the path
             raise RuntimeFault(
                 f"The pattern has {len(pattern):,} characters; at most {globs.MAX_PATTERN:,} are"
                 " taken. Use a shorter one."
             )
         if pattern.startswith(("/", "~")):
-            # Models like to give one absolute pattern: its fixed part is the path.
+            # Models often pass one absolute pattern: its fixed part is the path.
             parts = pattern.split("/")
             fixed = next(
                 (n for n, part in enumerate(parts) if re.search(r"[*?\[{]", part)), len(parts) - 1
@@ -89,10 +89,10 @@ class Search:
             if fits.match(name):
                 try:
                     found.append((-os.lstat(folder / name).st_mtime_ns, name))
-                except OSError:  # git still knows it, but it was deleted
+                except OSError:  # git still lists it, but it was deleted
                     continue
         found.sort()
-        meta = {"count": len(found), "truncated": len(found) > limit or len(files) >= _FILES}
+        meta = {"count": len(found), "truncated": len(found) > limit or len(files) >= _MAX_FILES}
         if not found:
             hint = ""
             if "/" not in pattern:
@@ -107,8 +107,10 @@ class Search:
         lines = [self._paths.shown(folder / name) for _, name in found[:limit]]
         if len(found) > limit:
             lines.append(f"[{len(found) - limit} more files fit; use a narrower pattern or path]")
-        if len(files) >= _FILES:
-            lines.append(f"[only the first {_FILES:,} files were looked at; use a narrower path]")
+        if len(files) >= _MAX_FILES:
+            lines.append(
+                f"[only the first {_MAX_FILES:,} files were looked at; use a narrower path]"
+            )
         return ToolResult(blocks("\n".join(lines)), meta=meta)
 
     def _folder(self, path: str) -> Path:
@@ -136,10 +138,10 @@ class Search:
 
         Files are in the order of their names.
         """
-        if len(pattern) > _MAX_EXPRESSION:
+        if len(pattern) > _MAX_EXPRESSION_CHARS:
             raise RuntimeFault(
                 f"The regular expression has {len(pattern):,} characters; at most"
-                f" {_MAX_EXPRESSION:,} are taken. Use a shorter one."
+                f" {_MAX_EXPRESSION_CHARS:,} are taken. Use a shorter one."
             )
         fits = walk.matcher(glob) if glob else None
         found = self._paths.resolve(path)
@@ -150,7 +152,7 @@ class Search:
                 names = list(filter(fits, names))
         else:
             folder, names = found.parent, [found.name]
-        names = [name for name in names if self._inside(folder, name)]
+        names = [name for name in names if self._may_read(folder, name)]
         ask = {
             "root": str(folder),
             "pattern": pattern,
@@ -159,7 +161,7 @@ class Search:
             "mode": mode,
             "limit": limit,
         }
-        answers, problem = self._ask(ask, names, cancelled)
+        answers, problem = self._run_child(ask, names, cancelled)
         if cancelled:
             raise ToolCancelled("The search was cancelled.")
         if answers and "error" in answers[0]:
@@ -167,9 +169,9 @@ class Search:
                 f"{pattern!r} is not a regular expression: {answers[0]['error']}. To search for"
                 " text as it is, put a backslash before ( ) [ ] { } . * + ? | ^ $"
             )
-        return self._told(answers, problem, folder, mode, limit, pattern)
+        return self._result(answers, problem, folder, mode, limit, pattern)
 
-    def _inside(self, folder: Path, name: str) -> bool:
+    def _may_read(self, folder: Path, name: str) -> bool:
         """Return True if a found file may be read: a link may lead outside."""
         if not os.path.islink(folder / name):
             return True
@@ -179,7 +181,7 @@ class Search:
             return False
         return True
 
-    def _ask(
+    def _run_child(
         self, ask: dict[str, Any], names: list[str], cancelled: Cancellation | None
     ) -> tuple[list[dict[str, Any]], str]:
         """Run the search in a process of its own, which can be killed, and return its answers."""
@@ -202,7 +204,7 @@ class Search:
             late.set()
             process.kill()
 
-        timer = threading.Timer(_SECONDS, stop)
+        timer = threading.Timer(_TIMEOUT_SECONDS, stop)
         timer.daemon = True
         timer.start()
         forget = cancelled.add_callback(process.kill) if cancelled is not None else None
@@ -223,7 +225,7 @@ class Search:
             return (
                 answers,
                 (
-                    f"the search was stopped after {_SECONDS:.0f} s; use a simpler pattern or a"
+                    f"the search was stopped after {_TIMEOUT_SECONDS:.0f} s; use a simpler pattern or a"
                     " narrower path"
                 ),
             )
@@ -234,7 +236,7 @@ class Search:
             )
         return answers, ""
 
-    def _told(
+    def _result(
         self,
         answers: list[dict[str, Any]],
         problem: str,
@@ -292,12 +294,12 @@ class Search:
             )
         if long:
             lines.append(
-                f"[{long} lines longer than {grep_child.MAX_LINE:,} characters were searched at"
+                f"[{long} lines longer than {grep_child.MAX_LINE_CHARS:,} characters were searched at"
                 " their start only]"
             )
         if cut:
             lines.append(
-                f"[{cut} files larger than {grep_child.MAX_FILE // 1024**2} MB were searched at"
+                f"[{cut} files larger than {grep_child.MAX_FILE_BYTES // 1024**2} MB were searched at"
                 " their start only]"
             )
         return ToolResult(

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from holdfast.errors import RuntimeFault
 
-# What is read into memory whole. Larger files are read in part, and edited with other tools.
-MAX_SIZE = 50 * 1024 * 1024
+# The maximum size of a file that is read as a whole. Larger files are read in part and edited with
+# other tools.
+MAX_FILE_BYTES = 50 * 1024 * 1024
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -78,8 +79,8 @@ def open_file(path: Path, shown: str) -> tuple[int, os.stat_result]:
     Raises `RuntimeFault` that names the kind of any other file.
     """
     try:
-        # Not following: what is a link now was none when the path was checked. Not blocking: a FIFO
-        # would wait for a writer.
+        # O_NOFOLLOW: a link now was not a link when the path was checked. O_NONBLOCK: opening a
+        # FIFO would wait for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise NoSuchFile(f"There is no file {shown}.{_near(path)}") from None
@@ -119,12 +120,12 @@ def load(path: Path, shown: str) -> Text:
     """
     fd, found = open_file(path, shown)
     with open(fd, "rb") as file:
-        if found.st_size > MAX_SIZE:
+        if found.st_size > MAX_FILE_BYTES:
             raise RuntimeFault(
-                f"{shown} has {found.st_size:,} bytes, more than {MAX_SIZE:,}. Read or change it in"
+                f"{shown} has {found.st_size:,} bytes, more than {MAX_FILE_BYTES:,}. Read or change it in"
                 " parts, with a command."
             )
-        data = file.read(MAX_SIZE)
+        data = file.read(MAX_FILE_BYTES)
     if is_binary(data[:8192]):
         raise RuntimeFault(
             f"{shown} is a binary file ({len(data):,} bytes), not text. Look at it with a command,"
@@ -150,7 +151,7 @@ def store(path: Path, data: bytes, shown: str) -> None:
             kind = "a directory" if stat.S_ISDIR(old.st_mode) else "not a regular file"
             raise RuntimeFault(f"{shown} is {kind}; nothing was written. Give the path of a file.")
         if old is not None and not os.access(path, os.W_OK):
-            # A rename would replace a file that its owner has made read-only.
+            # A rename would replace even a file that its owner has made read-only.
             raise RuntimeFault(
                 f"{shown} is read-only; nothing was written. Change its mode with chmod first, if"
                 " it may be changed."
@@ -164,7 +165,8 @@ def store(path: Path, data: bytes, shown: str) -> None:
                     if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
                         try:
                             os.fchown(fd, old.st_uid, old.st_gid)
-                        except OSError:  # only root may; then it becomes ours, as with any editor
+                        # Only root may; otherwise the file becomes ours, as with any editor.
+                        except OSError:
                             pass
                     os.fchmod(fd, stat.S_IMODE(old.st_mode))
                 file.write(data)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.runtime import globs
 
-# Never looked into: what tools put there is not what a search is for.
+# Folders that are never searched: tools fill them with files that a search is not about.
 SKIPPED = frozenset(
     (
         ".git",
@@ -29,7 +29,7 @@ SKIPPED = frozenset(
 
 
 _MAX_IGNORE_BYTES = 256 * 1024
-_MAX_RULES = 2_000  # of one file: compiling one takes 0.2 ms
+_MAX_RULES = 2_000  # of one file: compiling one rule takes 0.2 ms
 
 
 # --- patterns ---
@@ -115,7 +115,8 @@ def files_below(
     `stop()` is true.
     """
     names = _from_git(folder, git, env) if git is not None else None
-    if names:  # a folder that git ignores has none; whoever names it wants it searched
+    # Git lists no files of an ignored folder, but a caller who names it wants it searched.
+    if names:
         seen = ""
         for name in names:
             if name != seen and SKIPPED.isdisjoint(name.split("/")[:-1]):
@@ -128,8 +129,7 @@ def files_below(
 
 
 def _from_git(folder: Path, git: str, env: Mapping[str, str]) -> list[str] | None:
-    # core.fsmonitor names a program that git would run: a repository that was cloned must not get
-    # to choose one.
+    # core.fsmonitor names a program that git would run: a cloned repository must not choose one.
     command = [
         git,
         "-C",
@@ -172,7 +172,7 @@ def _walk(root: Path, stop: Callable[[], bool]) -> Iterator[str]:
         try:
             with os.scandir(folder) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
-        except OSError:  # not readable, or gone meanwhile
+        except OSError:  # not readable, or removed meanwhile
             continue
         below: list[tuple[str, str, Ignore | None]] = []
         for entry in entries:

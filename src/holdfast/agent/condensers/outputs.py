@@ -14,7 +14,7 @@ from holdfast.content import Content, TextContent, ToolResult
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.tools import Tool, ToolAnnotations, ToolContext
 
-PAGE = 10_000  # characters of an output that `read_output` gives at once
+PAGE_CHARS = 10_000  # characters of an output that `read_output` returns at once
 
 
 class ToolOutputCondenser(msgspec.Struct, frozen=True):
@@ -57,7 +57,8 @@ class ToolOutputCondenser(msgspec.Struct, frozen=True):
         small = tokens.trimmed(self.keep)
         for age, piece in enumerate(reversed(work.pieces), 1):
             for (call, result), size in zip(piece.results, piece.sizes, strict=True):
-                # By tokens, not by characters, which are not counted here: a picture is large, too.
+                # Compare tokens, because a picture is large too; characters are counted only if
+                # necessary.
                 if (
                     size * 4 > self.over
                     and size > small
@@ -90,7 +91,7 @@ def _read(call_id: str, offset: int = 0, *, context: ToolContext) -> ToolResult:
             " characters.",
             retryable=False,
         )
-    page = text[offset : offset + PAGE]
+    page = text[offset : offset + PAGE_CHARS]
     end = offset + len(page)
     content: list[Content] = [TextContent(page or "(no text)")]
     if end < len(text):

@@ -68,18 +68,18 @@ class Pipeline(msgspec.Struct, frozen=True):
             except LLMError as error:
                 if work.cancelled:
                     raise
-                _log.warning("a pipeline goes on without %s: %s", type(condenser).__name__, error)
+                _log.warning("the pipeline skips %s: %s", type(condenser).__name__, error)
                 failure = error
                 continue
             if found is not None:
                 work = work.after(found)
-                done = found if done is None else _both(done, found)
+                done = found if done is None else _merged(done, found)
         if done is None and failure is not None:
             raise failure
         return done
 
 
-def _both(first: Condensed, second: Condensed) -> Condensed:
+def _merged(first: Condensed, second: Condensed) -> Condensed:
     hidden = tuple(sorted({*first.hidden, *second.hidden}))
     trimmed = {
         call_id: kept

@@ -43,13 +43,16 @@ If there are notes from earlier, work them in: keep what still holds, correct wh
 
 HEADING = "[Earlier messages and answers were left out here. These notes were made of them:]"
 
-_ROOM = 6000  # tokens that notes may come to; a tenth of the target where that is less
-_CUTS = (
+# Maximum tokens of the notes; a tenth of the target if that is less.
+_MAX_SUMMARY_TOKENS = 6000
+# Maximum characters of one text or output in the request; the next lower value is tried until the
+# request fits.
+_CUT_CHARS = (
     4000,
     1500,
     500,
     160,
-)  # characters of one text or output that the model is shown, until all fits
+)
 
 
 class LLMCondenser(msgspec.Struct, frozen=True):
@@ -87,7 +90,7 @@ class LLMCondenser(msgspec.Struct, frozen=True):
 
         Raises `LLMError`.
         """
-        room = min(_ROOM, work.target // 10)
+        room = min(_MAX_SUMMARY_TOKENS, work.target // 10)
         hidden = oldest(work, work.target - room, self.keep)
         if not hidden:
             return None
@@ -113,8 +116,8 @@ class LLMCondenser(msgspec.Struct, frozen=True):
             piece.tokens for piece in work.summaries
         ):
             raise BadResponse(
-                f"{llm.model!r} was asked for a summary and wrote one that is longer than what it"
-                " is of."
+                f"{llm.model!r} was asked for a summary and wrote one that is longer than the"
+                " text that it summarises."
             )
         cost = llm.cost(answer.usage) if answer.cost is None else answer.cost
         return work.without(
@@ -135,14 +138,14 @@ def prompt(work: Work, hidden: list[Piece], budget: int) -> str:
         " given."
     )
     if work.instructions:
-        end += f"\nWhoever asked for them wants this minded: {work.instructions}"
+        end += f"\nThe request for these notes has these instructions: {work.instructions}"
     room = max(0, budget - tokens_of(begin) - tokens_of(end))
     lines: list[str] = []
-    for cut in _CUTS:
-        lines = [_told(piece, cut) for piece in hidden]
+    for cut in _CUT_CHARS:
+        lines = [_piece_text(piece, cut) for piece in hidden]
         if sum(map(tokens_of, lines)) <= room:
             break
-    else:  # too many of them: the latest matter most
+    else:  # all messages do not fit: keep the latest
         kept: list[str] = []
         for line in reversed(lines):
             room -= tokens_of(line)
@@ -150,18 +153,18 @@ def prompt(work: Work, hidden: list[Piece], budget: int) -> str:
                 break
             kept.append(line)
         lines = [
-            f"[{len(lines) - len(kept)} earlier messages are not shown here, for want of room.]",
+            f"[{len(lines) - len(kept)} earlier messages are not shown here, for lack of space.]",
             *reversed(kept),
         ]
     return f"{begin}# Messages\n\n" + "\n\n".join(lines) + end
 
 
-def _told(piece: Piece, cut: int) -> str:
+def _piece_text(piece: Piece, cut: int) -> str:
     event = piece.event
     if isinstance(event, ev.Message):
         others = len(event.content) - sum(isinstance(block, TextContent) for block in event.content)
         more = f" [and {others} attachment{'s' if others > 1 else ''}]" if others else ""
-        # What the user said is cut last: it is what all the rest is for.
+        # The user's words are cut last, because all the rest serves them.
         return f"<{event.sender}>\n{_cut(event.text, cut * 4 if event.sender == 'user' else cut)}{more}\n</{event.sender}>"
     parts = [f"<agent>\n{_cut(event.text, cut)}"] if event.text else ["<agent>"]
     for call, result in piece.results:

@@ -78,10 +78,9 @@ class Work:
         self.target = target
         self.llm = llm
         self.instructions = instructions
-        self.reason = reason or ContextTooLong("The conversation is to be shortened.")
-        self.cancelled = (
-            Cancellation() if cancelled is None else cancelled
-        )  # one that is not raised is false
+        self.reason = reason or ContextTooLong("The conversation must be shortened.")
+        # A cancellation that is not set is false, so `or` would replace it.
+        self.cancelled = Cancellation() if cancelled is None else cancelled
         self._journal = journal
 
     @cached_property
