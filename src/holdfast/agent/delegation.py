@@ -210,7 +210,8 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
         ),
         tool(
             delegate_collect,
-            "Wait for agents that work in the background, and get their answers, which are then not sent as"
+            "Wait for agents that work in the background, and get their answers, which are then"
+            " not sent as"
             " messages.",
             again,
             (),

@@ -125,7 +125,8 @@ def all_tools(agent: Agent) -> list[Tool]:
         for tool in own_tools(one):
             if found.setdefault(tool.name, tool) is not tool:
                 raise ConfigurationError(
-                    f"Agent: it and one of its delegates or handoffs have two tools named {tool.name!r};"
+                    "Agent: it and one of its delegates or handoffs have two tools named"
+                    f" {tool.name!r};"
                     " tool names must be unique in a serial form."
                 )
         for others in (one.delegates, one.handoffs):

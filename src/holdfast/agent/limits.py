@@ -74,7 +74,8 @@ def check_tree(who: str, llm: Any, tokens: bool, cost: bool) -> None:
     if (tokens or cost) and most_output(llm) is None:
         what = "tokens" if tokens else "a cost"
         raise ConfigurationError(
-            f"{who} {what}, but the maximum length of an answer of {llm.model!r} is not known; give it"
+            f"{who} {what}, but the maximum length of an answer of {llm.model!r} is not known;"
+            " give it"
             " max_output_tokens."
         )
     if cost and llm.cost(Usage(1, 1)) is None:

@@ -101,20 +101,20 @@ _MODEL = Record(
         **{name: Key(shape, "As LLM takes it.") for name, shape in _SETTINGS.items()},
         "use": Key(
             _NONEMPTY,
-            "Another class or function that makes one: 'module:qualname', or a builtin's name.",
+            "A class or function that makes the model: 'module:qualname', or a builtin's name.",
         ),
-        "parameters": Key(_PARAMETERS, "What that is called with."),
+        "parameters": Key(_PARAMETERS, "The arguments of `use`."),
         "fallback": Key(
             Either(
                 list=ListOf(_Model()),
                 map=MapOf(_Model()),
                 what="a list of models, or a mapping of names to models",
             ),
-            "Models of which the next is asked when one fails, by name if need be.",
+            "Models in order; the next one is called when one fails. Names are optional.",
         ),
         "sticky": Key(
             Flag(),
-            "Whether a conversation stays with the model that answered last; true, if not given.",
+            "True (the default) keeps a conversation with the model that answered last.",
         ),
         "on": Key(
             Either(
@@ -122,14 +122,15 @@ _MODEL = Record(
                 list=ListOf(_NONEMPTY),
                 what="names of errors, or a function as 'module:qualname'",
             ),
-            "Which failures move on: names of LLM errors such as RateLimited, or a function of the"
+            "Failures that lead to the next model: names of LLM errors such as RateLimited, or a"
+            " function of the"
             " error.",
         ),
         "router": Key(
             MapOf(_Model(), "a mapping of names to models"),
-            "Models of which a function picks one for each request.",
+            "Models by name; a function picks one for each request.",
         ),
-        "pick": Key(_NONEMPTY, "That function: 'module:qualname', or a builtin's name."),
+        "pick": Key(_NONEMPTY, "The function that picks: 'module:qualname', or a builtin's name."),
     },
     _check_model,
 )
@@ -139,7 +140,7 @@ _PART = Record(
     "an object that code makes",
     {
         "use": Key(_NONEMPTY, "'module:qualname', or a builtin's name.", required=True),
-        "parameters": Key(_PARAMETERS, "What it is called with, if it is a class or a function."),
+        "parameters": Key(_PARAMETERS, "The arguments of `use`, if it is a class or a function."),
     },
 )
 
@@ -157,7 +158,7 @@ def _check_condenser(found: dict[str, Any], place: Place) -> None:
     for key in found:
         if key not in ("name", *CONDENSERS[kind]):
             raise place.at(key).error(
-                f"a condenser {kind} takes {', '.join(CONDENSERS[kind])}, not {key}."
+                f"the condenser {kind} takes {', '.join(CONDENSERS[kind])}, not {key}."
             )
     if kind == "pipeline" and not found.get("condensers"):
         raise place.error("a pipeline has condensers, a list of them.")
@@ -182,29 +183,28 @@ class _Condenser(NamedTuple):
 
 _SHIPPED = Record(
     "condenser",
-    "what shortens conversations",
+    "a condenser",
     {
         "name": Key(Choice(tuple(CONDENSERS)), "Which one.", required=True),
         "at": Key(
             Number("a number above 0", above=True, high=1e18),
-            "Where it begins: tokens, or a share of the window.",
+            "The request size at which it runs: tokens, or a share of the window.",
             null=True,
         ),
         "to": Key(
-            Number("a number above 0", above=True, high=1), "To which share of that it goes down."
+            Number("a number above 0", above=True, high=1),
+            "The share of `at` that the request shrinks to.",
         ),
         "keep": Key(
             _INTEGER,
-            "Messages that stay at most; of tool_output the characters of each output.",
+            "Maximum number of messages that stay; of tool_output, the characters of each output.",
             null=True,
         ),
         "over": Key(_INTEGER, "tool_output: outputs of more characters are cut."),
         "model": Key(
-            _ONE_MODEL, "llm: the model that writes the summary; the agent's own, if not given."
+            _ONE_MODEL, "llm: the model that writes the summary; the agent's own by default."
         ),
-        "condensers": Key(
-            ListOf(_Condenser()), "pipeline: those that it asks, one after the other."
-        ),
+        "condensers": Key(ListOf(_Condenser()), "pipeline: its condensers, in order."),
     },
     _check_condenser,
 )
@@ -233,10 +233,14 @@ _ABOVE = Record(
     "above",
     "calls above a risk",
     {
-        "above": Key(Choice(("low", "medium")), "The risk above which they wait.", required=True),
+        "above": Key(
+            Choice(("low", "medium")),
+            "The highest risk that runs without an approval.",
+            required=True,
+        ),
         "verdict": Key(
             Choice(("ask", "deny")),
-            "Whether somebody is asked, or they are denied; ask, if not given.",
+            "ask (the default) waits for an approval; deny refuses.",
         ),
     },
 )
@@ -305,13 +309,13 @@ def _check_analyzer(found: dict[str, Any], place: Place) -> None:
     for key in found:
         if key not in ("name", *ANALYZERS[kind]):
             raise place.at(key).error(
-                f"an analyzer {kind} takes {', '.join(ANALYZERS[kind])}, not {key}."
+                f"the analyzer {kind} takes {', '.join(ANALYZERS[kind])}, not {key}."
             )
 
 
 _ANALYZER = Record(
     "analyzer",
-    "what says how risky a call is",
+    "a security analyzer",
     {
         "name": Key(Choice(tuple(ANALYZERS)), "Which one.", required=True),
         "hosts": Key(
@@ -323,10 +327,10 @@ _ANALYZER = Record(
         ),
         "commands": Key(
             MapOf(_NONEMPTY, "a mapping of tools to their arguments"),
-            "rules: which argument of which tool is a shell command.",
+            "rules: the argument of a tool that is a shell command, by tool.",
         ),
-        "leave": Key(ListOf(_NONEMPTY), "annotations: tools of which nothing is said."),
-        "model": Key(_ONE_MODEL, "judge: the model that is asked; the agent's own, if not given."),
+        "leave": Key(ListOf(_NONEMPTY), "annotations: tools that are not assessed."),
+        "model": Key(_ONE_MODEL, "judge: the model that assesses; the agent's own by default."),
     },
     _check_analyzer,
 )
@@ -402,11 +406,11 @@ _SKILL = Record(
     "a skill as text",
     {
         "name": Key(_NONEMPTY, "Its name.", required=True),
-        "description": Key(_TEXT, "What it is for."),
+        "description": Key(_TEXT, "Its purpose."),
         "text": Key(_TEXT, "Its instructions.", required=True),
-        "triggers": Key(ListOf(_NONEMPTY), "A user's words on which it is shown."),
-        "paths": Key(ListOf(_NONEMPTY), "Globs of the files on which it is shown."),
-        "always": Key(Flag(), "Whether it is in the system prompt."),
+        "triggers": Key(ListOf(_NONEMPTY), "Words of a user that show it."),
+        "paths": Key(ListOf(_NONEMPTY), "Globs of files that show it."),
+        "always": Key(Flag(), "True puts it into the system prompt."),
         "files": Key(MapOf(_TEXT, "a mapping of names to texts"), "Its other files."),
     },
 )
@@ -417,13 +421,13 @@ _SKILLS = Record(
     {
         "folders": Key(
             ListOf(_NONEMPTY, "a list of folders"),
-            "Folders of skills, those that come first before the others.",
+            "Folders of skills; earlier ones take precedence.",
         ),
         "list": Key(ListOf(_SKILL), "Skills as text."),
-        "each": Key(_SIZE, "Characters of one that are shown at most."),
+        "each": Key(_SIZE, "Maximum number of characters shown of one skill."),
         "total": Key(
             _SIZE,
-            "Characters of all in the prompt, as of all that were added, that are shown at most.",
+            "Maximum number of characters shown of all skills, in the prompt and added later.",
         ),
     },
 )
@@ -434,7 +438,7 @@ _INSTRUCTIONS = Record(
         "folder": Key(_NONEMPTY, "The folder whose files, and those above and below, are read."),
         "names": Key(
             ListOf(_NONEMPTY),
-            "Names of the files; AGENTS.md, if not given. Of each folder the first that is there is"
+            "Names of the files; AGENTS.md by default. Of each folder, the first existing one is"
             " read.",
         ),
         "texts": Key(
@@ -447,16 +451,16 @@ _INSTRUCTIONS = Record(
 
 _SUB_AGENT = Record(
     "subAgent",
-    "an agent that another one makes of itself",
+    "an agent that uses its owner's tools and model",
     {
         "prompt": Key(_NONEMPTY, "Its system prompt.", required=True),
-        "description": Key(_TEXT, "What it is good for."),
+        "description": Key(_TEXT, "Its purpose."),
         "tools": Key(
             Either(text=_NONEMPTY, list=ListOf(_NONEMPTY), what="a list of names of tools, or '*'"),
-            "Names of the other's tools; all, if not given.",
+            "Names of the owner's tools; all by default.",
         ),
-        "without": Key(ListOf(_NONEMPTY), "Names of those that it does not have."),
-        "model": Key(_NONEMPTY, "The name of its model; the other's, if not given."),
+        "without": Key(ListOf(_NONEMPTY), "Names of tools to leave out."),
+        "model": Key(_NONEMPTY, "The name of its model; the owner's by default."),
         "limits": Key(
             Record(
                 "subAgentLimits",
@@ -468,9 +472,9 @@ _SUB_AGENT = Record(
                     "seconds": Key(_BOUND, "Seconds at work.", null=True),
                 },
             ),
-            "How far one run may go.",
+            "Limits of one run.",
         ),
-        "delegates": Key(Flag(), "Whether it may delegate too."),
+        "delegates": Key(Flag(), "True lets it delegate too."),
     },
 )
 AGENT = Record(
@@ -485,15 +489,13 @@ AGENT = Record(
                 list=ListOf(_ONE_MODEL),
                 what="a model's name, a mapping, or a list of these",
             ),
-            "a model's name, a mapping with name and settings, or a list of these, of which the"
-            " next is asked when one fails.",
+            "A model's name, a mapping with name and settings, or a list of these, of which the"
+            " next is called when one fails.",
             required=True,
         ),
-        "system_prompt": Key(
-            _PROMPT, "The base of the system prompt; a default one, if not given."
-        ),
+        "system_prompt": Key(_PROMPT, "The base of the system prompt; by default Holdfast's own."),
         "system_prompt_extensions": Key(
-            ListOf(_PROMPT, "a list of texts"), "What comes behind it."
+            ListOf(_PROMPT, "a list of texts"), "Texts that follow the base."
         ),
         "microagents": Key(
             ListOf(_PROMPT, "a list of texts"),
@@ -509,7 +511,7 @@ AGENT = Record(
                 map=_SKILLS,
                 what="a list of folders, or a mapping",
             ),
-            "Folders of skills, those that come first before the others.",
+            "Folders of skills; earlier ones take precedence.",
         ),
         "instructions": Key(
             Either(text=_NONEMPTY, map=_INSTRUCTIONS, what="a folder, or a mapping"),
@@ -526,7 +528,7 @@ AGENT = Record(
                     "seconds": Key(_BOUND, "Seconds at work.", null=True),
                 },
             ),
-            "How far one run may go.",
+            "Limits of one run.",
         ),
         "tree_limits": Key(
             Record(
@@ -539,9 +541,9 @@ AGENT = Record(
                     "seconds": Key(_BOUND, "Seconds at work.", null=True),
                 },
             ),
-            "What a conversation and those that its calls spawn may spend together.",
+            "A budget of a conversation together with those that its calls spawn.",
         ),
-        "confirm": Key(_Confirm(), "Which calls somebody must approve."),
+        "confirm": Key(_Confirm(), "Calls that need an approval."),
         "security": Key(
             Either(
                 text=_NONEMPTY,
@@ -552,11 +554,11 @@ AGENT = Record(
                     " these, 'module:qualname', or {use, parameters}"
                 ),
             ),
-            "What says how risky a call is: standard, rules, annotations or judge, a mapping with"
+            "The analyzer of risks: standard, rules, annotations or judge, a mapping with"
             " that as its name, or a list of these, of which the highest counts.",
         ),
         "describe_images": Key(
-            _ONE_MODEL, "The model that describes pictures to a model that does not see."
+            _ONE_MODEL, "The model that describes pictures for a model without image input."
         ),
         "condenser": Key(
             Either(
@@ -568,12 +570,13 @@ AGENT = Record(
                     " 'module:qualname', or {use, parameters}"
                 ),
             ),
-            "What shortens long conversations: window, tool_output or llm, a mapping with that as"
+            "The condenser of long conversations: window, tool_output or llm, a mapping with"
+            " that as"
             " its name, or a list of these, one after the other.",
         ),
         "planning": Key(
             Choice(("tool", "first")),
-            "tool: it keeps a plan; first: one that the user approves before anything is done.",
+            "tool: the agent keeps a plan; first: the user approves the plan before any change.",
             null=True,
         ),
         "output_type": Key(
@@ -582,25 +585,25 @@ AGENT = Record(
                 map=_PARAMETERS,
                 what="'module:qualname' of a type, a JSON Schema, or {file: path}",
             ),
-            "What a run ends with: 'module:qualname' of a type, a JSON Schema, or {file: path} of"
+            "The result of a run: 'module:qualname' of a type, a JSON Schema, or {file: path} of"
             " one.",
         ),
         "output_rounds": Key(
-            _STEPS, "Failed rounds after which a run ends that is to have an output."
+            _STEPS, "Invalid results after which a run with an output type fails."
         ),
         "stuck": Key(
             Record(
                 "stuck",
-                "when an agent goes round in circles",
+                "thresholds of stuck detection",
                 {
                     "repeat": Key(
                         Number("a whole number from 2", 2, 1e9, whole=True),
-                        "Steps of the same calls and results.",
+                        "Steps with the same calls and results.",
                         null=True,
                     ),
                     "ping_pong": Key(
                         Number("a whole number from 4", 4, 1e9, whole=True),
-                        "Steps of two that take turns.",
+                        "Steps in which two steps alternate.",
                         null=True,
                     ),
                     "errors": Key(
@@ -615,21 +618,20 @@ AGENT = Record(
                     ),
                     "after_nudge": Key(
                         Number("a whole number from 1", 1, 1e9, whole=True),
-                        "Steps more after the model was told.",
+                        "Further steps after the message to the model.",
                     ),
                 },
             ),
-            "From when on going round in circles is one; null: nobody looks.",
+            "Thresholds of stuck detection; null turns it off.",
             null=True,
         ),
         "hooks": Key(
             ListOf(AGENT_HOOK, "a list of hooks"),
-            "What is asked around calls, model calls, messages, ends and condensations, in this"
-            " order.",
+            "Hooks of calls, model calls, messages, ends and condensations, in calling order.",
         ),
         "delegates": Key(
             MapOf(_OtherAgent(), "a mapping of names to agents"),
-            "Agents that it may give work to: files, mappings with prompt, or agents.",
+            "Agents that it may delegate to: files, mappings with prompt, or agents.",
         ),
         "delegation": Key(
             Record(
@@ -638,34 +640,35 @@ AGENT = Record(
                 {
                     "max_depth": Key(
                         _STEPS,
-                        "Levels of children below the conversation that began; 3, if not given.",
+                        "Levels of children below the first conversation; 3 by default.",
                     ),
                     "max_running": Key(
-                        _STEPS, "Children of one conversation at work at once; 8, if not given."
+                        _STEPS,
+                        "Children of one conversation that work at the same time; 8 by default.",
                     ),
                     "max_messages": Key(
                         _STEPS,
                         "Messages that a conversation sends to others until the user says"
-                        " something; 50, if not given.",
+                        " something; 50 by default.",
                     ),
                     "detached": Key(
-                        Flag(), "Whether those in the background go on when their parent is closed."
+                        Flag(), "True lets background children go on when their parent is closed."
                     ),
                 },
             ),
-            "How far delegation goes.",
+            "Bounds of delegation.",
         ),
         "handoffs": Key(
             MapOf(_OtherAgent(True), "a mapping of names to agents"),
-            "Agents that it may hand a conversation to; null: one that the conversation knows.",
+            "Agents that can take over; null: an agent that the conversation knows by that name.",
         ),
         "parallel_calls": Key(
             Number("a whole number from 1", 1, 1e18, whole=True),
-            "How many calls of one answer run at once.",
+            "Maximum number of calls of one answer that run at the same time.",
         ),
         "output_limit": Key(
             Number("a number of characters from 1000", 1000, 1e18, whole=True),
-            "Characters of an output that a model is shown.",
+            "Maximum number of characters of an output that a model is shown.",
         ),
     },
 )

@@ -45,7 +45,8 @@ def repair(problem: str) -> str:
     """Return the message to the model after a failed round."""
     if problem == TEXT_INSTEAD:
         return (
-            "That is not a result yet: you answered with a text. When the task is done, call finish;"
+            "That is not a result yet: you answered with a text. When the task is done, call"
+            " finish;"
             " its arguments are the result."
         )
     return (

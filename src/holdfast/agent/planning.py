@@ -23,13 +23,17 @@ Planning = Literal["tool", "first"] | None
 MODULE = "holdfast.tools.preset.planning"
 
 TOOL_PROMPT = """\
-For work of three steps or more, write down your plan with the tool `plan` before you begin, and keep it true: one step in progress while you work \
+For work of three steps or more, write down your plan with the tool `plan` before you begin, and \
+keep it true: one step in progress while you work \
 on it, done as soon as it is, dropped if it is not needed any more.\
 """
 FIRST_PROMPT = """\
-Before you change anything, make a plan with the tool `plan`, and look at what you need for it with the tools that read. The user is shown the plan, \
-and may change it; until it is approved, every other call is denied. Then carry out its steps, word for word as they were approved: one step in \
-progress while you work on it, done as soon as it is, dropped if it is not needed any more. A plan with other steps is asked about again.\
+Before you change anything, make a plan with the tool `plan`, and look at what you need for it \
+with the tools that read. The user is shown the plan, \
+and may change it; until it is approved, every other call is denied. Then carry out its steps, \
+word for word as they were approved: one step in \
+progress while you work on it, done as soon as it is, dropped if it is not needed any more. A \
+plan with other steps is asked about again.\
 """
 
 HEADING = "[Your plan, as it stood when the messages before this were left out:]"

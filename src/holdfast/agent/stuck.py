@@ -329,7 +329,9 @@ def seen(recent: Recent, detector: StuckDetector) -> Seen | None:
 
 _REASONS = {
     "repeat": "the same call {count} times in a row with the same result ({tools})",
-    "ping_pong": "two alternating steps, {count} in a row with the same results (the last: {tools})",
+    "ping_pong": (
+        "two alternating steps, {count} in a row with the same results (the last: {tools})"
+    ),
     "errors": "{count} steps in a row failed in the same way ({tools})",
     "monologue": "{count} answers in a row without a call",
 }

@@ -197,7 +197,8 @@ class Writer:
         except UnicodeEncodeError:
             raise _error(
                 where,
-                "holds half a character (a lone surrogate), which JSON cannot represent; leave it out",
+                "holds half a character (a lone surrogate), which JSON cannot represent; leave"
+                " it out",
             ) from None
         return value.replace("${", "$${")
 
@@ -209,7 +210,8 @@ class Writer:
             if _OWN_NAME.fullmatch(reference[1]):
                 raise _error(
                     where,
-                    f"names the variable {reference[1]!r}, but such names are reserved for secrets; give that"
+                    f"names the variable {reference[1]!r}, but such names are reserved for"
+                    " secrets; give that"
                     " variable another one",
                 )
             return value
@@ -241,7 +243,8 @@ class Writer:
                 else self.secret(where, given)
             )
 
-        begin = f"{self.text(where, scheme)}{mark}{self.secret(where, user)}{at}{self.text(where, path)}{query}"
+        begin = f"{self.text(where, scheme)}{mark}{self.secret(where, user)}{at}"
+        begin += f"{self.text(where, path)}{query}"
         return begin + "&".join(map(part, values.split("&"))) + fragment + self.text(where, end)
 
     def data(
@@ -318,7 +321,8 @@ class Writer:
         if given.pop("ssl_context") is not None:
             raise _error(
                 f"{where}.ssl_context",
-                "is an object of this process; the agent server uses the certificates of its own system",
+                "is an object of this process; the agent server uses the certificates of its own"
+                " system",
             )
         defaults = {
             name: parameter.default
@@ -503,7 +507,9 @@ class Writer:
         raise _error(
             where,
             why
-            or f"is {described(made)}, which another process could not make; give an object at the top of a module (not of the program's own file), or one whose class stands in a module and is a dataclass or a msgspec.Struct of plain values",
+            or f"is {described(made)}, which another process could not make; give an object at the"
+            " top of a module (not of the program's own file), or one whose class stands in a module"
+            " and is a dataclass or a msgspec.Struct of plain values",
         )
 
     def function(self, where: str, function: Any) -> str:

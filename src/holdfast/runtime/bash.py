@@ -77,7 +77,8 @@ _SET_BY_BASH = frozenset(
     ]
 )
 _DECLARED = re.compile(
-    rb"""^declare -([-\w]+) ([A-Za-z_]\w*)=(?:"([^"\\]*(?:\\.[^"\\]*)*)"|\$'([^'\\]*(?:\\.[^'\\]*)*)')$""",
+    rb"""^declare -([-\w]+) ([A-Za-z_]\w*)="""
+    rb"""(?:"([^"\\]*(?:\\.[^"\\]*)*)"|\$'([^'\\]*(?:\\.[^'\\]*)*)')$""",
     re.DOTALL | re.MULTILINE,
 )
 _FUNCTION = re.compile(rb"^declare -f\w* (\S+)$", re.MULTILINE)

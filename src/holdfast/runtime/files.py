@@ -41,7 +41,8 @@ def _shortened(line: str) -> str:
     return (
         line
         if len(line) <= _MAX_LINE_CHARS
-        else f"{line[:_MAX_LINE_CHARS]} [... {len(line) - _MAX_LINE_CHARS:,} characters more in this line]"
+        else f"{line[:_MAX_LINE_CHARS]}"
+        f" [... {len(line) - _MAX_LINE_CHARS:,} characters more in this line]"
     )
 
 
@@ -109,7 +110,8 @@ class Files:
             if kind is not None:
                 if stat.st_size > _MAX_IMAGE_BYTES:
                     raise RuntimeFault(
-                        f"{shown} is an image of {stat.st_size:,} bytes; at most {_MAX_IMAGE_BYTES:,} can be"
+                        f"{shown} is an image of {stat.st_size:,} bytes; at most"
+                        f" {_MAX_IMAGE_BYTES:,} can be"
                         " shown. Make it smaller first."
                     )
                 file.seek(0)

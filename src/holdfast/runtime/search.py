@@ -225,7 +225,8 @@ class Search:
             return (
                 answers,
                 (
-                    f"the search was stopped after {_TIMEOUT_SECONDS:.0f} s; use a simpler pattern or a"
+                    f"the search was stopped after {_TIMEOUT_SECONDS:.0f} s; use a simpler"
+                    " pattern or a"
                     " narrower path"
                 ),
             )
@@ -294,12 +295,14 @@ class Search:
             )
         if long:
             lines.append(
-                f"[{long} lines longer than {grep_child.MAX_LINE_CHARS:,} characters were searched at"
+                f"[{long} lines longer than {grep_child.MAX_LINE_CHARS:,} characters were"
+                " searched at"
                 " their start only]"
             )
         if cut:
             lines.append(
-                f"[{cut} files larger than {grep_child.MAX_FILE_BYTES // 1024**2} MB were searched at"
+                f"[{cut} files larger than {grep_child.MAX_FILE_BYTES // 1024**2} MB were"
+                " searched at"
                 " their start only]"
             )
         return ToolResult(

@@ -114,7 +114,8 @@ class Terminal:
             command.encode(errors="surrogateescape")
         except UnicodeEncodeError:
             return ToolResult.failure(
-                "The command was not run: it has half of a surrogate pair, which is not a character.",
+                "The command was not run: it has half of a surrogate pair, which is not a"
+                " character.",
                 "validation",
             )
         limit = self.command_timeout if timeout is None else max(0.0, timeout)

@@ -122,7 +122,8 @@ def load(path: Path, shown: str) -> Text:
     with open(fd, "rb") as file:
         if found.st_size > MAX_FILE_BYTES:
             raise RuntimeFault(
-                f"{shown} has {found.st_size:,} bytes, more than {MAX_FILE_BYTES:,}. Read or change it in"
+                f"{shown} has {found.st_size:,} bytes, more than {MAX_FILE_BYTES:,}. Read or"
+                " change it in"
                 " parts, with a command."
             )
         data = file.read(MAX_FILE_BYTES)
