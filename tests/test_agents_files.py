@@ -86,11 +86,13 @@ def test_a_tool_that_is_named_for_some_calls_alone_is_left_out_with_a_warning(
         found = read_sub_agent(write(tmp_path, "r", head))
     assert (found.tools, found.without) == (("read_file", "grep"), ("edit_file",))
     assert (
-        "Bash(git diff:*, git log:*) names some calls of Bash, which cannot be told apart here. It"
+        "Bash(git diff:*, git log:*) names some calls of Bash, which cannot be allowed"
+        " separately. It"
         " is left out" in caplog.text
     )
     assert (
-        "Edit(src/**) names some calls of Edit, which cannot be told apart here. The sub-agent goes"
+        "Edit(src/**) names some calls of Edit, which cannot be allowed separately. The"
+        " sub-agent goes"
         " without it" in caplog.text
     )
 
@@ -197,7 +199,8 @@ tools: {builtin: [grep, read_file]}
 delegates:
   reviewer: agents/r.md
   writer: {prompt: You write., tools: [read_file], limits: {steps: 2}}
-  other: {model: {use: scripted, parameters: {script: [], model: big}}, system_prompt: Other., tools: {builtin: [grep]}, handoffs: {main: null}}
+  other: {model: {use: scripted, parameters: {script: [], model: big}}, system_prompt: Other., \
+tools: {builtin: [grep]}, handoffs: {main: null}}
 delegation: {max_depth: 1, max_running: 2}
 handoffs: {other: {model: {use: scripted, parameters: {script: []}}}}
 """)

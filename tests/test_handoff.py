@@ -309,7 +309,7 @@ def test_the_others_services_open_when_it_takes_over_and_close_with_the_conversa
         (["billing"], "handoffs takes a mapping"),
         ({"billing": 3}, "handoffs['billing'] takes an Agent"),
         ({"a b": None}, "has the name 'a b'"),
-        ({"main": Agent(ScriptedLLM([]))}, "is the agent that a conversation began with"),
+        ({"main": Agent(ScriptedLLM([]))}, "is the name of a conversation's first agent"),
         ({"billing": "no/such.md"}, "cannot be read"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Agent, Conversation, LocalRuntime, ScriptedLLM, SQLiteStore
 from holdfast import events as ev
-from holdfast.agent.instructions import EACH, Instructions
+from holdfast.agent.instructions import MAX_FILE_CHARS, Instructions
 from holdfast.cli import main
 from holdfast.errors import ConfigurationError
 from tests.model_server import ModelServer, text
@@ -167,13 +167,15 @@ def test_a_tree_without_end_is_walked_to_a_bound(
 
 
 def test_long_ones_are_cut_and_say_so() -> None:
-    found = Instructions({"AGENTS.md": "x" * (EACH + 5), "src/AGENTS.md": "y" * (EACH + 7)})
+    found = Instructions(
+        {"AGENTS.md": "x" * (MAX_FILE_CHARS + 5), "src/AGENTS.md": "y" * (MAX_FILE_CHARS + 7)}
+    )
     [(_, text)] = found.in_prompt()
     assert text.endswith(
         "[5 of 20,005 characters are left out here to save room; the file AGENTS.md has them.]"
     )
-    assert "[7 of 20,007 characters" in found.told("src/AGENTS.md", 10**9)
-    assert "[20,007 of 20,007 characters" in found.told("src/AGENTS.md", 0)
+    assert "[7 of 20,007 characters" in found.text_for_model("src/AGENTS.md", 10**9)
+    assert "[20,007 of 20,007 characters" in found.text_for_model("src/AGENTS.md", 0)
 
 
 def test_a_changed_file_is_a_new_agent_event_when_the_conversation_is_opened_again(

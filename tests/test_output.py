@@ -278,7 +278,7 @@ def test_a_text_and_a_call_that_does_not_fit_are_told_of() -> None:
     assert "you answered with a text" in first
     assert (
         second
-        == "That result was not taken: score: input should be less than or equal to 10, not 11."
+        == "That result was not accepted: score: input should be less than or equal to 10, not 11."
         " Call finish again, with all of it right."
     )
 

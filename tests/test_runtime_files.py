@@ -291,7 +291,7 @@ def test_the_nearest_miss_is_shown_with_its_line_numbers(runtime: LocalRuntime, 
     assert "nearest is at lines 102" in refused(
         runtime, "edit_file", path="a.py", old="result = sum(item)", new="x"
     ).replace("line 102", "lines 102")
-    assert "Nothing in the file is like it" in refused(
+    assert "Nothing in the file is similar" in refused(
         runtime, "edit_file", path="a.py", old="§§§ ???", new="x"
     )
 

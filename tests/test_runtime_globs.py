@@ -279,7 +279,7 @@ def test_a_hostile_pattern_of_a_call_is_refused_at_once(
 def test_a_regular_expression_that_takes_long_to_compile_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.runtime.search._SECONDS", 0.5)
+    monkeypatch.setattr("holdfast.runtime.search._TIMEOUT_SECONDS", 0.5)
     (tmp_path / "a").write_text("x")
     with LocalRuntime(tmp_path) as runtime:
         begun = time.process_time()

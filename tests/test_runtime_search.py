@@ -209,7 +209,7 @@ def test_a_bad_pattern_is_explained(runtime: LocalRuntime) -> None:
 def test_a_pattern_that_would_take_forever_is_stopped(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "_SECONDS", 0.5)
+    monkeypatch.setattr(search, "_TIMEOUT_SECONDS", 0.5)
     (work / "a.txt").write_text("first\n")
     (work / "evil").write_text("a" * 60 + "!\n")
     with LocalRuntime(work) as runtime:

@@ -513,7 +513,7 @@ def test_closing_ends_a_running_command_and_tells_who_waits_for_it(tmp_path: Pat
 ELSEWHERE = """
 import os, subprocess, sys, time
 from holdfast.runtime import processes
-processes._PROC = sys.argv[1] == "True"
+processes._HAS_PROC = sys.argv[1] == "True"
 marks, count = sys.argv[3:], int(sys.argv[2])
 # Ours are spared, whatever they carry, and so are we.
 own = subprocess.Popen(["sleep", "300"], start_new_session=True)

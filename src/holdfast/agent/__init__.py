@@ -1,4 +1,4 @@
-"""What an agent is: its prompt, its limits, what it is shown, and one step."""
+"""Agents: prompt, limits, the view that a model is shown, and one step of the loop."""
 
 from holdfast.agent.agent import Agent
 from holdfast.agent.limits import Limits

@@ -1,10 +1,10 @@
-"""What is added to a conversation before the model is asked: the text of a skill that fits, what a
-hook has to say, what a picture shows.
+"""Messages that are added to a conversation before a model call, such as the text of a matching
+skill.
 
-Whoever adds is a contributor: a function of a `Situation` that returns `Addition`s (and `Remark`s).
-The driver asks each before a model call, in their order and with no lock held, and writes what they
-return as messages of the sender `holdfast`: so it is in the journal, in the view, and in every
-replay. What is about the same as a message that the model is still shown is not added again.
+A contributor is a function that takes a `Situation` and returns `Addition` and `Remark` objects.
+The driver calls each contributor before a model call, in order and with no lock held. Additions
+become messages of the sender `holdfast`, so they appear in the journal, in the view and in every
+replay. An addition is skipped while the model is still shown a message with the same `about`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,18 @@ from holdfast.tools import Cancellation
 
 
 class Situation(msgspec.Struct, frozen=True):
-    """Where a conversation stands before a model call.
+    """The state of a conversation before a model call.
 
-    `news` are its events since the model was last asked, that answer included, or since the driver
-    began (then all that are still needed). `abouts` has what the model is still shown of earlier
-    additions, by `Message.about`. `llm` is the model that is to be asked, `runtime` the
-    conversation's, `cancelled` ends what takes its time. Events up to `seen` were all there when
-    contributors were asked before: `news` has such ones only where the driver has just begun.
+    Attributes:
+        conversation_id: The conversation's id.
+        news: Events since the last model call, its answer included. On the driver's first call,
+            all events that are still needed.
+        abouts: The earlier additions that the model is still shown, by `Message.about`.
+        llm: The model that is called next.
+        runtime: The conversation's runtime.
+        cancelled: Ends long work of a contributor.
+        seen: The seq up to which contributors have already seen all events. `news` contains such
+            events only on the driver's first call.
     """
 
     conversation_id: str
@@ -39,9 +44,16 @@ class Situation(msgspec.Struct, frozen=True):
 
 
 class Addition(msgspec.Struct, frozen=True):
-    """One message to add. `about` names what it is about, `{kind}:{name}`; it is added once as long
-    as the model is shown it. `usage` and `cost` are those of the call of `model` that it took, if
-    one did."""
+    """One message to add.
+
+    Attributes:
+        about: The subject, `{kind}:{name}`; a subject is added once as long as the model is
+            shown it.
+        content: The content of the message.
+        usage: Tokens of the model call that produced the content, if there was one.
+        cost: US dollars of that call; None if unknown.
+        model: The model of that call.
+    """
 
     about: str
     content: tuple[Content, ...]
@@ -51,7 +63,7 @@ class Addition(msgspec.Struct, frozen=True):
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """What is to be known of it and the model is not told: it becomes a `Note`."""
+    """A fact for the journal that the model is not shown; written as a `Note`."""
 
     about: str
     text: str

@@ -1,5 +1,5 @@
-"""`Agent`: what an agent is: a model, its tools, all prompt text, its limits. It holds no
-conversation and can serve many."""
+"""`Agent`: a model, its tools, all prompt text and limits. An agent can serve many conversations
+and holds none."""
 
 from __future__ import annotations
 
@@ -47,62 +47,66 @@ if TYPE_CHECKING:
 class Agent:
     """A model with tools, a prompt and limits. Frozen; shared by any number of conversations.
 
-    `tools` are `Tool` objects or plain functions, or a `ToolManager`, which several agents may
-    have: the tools that an agent's other parts come with (`brought`) are its own, in `Agent.tools`
-    and not in that manager. `mcp_servers` is a configuration as `MCPClient` takes it: they are
-    connected to when the first conversation starts, their tools come behind the others, and they
-    end with the last.
+    The system prompt is `system_prompt`, then each of `system_prompt_extensions`, then each
+    microagent, then skills and instructions (`prompt_parts`).
 
-    The system prompt is `system_prompt` (None: a default one), then each of
-    `system_prompt_extensions`, then each microagent: a str is its text, a `Path` a file or a
-    folder, or what `LocalRuntime.load_microagents` returned; then skills and instructions
-    (`prompt_parts`). `parallel_calls` bounds how many calls of one answer run at once.
+    Raises `ConfigurationError` (a `ValueError`) that names the invalid argument.
 
-    `confirm` says which calls wait for `Conversation.approve`: "never", "always", "risky"
-    (`AboveRisk("medium")`), a list of tool names, a mapping of names to allow, ask or deny, or a
-    `ConfirmationPolicy`. `security`, a `SecurityAnalyzer`, says how risky a call is: policies go by
-    it, and each decision has it in the journal. Without one, a policy that needs it gets
-    `holdfast.agent.security.standard()`. Of a text that a tool returned the model is shown at most
-    `output_limit` characters; the store keeps the whole (`Conversation.get_output`).
-
-    `condenser` says what to leave out of requests before they do not fit the model's context window
-    any more, such as `Pipeline([ToolOutputCondenser(), LLMCondenser()])` of
-    `holdfast.agent.condensers`, or one of your own (`agent.condenser.Condenser`). Without one, or
-    if it finds nothing, a run ends with the provider's error.
-
-    `delegates` are agents by name that it may give work to, by the tools `delegate`,
-    `delegate_poll`, `delegate_collect`, `delegate_cancel` and `send_to`; `handoffs` those that it
-    may hand the conversation over to, by the tool `handoff`: each an `Agent`, a `SubAgent` or the
-    path of a file that is one (`agent.agents_files`). A handoff to None is one to the agent that
-    the conversation knows by that name, `main` for the first.
-
-    `planning="tool"` gives it the tool `plan`, and lines of prompt that say when to use it; with
-    "first" nothing but reading is done before the user has approved the plan
-    (`ConversationState.plan`).
-
-    With an `output_type` (a pydantic model, a `msgspec.Struct`, any type that pydantic knows, or a
-    JSON Schema) a run ends with a valid call of the tool `finish`, whose arguments are the result
-    (`Conversation.output`); after `output_rounds` failures with `OutputInvalid`. `stuck` says when
-    an agent goes round in circles; None: nobody looks.
-
-    `skills`, which `holdfast.tools.skills.discover` found (or folders, and `Skill` objects), are
-    know-how that the model is shown when it fits: on a user's words, on files that calls name,
-    always, or when it reads one by the tool `read_skill`. Microagents with triggers are among them.
-    `instructions` are the `AGENTS.md` files for a folder, the runtime's working directory
-    (`agent.instructions`).
-
-    `hooks` are asked around calls, model calls, messages, ends of runs, condensations, and when a
-    conversation begins and ends (`holdfast.tools.hooks.Hook`, `docs/how-to/hooks.md`).
-
-    A model that does not see (`LLM.sees`) is told of pictures by kind and size. With
-    `describe_images`, a model that sees, it is told besides what each shows: described once, before
-    the next model call (`docs/how-to/interaction.md`).
-
-    `limits` bound one run of a conversation; `tree_limits` all that a conversation and those that
-    its calls spawned (`ToolContext.spawn`) ever do together: a budget, from which each model call
-    is reserved before it is made (`docs/how-to/limits.md`).
-
-    Raises `ConfigurationError` (a `ValueError`) naming the argument that does not fit.
+    Args:
+        llm: The model: an `LLM`, a composite, or a `ScriptedLLM`.
+        tools: `Tool` objects, plain functions, or a `ToolManager`. Several agents may share a
+            manager: tools that come with other arguments (`brought`) are added to `Agent.tools`,
+            not to that manager.
+        mcp_servers: A configuration as `MCPClient` takes it. Servers are connected when the
+            first conversation starts and disconnected when the last one ends. Their tools follow
+            the other tools.
+        system_prompt: The base of the system prompt; None for the default one.
+        system_prompt_extensions: Texts that are appended to the system prompt.
+        microagents: A str is a text, a `Path` a file or folder; results of
+            `LocalRuntime.load_microagents` are accepted too. Microagents with triggers become
+            skills.
+        limits: Limits of one run of a conversation.
+        parallel_calls: The maximum number of calls of one answer that run at the same time.
+        confirm: The calls that wait for `Conversation.approve`: "never", "always", "risky"
+            (`AboveRisk("medium")`), a list of tool names, a mapping of names to allow, ask or
+            deny, or a `ConfirmationPolicy`.
+        output_limit: The maximum number of characters of a tool's text result that the model is
+            shown. The store keeps the whole result (`Conversation.get_output`).
+        condenser: Shortens requests before they exceed the context window, such as
+            `Pipeline([ToolOutputCondenser(), LLMCondenser()])` of `holdfast.agent.condensers`,
+            or your own `agent.condenser.Condenser`. Without a condenser, or if it finds nothing
+            to leave out, a run ends with the provider's error.
+        delegates: Agents by name that receive work through the tools `delegate`,
+            `delegate_poll`, `delegate_collect`, `delegate_cancel` and `send_to`. Each is an
+            `Agent`, a `SubAgent`, or the path of a sub-agent file (`agent.agents_files`).
+        handoffs: Agents by name that can take over the conversation through the tool `handoff`,
+            in the same forms. None as a value is the agent that the conversation knows by that
+            name; `main` is the first agent.
+        security: A `SecurityAnalyzer` that assesses the risk of each call for the policies; each
+            decision records the risk in the journal. None: a policy that needs one gets
+            `holdfast.agent.security.standard()`.
+        planning: "tool" adds the tool `plan` and prompt lines about its use. "first" also denies
+            every call that does not only read until the user has approved the plan
+            (`ConversationState.plan`).
+        output_type: A pydantic model, a `msgspec.Struct`, any type that pydantic supports, or a
+            JSON Schema. A run then ends with a valid call of the tool `finish`, whose arguments
+            are the result (`Conversation.output`).
+        output_rounds: The number of invalid results after which a run fails with `OutputInvalid`.
+        stuck: Detects an agent that repeats itself without progress; None turns the detection off.
+        skills: Skills of `holdfast.tools.skills.discover`, folders, or `Skill` objects. The
+            model is shown a skill when the user's words or a file of a call match, always, or
+            when it calls `read_skill`.
+        instructions: The `AGENTS.md` files for a folder, or for the runtime's working directory
+            (`agent.instructions`).
+        hooks: Called around calls, model calls, messages, ends of runs and condensations, and
+            when a conversation begins and ends (`holdfast.tools.hooks.Hook`,
+            `docs/how-to/hooks.md`).
+        describe_images: A model that accepts images. It describes each picture once, before the
+            next model call, for an `llm` that does not (`LLM.sees`); without it such an `llm`
+            gets each picture's kind and size (`docs/how-to/interaction.md`).
+        tree_limits: A lifetime budget of a conversation together with those that its calls
+            spawned (`ToolContext.spawn`). Each model call reserves its share before it is made
+            (`docs/how-to/limits.md`).
     """
 
     __slots__ = (
@@ -145,28 +149,28 @@ class Agent:
     output_limit: int
     output: Output | None
     output_rounds: int
-    """Failed rounds after which a run ends; 0 without an output."""
+    """The number of failed rounds after which a run ends; 0 without an output type."""
     stuck: StuckDetector | None
     condenser: Any
     delegates: Delegates | None
     handoffs: Others | None
     hooks: tuple[Hook, ...]
     hooked: AgentHooks | None
-    """The same by place, None without any."""
+    """The hooks grouped by the point at which they are called; None without hooks."""
     brought: tuple[Tool, ...]
-    """Tools that it has because of its other parts."""
+    """Tools that come with other arguments of the agent, such as `planning` or `condenser`."""
     security: SecurityAnalyzer | None
     planning: Planning
     describe_images: Model | None
     mcp_servers: Mapping[str, Any]
     known: Knowledge
-    """Its prompt in parts, its skills and instructions."""
+    """The parts of the prompt, the skills and the instructions."""
     contributors: tuple[Contributor, ...]
-    """What adds messages before a model call, in their order (`agent.additions`)."""
+    """Functions that add messages before a model call, in order (`agent.additions`)."""
     forms: dict[str, Agent]
-    """What it is as another agent's, made when it is first so."""
+    """Variants of this agent that other agents use, such as "planned"; made on first use."""
     origins: tuple[Origin, ...]
-    """How those parts were made that `load_agent` had code make."""
+    """Records of the parts that `load_agent` had imported code make."""
 
     def __init__(
         self,
@@ -298,15 +302,15 @@ class Agent:
         )
 
     def prompt_parts(self) -> tuple[prompt.Part, ...]:
-        """What `system_prompt` is the join of, in its order."""
+        """Return the parts of `system_prompt`, in order."""
         return self.known.parts
 
     def to_json(self) -> bytes:
-        """The agent as JSON that `from_json` and `load_agent` read: no secrets (`${secret_1}`
-        stands for the first), of its own tools the names.
+        """Return the agent as JSON for `from_json` and `load_agent`.
 
-        `agent.form.form_of` gives the secrets too. Raises `ConfigurationError` naming the part that
-        no other process could make.
+        The JSON contains no secrets (`${secret_1}` stands for the first) and only the names of
+        the agent's own tools. `agent.form.form_of` returns the secrets too. Raises
+        `ConfigurationError` that names the part that no other process could make.
         """
         from holdfast.agent.form import form_of
 
@@ -316,8 +320,11 @@ class Agent:
     def from_json(
         data: bytes | str, *, variables: Mapping[str, Any] | None = None, builtins: Any = None
     ) -> Agent:
-        """The inverse of `to_json`. `variables` are the secrets by name, `builtins` the tools by
-        name (or a list of them). Raises `ConfigurationError`."""
+        """Make an agent from the JSON of `to_json`.
+
+        `variables` are the secrets by name, `builtins` the tools by name (or a list of them).
+        Raises `ConfigurationError`.
+        """
         from holdfast.agent.form import agent_of
 
         return agent_of(data, variables, builtins)
@@ -330,14 +337,14 @@ class Agent:
         on_delta: Callable[[Delta], object] | None = None,
         cancelled: Cancellation | None = None,
     ) -> Completion:
-        """Make one model call and return its answer: text and tool calls. No tool is run and
-        nothing is journaled.
+        """Make one model call and return its answer: text and tool calls.
 
-        With a `ConversationState` the request is what that state shows the model, with the agent's
-        prompt and tools as they are now; connections to services are opened for the call if no
-        conversation has them open. With a `Transcript` it is the transcript under `head` (prompt,
-        tools, parameters), as the loop asks. Raises `LLMError`, and `ConfigurationError` for a
-        state without a message or with a call that has no result.
+        No tool runs and nothing is written to the journal. With a `ConversationState` the
+        request is the view of that state, with the agent's current prompt and tools; connections
+        to services are opened for the call if no conversation has them open. With a
+        `Transcript`, as the loop calls this method, the request is the transcript under `head`
+        (prompt, tools, parameters). Raises `LLMError`; raises `ConfigurationError` for a state
+        without a message or with a call that has no result.
         """
         if head is None:
             if isinstance(state, Transcript):
@@ -353,7 +360,7 @@ class Agent:
                 "Agent.step: head goes with a transcript; a ConversationState is given alone."
             )
         answer: Any = self.llm.completion(state, head=head, on_delta=on_delta, cancelled=cancelled)
-        if not isinstance(answer, Completion):  # a model may be anybody's class
+        if not isinstance(answer, Completion):  # a model may be any class
             raise BadResponse(
                 f"{self.llm.model!r} answered with {type(answer).__name__}; completion returns a"
                 " Completion."
@@ -372,8 +379,10 @@ class Agent:
         return answer
 
     def definitions(self, last: ev.Agent | None) -> tuple[ev.ToolDefinition, ...]:
-        """The tool definitions, in the order that keeps a provider's cached prefix: unchanged ones
-        as in `last`, others behind them."""
+        """Return the tool definitions in the order that preserves a provider's cached prefix.
+
+        Unchanged definitions keep their order in `last`; new and changed ones follow.
+        """
         now = self.tools.definitions()
         if last is None or not last.tools:
             return now
@@ -382,7 +391,7 @@ class Agent:
 
 
 def _security(given: Any, guard: ConfirmationPolicy | None) -> SecurityAnalyzer | None:
-    """The analyzer that was given, or the standard one if the policy needs one."""
+    """Return the given analyzer, or the standard one if the policy needs one."""
     if given is None:
         if not getattr(guard, "needs_risk", False):
             return None
@@ -408,7 +417,7 @@ def _hooked(hooks: Any, manager: ToolManager, llm: Any) -> AgentHooks | None:
 def _others(
     delegates: Any, handoffs: Any
 ) -> tuple[Delegates | None, Others | None, tuple[Tool, ...]]:
-    """The other agents that it knows, and the tools by which it reaches them."""
+    """Return the delegates, the handoffs, and the tools that reach them."""
     if not delegates and not handoffs:
         return None, None, ()
     from holdfast.agent.delegation import Delegates, make_delegation
@@ -434,7 +443,8 @@ def _others(
 
 
 def _check_handoffs(agent: Agent) -> None:
-    """Raises `ConfigurationError` if one that may take over does not fit what bounds the agent."""
+    """Raise `ConfigurationError` if a handoff target does not fit the agent's limits or
+    planning."""
     from holdfast.agent.handoffs import check_budget, family
 
     bounds = agent.tree_limits

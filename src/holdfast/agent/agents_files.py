@@ -1,18 +1,17 @@
-"""Sub-agents in files: Markdown whose front matter says what an agent may use, and whose body is
-its system prompt.
+"""Sub-agents in files: Markdown with settings in the front matter and the system prompt as body.
 
----
-name: researcher
-description: Finds things out in the code and says where they stand.
-tools: [read_file, grep, glob]
-model: inherit
-limits: {steps: 30}
----
-You find things out. Answer with paths and line numbers.
+    ---
+    name: researcher
+    description: Finds things out in the code and says where they stand.
+    tools: [read_file, grep, glob]
+    model: inherit
+    limits: {steps: 30}
+    ---
+    You find things out. Answer with paths and line numbers.
 
-Claude Code's files (`.claude/agents`) are read as they are: `tools` may be a text with commas, and
-its names of tools are known. A tool that a file allows some calls of alone, as in `Bash(git
-diff:*)`, is left out: here a tool is given whole, or not at all.
+Files of Claude Code (`.claude/agents`) are read unchanged: `tools` may be a text with commas,
+and its tool names are mapped. A tool that a file allows for some calls only, as in `Bash(git
+diff:*)`, is left out: a tool is available as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ from holdfast.tools.skills_files import front_matter, text_below, with_home
 _log = logging.getLogger("holdfast")
 
 PLACES = (".agents/agents", ".holdfast/agents", ".claude/agents")
-"""Where repositories keep them, in the order in which they are read."""
+"""The folders of a repository that hold sub-agents, in the order in which they are read."""
 
 _KEYS = ("name", "description", "tools", "model", "limits", "delegates")
-_THEIR_KEYS = ("disallowedTools", "maxTurns")
-_IGNORED = (
+_CLAUDE_KEYS = ("disallowedTools", "maxTurns")
+_IGNORED_KEYS = (
     "color",
     "permissionMode",
     "skills",
@@ -51,6 +50,7 @@ _IGNORED = (
     "isolation",
 )
 _LIMITS = ("steps", "tokens", "cost", "seconds")
+# The last three are aliases of Claude Code, not names of models.
 _INHERIT = (
     "",
     "inherit",
@@ -58,11 +58,11 @@ _INHERIT = (
     "sonnet",
     "opus",
     "haiku",
-)  # the last three are Claude Code's, and no names of models
+)
 
-_COMMA = re.compile(r",(?![^(]*\))")  # not one within brackets
+_COMMA = re.compile(r",(?![^(]*\))")  # a comma that is not within brackets
 
-_THEIRS = {
+_CLAUDE_TOOLS = {
     "Bash": ("terminal", "terminal_input"),
     "BashOutput": ("terminal_input",),
     "Edit": ("edit_file",),
@@ -74,17 +74,23 @@ _THEIRS = {
     "TodoWrite": ("plan",),
     "Write": ("write_file",),
 }
-"""Claude Code's names of tools, and what they are here."""
+"""Tool names of Claude Code and the names of the tools here."""
 
 
 class SubAgent(Data, frozen=True):
-    """An agent that another one makes of itself: its own prompt, and of the other's tools and model
-    as much as this says.
+    """An agent that another agent, its owner, makes with its own tools and model.
 
-    `tools` are names of the other's tools (patterns such as `git.*` too), ("*",) for all of them,
-    () for none; of these not those in `without`. `model` "" is the other's, else the name of one
-    that its key is good for. `delegates`: it may delegate too, to the same agents. `path` is its
-    file, "" for none.
+    Attributes:
+        name: The name.
+        description: The purpose, which the owner's model is shown.
+        prompt: The system prompt.
+        tools: Names or patterns (`git.*`) of the owner's tools; ("*",) for all of them, () for
+            none.
+        without: Names or patterns of tools to leave out.
+        model: A model that the owner's API key can use; "" for the owner's model.
+        limits: Limits of one run; None for the defaults.
+        delegates: True if the agent may delegate to the owner's delegates.
+        path: The path of the file; "" for none.
     """
 
     name: str
@@ -99,12 +105,12 @@ class SubAgent(Data, frozen=True):
 
 
 def load_sub_agents(folder: str | os.PathLike[str]) -> dict[str, SubAgent]:
-    """The sub-agents of a repository, or of a folder directly full of `.md` files, by name.
+    """Return the sub-agents of a repository, or of a folder that directly contains `.md` files, by
+    name.
 
-    Read are the Markdown files of `.agents/agents/`, `.holdfast/agents/` and `.claude/agents/`; the
-    first of a name counts. A file that cannot be read, or that a link takes from outside of
-    `folder`, is left out, with a warning in the log. Raises `ConfigurationError` if there is no
-    such folder.
+    The Markdown files of `.agents/agents/`, `.holdfast/agents/` and `.claude/agents/` are read;
+    the first of a name counts. A file that cannot be read, or that is a link out of `folder`, is
+    left out with a warning in the log. Raises `ConfigurationError` if the folder does not exist.
     """
     root = Path(with_home(folder)).resolve()
     if not root.is_dir():
@@ -137,8 +143,10 @@ def load_sub_agents(folder: str | os.PathLike[str]) -> dict[str, SubAgent]:
 
 
 def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
-    """One file. Raises `ConfigurationError` (a `ValueError`) naming what does not fit,
-    `OSError`."""
+    """Read one file.
+
+    Raises `ConfigurationError` (a `ValueError`) that names the invalid part, and `OSError`.
+    """
     path = Path(with_home(path))
     place = Place(str(path))
     try:
@@ -150,14 +158,14 @@ def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
     except RecursionError:
         raise place.error("its front matter is nested too deep.") from None
     for key in head:
-        if key in _IGNORED:
+        if key in _IGNORED_KEYS:
             _log.warning(
-                "%s: %s is not read here: calls of a sub-agent are guarded as those of the agent"
+                "%s: %s is ignored: calls of a sub-agent are guarded like those of the agent"
                 " that it works for.",
                 path,
                 key,
             )
-        elif key not in _KEYS and key not in _THEIR_KEYS:
+        elif key not in _KEYS and key not in _CLAUDE_KEYS:
             near = difflib.get_close_matches(key, _KEYS, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise place.at(key).error(
@@ -168,8 +176,8 @@ def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
     name = _text(head, "name", place) or path.stem
     if not NAME.fullmatch(name):
         raise place.at("name").error(
-            "a name has letters (a to z), digits, - and _, at most 64, and begins with none of the"
-            f" last two, not {name!r}."
+            "a name has letters (a to z), digits, - and _, at most 64, and begins with a letter"
+            f" or digit, not {name!r}."
         )
     model = _text(head, "model", place)
     return SubAgent(
@@ -195,8 +203,11 @@ def _text(head: Map, key: str, place: Place) -> str:
 def _tools(
     head: Map, key: str, place: Place, default: tuple[str, ...], without: bool = False
 ) -> tuple[str, ...]:
-    """Names of tools. Of one that is named for some of its calls alone there is nothing here that
-    lets these through and no others: it is left out, or `without` it for all of them."""
+    """Return the tool names of a key.
+
+    A tool that is named for some of its calls only cannot be restricted to these calls here.
+    Such a tool is left out; with `without`, it is excluded for all calls.
+    """
     given = head.get(key)
     if given is None:
         return default
@@ -219,7 +230,7 @@ def _tools(
                 else f"It is left out; give {name} to have it whole"
             )
             _log.warning(
-                "%s: %s names some calls of %s, which cannot be told apart here. %s.",
+                "%s: %s names some calls of %s, which cannot be allowed separately. %s.",
                 place.source,
                 one.strip(),
                 name,
@@ -228,7 +239,7 @@ def _tools(
             if not without:
                 continue
         server = name.removeprefix("mcp__").replace("__", ".", 1)
-        found += _THEIRS.get(name, (server if name.startswith("mcp__") else name,))
+        found += _CLAUDE_TOOLS.get(name, (server if name.startswith("mcp__") else name,))
     return tuple(dict.fromkeys(found))
 
 

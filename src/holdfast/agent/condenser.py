@@ -1,5 +1,4 @@
-"""The seam between an agent and whatever shortens its conversations: when it is asked, what with,
-and what it may answer."""
+"""The interface between an agent and its condenser, which shortens the agent's conversations."""
 
 from __future__ import annotations
 
@@ -19,13 +18,19 @@ if TYPE_CHECKING:
 
 
 class Condensed(msgspec.Struct, frozen=True):
-    """What a model is shown no more: the messages and answers (with their calls' results) of these
-    seqs. `summary` stands for them, where the first of them stood; "" for nothing. Earlier
-    summaries stay, but those that stand at the places `replaced`. Of the results in `trimmed`, by
-    call id, it is shown that many characters.
+    """The parts of a conversation that a model is no longer shown.
 
-    `usage` and `cost` (US dollars, None if not known) are those of the model calls that it took, by
-    `model`.
+    Attributes:
+        hidden: Seqs of the hidden messages and answers; the results of an answer's calls are
+            hidden with the answer.
+        summary: The text that replaces the hidden events, at the place of the first of them; ""
+            for none.
+        trimmed: The number of characters that are still shown of a result, by call id.
+        usage: Tokens of the model calls that the condensation needed.
+        cost: US dollars of these model calls; None if unknown.
+        model: The model of these calls.
+        replaced: The places of earlier summaries that this one replaces; other earlier summaries
+            stay.
     """
 
     hidden: tuple[int, ...] = ()
@@ -38,30 +43,32 @@ class Condensed(msgspec.Struct, frozen=True):
 
 
 class Condenser(Protocol):
-    """What an `Agent(condenser=)` is. It is asked on the conversation's thread, with no lock held,
-    and may take its time.
+    """The type of `Agent(condenser=)`.
 
-    It is asked when a provider refuses a request as too long, and by `Conversation.condense`. What
-    it may have besides:
+    The conversation calls the condenser when a provider refuses a request as too long, and in
+    `Conversation.condense`. The call is made on the conversation's thread with no lock held, and
+    may take its time. Optional members:
 
-    - `at`: from which size of a request on it is asked before the provider refuses: tokens, or a
-      share of the model's context window.
-    - `tools`: what the agent gets with it.
-    - `shorten(work)` in place of `condense`: it is handed the view with its sizes
-      (`agent.condensers.Work`), as the shipped ones are.
+    - `at`: The request size from which the condenser runs before the provider refuses: a number
+      of tokens, or a share of the model's context window.
+    - `tools`: Tools that the agent gets with the condenser.
+    - `shorten(work)`: Called instead of `condense`, with the view and its sizes
+      (`agent.condensers.Work`). The shipped condensers use this method.
     """
 
     def condense(
         self, journal: Sequence[AnyEvent], reason: ContextTooLong, cancelled: Cancellation
     ) -> Condensed | None:
-        """What to leave out of the next request, whose last one failed for `reason`; None if
-        nothing can be. The journal is written to with it, and the model asked again, up to three
-        times for one answer."""
+        """Return the parts to leave out of the next request; None if nothing can be left out.
+
+        `reason` is the failure of the last request. The answer is written to the journal and the
+        model is called again, up to three times for one answer.
+        """
         ...
 
 
 def ask(condenser: Any, work: Work) -> Condensed | None:
-    """What a condenser of either kind makes of a conversation. Raises what it raises."""
+    """Return the answer of a condenser of either kind. Errors of the condenser propagate."""
     shorten = getattr(condenser, "shorten", None)
     return (
         shorten(work)
@@ -71,12 +78,12 @@ def ask(condenser: Any, work: Work) -> Condensed | None:
 
 
 def is_condenser(found: Any) -> bool:
-    """Whether it can be asked."""
+    """Return True if the object has a method `shorten` or `condense`."""
     return callable(getattr(found, "shorten", None)) or callable(getattr(found, "condense", None))
 
 
 def check_begin(who: str, at: Any, to: Any) -> None:
-    """Raises `ConfigurationError` for an `at` or a `to` that is none."""
+    """Raise `ConfigurationError` for an invalid `at` or `to`."""
     number = isinstance(at, int | float) and not isinstance(at, bool)
     if at is not None and not (number and (0 < at <= 1 or (isinstance(at, int) and at > 1))):
         raise ConfigurationError(
@@ -84,14 +91,15 @@ def check_begin(who: str, at: Any, to: Any) -> None:
             f" {at!r}."
         )
     if not isinstance(to, int | float) or isinstance(to, bool) or not 0 < to < 1:
-        raise ConfigurationError(
-            f"{who}: to takes a share of where it begins, above 0 and below 1, not {to!r}."
-        )
+        raise ConfigurationError(f"{who}: to takes a share of at, above 0 and below 1, not {to!r}.")
 
 
 def trigger_of(agent: Agent) -> int | None:
-    """The tokens of a request from which on the agent's condenser is asked; None if it is not, as
-    where it is a share of a window that is not known."""
+    """Return the request size in tokens from which the agent's condenser runs.
+
+    Return None if the condenser has no such size, or if `at` is a share of an unknown context
+    window.
+    """
     at = getattr(agent.condenser, "at", None)
     if at is None or isinstance(at, bool) or not isinstance(at, int | float):
         return None
@@ -102,8 +110,10 @@ def trigger_of(agent: Agent) -> int | None:
 
 
 def window_of(llm: Any) -> int | None:
-    """The tokens that a request to a model may have; of a composite, to the smallest of its models.
-    None where it is not known."""
+    """Return the maximum number of tokens of a request to a model; None if unknown.
+
+    For a composite the minimum over its models is returned.
+    """
     models = getattr(llm, "models", None)
     if isinstance(models, Mapping):
         windows = [

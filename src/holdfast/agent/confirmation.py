@@ -1,4 +1,4 @@
-"""Which calls somebody must approve before they run: policies, and what they decide."""
+"""Confirmation policies: decide which tool calls need approval before they run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,14 @@ _log = logging.getLogger("holdfast")
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a policy says of a call: it may run, somebody is to be asked, or it may not. The model
-    is told the `reason` of a deny. `by` is who says so, "" for the policy itself; `analyzer:rules`
-    where what an analyzer found decided."""
+    """The decision of a policy about one call.
+
+    Attributes:
+        decision: "allow" runs the call, "ask" waits for an approval, "deny" refuses the call.
+        reason: The reason; the model sees the reason of a deny.
+        by: The source of the decision; "" for the policy itself, `analyzer:rules` if a finding
+            of that analyzer decided.
+    """
 
     decision: Literal["allow", "ask", "deny"]
     reason: str = ""
@@ -30,19 +35,27 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class ConfirmationPolicy(Protocol):
-    """Decides, before a call is run, whether it may. Asked once for each call of an answer, on the
-    conversation's thread."""
+    """A policy that decides, before a call runs, if the call may run.
+
+    The loop consults the policy once for each call of an answer, on the conversation's thread.
+    """
 
     def decide(self, call: ToolCall, risk: Risk) -> Verdict:
-        """The verdict for a call, whose `id` is not given yet. `risk` is what the agent's analyzer
-        says of it, unknown without one. If this raises, somebody is asked."""
+        """Return the verdict for a call.
+
+        The call has no `id` yet. `risk` is the assessment of the agent's analyzer; its level is
+        unknown if the agent has no analyzer. If this method raises, the call waits for an
+        approval.
+        """
         ...
 
 
 class ByTool:
-    """A policy that looks at the tool's name: `{"terminal": "ask", "git.*": "deny", "*": "allow"}`.
-    A name itself counts before a pattern, and of patterns the first that fits; `*` is every other
-    one, allowed if it is not there."""
+    """A policy by tool name: `{"terminal": "ask", "git.*": "deny", "*": "allow"}`.
+
+    An exact name takes precedence over patterns. Among patterns the first match decides. `*`
+    decides for all other tools; without `*` they are allowed.
+    """
 
     def __init__(self, verdicts: Mapping[str, str]) -> None:
         for name, verdict in verdicts.items():
@@ -60,11 +73,11 @@ class ByTool:
             for name, verdict in self._verdicts.items()
             if name != "*" and any(c in name for c in "*?[")
         ]
-        self._other = self._verdicts.get("*", Verdict("allow"))
+        self._default = self._verdicts.get("*", Verdict("allow"))
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """What it was made with: `ByTool(policy.verdicts)` is the same."""
+        """The decisions by name or pattern: `ByTool(policy.verdicts)` makes an equal policy."""
         return {name: verdict.decision for name, verdict in self._verdicts.items()}
 
     @staticmethod
@@ -77,18 +90,21 @@ class ByTool:
         }[verdict]
 
     def decide(self, call: ToolCall, risk: Risk) -> Verdict:
-        """See `ConfirmationPolicy.decide`."""
+        """Return the verdict of the tool's name. See `ConfirmationPolicy.decide`."""
         found = self._verdicts.get(call.name)
         if found is None and self._patterns:
             found = next(
                 (verdict for pattern, verdict in self._patterns if fnmatchcase(call.name, pattern)),
                 None,
             )
-        return found or self._other
+        return found or self._default
 
     def look_for_typos(self, names: Sequence[str]) -> None:
-        """Warn of names that are no tool's now and look like one that is: a guard that guards
-        nothing. Others may be of tools that come later."""
+        """Log a warning for each name that no tool has but that resembles the name of a tool.
+
+        A misspelled name guards nothing. Other unknown names may belong to tools that are added
+        later.
+        """
         from difflib import get_close_matches
 
         for name in self._verdicts:
@@ -108,12 +124,12 @@ class ByTool:
 
 
 class AboveRisk:
-    """A policy that looks at the risk: calls above `level` wait for somebody, or are denied
-    (`verdict="deny"`).
+    """A policy by risk: calls above `level` wait for an approval, or are denied with
+    `verdict="deny"`.
 
-    `AboveRisk("medium")` asks about high ones and about those whose risk is unknown;
-    `AboveRisk("low")` about medium ones as well. An agent with this policy and without an analyzer
-    gets `holdfast.agent.security.standard()`.
+    `AboveRisk("medium")` asks about high and unknown risks. `AboveRisk("low")` asks about medium
+    risks as well. An agent with this policy and without an analyzer uses
+    `holdfast.agent.security.standard()`.
     """
 
     needs_risk = True
@@ -132,7 +148,7 @@ class AboveRisk:
         self.verdict: Literal["ask", "deny"] = verdict
 
     def decide(self, call: ToolCall, risk: Risk) -> Verdict:
-        """See `ConfirmationPolicy.decide`."""
+        """Return the verdict of the call's risk. See `ConfirmationPolicy.decide`."""
         by = f"analyzer:{risk.by}" if risk.by else ""
         if LEVELS[risk.level] <= LEVELS[self.level]:
             return Verdict("allow", risk.reason, by)
@@ -156,8 +172,11 @@ class AboveRisk:
 
 
 class Strictest:
-    """Several policies of which the strictest counts: deny before ask before allow; of equal ones
-    the first. Each is what `Agent(confirm=)` takes: `Strictest(["risky", {"git.*": "deny"}])`."""
+    """A policy that combines several: deny overrides ask, and ask overrides allow.
+
+    Of equal verdicts the first is returned. Each policy is a value that `Agent(confirm=)`
+    accepts: `Strictest(["risky", {"git.*": "deny"}])`.
+    """
 
     def __init__(self, policies: Iterable[Any]) -> None:
         given: Any = policies
@@ -169,11 +188,11 @@ class Strictest:
 
     @property
     def needs_risk(self) -> bool:
-        """Whether one of them looks at the risk."""
+        """True if one of the policies depends on the risk."""
         return any(getattr(one, "needs_risk", False) for one in self.policies)
 
     def decide(self, call: ToolCall, risk: Risk) -> Verdict:
-        """See `ConfirmationPolicy.decide`."""
+        """Return the strictest verdict of the policies. See `ConfirmationPolicy.decide`."""
         found = [decided(one, call, risk) for one in self.policies]
         return max(
             found, key=lambda verdict: _VERDICTS.index(verdict.decision), default=Verdict("allow")
@@ -189,8 +208,10 @@ Confirm = (
 
 
 def policy(confirm: Confirm) -> ConfirmationPolicy | None:
-    """`Agent(confirm=...)` as a policy; None for "never". Raises `ConfigurationError` for what is
-    none."""
+    """Return the policy of `Agent(confirm=...)`; None for "never".
+
+    Raises `ConfigurationError` for any other value.
+    """
     given: Any = confirm
     if given == "never":
         return None
@@ -213,8 +234,11 @@ def policy(confirm: Confirm) -> ConfirmationPolicy | None:
 
 
 def decided(policy: ConfirmationPolicy, call: ToolCall, risk: Risk) -> Verdict:
-    """What a policy says of a call. A guard that fails does not let anything through: somebody is
-    asked."""
+    """Return a policy's verdict on a call.
+
+    A policy that raises or returns no verdict never lets a call through: the verdict is then
+    "ask".
+    """
     try:
         verdict: Any = policy.decide(apart(call, policy), risk)
     except Exception as error:
@@ -233,5 +257,5 @@ def decided(policy: ConfirmationPolicy, call: ToolCall, risk: Risk) -> Verdict:
             verdict.decision, clean(verdict.reason), clean(by) if isinstance(by, str) else ""
         )
     return Verdict(
-        "ask", clean(f"the confirmation policy answered {verdict!r}, which is no verdict")
+        "ask", clean(f"the confirmation policy answered {verdict!r}, which is not a verdict")
     )

@@ -1,5 +1,5 @@
-"""What an agent holds open while conversations of it are: idle connections to its model, and its
-tools' services."""
+"""Connections that stay open while an agent has conversations: to its models and to its tools'
+services."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from holdfast.tools import ToolManager
 
 
 class Connections:
-    """Counts an agent's open conversations: connections live from the first to the last.
-    Thread-safe."""
+    """A counter of an agent's open conversations; connections live from the first to the last of
+    them.
+
+    Thread-safe.
+    """
 
     __slots__ = ("_llms", "_lock", "_tools", "open")
 
@@ -33,21 +36,25 @@ class Connections:
                 tools.add_source(*sources)  # all or none
 
     def connect(self, names: Sequence[str] = ()) -> None:
-        """Bring in the tools of all services that are not lazy, and of lazy ones those of these
-        names, which a conversation had before; all at once. One that fails harms only itself, and
-        the log says why."""
+        """Load the tools of all services that are not lazy, all at the same time.
+
+        Of lazy services, load the tools in `names`, which a conversation used before. A service
+        that fails does not affect the others; the log has the reason.
+        """
         self._tools.want(names)
 
     def opened(self, runtime: object | None = None) -> None:
-        """A conversation began to use the agent; the folder of its `runtime` is what services may
-        be told to work in."""
+        """Count one more conversation of the agent.
+
+        Services may get the working directory of its `runtime` as their own.
+        """
         with self._lock:
             self.open += 1
         self._tools.opened(runtime)
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Within, the connections are open."""
+        """Keep the connections open within a `with` block."""
         self.opened()
         try:
             self.connect()
@@ -56,8 +63,10 @@ class Connections:
             self.closed()
 
     def closed(self, runtime: object | None = None) -> None:
-        """A conversation is done with the agent; the last one closes what is open. It can be opened
-        again."""
+        """Count one conversation less, and close all connections after the last one.
+
+        The connections can be opened again.
+        """
         with self._lock:
             self.open -= 1
             last = not self.open

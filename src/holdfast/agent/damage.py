@@ -1,9 +1,9 @@
-"""Readable events that take the place of damaged ones.
+"""Readable stand-ins for damaged events.
 
-A model is told that something is missing, and what it cannot know: a damaged message or answer is
-shown as a message of the loop, a damaged result as a result that is lost. Everything that follows a
-journal (the fold, the view, token counts, stuck detection) uses the same stand-ins, so that they
-agree.
+The model learns that something is missing and that its content is unknown. A damaged message or
+answer becomes a message of the loop, and a damaged result becomes a lost result. All readers of
+a journal (the fold, the view, token counts, stuck detection) use the same stand-ins, so that
+they agree.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _TEXTS = {"message": MESSAGE, "assistant": ANSWER, "": PLACE}
 
 
 def stand_in(event: ev.Damaged) -> ev.Message | ev.ToolResult | ev.Status | None:
-    """Return the event that a damaged one counts as; None for one that stands for nothing.
+    """Return the stand-in of a damaged event; None if there is none.
 
-    A status that cannot be read counts as PAUSED: nothing goes on by itself.
+    An unreadable status becomes PAUSED, so that nothing runs without a caller's action.
     """
     fields, kind = event.fields, event.original_type
     if kind in _TEXTS:
@@ -74,15 +74,13 @@ def stand_in(event: ev.Damaged) -> ev.Message | ev.ToolResult | ev.Status | None
 
 
 def call_of(event: ev.Damaged) -> str:
-    """Return the id of the call that a damaged start, decision or result is about, "" if it cannot
-    be told."""
+    """Return the call id of a damaged start, decision or result; "" if unreadable."""
     found = event.fields.get("callId")
     return found if isinstance(found, str) else ""
 
 
 def spent(event: ev.Damaged) -> tuple[Usage, float | None, str]:
-    """Return the usage, the cost and the model that a damaged event names, as far as they can be
-    read."""
+    """Return the usage, the cost and the model of a damaged event, as far as they are readable."""
     fields = event.fields
     try:
         usage = msgspec.convert(fields.get("usage", {}), Usage)
@@ -96,8 +94,8 @@ def spent(event: ev.Damaged) -> tuple[Usage, float | None, str]:
 
 
 def client_tools(event: ev.Damaged) -> tuple[str, ...]:
-    """Return the names of the tools that clients run, of a damaged `Agent` event as far as it can
-    be read."""
+    """Return the names of the client-run tools of a damaged `Agent` event, as far as they are
+    readable."""
     tools = event.fields.get("tools")
     found: list[str] = []
     for tool in cast("list[Any]", tools) if isinstance(tools, list) else []:

@@ -1,4 +1,4 @@
-"""Delegation: the tools with which an agent gives work to other agents, in conversations of their
+"""Delegation: tools with which an agent gives work to other agents in conversations of their
 own."""
 
 from __future__ import annotations
@@ -14,23 +14,30 @@ if TYPE_CHECKING:
     from holdfast.tools import Tool, ToolContext
 
 CHILD = "holdfast/child"
-"""The key of a result's meta under which the child is told of: `id`, `agent`, `status`, `steps`,
-`cost`, `inputTokens`, `outputTokens`; `seq` is the last event of what it came to, `background`
-whether it goes on beside the call."""
-CHILDREN = "holdfast/children"
-"""The same of several: a list of these."""
+"""The key of the child's data in a result's meta.
 
-LONGEST_WAIT = 3600.0  # seconds that delegate_collect waits at most
+The data are `id`, `agent`, `status`, `steps`, `cost`, `inputTokens` and `outputTokens`. `seq` is
+the child's last event that the result covers; `background` is true if the child goes on beside
+the call.
+"""
+CHILDREN = "holdfast/children"
+"""The key of a list of such data, for results about several children."""
+
+LONGEST_WAIT = 3600.0  # the maximum of delegate_collect's timeout
 
 
 class Delegates(Others):
-    """The agents that an agent may delegate to, by name, with bounds: at most `max_depth` levels of
-    children below the conversation that began, and in each conversation at most `max_running` that
-    are at work at once. A mapping of agents is the same with the default bounds.
+    """The agents that an agent may delegate to, by name, with bounds.
 
-    With `detached`, background children go on when their parent is closed. `send_to` are ids of
-    conversations that may be sent to, beside those of the same tree; `max_messages` is how many a
-    conversation may send to others until the user says something again.
+    A plain mapping of agents gets the default bounds.
+
+    Args:
+        agents: Agents, `SubAgent` objects or paths of sub-agent files, by name.
+        max_depth: Levels of children below the first conversation.
+        max_running: Children of one conversation that work at the same time.
+        detached: True lets background children go on when their parent is closed.
+        send_to: Ids of conversations outside the tree that `send_to` may address.
+        max_messages: Messages that a conversation may send to others until the user speaks again.
     """
 
     def __init__(
@@ -66,7 +73,7 @@ class Delegates(Others):
         self.send_to = tuple(send_to)
 
     def again(self) -> Delegates:
-        """The same agents for another owner."""
+        """Return a copy with the same agents and bounds, for another owner."""
         return Delegates(
             self.given,
             self.max_depth,
@@ -78,7 +85,7 @@ class Delegates(Others):
 
 
 class Team(Protocol):
-    """Who keeps the children of one conversation: what the tools do is there."""
+    """The keeper of one conversation's children; the delegation tools call its methods."""
 
     def give(
         self, context: ToolContext, delegates: Delegates, agent: str, task: str, background: bool
@@ -98,7 +105,7 @@ class Team(Protocol):
 def _team(context: ToolContext) -> Team:
     if context.team is None:
         raise ToolError(
-            "This call is of no conversation, so nobody can be given work.", retryable=False
+            "This call belongs to no conversation, so no work can be delegated.", retryable=False
         )
     return cast("Team", context.team())
 
@@ -111,14 +118,14 @@ _IDS: dict[str, Any] = {
 
 
 def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
-    """The tools, for these agents."""
+    """Return the delegation tools for these agents."""
     from holdfast.tools import Tool, ToolAnnotations
 
     def delegate(
         context: ToolContext, agent: str, task: str, background: bool = False
     ) -> ToolResult:
         if not task.strip():
-            raise ToolError("task is empty; say what is to be done.", "validation")
+            raise ToolError("task is empty; describe the work.", "validation")
         return _team(context).give(context, delegates, agent, task, background)
 
     def delegate_poll(context: ToolContext, ids: list[str] = []) -> ToolResult:  # noqa: B006
@@ -136,11 +143,11 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
 
     def send_to(context: ToolContext, conversation: str, text: str) -> ToolResult:
         if not text.strip():
-            raise ToolError("text is empty; say what is to be told.", "validation")
+            raise ToolError("text is empty; write the message.", "validation")
         return _team(context).tell(context, delegates, conversation, text)
 
-    # All may be repeated: a child's id comes of the call, so that a call that is made again finds
-    # the child that is there.
+    # All calls may be repeated: a child's id is derived from the call, so a repeated call finds the
+    # existing child.
     again = ToolAnnotations(destructive=False, idempotent=True, open_world=False)
     reads = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
 
@@ -157,8 +164,8 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
             "required": list(required),
             "additionalProperties": False,
         }
-        # Delegates work side by side. The other calls look at what the calls before them began, so
-        # they keep their place.
+        # Calls of `delegate` run in parallel. The other calls depend on the calls before them, so
+        # they keep their order.
         parallel = callback is delegate
         return Tool(
             callback.__name__,
@@ -179,10 +186,14 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
             f" meanwhile: its answer is sent to you as a message.\n\nAgents:\n{delegates.listed()}",
             again,
             ("agent", "task"),
-            agent={"type": "string", "enum": list(delegates), "description": "Who is to do it."},
+            agent={
+                "type": "string",
+                "enum": list(delegates),
+                "description": "The agent that does the work.",
+            },
             task={
                 "type": "string",
-                "description": "What is to be done, and what the answer must say.",
+                "description": "The work, and what the answer must contain.",
             },
             background={
                 "type": "boolean",
@@ -192,15 +203,16 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
         ),
         tool(
             delegate_poll,
-            "How far the agents are that work in the background. Does not wait.",
+            "Report the progress of agents that work in the background. Does not wait.",
             reads,
             (),
             ids=_IDS,
         ),
         tool(
             delegate_collect,
-            "Wait for agents that work in the background, and get their answers, which then come in"
-            " no message.",
+            "Wait for agents that work in the background, and get their answers, which are then"
+            " not sent as"
+            " messages.",
             again,
             (),
             ids=_IDS,
@@ -221,8 +233,8 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
         ),
         tool(
             send_to,
-            "Say something to another conversation: to an agent that you gave work, or to the one"
-            " that gave you this. An answer comes as a message, if there is one.",
+            "Send a message to another conversation: to an agent that you gave work, or to the one"
+            " that gave you this work. An answer, if there is one, comes as a message.",
             again,
             ("conversation", "text"),
             conversation={

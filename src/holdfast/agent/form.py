@@ -1,5 +1,5 @@
-"""The serial form of an agent: `load_agent`'s mapping, its secrets apart from it, and what is told
-of its tools."""
+"""The serial form of an agent: the mapping of `load_agent`, the separate secrets, and
+descriptions of its tools."""
 
 from __future__ import annotations
 
@@ -22,8 +22,14 @@ RUNTIME = "holdfast.runtime"  # the module of the preset tools, which every runt
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """How `load_agent` had code make a part: `use` and `parameters` as they were read. `hidden` are
-    the texts that came from variables."""
+    """A record of a part that `load_agent` had imported code make.
+
+    Attributes:
+        made: The object.
+        use: The import name, as read.
+        parameters: The parameters, as read.
+        hidden: Texts that came from variables.
+    """
 
     made: Any
     use: str
@@ -35,14 +41,14 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Form(msgspec.Struct, frozen=True):
-    """An agent as `load_agent` reads it, and what its `${secret_1}`, `${secret_2}`, ... stand for:
-    its `variables`."""
+    """An agent as `load_agent` reads it, and its secrets by variable name (`secret_1`,
+    `secret_2`, ...)."""
 
     mapping: dict[str, Any]
     secrets: dict[str, str]
 
     def to_json(self) -> bytes:
-        """The mapping as JSON; no secrets."""
+        """Return the mapping as JSON, without secrets."""
         return msgspec.json.encode(self.mapping)
 
     def __repr__(self) -> str:
@@ -50,8 +56,10 @@ class Form(msgspec.Struct, frozen=True):
 
 
 class ToolForm(Data, frozen=True, kw_only=True):
-    """What is told of a tool to a server that is to find or offer it. `module` declares it; "" if
-    no other process could import it."""
+    """A tool's description for a server that has to find or offer the tool.
+
+    `module` is the module that declares the tool; "" if no other process could import it.
+    """
 
     name: str
     input_schema: dict[str, Any]
@@ -66,11 +74,10 @@ class ToolForm(Data, frozen=True, kw_only=True):
 
 
 def form_of(agent: Agent) -> Form:
-    """The agent's serial form: `agent_of(form.to_json(), form.secrets, tools)` makes the same
-    requests. Of its own tools it has the names.
+    """Return the agent's serial form, with the names of its own tools.
 
-    Raises `ConfigurationError` naming the argument that has no serial form, and what to give
-    instead.
+    `agent_of(form.to_json(), form.secrets, tools)` makes the same requests. Raises
+    `ConfigurationError` that names the argument without a serial form, and its replacement.
     """
     from holdfast.agent.writer import Writer
 
@@ -82,7 +89,7 @@ def form_of(agent: Agent) -> Form:
 def agent_of(
     data: bytes | str, variables: Mapping[str, Any] | None = None, builtins: Any = None
 ) -> Agent:
-    """The agent of a serial form: `load_agent` of what the JSON says. Raises
+    """Make the agent of a serial form: decode the JSON and call `load_agent`. Raises
     `ConfigurationError`."""
     from holdfast.agent.load import load_agent
     from holdfast.tools.document import Map, Place, read_json
@@ -99,14 +106,18 @@ def agent_of(
 
 
 def tools_of(agent: Agent) -> list[ToolForm]:
-    """What is told of the agent's own tools, and of those of the agents that it knows: all that
-    they have now but those of their `mcp_servers`, which the form itself has."""
+    """Return the forms of the agent's own tools and of those of the agents that it knows.
+
+    Tools of `mcp_servers` are excluded, because the serial form contains these servers.
+    """
     return [_tool(tool) for tool in all_tools(agent)]
 
 
 def all_tools(agent: Agent) -> list[Tool]:
-    """The agent's own tools, then those of its delegates and handoffs. Raises `ConfigurationError`
-    for two of one name."""
+    """Return the agent's own tools, then those of its delegates and handoffs.
+
+    Raises `ConfigurationError` if two tools have one name.
+    """
     found: dict[str, Tool] = {}
     left, seen = [agent], {id(agent)}
     while left:
@@ -114,8 +125,9 @@ def all_tools(agent: Agent) -> list[Tool]:
         for tool in own_tools(one):
             if found.setdefault(tool.name, tool) is not tool:
                 raise ConfigurationError(
-                    f"Agent: it and an agent that it knows have two tools named {tool.name!r};"
-                    " names are unique where they travel."
+                    "Agent: it and one of its delegates or handoffs have two tools named"
+                    f" {tool.name!r};"
+                    " tool names must be unique in a serial form."
                 )
         for others in (one.delegates, one.handoffs):
             for other in () if others is None else others.whole():
@@ -126,7 +138,8 @@ def all_tools(agent: Agent) -> list[Tool]:
 
 
 def own_tools(agent: Agent) -> list[Tool]:
-    """The agent's tools but those of its `mcp_servers` and those that its other parts bring."""
+    """Return the agent's tools without those of its `mcp_servers` and those that come with other
+    arguments."""
     servers = servers_of(agent)
     lazy = any(server.get("lazy") for server in servers.values())
 
@@ -157,9 +170,13 @@ def _tool(tool: Tool) -> ToolForm:
 
 
 def module_of(tool: Tool) -> str:
-    """The module by which another process has the same tool: one that declares it. "" for what is
-    of `__main__` alone, a function that no module declares as a tool, a closure or method of this
-    process's objects, and tools of services."""
+    """Return the module that declares the tool, so that another process can import it; "" if there
+    is none.
+
+    There is none for definitions in `__main__`, functions that no module declares as a tool,
+    closures and methods of objects in this process, tools of services, and tools that a client
+    runs.
+    """
     name = tool.module_qualname
     if name.startswith(f"{RUNTIME}.") and tool.executor != "client":
         return RUNTIME
@@ -181,13 +198,13 @@ def module_of(tool: Tool) -> str:
     callback = tool.callback
     if isinstance(declared, Tool):
         return name if callback is not None and declared.callback is callback else ""
-    # One that the program had a factory make: the same, unless it depends on what the factory was
-    # called with.
+    # A tool that a factory of the program made. Another process makes the same one, unless the tool
+    # depends on the factory's arguments.
     return name if inspect.isfunction(callback) and callback.__closure__ is None else ""
 
 
 def servers_of(agent: Agent) -> dict[str, dict[str, Any]]:
-    """The agent's MCP servers by id, each with the keys that were given."""
+    """Return the agent's MCP servers by id, each with the keys that differ from the defaults."""
     if not agent.mcp_servers:
         return {}
 
@@ -211,7 +228,7 @@ def _default(field: Any) -> Any:
 
 
 def remember(agent: Agent, origins: Iterable[Origin], mcp_servers: Mapping[str, Any]) -> Agent:
-    """Have an agent know how `load_agent` made it."""
+    """Set the agent's origins and MCP servers as `load_agent` read them."""
     object.__setattr__(agent, "origins", tuple(origins))
     object.__setattr__(agent, "mcp_servers", dict(mcp_servers))
     return agent

@@ -1,5 +1,5 @@
-"""`handoff`: the tool with which an agent hands the conversation to another one; and which agents a
-conversation knows."""
+"""The tool `handoff`, which passes a conversation to another agent, and the agents that a
+conversation can reach."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 TOOL = "handoff"
 MAIN = "main"
-"""What models call the agent that a conversation began with, whose `events.Agent.name` is ""."""
+"""The name under which models know a conversation's first agent, whose `events.Agent.name` is
+""."""
 META = "holdfast/handoff"
 
-ONCE = "Not done: one answer hands over once, and the first handoff of this one counts."
+ONCE = "Not done: an answer can hand over only once, and its first handoff counts."
 ITSELF = "Not done: you are {name!r}, so nothing is handed over. Go on yourself."
 UNPLANNED = (
     "Not done: make a plan first. Once the user has approved it, hand over; {name!r} would not ask"
@@ -29,8 +30,7 @@ UNPLANNED = (
 
 
 def handed_to(result: ToolResult) -> str | None:
-    """The agent that a handoff's result hands over to, as `events.Agent.name`; None for one that
-    failed."""
+    """Return the `events.Agent.name` of a handoff result's target; None if the handoff failed."""
     if result.is_error:
         return None
     to = result.meta.get(META)
@@ -38,8 +38,10 @@ def handed_to(result: ToolResult) -> str | None:
 
 
 def make_handoff(others: Others) -> Tool:
-    """The tool `handoff`, to these agents. The handoff itself is the conversation's to do, once all
-    calls of the answer have results."""
+    """Return the tool `handoff` for these agents.
+
+    The conversation performs the handoff after all calls of the answer have results.
+    """
     from holdfast.tools import Tool, ToolAnnotations
 
     def handoff(agent: str, reason: str = "") -> ToolResult:
@@ -76,9 +78,11 @@ def make_handoff(others: Others) -> Tool:
 
 
 def not_done(calls: tuple[ToolCall, ...], refusal: Callable[[str], str]) -> dict[int, ToolResult]:
-    """Which calls of an answer are handoffs that are not done, by their place, and what they are
-    answered: those of which `refusal`, given the `events.Agent.name`, says why, and all behind the
-    first other one."""
+    """Return the results of the answer's handoffs that are refused, by the position of the call.
+
+    `refusal` maps an `events.Agent.name` to the reason of a refusal, or "". Only the first other
+    handoff is done; all behind it are refused.
+    """
     found: dict[int, ToolResult] = {}
     first = True
     for index, call in enumerate(calls):
@@ -94,7 +98,10 @@ def not_done(calls: tuple[ToolCall, ...], refusal: Callable[[str], str]) -> dict
 
 
 def check_budget(who: str, agent: Agent, tokens: bool, cost: bool) -> None:
-    """`check_tree` for an agent and all that may take over from it. Raises `ConfigurationError`."""
+    """Apply `check_tree` to an agent and all agents that may take over from it.
+
+    Raises `ConfigurationError`.
+    """
     if tokens or cost:
         check_tree(who, agent.llm, tokens, cost)
         for one in family(agent).values() if agent.handoffs is not None else ():
@@ -102,16 +109,21 @@ def check_budget(who: str, agent: Agent, tokens: bool, cost: bool) -> None:
 
 
 def find(agent: Agent, name: str) -> Agent | None:
-    """The agent of that name among those that `agent` may hand over to, and those that these may;
-    "" is `agent` itself. None if there is none."""
+    """Return the agent with that name among those that `agent` reaches through handoffs; None if
+    unknown.
+
+    "" is `agent` itself.
+    """
     if not name:
         return agent
     return family(agent).get(name)
 
 
 def family(agent: Agent) -> dict[str, Agent]:
-    """All agents that a conversation of `agent` may come to, by name; the nearest of a name. Raises
-    `ConfigurationError` for two of one name."""
+    """Return all agents that a conversation of `agent` can reach through handoffs, by name.
+
+    Raises `ConfigurationError` if two agents have one name.
+    """
     found: dict[str, Agent] = {}
     left, seen = [agent], {id(agent)}
     while left:

@@ -1,5 +1,4 @@
-"""An agent's hooks: what each place but the tool's hands over, and the hooks of each, ready to be
-asked."""
+"""The hooks of an agent: the subjects of all events but tool calls, and the hooks of each event."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from holdfast.tools.results import clean
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """A message that somebody sends: `sender` is `user`, or the conversation that it comes from."""
+    """An incoming message. `sender` is `user`, or the id of the sending conversation."""
 
     content: tuple[Content, ...]
     sender: str = "user"
@@ -33,16 +32,20 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 class Stopping(msgspec.Struct, frozen=True):
-    """A run that is about to be FINISHED: the last answer's `text`, and how often in a row that was
-    `denied`."""
+    """A run that is about to be FINISHED.
+
+    `text` is the last answer's text; `denied` is how often in a row hooks denied the end.
+    """
 
     text: str
     denied: int = 0
 
 
 class Condensing(msgspec.Struct, frozen=True):
-    """A condensation that is about to begin: why, with which instructions, and the tokens of the
-    request that is to be shortened (0: not counted)."""
+    """A condensation that is about to begin.
+
+    `tokens` are those of the request to shorten; 0 if not counted.
+    """
 
     reason: str
     instructions: str = ""
@@ -50,21 +53,26 @@ class Condensing(msgspec.Struct, frozen=True):
 
 
 class Starting(msgspec.Struct, frozen=True):
-    """A conversation that this process is about to drive. `reopened`: its model was asked
-    before."""
+    """A conversation that this process is about to drive.
+
+    `reopened` is true if its model was called before.
+    """
 
     reopened: bool
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """A conversation that is being closed, and where it stands."""
+    """A conversation that is being closed, with its status."""
 
     status: str
 
 
 class AgentHooks:
-    """The hooks of an agent by place, each in the order of asking; `tools` are those of calls, with
-    its manager's inside of them, None if the agent has none of its own."""
+    """The hooks of an agent by event, in the order in which they are called.
+
+    `tools` are the agent's hooks of tool calls, with those of its manager inside; None if the
+    agent has none of its own.
+    """
 
     __slots__ = (
         "after_model",
@@ -105,8 +113,10 @@ class AgentHooks:
         subject: object,
         what: str,
     ) -> Said:
-        """What a hook says, without secrets. Raises `HookDenied`, which begins with `what`, for one
-        that fails."""
+        """Return a hook's answer with secrets redacted.
+
+        Raises `HookDenied`, whose message begins with `what`, if the hook fails.
+        """
         try:
             said = ask(bound, context, told, fits, subject)
         except (Failed, ToolError) as error:
@@ -124,7 +134,7 @@ class AgentHooks:
 
     @staticmethod
     def denied(bound: Bound, said: Said, what: str) -> HookDenied:
-        """The error that tells of a hook that said no."""
+        """Return the error for a hook that denied."""
         return HookDenied(
             f"{what}: its hook {bound.name} denied it{f': {said.deny}' if said.deny else ''}",
             bound.name,
@@ -134,40 +144,46 @@ class AgentHooks:
     def additions(
         self, situation: Situation, context: ToolContext, answered: int
     ) -> list[Addition]:
-        """What the hooks have to say before the model is asked, whose last answer is event
-        `answered`. Raises `HookDenied`."""
+        """Return the messages that hooks add before a model call. Raises `HookDenied`.
+
+        `answered` is the seq of the model's last answer.
+        """
         found: list[Addition] = []
         for bound in self.before_model:
-            said = self.ask(bound, context, _model_told, _nothing, situation, _NOT_ASKED)
+            said = self.ask(
+                bound, context, _model_subject, _accepts_no_change, situation, _MODEL_NOT_CALLED
+            )
             if said is NOTHING:
                 continue
             if said.deny is not None:
-                raise self.denied(bound, said, _NOT_ASKED)
+                raise self.denied(bound, said, _MODEL_NOT_CALLED)
             if said.add and not told_since(bound.name, situation, answered):
                 found.append(addition(bound.name, said.add))
         return found
 
 
-_NOT_ASKED = "The model was not asked"
+_MODEL_NOT_CALLED = "The model was not asked"
 
 
-def _nothing(found: Any) -> bool:
+def _accepts_no_change(found: Any) -> bool:
     return False
 
 
 def addition(name: str, text: str) -> Addition:
-    """What a hook adds, about itself and this very text."""
+    """Return the addition of a hook; its `about` names the hook and the hash of the text."""
     return Addition(f"hook:{name}#{sha256(text.encode()).hexdigest()[:8]}", (TextContent(text),))
 
 
 def told_since(name: str, situation: Situation, answered: int) -> bool:
-    """Whether this hook has added something since the last answer: then a crash fell between that
-    and the answer to come."""
+    """Return True if this hook has added a message since the last answer.
+
+    In that case the process crashed between that message and the next answer.
+    """
     mine = f"hook:{name}#"
     return any(seq > answered for about, seq in situation.abouts.items() if about.startswith(mine))
 
 
-def _model_told(situation: Situation) -> dict[str, Any]:
+def _model_subject(situation: Situation) -> dict[str, Any]:
     news = situation.news
     last = next(
         (index for index in range(len(news) - 1, -1, -1) if type(news[index]) is ev.Assistant), 0
@@ -179,7 +195,7 @@ def _model_told(situation: Situation) -> dict[str, Any]:
 
 
 def answer_told(answer: Completion) -> dict[str, Any]:
-    """A model's answer as a command is told of it."""
+    """Return a model's answer in the form that a hook command receives."""
     calls = [{"name": call.name, "arguments": call.arguments} for call in answer.calls]
     return {
         "answer": {
@@ -193,8 +209,10 @@ def answer_told(answer: Completion) -> dict[str, Any]:
 
 
 def changed_answer(answer: Completion, change: Any) -> tuple[Completion, list[str]]:
-    """The answer as a hook wants it, without what the provider said of the former one, and which of
-    its fields are others. Raises `Failed`."""
+    """Return the answer with a hook's changes, and the names of the changed fields.
+
+    The provider's native data of the original answer are dropped. Raises `Failed`.
+    """
     if isinstance(change, str):
         wanted = msgspec.structs.replace(answer, text=clean(change))
     elif isinstance(change, Completion):
@@ -213,7 +231,7 @@ def changed_answer(answer: Completion, change: Any) -> tuple[Completion, list[st
         for name in ("text", "reasoning", "calls")
         if getattr(wanted, name) != getattr(answer, name)
     ]
-    # What the tokens and the request were is not a hook's to say.
+    # A hook cannot change the token counts and the request.
     found = msgspec.structs.replace(
         answer,
         text=wanted.text,
@@ -249,14 +267,14 @@ def _calls(given: Any, before: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
 
 
 def _secrets(hooks: Sequence[Hook], llm: Any) -> tuple[str, ...]:
-    """What of an agent must not be seen in what its hooks say."""
+    """Return the secrets of an agent that must be redacted in what its hooks return."""
     from holdfast.tools.hook_commands import secrets_of
 
     held = [value for hook in hooks for value in secrets_of(hook.env)]
-    return tuple(sorted({*worth_hiding(held), *_of_model(llm)}, key=len, reverse=True))
+    return tuple(sorted({*worth_hiding(held), *_model_secrets(llm)}, key=len, reverse=True))
 
 
-def _of_model(llm: Any) -> set[str]:
+def _model_secrets(llm: Any) -> set[str]:
     from holdfast.llm.client import LLM
 
     models = getattr(llm, "models", None)
@@ -264,6 +282,6 @@ def _of_model(llm: Any) -> set[str]:
         return {
             secret
             for model in cast("Mapping[str, Any]", models).values()
-            for secret in _of_model(model)
+            for secret in _model_secrets(model)
         }
     return set(secrets(llm.arguments())) if isinstance(llm, LLM) else set()

@@ -1,5 +1,7 @@
-"""Instructions: the `AGENTS.md` files of a repository, by where they stand; the nearest to a file
-wins (https://agents.md)."""
+"""Instructions: the `AGENTS.md` files of a repository by folder.
+
+The file nearest to a changed file takes precedence (https://agents.md).
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,22 @@ from holdfast.tools.skills_files import text_below, with_home
 
 _log = logging.getLogger(__name__)
 
-# What is walked below the working directory for files of subfolders, some 50 ms; larger trees have
-# their own way to say what counts where.
-_MOST_FOLDERS, _MOST_FILES = 5_000, 200
-EACH, TOTAL = (
+# Bounds of the search below the working directory, which takes some 50 ms. Larger trees have their
+# own ways to state which instructions apply.
+_MAX_FOLDERS, _MAX_FILES = 5_000, 200
+# Maximum characters: of one file, and of all files in the prompt or added to a conversation.
+MAX_FILE_CHARS, MAX_TOTAL_CHARS = (
     20_000,
     60_000,
-)  # characters: of one, and of all in the prompt, as of all that were added to a conversation
+)
 
 
 class Instructions(Data, frozen=True):
-    """The text of each file, by its path relative to the working directory, with slashes:
-    `../AGENTS.md`, `AGENTS.md`, `src/AGENTS.md`.
+    """The texts of instruction files by path relative to the working directory, with slashes.
 
-    Those of the working directory and above are in the system prompt, the others are shown once a
-    call touches a file below them.
+    Paths are such as `../AGENTS.md`, `AGENTS.md`, `src/AGENTS.md`. Files of the working
+    directory and above are in the system prompt. Each file of a subfolder is shown once a call
+    touches a file below that folder.
     """
 
     texts: dict[str, str] = {}
@@ -40,12 +43,12 @@ class Instructions(Data, frozen=True):
     def read(
         cls, workdir: str | os.PathLike[str], names: Sequence[str] = ("AGENTS.md",)
     ) -> Instructions:
-        """Those from the repository's root (the nearest folder with `.git`; without one, `workdir`
-        alone) down to `workdir`, and those below it.
+        """Read the files from the repository's root down to `workdir`, and those below it.
 
-        Of `names`, such as `("AGENTS.md", "CLAUDE.md")`, each folder's first that is there counts.
-        A file that cannot be read is left out with a warning in the log: larger than 1 MB, no
-        UTF-8, a link out of the repository. Raises `ConfigurationError` if there is no such folder.
+        The root is the nearest folder with `.git`; without one, `workdir` itself. Of `names`,
+        such as `("AGENTS.md", "CLAUDE.md")`, the first that exists in a folder is read. A file
+        is left out, with a warning in the log, if it is larger than 1 MB, is not UTF-8, or is a
+        link out of the repository. Raises `ConfigurationError` if `workdir` does not exist.
         """
         if isinstance(names, str) or not names or not all(_is_name(name) for name in names):
             raise ConfigurationError(
@@ -66,20 +69,21 @@ class Instructions(Data, frozen=True):
             name = next((name for name in names if os.path.lexists(one / name)), None)
             if name is None:
                 continue
-            if len(found) >= _MOST_FILES:
+            if len(found) >= _MAX_FILES:
                 _log.warning(
                     "Of the instructions below %s, no more than %d files are read.",
                     folder,
-                    _MOST_FILES,
+                    _MAX_FILES,
                 )
                 break
             try:
                 text = _text(root, one / name)
+            # A loop of links raises RuntimeError.
             except (
                 OSError,
                 ValueError,
                 RuntimeError,
-            ) as error:  # a loop of links is a RuntimeError
+            ) as error:
                 _log.warning("The instructions %s were left out: %s", one / name, error)
                 continue
             if text:
@@ -106,24 +110,27 @@ class Instructions(Data, frozen=True):
                 )
 
     def in_prompt(self) -> Iterator[tuple[str, str]]:
-        """Of the working directory and above, outermost first: path and text, with what it is
-        under."""
+        """Yield path and text of the files of the working directory and above, outermost first.
+
+        The text has a heading.
+        """
         paths = [path for path in self.texts if _folder(path).strip("./") == ""]
-        left = TOTAL
+        left = MAX_TOTAL_CHARS
         for number, path in enumerate(sorted(paths, key=lambda path: -path.count("../"))):
-            text = _shortened(path, self.texts[path], min(EACH, left))
+            text = _shortened(path, self.texts[path], min(MAX_FILE_CHARS, left))
             left = max(0, left - len(text))
             wins = " (Where it differs from those above, it wins.)" if number else ""
             yield path, f"# {path}{wins}\n\n{text}"
 
     def below(self) -> dict[str, str]:
-        """Those of subfolders: folder to path."""
+        """Return the paths of the files of subfolders, by folder."""
         return {folder: path for path in self.texts if (folder := _folder(path)).strip("./")}
 
-    def told(self, path: str, left: int) -> str:
-        """What the model is told of one of a subfolder, with at most `left` characters of it."""
+    def text_for_model(self, path: str, left: int) -> str:
+        """Return the text that the model is shown for a subfolder's file, with at most `left`
+        characters of it."""
         folder = _folder(path)
-        text = _shortened(path, self.texts[path], min(EACH, left))
+        text = _shortened(path, self.texts[path], min(MAX_FILE_CHARS, left))
         return (
             f"# {path}\n\n(For all files below {folder}/. Where it differs from other instructions,"
             f" it wins there.)\n\n{text}"
@@ -162,7 +169,7 @@ def _text(root: Path, path: Path) -> str:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The folders below one, those nearest to it first; no links, nothing hidden."""
+    """Yield the folders below a folder, nearest first, without links and hidden folders."""
     left, count = [folder], 0
     while left:
         inner: list[Path] = []
@@ -180,10 +187,10 @@ def _below(folder: Path) -> Iterator[Path]:
                 continue
             for name in names:
                 count += 1
-                if count > _MOST_FOLDERS:
+                if count > _MAX_FOLDERS:
                     _log.warning(
                         "Instructions are looked for in %d folders below %s; it has more.",
-                        _MOST_FOLDERS,
+                        _MAX_FOLDERS,
                         folder,
                     )
                     return
@@ -193,7 +200,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def instructions_of(given: Any) -> Instructions:
-    """What `Agent(instructions=)` takes. Raises `ConfigurationError`."""
+    """Return the instructions of `Agent(instructions=)`. Raises `ConfigurationError`."""
     if given is None:
         return Instructions()
     if isinstance(given, Instructions):

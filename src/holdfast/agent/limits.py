@@ -1,4 +1,4 @@
-"""How far one run may go before it stops by itself."""
+"""Limits of one run, after which the run stops by itself."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ import msgspec
 from holdfast.content import Usage
 from holdfast.errors import ConfigurationError
 
-# of what is bounded; of a cost a millionth of it, since a store counts billionths of a dollar
-_MOST = 1_000_000_000_000_000
+# The maximum of each limit. The cost has a millionth of it, since a store counts billionths of a
+# dollar.
+_MAX_LIMIT = 1_000_000_000_000_000
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Bounds of one run (from a message until the agent rests): model calls, tokens in and out, US
-    dollars, seconds at work (pauses and waits for a decision do not count). None: no bound.
+    """Limits of one run, which lasts from a message until the agent rests. None means no limit.
 
-    Raises `ConfigurationError` for a bound that is not a number above 0, or more than a store
-    counts.
+    Raises `ConfigurationError` for a limit that is not a number above 0 or that exceeds the range
+    of a store.
+
+    Attributes:
+        steps: Model calls.
+        tokens: Input and output tokens together.
+        cost: US dollars.
+        seconds: Seconds of work; pauses and waits for a decision do not count.
     """
 
     steps: int | None = 500
@@ -35,16 +41,18 @@ class Limits(msgspec.Struct, frozen=True):
                 raise ConfigurationError(
                     f"Limits: {name} takes a number above 0 or None, not {value!r}."
                 )
-            most = _MOST // 1_000_000 if name == "cost" else _MOST
+            most = _MAX_LIMIT // 1_000_000 if name == "cost" else _MAX_LIMIT
             if value is not None and value > most:
                 raise ConfigurationError(
-                    f"Limits: {name} takes at most {most:,}, not {value!r}; None is no bound."
+                    f"Limits: {name} takes at most {most:,}, not {value!r}; None means no limit."
                 )
 
 
 def most_output(llm: Any) -> int | None:
-    """The most tokens that one answer of a model may have, of a composite of any of its models;
-    None where it is not known."""
+    """Return the maximum number of output tokens of one answer of a model; None if unknown.
+
+    For a composite the maximum over all its models is returned.
+    """
     models = getattr(llm, "models", None)
     if isinstance(models, Mapping):
         found = [most_output(model) for model in cast("Mapping[str, Any]", models).values()]
@@ -57,12 +65,17 @@ def most_output(llm: Any) -> int | None:
 
 
 def check_tree(who: str, llm: Any, tokens: bool, cost: bool) -> None:
-    """Raises `ConfigurationError` if what a call of a model may take cannot be known before it,
-    where that is bounded."""
+    """Raise `ConfigurationError` if a limit applies whose use cannot be bounded before a model
+    call.
+
+    A token limit needs a known maximum length of an answer. A cost limit needs a known price
+    too.
+    """
     if (tokens or cost) and most_output(llm) is None:
         what = "tokens" if tokens else "a cost"
         raise ConfigurationError(
-            f"{who} {what}, but how long an answer of {llm.model!r} may be is not known; give it"
+            f"{who} {what}, but the maximum length of an answer of {llm.model!r} is not known;"
+            " give it"
             " max_output_tokens."
         )
     if cost and llm.cost(Usage(1, 1)) is None:

@@ -1,4 +1,4 @@
-"""`load_agent`: a whole agent from a YAML file or a mapping.
+"""`load_agent`: an agent from a YAML file or a mapping.
 
 model:
   name: anthropic/claude-sonnet-4-5
@@ -35,7 +35,7 @@ from holdfast.agent.agent import Agent
 from holdfast.agent.form import Origin, remember
 from holdfast.agent.instructions import Instructions
 from holdfast.agent.limits import Limits
-from holdfast.agent.load_keys import AGENT, Above, Several, SubAgentKeys, Use
+from holdfast.agent.load_keys import AGENT, AboveRiskKeys, PartKeys, StrictestKeys, SubAgentKeys
 from holdfast.agent.stuck import StuckDetector
 from holdfast.errors import ConfigurationError
 from holdfast.tools import Tool, ToolManager
@@ -49,7 +49,7 @@ from holdfast.tools.skills_files import Skill, with_home
 
 
 class HasTools(Protocol):
-    """What gives an agent its preset tools, such as a `LocalRuntime`."""
+    """A source of preset tools, such as a `LocalRuntime`."""
 
     @property
     def tools(self) -> list[Tool]: ...
@@ -63,28 +63,37 @@ def load_agent(
     runtime: HasTools | None = None,
     base: str | os.PathLike[str] | None = None,
 ) -> Agent:
-    """An `Agent` from a YAML file (JSON, if it ends in .json) or a mapping. Nothing is connected to
-    before its first conversation.
+    """Make an `Agent` from a YAML file (JSON, if the name ends in .json) or a mapping.
 
         model: {name: gpt-5, api_key: "${OPENAI_API_KEY}"}
         tools: {builtin: [terminal, read_file]}
         limits: {steps: 50}
 
-    Keys are the arguments of `Agent`. `model` is a name, a mapping with the settings of `LLM`, or a
-    list of these (`FallbackLLM`); or `{fallback: models, sticky: ..., on: [RateLimited, ...]}` or
-    `{router: models, pick: "module:qualname"}`, where models are a mapping of names to them.
-    `tools` is what `ToolManager.from_config` takes, or the path of it. Prompts are texts or `{file:
-    path}`. `condenser` is `window`, `tool_output` or `llm`, a mapping with that as `name` and its
-    settings, or a list of these. Other parts (a model, a condenser, `confirm`) are `{use:
-    "module:qualname", parameters: {...}}`, where a class or function is called with the parameters;
-    `use` may also name one of `builtins`.
+    Keys are the arguments of `Agent`, in these forms:
 
-    `variables` are what `${NAME}` stands for; the environment is never looked at. `builtins` are
-    the host's preset tools and parts, by name (or a list of tools); those of `runtime` are among
-    them. Relative paths start at `base`: the file's folder, or the current one for a mapping.
+    | key | form |
+    |---|---|
+    | `model` | a name, a mapping with the settings of `LLM`, or a list of these (`FallbackLLM`) |
+    | | `{fallback: models, sticky: ..., on: [RateLimited, ...]}`, models in a list or by name |
+    | | `{router: models, pick: "module:qualname"}`, models by name |
+    | `tools` | the configuration of `ToolManager.from_config`, or the path of its file |
+    | prompts | a text, or `{file: path}` |
+    | `condenser` | `window`, `tool_output`, `llm`, a mapping with that `name`, or a list of these |
 
-    Raises `ConfigurationError` (a `ValueError`) for the first thing that does not fit: in which
-    file, on which line, under which keys.
+    Other parts (a model, a condenser, `confirm`) are `{use: "module:qualname", parameters: {...}}`:
+    a class or function is called with the parameters. `use` may also name one of `builtins`. No
+    connection is opened before the agent's first conversation.
+
+    Raises `ConfigurationError` (a `ValueError`) for the first invalid value, with its file, line
+    and keys.
+
+    Args:
+        source: The path of a file, or a mapping.
+        variables: Values for `${NAME}`; the environment is never read.
+        builtins: The host's preset tools and parts by name, or a list of tools.
+        runtime: A runtime whose tools are added to `builtins`.
+        base: The folder at which relative paths start; by default the file's folder, or the
+            current one for a mapping.
     """
     document, folder = load(source, "load_agent")
     root = Path(base).absolute() if base is not None else folder or Path.cwd()
@@ -94,14 +103,17 @@ def load_agent(
             f" {type(document).__name__}."
         )
     return _agent(
-        _modern(fill(document, variables or {})), root, _known(builtins, runtime), variables
+        _with_lower_case_keys(fill(document, variables or {})),
+        root,
+        _known_parts(builtins, runtime),
+        variables,
     )
 
 
 def _agent(
     document: Map, root: Path, known: dict[str, Any], variables: Mapping[str, Any] | None
 ) -> Agent:
-    """The agent of a mapping whose variables are filled in."""
+    """Return the agent of a mapping whose variables are filled in."""
     found = AGENT.read(document, document.place)
     parts = _Parts(known, variables or {})
     options = {
@@ -147,15 +159,15 @@ def _agent(
         if key in found:
             places = document[key].places
             options[key] = {
-                name: _other(one, name, places[name], root, known, variables)
+                name: _other_agent(one, name, places[name], root, known, variables)
                 for name, one in found[key].items()
             }
     if "delegation" in found:
         from holdfast.agent.delegation import Delegates
 
         if not found.get("delegates"):
-            raise document.places["delegation"].error("it bounds delegates, and there are none.")
-        options["delegates"] = _checked(
+            raise document.places["delegation"].error("it limits delegates, but there are none.")
+        options["delegates"] = _with_place(
             lambda: Delegates(options["delegates"], **found["delegation"]),
             document.places["delegation"],
         )
@@ -189,7 +201,7 @@ def _agent(
     return remember(agent, parts.made, parsed.mcp_servers)
 
 
-def _other(
+def _other_agent(
     given: Any,
     name: str,
     place: Place,
@@ -197,7 +209,7 @@ def _other(
     known: dict[str, Any],
     variables: Mapping[str, Any] | None,
 ) -> Any:
-    """Another agent, as `Agent` takes it."""
+    """Return a delegate or handoff target as `Agent` takes it."""
     if given is None:
         return None
     from holdfast.agent.agents_files import SubAgent, read_sub_agent
@@ -218,11 +230,11 @@ def _other(
             limits=None if limits is None else Limits(**limits),
             **keys,
         )
-    return _agent(_modern(given), root, known, variables)
+    return _agent(_with_lower_case_keys(given), root, known, variables)
 
 
-def _modern(document: Map) -> Map:
-    """Section names in small letters."""
+def _with_lower_case_keys(document: Map) -> Map:
+    """Return the mapping with section names in lower case."""
     found = Map(document.place)
     for key, value in document.items():
         name = key.lower() if key not in AGENT.keys and key.lower() in AGENT.keys else key
@@ -242,7 +254,7 @@ def _members(found: Mapping[str, Any], document: Map, key: str) -> list[tuple[An
     )
 
 
-def _known(builtins: Any, runtime: HasTools | None) -> dict[str, Any]:
+def _known_parts(builtins: Any, runtime: HasTools | None) -> dict[str, Any]:
     found: dict[str, Any] = {} if runtime is None else {tool.name: tool for tool in runtime.tools}
     return {**found, **tool_config.known_builtins(builtins)}
 
@@ -265,13 +277,13 @@ def _tools(
         parsed = tool_config.Parsed(document.place)
     if found.get("skills") and parsed.skills:
         raise document.places["skills"].error(
-            "skills is in tools, too. Write all folders in one place."
+            "skills appears in tools too. Write all folders in one place."
         )
     return parsed
 
 
 def _output_type(given: Any, place: Place, root: Path, parts: _Parts) -> Any:
-    """A type, or a JSON Schema, which may be in a file."""
+    """Return a type, or a JSON Schema, which may come from a file."""
     if isinstance(given, str):
         return parts.function(given, place)
     if list(given) != ["file"] or not isinstance(given["file"], str):
@@ -308,7 +320,7 @@ def _prompt(given: Any, place: Place | None, root: Path) -> Any:
 
 
 def _skills(given: Any, document: Map, folders: Sequence[str], root: Path) -> Skills | None:
-    """The skills of folders, and those that are there as text."""
+    """Return the skills of folders and those given as text."""
     options: dict[str, Any] = (
         cast("dict[str, Any]", given) if isinstance(given, dict) else {"folders": given or []}
     )
@@ -319,7 +331,7 @@ def _skills(given: Any, document: Map, folders: Sequence[str], root: Path) -> Sk
     sizes = {name: options[name] for name in ("each", "total") if name in options}
     if not given and not found.list():
         return None
-    return _checked(
+    return _with_place(
         lambda: Skills([*texts, *found.list()], found.unreadable, **sizes),
         document.places.get("skills", document.place),
     )
@@ -330,11 +342,13 @@ def _instructions(given: Any, place: Place, root: Path) -> Instructions:
         cast("dict[str, Any]", given) if isinstance(given, dict) else {"folder": given}
     )
     if ("folder" in options) == ("texts" in options):
-        raise place.error("it has either a folder (and names), or texts.")
+        raise place.error("give either a folder (and names) or texts.")
     if "texts" in options:
-        return _checked(lambda: Instructions(options["texts"]), place)
+        return _with_place(lambda: Instructions(options["texts"]), place)
     folder = root / with_home(options["folder"])
-    return _checked(lambda: Instructions.read(folder, options.get("names", ("AGENTS.md",))), place)
+    return _with_place(
+        lambda: Instructions.read(folder, options.get("names", ("AGENTS.md",))), place
+    )
 
 
 def _microagent(given: Any, place: Place, root: Path) -> Any:
@@ -350,7 +364,8 @@ def _microagent(given: Any, place: Place, root: Path) -> Any:
 
 
 class _Parts:
-    """Makes what `use` names, and notes how, for the agent's serial form."""
+    """A factory of the objects that `use` names; records each origin for the agent's serial
+    form."""
 
     def __init__(self, known: Mapping[str, Any], variables: Mapping[str, Any]) -> None:
         self.known = known
@@ -359,22 +374,21 @@ class _Parts:
             value for value in variables.values() if isinstance(value, str) and value
         )
 
-    def make(self, wanted: Use, place: Place, more: Mapping[str, Any] = {}) -> Any:
-        """The object that `use` names, called with the parameters if it is a class or a
-        function."""
+    def make(self, wanted: PartKeys, place: Place, more: Mapping[str, Any] = {}) -> Any:
+        """Return the object that `use` names; a class or function is called with the parameters."""
         name, parameters = wanted
         found = self._find(name, place, more)
         if inspect.isclass(found) or inspect.isroutine(found):
             found = tool_config.call_with(found, parameters, name, place)
         elif parameters is not None:
             raise place.error(
-                f"{name!r} is an object that was made already; it takes no parameters."
+                f"{name!r} is an object, not a class or function; it takes no parameters."
             )
         self.made.append(Origin(found, name, parameters, self._hidden))
         return found
 
     def function(self, name: str, place: Place) -> Any:
-        """The function or class itself that a name stands for."""
+        """Return the named function or class itself."""
         found = self._find(name, place, {})
         self.made.append(Origin(found, name))
         return found
@@ -398,26 +412,26 @@ def _model(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
 
     if isinstance(given, list):
         models = _models(cast("list[Any]", given), document, parts)
-        return models[0] if len(models) == 1 else _checked(lambda: FallbackLLM(models), place)
+        return models[0] if len(models) == 1 else _with_place(lambda: FallbackLLM(models), place)
     options: dict[str, Any] = {"name": given} if isinstance(given, str) else dict(given)
     if "use" in options:
-        made = parts.make(Use(**options), place, {"scripted": ScriptedLLM, "litellm": LiteLLM})
+        made = parts.make(PartKeys(**options), place, {"scripted": ScriptedLLM, "litellm": LiteLLM})
         if not callable(getattr(made, "completion", None)):
             raise place.error(
-                f"{options['use']!r} gives {type(made).__name__}, which is no model: it has no"
+                f"{options['use']!r} gives {type(made).__name__}, which is not a model: it has no"
                 " method completion."
             )
         return made
     if "fallback" in options:
         models = _models(options["fallback"], document["fallback"], parts)
-        on = _moves_on(options["on"], document.places["on"], parts) if "on" in options else None
-        return _checked(
+        on = _fallback_on(options["on"], document.places["on"], parts) if "on" in options else None
+        return _with_place(
             lambda: FallbackLLM(models, on=on, sticky=options.get("sticky", True)), place
         )
     if "router" in options:
         named = _models(options["router"], document["router"], parts)
         pick = parts.function(options["pick"], document.places["pick"])
-        return _checked(lambda: RouterLLM(pick, named), place)
+        return _with_place(lambda: RouterLLM(pick, named), place)
     try:
         return LLM(options.pop("name"), **options)
     except ConfigurationError as error:
@@ -440,7 +454,7 @@ def _condenser(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
         given = {"name": given} if given in SHIPPED and given not in parts.known else {"use": given}
     options = dict(cast("dict[str, Any]", given))
     if "use" in options:
-        return parts.make(Use(**options), place, SHIPPED)
+        return parts.make(PartKeys(**options), place, SHIPPED)
     kind = SHIPPED[options.pop("name")]
     if "model" in options:
         options["llm"] = _model(
@@ -450,17 +464,17 @@ def _condenser(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
         within = document["condensers"]
         members = zip(options["condensers"], within, within.places, strict=True)
         options["condensers"] = [_condenser(one, at, where, parts) for one, at, where in members]
-    return _checked(lambda: kind(**options), place)
+    return _with_place(lambda: kind(**options), place)
 
 
 def _confirm(given: Any, place: Place, parts: _Parts) -> Any:
     from holdfast.agent.confirmation import AboveRisk, Strictest
 
-    if isinstance(given, Use):
+    if isinstance(given, PartKeys):
         return parts.make(given, place)
-    if isinstance(given, Above):
+    if isinstance(given, AboveRiskKeys):
         return AboveRisk(given.level, given.verdict)
-    if isinstance(given, Several):
+    if isinstance(given, StrictestKeys):
         return Strictest([_confirm(one, at, parts) for one, at in given.members])
     return given
 
@@ -471,7 +485,7 @@ def _security(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
     if isinstance(given, list):
         members = zip(cast("list[Any]", given), document, document.places, strict=True)
         analyzers = [_security(one, at, where, parts) for one, at, where in members]
-        return _checked(lambda: Highest(tuple(analyzers)), place)
+        return _with_place(lambda: Highest(tuple(analyzers)), place)
     if isinstance(given, str):
         given = (
             {"name": given}
@@ -480,32 +494,32 @@ def _security(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
         )
     options = dict(cast("dict[str, Any]", given))
     if "use" in options:
-        return parts.make(Use(**options), place)
+        return parts.make(PartKeys(**options), place)
     name = options.pop("name")
     if "model" in options:
         options["llm"] = _model(
             options.pop("model"), document["model"], document.places["model"], parts
         )
     kind: Callable[..., Any] = standard if name == "standard" else SHIPPED[name]
-    return _checked(lambda: kind(**options), place)
+    return _with_place(lambda: kind(**options), place)
 
 
 def _models(given: Any, document: Any, parts: _Parts) -> Any:
-    """The models of a composite, in a list or by name."""
+    """Return the models of a composite, in a list or by name."""
     keys: Any = cast("dict[str, Any]", given) if isinstance(given, dict) else range(len(given))
     made = {key: _model(given[key], document[key], document.places[key], parts) for key in keys}
     return made if isinstance(given, dict) else list(made.values())
 
 
-def _checked(make: Callable[[], Any], place: Place) -> Any:
+def _with_place(make: Callable[[], Any], place: Place) -> Any:
     try:
         return make()
     except ConfigurationError as error:
         raise place.error(str(error)) from error
 
 
-def _moves_on(given: str | list[str], place: Place, parts: _Parts) -> Any:
-    """What `FallbackLLM(on=)` takes, of names of errors or of a function."""
+def _fallback_on(given: str | list[str], place: Place, parts: _Parts) -> Any:
+    """Return the value of `FallbackLLM(on=)` for names of errors or of a function."""
     if isinstance(given, str) and (":" in given or given in parts.known):
         return parts.function(given, place)
     kinds = {
@@ -519,7 +533,7 @@ def _moves_on(given: str | list[str], place: Place, parts: _Parts) -> Any:
             near = difflib.get_close_matches(name, kinds, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise place.error(
-                f"no error of models is named {name!r}.{hint} It takes: {', '.join(kinds)}, or"
+                f"no model error is named {name!r}.{hint} It takes: {', '.join(kinds)}, or"
                 " 'module:qualname'."
             )
         found.append(kinds[name] if name in kinds else parts.function(name, place))

@@ -1,5 +1,7 @@
-"""The keys of an agent's config: the table from which `load_agent` reads it, and from which its
-JSON Schema is made."""
+"""The keys of an agent's configuration file.
+
+`load_agent` reads a file with this table, and the file's JSON Schema is made from it.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ from holdfast.tools.config.shapes import (
 )
 from holdfast.tools.document import Map, Place, Seq
 
-_TEXT, _SOME, _ANY = Text(empty=True), Text(), Anything()
-_WHOLE, _REAL = (
+_TEXT, _NONEMPTY, _ANY = Text(empty=True), Text(), Anything()
+_INTEGER, _NUMBER = (
     Number("a whole number", -(2**63), 2**63, whole=True),
     Number("a number", -1e18, 1e18),
 )
@@ -32,30 +34,32 @@ _PROMPT = Either(
     map=Record(
         "promptFile",
         "a file with the text",
-        {"file": Key(_SOME, "Its path, relative to the config's folder.", required=True)},
+        {"file": Key(_NONEMPTY, "Its path, relative to the config's folder.", required=True)},
     ),
     what="a text, or {file: path}",
 )
 
 
-# What a model has beside the key that says what kind it is; one with a name has its settings.
-_BESIDE = {"use": ("parameters",), "fallback": ("sticky", "on"), "router": ("pick",)}
+# The companion keys of each kind of model. A model with a name has its settings instead.
+_COMPANION_KEYS = {"use": ("parameters",), "fallback": ("sticky", "on"), "router": ("pick",)}
 
 
-def _one_kind(found: dict[str, Any], place: Place) -> None:
-    kinds = [kind for kind in ("name", *_BESIDE) if kind in found]
+def _check_model(found: dict[str, Any], place: Place) -> None:
+    kinds = [kind for kind in ("name", *_COMPANION_KEYS) if kind in found]
     if len(kinds) != 1:
         raise place.error(
             "a model has either name (and settings), use: 'module:qualname' (and parameters),"
             " fallback: models (and sticky, on), or router: models (and pick)."
         )
     kind = kinds[0]
-    if kind in _BESIDE and (others := [key for key in found if key not in (kind, *_BESIDE[kind])]):
+    if kind in _COMPANION_KEYS and (
+        others := [key for key in found if key not in (kind, *_COMPANION_KEYS[kind])]
+    ):
         put = f"; put {others[0]} into them" if kind == "use" else ""
         raise place.at(others[0]).error(
-            f"a model with {kind} takes {' and '.join(_BESIDE[kind])} alone{put}."
+            f"a model with {kind} takes {' and '.join(_COMPANION_KEYS[kind])} alone{put}."
         )
-    for other, beside in _BESIDE.items():
+    for other, beside in _COMPANION_KEYS.items():
         if kind == "name" and (wrong := [key for key in beside if key in found]):
             raise place.at(wrong[0]).error(
                 f"a model with name takes its settings beside the name; {wrong[0]} is for one with"
@@ -69,7 +73,7 @@ def _one_kind(found: dict[str, Any], place: Place) -> None:
 
 
 class _Model(NamedTuple):
-    """A model within a model."""
+    """The shape of a model within a model."""
 
     def read(self, value: Any, place: Place) -> Any:
         return _ONE_MODEL.read(value, place)
@@ -84,58 +88,59 @@ _SETTINGS: dict[str, Shape] = {
     "proxy": Text(secret=True),
     "headers": MapOf(Text("a text", secret=True, empty=True), "a mapping of texts to texts"),
     **dict.fromkeys(("stop", "response_format", "extra_body"), _ANY),
-    **dict.fromkeys(("reasoning_effort", "tool_calls", "wire"), _SOME),
+    **dict.fromkeys(("reasoning_effort", "tool_calls", "wire"), _NONEMPTY),
     **dict.fromkeys(("parallel_tool_calls", "prompt_caching", "images", "stream"), Flag()),
-    **dict.fromkeys(("max_output_tokens", "reasoning_budget", "seed", "max_retries"), _WHOLE),
-    **dict.fromkeys(("temperature", "top_p", "timeout", "connect_timeout", "deadline"), _REAL),
+    **dict.fromkeys(("max_output_tokens", "reasoning_budget", "seed", "max_retries"), _INTEGER),
+    **dict.fromkeys(("temperature", "top_p", "timeout", "connect_timeout", "deadline"), _NUMBER),
 }
 _MODEL = Record(
     "model",
     "a model",
     {
-        "name": Key(_SOME, "Its name, as LLM takes it."),
+        "name": Key(_NONEMPTY, "Its name, as LLM takes it."),
         **{name: Key(shape, "As LLM takes it.") for name, shape in _SETTINGS.items()},
         "use": Key(
-            _SOME,
-            "Another class or function that makes one: 'module:qualname', or a builtin's name.",
+            _NONEMPTY,
+            "A class or function that makes the model: 'module:qualname', or a builtin's name.",
         ),
-        "parameters": Key(_PARAMETERS, "What that is called with."),
+        "parameters": Key(_PARAMETERS, "The arguments of `use`."),
         "fallback": Key(
             Either(
                 list=ListOf(_Model()),
                 map=MapOf(_Model()),
                 what="a list of models, or a mapping of names to models",
             ),
-            "Models of which the next is asked when one fails, by name if need be.",
+            "Models in order; the next one is called when one fails. Names are optional.",
         ),
         "sticky": Key(
             Flag(),
-            "Whether a conversation stays with the model that answered last; true, if not given.",
+            "True (the default) keeps a conversation with the model that answered last.",
         ),
         "on": Key(
             Either(
-                text=_SOME,
-                list=ListOf(_SOME),
+                text=_NONEMPTY,
+                list=ListOf(_NONEMPTY),
                 what="names of errors, or a function as 'module:qualname'",
             ),
-            "Which failures move on: names of LLM errors such as RateLimited, or a function of the"
+            "Failures that lead to the next model: names of LLM errors such as RateLimited, or a"
+            " function of the"
             " error.",
         ),
         "router": Key(
             MapOf(_Model(), "a mapping of names to models"),
-            "Models of which a function picks one for each request.",
+            "Models by name; a function picks one for each request.",
         ),
-        "pick": Key(_SOME, "That function: 'module:qualname', or a builtin's name."),
+        "pick": Key(_NONEMPTY, "The function that picks: 'module:qualname', or a builtin's name."),
     },
-    _one_kind,
+    _check_model,
 )
-_ONE_MODEL = Either(text=_SOME, map=_MODEL, what="a model's name or a mapping")
+_ONE_MODEL = Either(text=_NONEMPTY, map=_MODEL, what="a model's name or a mapping")
 _PART = Record(
     "part",
     "an object that code makes",
     {
-        "use": Key(_SOME, "'module:qualname', or a builtin's name.", required=True),
-        "parameters": Key(_PARAMETERS, "What it is called with, if it is a class or a function."),
+        "use": Key(_NONEMPTY, "'module:qualname', or a builtin's name.", required=True),
+        "parameters": Key(_PARAMETERS, "The arguments of `use`, if it is a class or a function."),
     },
 )
 
@@ -148,23 +153,23 @@ CONDENSERS = {
 }
 
 
-def _fits_its_kind(found: dict[str, Any], place: Place) -> None:
+def _check_condenser(found: dict[str, Any], place: Place) -> None:
     kind = found["name"]
     for key in found:
         if key not in ("name", *CONDENSERS[kind]):
             raise place.at(key).error(
-                f"a condenser {kind} takes {', '.join(CONDENSERS[kind])}, not {key}."
+                f"the condenser {kind} takes {', '.join(CONDENSERS[kind])}, not {key}."
             )
     if kind == "pipeline" and not found.get("condensers"):
         raise place.error("a pipeline has condensers, a list of them.")
 
 
 class _Condenser(NamedTuple):
-    """A shipped condenser, or a part."""
+    """The shape of a shipped condenser or a part."""
 
     def read(self, value: Any, place: Place) -> Any:
         if isinstance(value, str):
-            return _SOME.read(value, place)
+            return _NONEMPTY.read(value, place)
         if isinstance(value, Map):
             return (_PART if "use" in value else _SHIPPED).read(value, place)
         raise place.error(
@@ -173,43 +178,42 @@ class _Condenser(NamedTuple):
         )
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
-        return {"anyOf": [shape.schema(defs) for shape in (_SOME, _SHIPPED, _PART)]}
+        return {"anyOf": [shape.schema(defs) for shape in (_NONEMPTY, _SHIPPED, _PART)]}
 
 
 _SHIPPED = Record(
     "condenser",
-    "what shortens conversations",
+    "a condenser",
     {
         "name": Key(Choice(tuple(CONDENSERS)), "Which one.", required=True),
         "at": Key(
             Number("a number above 0", above=True, high=1e18),
-            "Where it begins: tokens, or a share of the window.",
+            "The request size at which it runs: tokens, or a share of the window.",
             null=True,
         ),
         "to": Key(
-            Number("a number above 0", above=True, high=1), "To which share of that it goes down."
+            Number("a number above 0", above=True, high=1),
+            "The share of `at` that the request shrinks to.",
         ),
         "keep": Key(
-            _WHOLE,
-            "Messages that stay at most; of tool_output the characters of each output.",
+            _INTEGER,
+            "Maximum number of messages that stay; of tool_output, the characters of each output.",
             null=True,
         ),
-        "over": Key(_WHOLE, "tool_output: outputs of more characters are cut."),
+        "over": Key(_INTEGER, "tool_output: outputs of more characters are cut."),
         "model": Key(
-            _ONE_MODEL, "llm: the model that writes the summary; the agent's own, if not given."
+            _ONE_MODEL, "llm: the model that writes the summary; the agent's own by default."
         ),
-        "condensers": Key(
-            ListOf(_Condenser()), "pipeline: those that it asks, one after the other."
-        ),
+        "condensers": Key(ListOf(_Condenser()), "pipeline: its condensers, in order."),
     },
-    _fits_its_kind,
+    _check_condenser,
 )
 
 
 _VERDICTS = ("allow", "ask", "deny")
-_WHO = Either(
+_POLICY = Either(
     text=Choice(("never", "always", "risky")),
-    list=ListOf(_SOME),
+    list=ListOf(_NONEMPTY),
     map=MapOf(Choice(_VERDICTS)),
     what=(
         "never, always, risky, a list of tools, a mapping of tools to allow, ask or deny, {above:"
@@ -218,8 +222,8 @@ _WHO = Either(
 )
 
 
-class Use(NamedTuple):
-    """A part that code makes."""
+class PartKeys(NamedTuple):
+    """A part that imported code makes."""
 
     use: str
     parameters: dict[str, Any] | None = None
@@ -229,41 +233,47 @@ _ABOVE = Record(
     "above",
     "calls above a risk",
     {
-        "above": Key(Choice(("low", "medium")), "The risk above which they wait.", required=True),
+        "above": Key(
+            Choice(("low", "medium")),
+            "The highest risk that runs without an approval.",
+            required=True,
+        ),
         "verdict": Key(
             Choice(("ask", "deny")),
-            "Whether somebody is asked, or they are denied; ask, if not given.",
+            "ask (the default) waits for an approval; deny refuses.",
         ),
     },
 )
 
 
-class Above(NamedTuple):
-    """Calls above a risk."""
+class AboveRiskKeys(NamedTuple):
+    """An `AboveRisk` policy."""
 
     level: Any
     verdict: Any = "ask"
 
 
-class Several(NamedTuple):
-    """Policies of which the strictest counts, and where each of them stands."""
+class StrictestKeys(NamedTuple):
+    """A `Strictest` policy: its members, each with its place in the document."""
 
     members: list[tuple[Any, Place]]
 
 
 class _Confirm(NamedTuple):
-    """What `Agent(confirm=)` takes, or a part. A tool may be named "use", "above" or "strictest":
-    then its value is a verdict."""
+    """The shape of `Agent(confirm=)`.
+
+    A tool may be named "use", "above" or "strictest": its value is then a verdict.
+    """
 
     def read(self, value: Any, place: Place) -> Any:
         if isinstance(value, Map) and "above" in value and value["above"] not in _VERDICTS:
             found = _ABOVE.read(value, place)
-            return Above(found["above"], found.get("verdict", "ask"))
+            return AboveRiskKeys(found["above"], found.get("verdict", "ask"))
         if isinstance(value, Map) and isinstance(value.get("strictest"), Seq):
             if len(value) > 1:
                 raise place.error("strictest stands alone; put other policies into its list.")
             members = value["strictest"]
-            return Several(
+            return StrictestKeys(
                 [(self.read(one, at), at) for one, at in zip(members, members.places, strict=True)]
             )
         if (
@@ -271,8 +281,8 @@ class _Confirm(NamedTuple):
             and isinstance(value.get("use"), str)
             and value["use"] not in _VERDICTS
         ):
-            return Use(**_PART.read(value, place))
-        return _WHO.read(value, place)
+            return PartKeys(**_PART.read(value, place))
+        return _POLICY.read(value, place)
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
         strictest = {"strictest": {"type": "array"}}
@@ -283,7 +293,7 @@ class _Confirm(NamedTuple):
             "additionalProperties": False,
         }
         part = {**_PART.schema(defs), "properties": {"use": {"not": {"enum": list(_VERDICTS)}}}}
-        return {"anyOf": [_WHO.schema(defs), _ABOVE.schema(defs), several, part]}
+        return {"anyOf": [_POLICY.schema(defs), _ABOVE.schema(defs), several, part]}
 
 
 ANALYZERS = {
@@ -294,43 +304,44 @@ ANALYZERS = {
 }
 
 
-def _fits_its_analyzer(found: dict[str, Any], place: Place) -> None:
+def _check_analyzer(found: dict[str, Any], place: Place) -> None:
     kind = found["name"]
     for key in found:
         if key not in ("name", *ANALYZERS[kind]):
             raise place.at(key).error(
-                f"an analyzer {kind} takes {', '.join(ANALYZERS[kind])}, not {key}."
+                f"the analyzer {kind} takes {', '.join(ANALYZERS[kind])}, not {key}."
             )
 
 
 _ANALYZER = Record(
     "analyzer",
-    "what says how risky a call is",
+    "a security analyzer",
     {
         "name": Key(Choice(tuple(ANALYZERS)), "Which one.", required=True),
         "hosts": Key(
-            ListOf(_SOME), "standard, rules: hosts that may be fetched from, such as *.example.com."
+            ListOf(_NONEMPTY),
+            "standard, rules: hosts that may be fetched from, such as *.example.com.",
         ),
         "writable": Key(
-            ListOf(_SOME), "rules: folders beside the working directory that may be written to."
+            ListOf(_NONEMPTY), "rules: folders beside the working directory that may be written to."
         ),
         "commands": Key(
-            MapOf(_SOME, "a mapping of tools to their arguments"),
-            "rules: which argument of which tool is a shell command.",
+            MapOf(_NONEMPTY, "a mapping of tools to their arguments"),
+            "rules: the argument of a tool that is a shell command, by tool.",
         ),
-        "leave": Key(ListOf(_SOME), "annotations: tools of which nothing is said."),
-        "model": Key(_ONE_MODEL, "judge: the model that is asked; the agent's own, if not given."),
+        "leave": Key(ListOf(_NONEMPTY), "annotations: tools that are not assessed."),
+        "model": Key(_ONE_MODEL, "judge: the model that assesses; the agent's own by default."),
     },
-    _fits_its_analyzer,
+    _check_analyzer,
 )
 
 
 class _Security(NamedTuple):
-    """A shipped analyzer, or a part."""
+    """The shape of a shipped analyzer or a part."""
 
     def read(self, value: Any, place: Place) -> Any:
         if isinstance(value, str):
-            return _SOME.read(value, place)
+            return _NONEMPTY.read(value, place)
         if isinstance(value, Map):
             return (_PART if "use" in value else _ANALYZER).read(value, place)
         raise place.error(
@@ -339,11 +350,11 @@ class _Security(NamedTuple):
         )
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
-        return {"anyOf": [shape.schema(defs) for shape in (_SOME, _ANALYZER, _PART)]}
+        return {"anyOf": [shape.schema(defs) for shape in (_NONEMPTY, _ANALYZER, _PART)]}
 
 
 class _Tools(NamedTuple):
-    """A tool config, which `tools.config` reads."""
+    """The shape of a tool configuration, which `tools.config` reads."""
 
     def read(self, value: Any, place: Place) -> Any:
         return value
@@ -352,9 +363,11 @@ class _Tools(NamedTuple):
         return TOOLS.schema(defs)
 
 
-class _Other(NamedTuple):
-    """Another agent: a file's path, a sub-agent (it has a `prompt`), or a whole agent, which
-    `load_agent` reads; null where `or_none`."""
+class _OtherAgent(NamedTuple):
+    """The shape of another agent: a file's path, a sub-agent (it has a `prompt`), or a whole agent.
+
+    `load_agent` reads whole agents. null is allowed with `or_none`.
+    """
 
     or_none: bool = False
 
@@ -362,7 +375,7 @@ class _Other(NamedTuple):
         if value is None and self.or_none:
             return None
         if isinstance(value, str):
-            return _SOME.read(value, place)
+            return _NONEMPTY.read(value, place)
         if isinstance(value, Map):
             return SubAgentKeys(_SUB_AGENT.read(value, place)) if "prompt" in value else value
         more = ", or null for one that the conversation knows" if self.or_none else ""
@@ -371,12 +384,16 @@ class _Other(NamedTuple):
         )
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
-        found: list[dict[str, Any]] = [_SOME.schema(defs), _SUB_AGENT.schema(defs), {"$ref": "#"}]
+        found: list[dict[str, Any]] = [
+            _NONEMPTY.schema(defs),
+            _SUB_AGENT.schema(defs),
+            {"$ref": "#"},
+        ]
         return {"anyOf": [*found, {"type": "null"}] if self.or_none else found}
 
 
 class SubAgentKeys(NamedTuple):
-    """What stands in a mapping that is a sub-agent."""
+    """The keys of a mapping that describes a sub-agent."""
 
     found: dict[str, Any]
 
@@ -388,12 +405,12 @@ _SKILL = Record(
     "skill",
     "a skill as text",
     {
-        "name": Key(_SOME, "Its name.", required=True),
-        "description": Key(_TEXT, "What it is for."),
+        "name": Key(_NONEMPTY, "Its name.", required=True),
+        "description": Key(_TEXT, "Its purpose."),
         "text": Key(_TEXT, "Its instructions.", required=True),
-        "triggers": Key(ListOf(_SOME), "A user's words on which it is shown."),
-        "paths": Key(ListOf(_SOME), "Globs of the files on which it is shown."),
-        "always": Key(Flag(), "Whether it is in the system prompt."),
+        "triggers": Key(ListOf(_NONEMPTY), "Words of a user that show it."),
+        "paths": Key(ListOf(_NONEMPTY), "Globs of files that show it."),
+        "always": Key(Flag(), "True puts it into the system prompt."),
         "files": Key(MapOf(_TEXT, "a mapping of names to texts"), "Its other files."),
     },
 )
@@ -403,14 +420,14 @@ _SKILLS = Record(
     "skills",
     {
         "folders": Key(
-            ListOf(_SOME, "a list of folders"),
-            "Folders of skills, those that come first before the others.",
+            ListOf(_NONEMPTY, "a list of folders"),
+            "Folders of skills; earlier ones take precedence.",
         ),
         "list": Key(ListOf(_SKILL), "Skills as text."),
-        "each": Key(_SIZE, "Characters of one that are shown at most."),
+        "each": Key(_SIZE, "Maximum number of characters shown of one skill."),
         "total": Key(
             _SIZE,
-            "Characters of all in the prompt, as of all that were added, that are shown at most.",
+            "Maximum number of characters shown of all skills, in the prompt and added later.",
         ),
     },
 )
@@ -418,10 +435,10 @@ _INSTRUCTIONS = Record(
     "instructions",
     "instructions",
     {
-        "folder": Key(_SOME, "The folder whose files, and those above and below, are read."),
+        "folder": Key(_NONEMPTY, "The folder whose files, and those above and below, are read."),
         "names": Key(
-            ListOf(_SOME),
-            "Names of the files; AGENTS.md, if not given. Of each folder the first that is there is"
+            ListOf(_NONEMPTY),
+            "Names of the files; AGENTS.md by default. Of each folder, the first existing one is"
             " read.",
         ),
         "texts": Key(
@@ -434,16 +451,16 @@ _INSTRUCTIONS = Record(
 
 _SUB_AGENT = Record(
     "subAgent",
-    "an agent that another one makes of itself",
+    "an agent that uses its owner's tools and model",
     {
-        "prompt": Key(_SOME, "Its system prompt.", required=True),
-        "description": Key(_TEXT, "What it is good for."),
+        "prompt": Key(_NONEMPTY, "Its system prompt.", required=True),
+        "description": Key(_TEXT, "Its purpose."),
         "tools": Key(
-            Either(text=_SOME, list=ListOf(_SOME), what="a list of names of tools, or '*'"),
-            "Names of the other's tools; all, if not given.",
+            Either(text=_NONEMPTY, list=ListOf(_NONEMPTY), what="a list of names of tools, or '*'"),
+            "Names of the owner's tools; all by default.",
         ),
-        "without": Key(ListOf(_SOME), "Names of those that it does not have."),
-        "model": Key(_SOME, "The name of its model; the other's, if not given."),
+        "without": Key(ListOf(_NONEMPTY), "Names of tools to leave out."),
+        "model": Key(_NONEMPTY, "The name of its model; the owner's by default."),
         "limits": Key(
             Record(
                 "subAgentLimits",
@@ -455,51 +472,49 @@ _SUB_AGENT = Record(
                     "seconds": Key(_BOUND, "Seconds at work.", null=True),
                 },
             ),
-            "How far one run may go.",
+            "Limits of one run.",
         ),
-        "delegates": Key(Flag(), "Whether it may delegate too."),
+        "delegates": Key(Flag(), "True lets it delegate too."),
     },
 )
 AGENT = Record(
     "agent",
     "an agent",
     {
-        "$schema": Key(_SOME, "For editors; not read."),
+        "$schema": Key(_NONEMPTY, "For editors; not read."),
         "model": Key(
             Either(
-                text=_SOME,
+                text=_NONEMPTY,
                 map=_MODEL,
                 list=ListOf(_ONE_MODEL),
                 what="a model's name, a mapping, or a list of these",
             ),
-            "a model's name, a mapping with name and settings, or a list of these, of which the"
-            " next is asked when one fails.",
+            "A model's name, a mapping with name and settings, or a list of these, of which the"
+            " next is called when one fails.",
             required=True,
         ),
-        "system_prompt": Key(
-            _PROMPT, "The base of the system prompt; a default one, if not given."
-        ),
+        "system_prompt": Key(_PROMPT, "The base of the system prompt; by default Holdfast's own."),
         "system_prompt_extensions": Key(
-            ListOf(_PROMPT, "a list of texts"), "What comes behind it."
+            ListOf(_PROMPT, "a list of texts"), "Texts that follow the base."
         ),
         "microagents": Key(
             ListOf(_PROMPT, "a list of texts"),
             "Texts, files or folders of microagents whose text is in the prompt.",
         ),
         "tools": Key(
-            Either(text=_SOME, map=_Tools(), what="a tool config, or the path of one"),
+            Either(text=_NONEMPTY, map=_Tools(), what="a tool config, or the path of one"),
             "A tool config, or the path of one.",
         ),  # see tools.config
         "skills": Key(
             Either(
-                list=ListOf(_SOME, "a list of folders"),
+                list=ListOf(_NONEMPTY, "a list of folders"),
                 map=_SKILLS,
                 what="a list of folders, or a mapping",
             ),
-            "Folders of skills, those that come first before the others.",
+            "Folders of skills; earlier ones take precedence.",
         ),
         "instructions": Key(
-            Either(text=_SOME, map=_INSTRUCTIONS, what="a folder, or a mapping"),
+            Either(text=_NONEMPTY, map=_INSTRUCTIONS, what="a folder, or a mapping"),
             "The folder whose AGENTS.md, and those above and below, are read.",
         ),
         "limits": Key(
@@ -513,7 +528,7 @@ AGENT = Record(
                     "seconds": Key(_BOUND, "Seconds at work.", null=True),
                 },
             ),
-            "How far one run may go.",
+            "Limits of one run.",
         ),
         "tree_limits": Key(
             Record(
@@ -526,12 +541,12 @@ AGENT = Record(
                     "seconds": Key(_BOUND, "Seconds at work.", null=True),
                 },
             ),
-            "What a conversation and those that its calls spawn may spend together.",
+            "A budget of a conversation together with those that its calls spawn.",
         ),
-        "confirm": Key(_Confirm(), "Which calls somebody must approve."),
+        "confirm": Key(_Confirm(), "Calls that need an approval."),
         "security": Key(
             Either(
-                text=_SOME,
+                text=_NONEMPTY,
                 list=ListOf(_Security()),
                 map=_Security(),
                 what=(
@@ -539,15 +554,15 @@ AGENT = Record(
                     " these, 'module:qualname', or {use, parameters}"
                 ),
             ),
-            "What says how risky a call is: standard, rules, annotations or judge, a mapping with"
+            "The analyzer of risks: standard, rules, annotations or judge, a mapping with"
             " that as its name, or a list of these, of which the highest counts.",
         ),
         "describe_images": Key(
-            _ONE_MODEL, "The model that describes pictures to a model that does not see."
+            _ONE_MODEL, "The model that describes pictures for a model without image input."
         ),
         "condenser": Key(
             Either(
-                text=_SOME,
+                text=_NONEMPTY,
                 list=ListOf(_Condenser()),
                 map=_Condenser(),
                 what=(
@@ -555,39 +570,40 @@ AGENT = Record(
                     " 'module:qualname', or {use, parameters}"
                 ),
             ),
-            "What shortens long conversations: window, tool_output or llm, a mapping with that as"
+            "The condenser of long conversations: window, tool_output or llm, a mapping with"
+            " that as"
             " its name, or a list of these, one after the other.",
         ),
         "planning": Key(
             Choice(("tool", "first")),
-            "tool: it keeps a plan; first: one that the user approves before anything is done.",
+            "tool: the agent keeps a plan; first: the user approves the plan before any change.",
             null=True,
         ),
         "output_type": Key(
             Either(
-                text=_SOME,
+                text=_NONEMPTY,
                 map=_PARAMETERS,
                 what="'module:qualname' of a type, a JSON Schema, or {file: path}",
             ),
-            "What a run ends with: 'module:qualname' of a type, a JSON Schema, or {file: path} of"
+            "The result of a run: 'module:qualname' of a type, a JSON Schema, or {file: path} of"
             " one.",
         ),
         "output_rounds": Key(
-            _STEPS, "Failed rounds after which a run ends that is to have an output."
+            _STEPS, "Invalid results after which a run with an output type fails."
         ),
         "stuck": Key(
             Record(
                 "stuck",
-                "when an agent goes round in circles",
+                "thresholds of stuck detection",
                 {
                     "repeat": Key(
                         Number("a whole number from 2", 2, 1e9, whole=True),
-                        "Steps of the same calls and results.",
+                        "Steps with the same calls and results.",
                         null=True,
                     ),
                     "ping_pong": Key(
                         Number("a whole number from 4", 4, 1e9, whole=True),
-                        "Steps of two that take turns.",
+                        "Steps in which two steps alternate.",
                         null=True,
                     ),
                     "errors": Key(
@@ -602,21 +618,20 @@ AGENT = Record(
                     ),
                     "after_nudge": Key(
                         Number("a whole number from 1", 1, 1e9, whole=True),
-                        "Steps more after the model was told.",
+                        "Further steps after the message to the model.",
                     ),
                 },
             ),
-            "From when on going round in circles is one; null: nobody looks.",
+            "Thresholds of stuck detection; null turns it off.",
             null=True,
         ),
         "hooks": Key(
             ListOf(AGENT_HOOK, "a list of hooks"),
-            "What is asked around calls, model calls, messages, ends and condensations, in this"
-            " order.",
+            "Hooks of calls, model calls, messages, ends and condensations, in calling order.",
         ),
         "delegates": Key(
-            MapOf(_Other(), "a mapping of names to agents"),
-            "Agents that it may give work to: files, mappings with prompt, or agents.",
+            MapOf(_OtherAgent(), "a mapping of names to agents"),
+            "Agents that it may delegate to: files, mappings with prompt, or agents.",
         ),
         "delegation": Key(
             Record(
@@ -625,42 +640,45 @@ AGENT = Record(
                 {
                     "max_depth": Key(
                         _STEPS,
-                        "Levels of children below the conversation that began; 3, if not given.",
+                        "Levels of children below the first conversation; 3 by default.",
                     ),
                     "max_running": Key(
-                        _STEPS, "Children of one conversation at work at once; 8, if not given."
+                        _STEPS,
+                        "Children of one conversation that work at the same time; 8 by default.",
                     ),
                     "max_messages": Key(
                         _STEPS,
                         "Messages that a conversation sends to others until the user says"
-                        " something; 50, if not given.",
+                        " something; 50 by default.",
                     ),
                     "detached": Key(
-                        Flag(), "Whether those in the background go on when their parent is closed."
+                        Flag(), "True lets background children go on when their parent is closed."
                     ),
                 },
             ),
-            "How far delegation goes.",
+            "Bounds of delegation.",
         ),
         "handoffs": Key(
-            MapOf(_Other(True), "a mapping of names to agents"),
-            "Agents that it may hand a conversation to; null: one that the conversation knows.",
+            MapOf(_OtherAgent(True), "a mapping of names to agents"),
+            "Agents that can take over; null: an agent that the conversation knows by that name.",
         ),
         "parallel_calls": Key(
             Number("a whole number from 1", 1, 1e18, whole=True),
-            "How many calls of one answer run at once.",
+            "Maximum number of calls of one answer that run at the same time.",
         ),
         "output_limit": Key(
             Number("a number of characters from 1000", 1000, 1e18, whole=True),
-            "Characters of an output that a model is shown.",
+            "Maximum number of characters of an output that a model is shown.",
         ),
     },
 )
 
 
 def schema() -> dict[str, Any]:
-    """What `load_agent` takes, as a JSON Schema (draft 2020-12). What `LLM` says of its settings'
-    values is not in it."""
+    """Return the JSON Schema (draft 2020-12) of `load_agent`'s input.
+
+    The schema does not cover the constraints that `LLM` puts on its settings.
+    """
     defs: dict[str, Any] = {}
     body = AGENT.body(defs)
     return {

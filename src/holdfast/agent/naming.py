@@ -1,5 +1,4 @@
-"""How another process finds what code made here: the names of objects, functions and classes in
-modules."""
+"""Names by which another process finds the objects, functions and classes of this one."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ import msgspec
 
 
 def name_of_definition(found: Any) -> str:
-    """`module:qualname` of a class or function that stands there under that name; "" if none
-    does."""
+    """Return `module:qualname` of a class or function that its module has under that name; ""
+    otherwise."""
     module, qualname = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(qualname, str) or not importable(module):
         return ""
@@ -24,8 +23,10 @@ def name_of_definition(found: Any) -> str:
 
 
 def name_of_object(made: Any) -> str:
-    """`module:name` of an object at the top of a module, that of its class first; "" if it stands
-    in none."""
+    """Return `module:name` of an object at the top level of a module; "" if no module has it.
+
+    The module of the object's class is searched first.
+    """
     home = type(made).__module__
     for module in (home, *(name for name in list(sys.modules) if name != home)):
         if importable(module):
@@ -36,7 +37,10 @@ def name_of_object(made: Any) -> str:
 
 
 def importable(module: str) -> bool:
-    """Whether another process could import it, as far as can be known here."""
+    """Return True if another process can probably import the module.
+
+    `__main__` and modules without an import spec cannot be imported elsewhere.
+    """
     found = sys.modules.get(module)
     return (
         module != "__main__"
@@ -46,8 +50,11 @@ def importable(module: str) -> bool:
 
 
 def parameters_of(made: Any) -> dict[str, Any] | None:
-    """What an object's class has to be called with to make it again; None if that cannot be
-    known."""
+    """Return the arguments that make an equal object when passed to the object's class.
+
+    Return None if the arguments cannot be derived. Structs, dataclasses and classes without
+    state are supported.
+    """
     if isinstance(made, msgspec.Struct):
         return {name: getattr(made, name) for name in made.__struct_fields__}
     kind: Any = cast("object", type(made))
@@ -68,7 +75,10 @@ def _slots(kind: type[Any]) -> bool:
 
 
 def described(made: Any) -> str:
-    """How a message speaks of an object, whose repr may be long or hold secrets."""
+    """Return a short description of an object for a message.
+
+    The object's repr is not used, because it may be long or contain secrets.
+    """
     module, name = getattr(made, "__module__", None), getattr(made, "__qualname__", None)
     if isinstance(name, str):
         return f"{name} of {module}"

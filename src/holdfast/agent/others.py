@@ -1,5 +1,4 @@
-"""The other agents that an agent knows: those that it delegates to, and those that it hands a
-conversation to."""
+"""The other agents that an agent can reach: its delegates and the targets of its handoffs."""
 
 from __future__ import annotations
 
@@ -21,16 +20,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast")
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-"""What an agent may be called by another."""
+"""The pattern of a valid name for a delegate or a handoff target."""
 
-_DESCRIBED = 300  # characters of another agent's description that a model is told
+# Characters of an agent's description that another agent's model is shown.
+_MAX_DESCRIPTION_CHARS = 300
 
 
 class Others:
-    """Agents by name: each an `Agent`, a `SubAgent`, or the path of a file that is one. Those of
-    files are made of their `owner`, at first use.
+    """A mapping of names to agents: each is an `Agent`, a `SubAgent`, or the path of a sub-agent
+    file.
 
-    None stands for an agent that the conversation knows by that name. Thread-safe.
+    Agents of sub-agent files are built on first use, with the tools and model of the `owner`.
+    None as a value stands for an agent that the conversation already knows by that name.
+    Thread-safe.
     """
 
     def __init__(self, argument: str, given: Any, known: tuple[str, ...] = ()) -> None:
@@ -41,7 +43,7 @@ class Others:
         self.argument = argument
         self.given: dict[str, Agent | SubAgent | None] = {}
         self.owner: Agent | None = None
-        self._made: dict[str, Agent] = {}
+        self._built: dict[str, Agent] = {}
         self._lock = threading.Lock()
         for name, one in cast("Mapping[Any, Any]", given).items():
             if not isinstance(name, str) or not NAME.fullmatch(name):
@@ -49,12 +51,12 @@ class Others:
                     f"Agent: {argument} has the name {name!r}; a name has letters, digits, - and _,"
                     " at most 64."
                 )
-            self.given[name] = _known(
+            self.given[name] = _checked_entry(
                 f"{argument}[{name!r}]", one, argument == "handoffs", name in known
             )
 
     def belong_to(self, owner: Agent) -> None:
-        """Say whose they are: what files say is of the tools and the model of that one."""
+        """Set the owner, whose tools and model the sub-agents of files use."""
         self.owner = owner
 
     def __iter__(self) -> Iterator[str]:
@@ -64,16 +66,25 @@ class Others:
         return bool(self.given)
 
     def described(self, name: str) -> str:
-        """What a model is told of one: its description, or how its prompt begins."""
+        """Return the description of one agent for a model: its description, or the first line of
+        its prompt."""
         one = self.given[name]
         if one is None:
-            return "the agent that the conversation began with" if name == "main" else ""
+            return "the first agent of the conversation" if name == "main" else ""
         text = str(getattr(one, "description", "") or getattr(one, "system_prompt", ""))
         line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-        return line if len(line) <= _DESCRIBED else line[: _DESCRIBED - 1] + "…"
+        return (
+            line
+            if len(line) <= _MAX_DESCRIPTION_CHARS
+            else line[: _MAX_DESCRIPTION_CHARS - 1] + "…"
+        )
 
     def agent(self, name: str) -> Agent | None:
-        """The agent of that name; None if there is none, or the conversation has to know it."""
+        """Return the agent with that name; None if the name is unknown or the conversation has to
+        resolve it.
+
+        If the owner has planning="first", handoff targets get planning="first" too.
+        """
         one = self.given.get(name)
         plans = (
             self.argument == "handoffs"
@@ -83,7 +94,7 @@ class Others:
         if one is None or (hasattr(one, "connections") and not plans):
             return cast("Agent | None", one)
         with self._lock:
-            found = self._made.get(name)
+            found = self._built.get(name)
             if found is None:
                 assert self.owner is not None
                 found = (
@@ -91,19 +102,22 @@ class Others:
                     if hasattr(one, "connections")
                     else make(cast("SubAgent", one), self.owner)
                 )
-                if plans:  # whoever acts, the user is asked
+                if plans:  # the user is asked under either agent
                     from holdfast.agent.planned import planned
 
                     found = planned(found)
-                self._made[name] = found
+                self._built[name] = found
             return found
 
     def again(self) -> Others:
-        """The same agents for another owner."""
+        """Return a copy with the same agents, for another owner."""
         return Others(self.argument, self.given)
 
     def whole(self) -> list[Agent]:
-        """Those that were given as agents: the others have tools and model of their owner."""
+        """Return the entries that were passed as `Agent` objects.
+
+        The other entries use the tools and the model of their owner.
+        """
         return [
             cast("Agent", one)
             for one in self.given.values()
@@ -111,19 +125,19 @@ class Others:
         ]
 
     def listed(self) -> str:
-        """The names with what they are for, one a line, for a tool's description."""
+        """Return one line per agent, with its name and description, for a tool's description."""
         return "\n".join(
             f"- {name}: {about}" if (about := self.described(name)) else f"- {name}"
             for name in self.given
         )
 
 
-def _known(where: str, one: Any, may_be_none: bool, elsewhere: bool) -> Any:
+def _checked_entry(where: str, one: Any, may_be_none: bool, elsewhere: bool) -> Any:
     from holdfast.agent.agent import Agent
 
     if elsewhere and one is not None:
         raise ConfigurationError(
-            f"Agent: {where} is the agent that a conversation began with; give None, or another"
+            f"Agent: {where} is the name of a conversation's first agent; give None, or another"
             " name."
         )
     if isinstance(one, Agent) or (one is None and may_be_none):
@@ -141,13 +155,13 @@ def _known(where: str, one: Any, may_be_none: bool, elsewhere: bool) -> Any:
             ) from None
     more = ", or None for one that the conversation knows" if may_be_none else ""
     raise ConfigurationError(
-        f"Agent: {where} takes an Agent, a SubAgent, or the path of a file that is one{more}, not"
+        f"Agent: {where} takes an Agent, a SubAgent, or the path of a sub-agent file{more}, not"
         f" {one!r}."
     )
 
 
-# What a sub-agent has of the agent that it works for, beside tools and model: what guards its
-# calls, and how they run.
+# Settings that a sub-agent inherits from its owner besides tools and model: they guard its calls
+# and decide how they run.
 _INHERITED = (
     "security",
     "condenser",
@@ -160,31 +174,33 @@ _INHERITED = (
 
 
 def make(sub: SubAgent, owner: Agent) -> Agent:
-    """The agent of a file, of its owner's tools and model as far as the file says. Raises
-    `ConfigurationError`."""
+    """Build the agent of a sub-agent file, with the owner's tools and model where the file allows.
+
+    Raises `ConfigurationError`.
+    """
     from holdfast.agent.agent import Agent
     from holdfast.tools import ToolManager
 
     brought = {
         "find_tools",
         *(tool.name for tool in owner.brought),
-    }  # what these do they do to their owner
+    }  # tools that act on their owner
     theirs = [tool for tool in owner.tools.list_tools() if tool.name not in brought]
     rules = owner.tools.rules
     options: dict[str, Any] = {name: getattr(owner, name) for name in _INHERITED}
     options["confirm"] = "never" if owner.confirm is None else owner.confirm
     options["instructions"] = owner.known.instructions
     tools = ToolManager(
-        _chosen(sub, theirs), hooks=rules.hooks, concurrency=rules.concurrency or None
+        _chosen_tools(sub, theirs), hooks=rules.hooks, concurrency=rules.concurrency or None
     )
     if sub.delegates and owner.delegates is not None:
         options["delegates"] = owner.delegates.again()
     if sub.limits is not None:
         options["limits"] = sub.limits
-    return Agent(_model(sub, owner), tools, system_prompt=sub.prompt, **options)
+    return Agent(_model_of(sub, owner), tools, system_prompt=sub.prompt, **options)
 
 
-def _chosen(sub: SubAgent, tools: list[Tool]) -> list[Tool]:
+def _chosen_tools(sub: SubAgent, tools: list[Tool]) -> list[Tool]:
     found = [
         tool
         for tool in tools
@@ -196,21 +212,20 @@ def _chosen(sub: SubAgent, tools: list[Tool]) -> list[Tool]:
             and name != "*"
         ):
             _log.warning(
-                "The sub-agent %s goes without the tool %r: the agent that it works for has none of"
-                " that name.",
+                "The sub-agent %s does not get the tool %r: its owner has no tool of that name.",
                 sub.name,
                 name,
             )
     return [tool for tool in found if not any(fnmatchcase(tool.name, name) for name in sub.without)]
 
 
-def _model(sub: SubAgent, owner: Agent) -> Any:
+def _model_of(sub: SubAgent, owner: Agent) -> Any:
     if not sub.model:
         return owner.llm
     replace: Any = getattr(owner.llm, "replace", None)
     if replace is None:
         raise ConfigurationError(
-            f"The sub-agent {sub.name!r} has the model {sub.model!r}, which cannot be had of"
+            f"The sub-agent {sub.name!r} has the model {sub.model!r}, which does not fit"
             f" {owner.llm.model!r}; give inherit, or an Agent of its own."
         )
     return replace(model=sub.model)

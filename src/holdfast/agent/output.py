@@ -1,8 +1,9 @@
-"""A run that ends with data in place of a text: the tool `finish` made of an `output_type`, and
-what is said of results that do not fit.
+"""Structured output of a run: the tool `finish`, made from an `output_type`, and messages about
+invalid results.
 
-The tool's valid call is the result; the journal has it as the structured content of the call's
-result, which is marked as such. The libraries that know types are imported when there is one.
+A valid call of the tool is the result. The journal has the result as the structured content of
+the call's result, with a mark in its meta. Type libraries are imported only if there is an
+output type.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 FINISH = "finish"
 REPAIR = "output:repair"
-WRAPPED = "output"  # the property of a type that is no object
+WRAPPED = "output"  # the property that holds a value that is not an object
 
 PROMPT = (
     "When the task is done, call the tool finish: its arguments are the result, and the call ends"
@@ -36,31 +37,35 @@ _DESCRIPTION = (
     "Hand over the result of the task and end your work. Call it once, when the task is done; its"
     " arguments are the result."
 )
-_TAKEN = "Taken: this is the result."
-_EXPLAINED = 5  # problems that are named at once
+_ACCEPTED_TEXT = "Accepted: this is the result."
+_MAX_PROBLEMS = 5  # the number of problems named in one message
 
 
 def repair(problem: str) -> str:
-    """What the model is told of a round that failed."""
+    """Return the message to the model after a failed round."""
     if problem == TEXT_INSTEAD:
         return (
-            "That is no result yet: you answered with a text. When the task is done, call finish;"
+            "That is not a result yet: you answered with a text. When the task is done, call"
+            " finish;"
             " its arguments are the result."
         )
     return (
-        f"That result was not taken: {problem.rstrip('.')}. Call finish again, with all of it"
+        f"That result was not accepted: {problem.rstrip('.')}. Call finish again, with all of it"
         " right."
     )
 
 
 def is_output(name: str, result: ToolResult) -> bool:
-    """Whether the result of a call is the run's output."""
+    """Return True if a call's result is the run's output."""
     return name == FINISH and not result.is_error and result.meta.get(MARK) is True
 
 
 def asks_nobody(policy: object) -> bool:
-    """Whether a call of `finish`, which changes nothing, is run without asking that confirmation
-    policy: it is one of ours and does not name the tool."""
+    """Return True if a call of `finish` runs without a decision of this confirmation policy.
+
+    `finish` changes nothing, so this is the case for each of Holdfast's own policies that does
+    not name the tool.
+    """
     ours = policy is None or type(policy).__module__.partition(".")[0] == __name__.partition(".")[0]
     return ours and FINISH not in getattr(policy, "verdicts", ())
 
@@ -68,24 +73,35 @@ def asks_nobody(policy: object) -> bool:
 def with_prompt(
     base: str | None, extensions: Sequence[str], output: Output | None
 ) -> Sequence[str]:
-    """The extensions of a system prompt with the sentence on `finish` behind them, unless the
-    prompt has it, as that of an agent that travelled."""
+    """Append the sentence about `finish` to the extensions of a system prompt.
+
+    A prompt that already has the sentence, such as one from a serial form, stays unchanged.
+    """
     if output is None or any(PROMPT in text for text in (base or "", *extensions)):
         return extensions
     return (*extensions, PROMPT)
 
 
 def made(output: Output | None, value: Any) -> Any:
-    """A run's output as an object of the agent's type, if it has one. Raises `OutputInvalid`."""
+    """Return a run's output as an object of the agent's output type, if there is one.
+
+    Raises `OutputInvalid`.
+    """
     return value if output is None else output.read(value)
 
 
 class Output:
-    """What a run of an agent is to end with: its JSON Schema, the tool that takes it, and the way
-    from JSON to an object of the type.
+    """The output type of an agent: its JSON Schema, the tool `finish`, and the conversion from and
+    to JSON.
 
-    `form` is the type as a JSON Schema: `Output(form)` shows a model the same. `schema` is that of
-    the tool's parameters, an object in any case. Raises `ConfigurationError` for what is no type.
+    Raises `ConfigurationError` for an unsupported type.
+
+    Attributes:
+        type: The type, or a JSON Schema.
+        form: The type as a JSON Schema; `Output(form)` shows a model the same.
+        schema: The schema of the tool's parameters, always an object.
+        tool: The tool `finish`.
+        wrapped: True if the tool's parameters wrap the value in one property.
     """
 
     __slots__ = ("_dump", "_read", "form", "schema", "tool", "type", "wrapped")
@@ -106,17 +122,19 @@ class Output:
         self.tool = _Finish(self)
 
     def distrust(self) -> None:
-        """Bound the work of a schema that was given as JSON, since somebody else wrote it. Raises
-        `ConfigurationError`."""
+        """Bound the validation work of a JSON Schema that comes from an untrusted source.
+
+        Raises `ConfigurationError`.
+        """
         if isinstance(self.type, Mapping):
             _, self._read, self._dump = _of_schema(self.form, untrusted=True)
 
     def read(self, value: Any) -> Any:
-        """An object of the type, of a JSON value. Raises `OutputInvalid`."""
+        """Convert a JSON value to an object of the type. Raises `OutputInvalid`."""
         return self._read(value)
 
     def of_arguments(self, arguments: Mapping[str, Any]) -> Any:
-        """What the arguments of `finish` are, as a JSON value. Raises `OutputInvalid`."""
+        """Return the value in the arguments of `finish` as a JSON value. Raises `OutputInvalid`."""
         if not self.wrapped:
             return dict(arguments)
         if set(arguments) != {WRAPPED}:
@@ -124,19 +142,24 @@ class Output:
         return arguments[WRAPPED]
 
     def dump(self, made: Any, given: Any) -> Any:
-        """An object of the type as a JSON value that `read` takes; as it was `given` if it has none
-        such."""
+        """Convert an object of the type to a JSON value that `read` accepts.
+
+        Return `given`, the JSON value that the object was made from, if the conversion fails.
+        """
         try:
             found = self._dump(made)
             self._read(found)
             return found
-        except Exception:  # a serializer of the type's own that writes what the type does not read
+        except Exception:  # a custom serializer may write JSON that the type does not read
             return given
 
 
 def output_of(type: Any, manager: ToolManager) -> Output | None:
-    """The output that an agent with these tools gets; one that they have `finish` of already, as of
-    an agent that shares them. Raises `ConfigurationError`."""
+    """Return the `Output` of an agent with these tools; None without a type.
+
+    If the tools already have `finish` for the same type, its `Output` is returned, because
+    agents may share a manager. Raises `ConfigurationError`.
+    """
     if type is None:
         return None
     found = manager.get(FINISH) if manager.exists(FINISH) else None
@@ -174,37 +197,38 @@ class _Finish(Tool):
         return self.output.schema
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments as `{"given": JSON, "made": object}`. Raises `ToolValidationError`."""
+        """Return `{"given": JSON, "made": object}` for the arguments. Raises
+        `ToolValidationError`."""
         try:
             given = self.output.of_arguments(arguments)
-            return {"given": given, "made": _Made(self.output.read(given))}
+            return {"given": given, "made": _Box(self.output.read(given))}
         except OutputInvalid as error:
             raise ToolValidationError(error.problem) from error
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        """The result, marked as the run's output."""
+        """Return the result, marked as the run's output."""
         value = self.output.dump(arguments["made"].value, arguments["given"])
-        return ToolResult((TextContent(_TAKEN),), value, {MARK: True})
+        return ToolResult((TextContent(_ACCEPTED_TEXT),), value, {MARK: True})
 
 
-class _Made:
-    """Keeps an object of the user's type from being copied on its way."""
+class _Box:
+    """A box that keeps an object of the user's type from being copied."""
 
     __slots__ = ("value",)
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def __deepcopy__(self, memo: Any) -> _Made:
+    def __deepcopy__(self, memo: Any) -> _Box:
         return self
 
 
 # --- from a type ---
 
-_Kind = tuple[dict[str, Any], Callable[[Any], Any], Callable[[Any], Any]]
+_Conversion = tuple[dict[str, Any], Callable[[Any], Any], Callable[[Any], Any]]
 
 
-def _of_type(type: Any) -> _Kind:
+def _of_type(type: Any) -> _Conversion:
     if (
         isinstance(type, str | bytes | int | float | list | tuple | set)
         or inspect.isroutine(type)
@@ -225,7 +249,7 @@ def _of_type(type: Any) -> _Kind:
         shown = adapter.json_schema()
     except (PydanticUserError, SchemaError, TypeError, AttributeError, NameError) as error:
         try:
-            return _of_msgspec(type)  # a list of Structs, for one
+            return _of_msgspec(type)  # such as a list of Structs
         except ConfigurationError:
             line = str(error).strip().split("\n", 1)[0]
             raise ConfigurationError(
@@ -234,17 +258,24 @@ def _of_type(type: Any) -> _Kind:
 
     def read(value: Any) -> Any:
         try:
-            # As JSON: there a text is a date and a list a tuple, also for types that are strict.
+            # Read as JSON: there a text is a valid date and a list a valid tuple, even for strict
+            # types.
             return adapter.validate_json(msgspec.json.encode(value))
         except pydantic.ValidationError as error:
             raise OutputInvalid(
-                _told([_pydantic_problem(item) for item in error.errors(include_url=False)])
+                _joined_problems(
+                    [_pydantic_problem(item) for item in error.errors(include_url=False)]
+                )
             ) from error
 
-    return _shown(shown), read, lambda made: adapter.dump_python(made, mode="json", by_alias=True)
+    return (
+        _schema_for_model(shown),
+        read,
+        lambda made: adapter.dump_python(made, mode="json", by_alias=True),
+    )
 
 
-def _of_msgspec(type: Any) -> _Kind:
+def _of_msgspec(type: Any) -> _Conversion:
     try:
         shown = msgspec.json.schema(type)
     except Exception as error:
@@ -256,24 +287,27 @@ def _of_msgspec(type: Any) -> _Kind:
         try:
             return msgspec.convert(value, type, strict=False)
         except msgspec.ValidationError as error:
-            raise OutputInvalid(_told([str(error)])) from error
+            raise OutputInvalid(_joined_problems([str(error)])) from error
 
-    return _shown(shown), read, msgspec.to_builtins
+    return _schema_for_model(shown), read, msgspec.to_builtins
 
 
-def _of_schema(schema: Mapping[str, Any], untrusted: bool = False) -> _Kind:
+def _of_schema(schema: Mapping[str, Any], untrusted: bool = False) -> _Conversion:
     try:
         given = schemas.check_schema(FINISH, schema, untrusted=untrusted)
         check = schemas.from_json_schema(
-            FINISH, schemas.wrapped(WRAPPED, given, True), explain=_explained, untrusted=untrusted
+            FINISH,
+            schemas.wrapped(WRAPPED, given, True),
+            explain=_output_error,
+            untrusted=untrusted,
         )
         try:
             check({})
         except OutputInvalid:
-            pass  # the schema is sound
+            pass  # the schema is valid
     except ConfigurationError as error:
         raise ConfigurationError(
-            f"Agent: output_type is no JSON Schema: {str(error).partition(': ')[2]}"
+            f"Agent: output_type is not a valid JSON Schema: {str(error).partition(': ')[2]}"
         ) from error
     return given, lambda value: check({WRAPPED: value})[WRAPPED], lambda made: made
 
@@ -290,9 +324,9 @@ def _pydantic_problem(item: Any) -> str:
     return f"{where}: {said}" if where else said
 
 
-def _explained(tool: str, schema: Mapping[str, Any], problems: list[str]) -> Exception:
+def _output_error(tool: str, schema: Mapping[str, Any], problems: list[str]) -> Exception:
     return OutputInvalid(
-        _told(
+        _joined_problems(
             [
                 problem.removeprefix(f"{WRAPPED}.").removeprefix(f"{WRAPPED}: ")
                 for problem in problems
@@ -301,16 +335,16 @@ def _explained(tool: str, schema: Mapping[str, Any], problems: list[str]) -> Exc
     )
 
 
-def _told(problems: list[str]) -> str:
+def _joined_problems(problems: list[str]) -> str:
     unique = list(dict.fromkeys(problems))
-    more = f"; and {len(unique) - _EXPLAINED} more" if len(unique) > _EXPLAINED else ""
-    return "; ".join(unique[:_EXPLAINED]) + more
+    more = f"; and {len(unique) - _MAX_PROBLEMS} more" if len(unique) > _MAX_PROBLEMS else ""
+    return "; ".join(unique[:_MAX_PROBLEMS]) + more
 
 
-def _shown(schema: dict[str, Any]) -> dict[str, Any]:
-    """A type's schema as the model is shown it: no titles made of names, a root that is no
-    reference, objects that are closed."""
-    found = cast("dict[str, Any]", _closed(schemas.without_titles(schema)))
+def _schema_for_model(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a type's schema for a model: without generated titles, with the root reference
+    resolved and objects closed."""
+    found = cast("dict[str, Any]", _with_closed_objects(schemas.without_titles(schema)))
     root = found.get("$ref")
     if isinstance(root, str) and root.startswith("#/$defs/"):
         name = root.removeprefix("#/$defs/")
@@ -331,23 +365,23 @@ def _mentions(schema: Any, reference: str) -> bool:
     )
 
 
-def _closed(schema: Any) -> Any:
-    """With `additionalProperties: false` in each object that has properties and says nothing of
-    others."""
+def _with_closed_objects(schema: Any) -> Any:
+    """Set `additionalProperties: false` on each object that has properties and no such key."""
     if isinstance(schema, list):
-        return [_closed(item) for item in cast("list[Any]", schema)]
+        return [_with_closed_objects(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
     found: dict[str, Any] = {}
     for key, value in cast("dict[str, Any]", schema).items():
         if key in ("properties", "$defs") and isinstance(value, dict):
             found[key] = {
-                name: _closed(item) for name, item in cast("dict[str, Any]", value).items()
+                name: _with_closed_objects(item)
+                for name, item in cast("dict[str, Any]", value).items()
             }
         elif key in ("default", "const", "enum", "examples"):
             found[key] = value
         else:
-            found[key] = _closed(value)
+            found[key] = _with_closed_objects(value)
     if found.get("type") == "object" and isinstance(found.get("properties"), dict):
         found.setdefault("additionalProperties", False)
     return found

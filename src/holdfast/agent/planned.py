@@ -1,5 +1,4 @@
-"""An agent under another's planning="first": who hands a conversation over hands its approval
-down."""
+"""Agents that inherit planning="first" from the agent that hands a conversation over to them."""
 
 from __future__ import annotations
 
@@ -14,8 +13,11 @@ if TYPE_CHECKING:
 
 
 def planned(agent: Agent) -> Agent:
-    """The agent with planning="first", and so are those that it hands over to: the same one
-    whenever it is asked for. Raises `ConfigurationError` if it has another tool named `plan`."""
+    """Return the agent with planning="first", which its own handoff targets inherit.
+
+    Repeated calls return the same object. Raises `ConfigurationError` if the agent has another
+    tool named `plan`.
+    """
     if agent.planning == "first":
         return agent
     found = agent.forms.get("planned")

@@ -1,5 +1,5 @@
-"""Planning: what an agent gets with it, what becomes of a plan as a conversation goes on, and what
-may be done before it is approved."""
+"""Planning: the tool and prompt of an agent that plans, the fold of a plan, and the calls that
+wait for its approval."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ Planning = Literal["tool", "first"] | None
 MODULE = "holdfast.tools.preset.planning"
 
 TOOL_PROMPT = """\
-For work of three steps or more, write down your plan with the tool `plan` before you begin, and keep it true: one step in progress while you work \
+For work of three steps or more, write down your plan with the tool `plan` before you begin, and \
+keep it true: one step in progress while you work \
 on it, done as soon as it is, dropped if it is not needed any more.\
 """
 FIRST_PROMPT = """\
-Before you change anything, make a plan with the tool `plan`, and look at what you need for it with the tools that read. The user is shown the plan, \
-and may change it; until it is approved, every other call is denied. Then carry out its steps, word for word as they were approved: one step in \
-progress while you work on it, done as soon as it is, dropped if it is not needed any more. A plan with other steps is asked about again.\
+Before you change anything, make a plan with the tool `plan`, and look at what you need for it \
+with the tools that read. The user is shown the plan, \
+and may change it; until it is approved, every other call is denied. Then carry out its steps, \
+word for word as they were approved: one step in \
+progress while you work on it, done as soon as it is, dropped if it is not needed any more. A \
+plan with other steps is asked about again.\
 """
 
 HEADING = "[Your plan, as it stood when the messages before this were left out:]"
@@ -43,17 +47,19 @@ ASK, ASK_AGAIN = (
     "the plan is to be approved",
     "the plan has other steps than the one that was approved",
 )
+# Reasons of a plan that waits. Journals contain these texts, and an approval of such a call
+# approves the plan.
 APPROVAL = (
     ASK,
     ASK_AGAIN,
-)  # why a plan waits: its approval is one of the plan, not of the call alone
+)
 
 
 # --- what the agent gets ---
 
 
 def check(planning: Any) -> None:
-    """Raises `ConfigurationError` for what `Agent(planning=)` does not take."""
+    """Raise `ConfigurationError` for an invalid `Agent(planning=)`."""
     if planning is not None and planning not in ("tool", "first"):
         raise ConfigurationError(
             f'Agent: planning takes "tool", "first" or None, not {planning!r}.'
@@ -61,8 +67,10 @@ def check(planning: Any) -> None:
 
 
 def tools_for(planning: Planning, manager: ToolManager) -> tuple[Tool, ...]:
-    """The tools that an agent gets with it. Raises `ConfigurationError` if it has another one of
-    that name."""
+    """Return the tools that planning adds to an agent.
+
+    Raises `ConfigurationError` if the agent has another tool named `plan`.
+    """
     if planning is None:
         return ()
     if manager.exists(PLAN):
@@ -72,19 +80,21 @@ def tools_for(planning: Planning, manager: ToolManager) -> tuple[Tool, ...]:
                 " Rename it."
             )
         return ()
-    from holdfast.tools.preset.planning import make_plan  # few plan
+    from holdfast.tools.preset.planning import make_plan  # imported late: few agents plan
 
     return (make_plan(),)
 
 
 def is_ours(tool: Tool) -> bool:
-    """Whether it is the tool that planning comes with."""
+    """Return True if the tool is the plan tool of Holdfast."""
     return tool.name == PLAN and tool.module_qualname == MODULE
 
 
 def with_prompt(base: str | None, extensions: Sequence[str], planning: Planning) -> Sequence[str]:
-    """The extensions of a system prompt with the lines on planning behind them, unless the prompt
-    has them, as that of an agent that travelled."""
+    """Append the lines on planning to the extensions of a system prompt.
+
+    A prompt that already has the lines, such as one from a serial form, stays unchanged.
+    """
     if planning is None:
         return extensions
     lines = FIRST_PROMPT if planning == "first" else TOOL_PROMPT
@@ -101,8 +111,11 @@ def with_prompt(base: str | None, extensions: Sequence[str], planning: Planning)
 def after_result(
     before: ev.Plan | None, call: ToolCall, result: ToolResult, approved: bool, unheard: bool
 ) -> ev.Plan | None:
-    """The plan once a call of `plan`, as it was run, has its result. `approved`: the user approved
-    that call; `unheard`: a message came that the call's answer did not know."""
+    """Return the plan after a call of `plan` has its result.
+
+    `approved` is true if the user approved that call. `unheard` is true if a message arrived
+    that the call's answer did not take into account.
+    """
     steps = plan_of(result, call.arguments)
     if not steps:
         return before
@@ -113,22 +126,23 @@ def after_result(
 
 
 def after_message(before: ev.Plan | None) -> ev.Plan | None:
-    """The plan once somebody but the loop said something: the approval of a finished one is
-    over."""
+    """Return the plan after a message that is not from the loop: a finished plan loses its
+    approval."""
     if before is None or not before.approved or unfinished(before.steps):
         return before
     return msgspec.structs.replace(before, approved=())
 
 
 def after_condensation(before: ev.Plan | None, event: ev.Condensation) -> ev.Plan | None:
-    """The plan once a conversation was shortened: where a model is shown it now."""
+    """Return the plan after a condensation, with the place at which a model is now shown the
+    plan."""
     if before is None or not event.hidden:
         return before
     if event.summary.endswith(rendered(before.steps)) and HEADING in event.summary:
         return msgspec.structs.replace(before, seq=min(event.hidden), condensed=True)
     return (
         msgspec.structs.replace(before, seq=0, condensed=False)
-        if _gone(before, event.hidden, event.replaced)
+        if _is_hidden(before, event.hidden, event.replaced)
         else before
     )
 
@@ -136,8 +150,8 @@ def after_condensation(before: ev.Plan | None, event: ev.Condensation) -> ev.Pla
 # --- condensation ---
 
 
-def _gone(plan: ev.Plan, hidden: Sequence[int], replaced: Sequence[int]) -> bool:
-    """Whether a model would be shown it no more."""
+def _is_hidden(plan: ev.Plan, hidden: Sequence[int], replaced: Sequence[int]) -> bool:
+    """Return True if a condensation hides the plan from the model."""
     if not plan.seq:
         return True
     if plan.condensed:
@@ -146,22 +160,21 @@ def _gone(plan: ev.Plan, hidden: Sequence[int], replaced: Sequence[int]) -> bool
 
 
 def kept(plan: ev.Plan | None, summary: str, hidden: Sequence[int], replaced: Sequence[int]) -> str:
-    """The summary of a condensation, with the plan behind it if that would be shown no more."""
-    if plan is None or not hidden or not _gone(plan, hidden, replaced):
+    """Return the summary of a condensation; the plan follows if it would otherwise be hidden."""
+    if plan is None or not hidden or not _is_hidden(plan, hidden, replaced):
         return summary
     block = f"{HEADING}\n{rendered(plan.steps)}"
     return f"{summary}\n\n{block}" if summary else block
 
 
 def without_plan(summary: str) -> str:
-    """A summary as whoever wrote it wrote it: the plan behind it is not part of what is to be
-    summarised again."""
+    """Return a summary without the appended plan, which must not be summarised again."""
     begin, heading, _ = summary.rpartition(HEADING)
     return begin.rstrip("\n") if heading else summary
 
 
 def room(plan: ev.Plan | None) -> int:
-    """The tokens that `kept` may add."""
+    """Return the maximum number of tokens that `kept` adds."""
     return 0 if plan is None else tokens.text(f"{HEADING}\n{rendered(plan.steps)}")
 
 
@@ -171,8 +184,11 @@ def room(plan: ev.Plan | None) -> int:
 def judged(
     call: ToolCall, verdict: Verdict, plan: ev.Plan | None, find: Callable[[str], Tool]
 ) -> Verdict:
-    """What planning="first" makes of the policy's verdict on a call: its own deny or ask, by
-    `planning`, or the same. `find` gives a tool by its name. A policy's deny stays."""
+    """Apply planning="first" to the policy's verdict on a call.
+
+    Return a deny or an ask with the source `planning`, or the same verdict. A policy's deny
+    stays. `find` returns a tool by name.
+    """
     if verdict.decision == "deny":
         return verdict
     try:
@@ -180,7 +196,7 @@ def judged(
     except ToolNotFound:
         tool = None
     if tool is not None and is_ours(tool):
-        return _asked(call, verdict, plan, tool)
+        return _plan_verdict(call, verdict, plan, tool)
     if (plan is not None and plan.approved) or (tool is not None and tool.annotations.read_only):
         return verdict
     return Verdict(
@@ -188,10 +204,10 @@ def judged(
     )
 
 
-def _asked(call: ToolCall, verdict: Verdict, plan: ev.Plan | None, tool: Tool) -> Verdict:
+def _plan_verdict(call: ToolCall, verdict: Verdict, plan: ev.Plan | None, tool: Tool) -> Verdict:
     try:
         steps = read_steps(tool.validate(call.arguments)) or read_steps(call.arguments)
-    except Exception:  # its result will say what does not fit
+    except Exception:  # the call's result will contain the error
         return verdict
     agreed = () if plan is None else plan.approved
     if misfit(steps) or (agreed and texts(steps) == agreed):

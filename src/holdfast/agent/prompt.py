@@ -1,4 +1,4 @@
-"""All prompt text: the default system prompt, and the parts that one is made of, in their order."""
+"""Prompt text: the default system prompt, and the ordered parts of a system prompt."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ DEFAULT = """\
 You are an agent. You work on the user's task with the tools you are given, until it is done.
 
 - Look before you act: read what is there, then change it. Do not guess what a tool can tell you.
-- Call tools to do things; do not describe what you would do. Independent calls can go in one answer.
-- When a call fails, read its error: it says what to do instead. Do not repeat a call that failed unchanged.
+- Call tools to do things; do not describe what you would do. Independent calls can go in one \
+answer.
+- When a call fails, read its error: it says what to do instead. Do not repeat a call that failed \
+unchanged.
 - Check your work with the means at hand, such as running the tests, before you say that it is done.
-- When it is done, answer without a tool call: say in a few sentences what you did and what is left.\
+- When it is done, answer without a tool call: say in a few sentences what you did and what is \
+left.\
 """
 
 EMPTY_ANSWER = (
@@ -37,8 +40,14 @@ _BETWEEN = "\n\n"
 
 
 class Part(Data, frozen=True):
-    """A part of a system prompt. `source` is what it was made from, such as a file; `of` is the
-    argument of `Agent` that gave it."""
+    """A part of a system prompt.
+
+    Attributes:
+        name: The name of the part.
+        text: The text of the part.
+        source: The origin of the text, such as a file.
+        of: The argument of `Agent` that provided the part.
+    """
 
     name: str
     text: str
@@ -49,7 +58,8 @@ class Part(Data, frozen=True):
 
 
 class Knowledge(NamedTuple):
-    """An agent's prompt in parts, in their order, and what is shown to it only when it fits."""
+    """The parts of an agent's prompt, in order, and the knowledge that is shown only when it
+    applies."""
 
     parts: tuple[Part, ...]
     skills: Skills | None = None
@@ -65,9 +75,12 @@ def knowledge(
     skills: Any,
     instructions: Any,
 ) -> Knowledge:
-    """A system prompt in its parts: base (None: the default), extensions, microagents that are
-    texts, the skills that are always shown, instructions, the list of the other skills. Empty ones
-    are left out. Raises `ConfigurationError`."""
+    """Assemble a system prompt from its parts.
+
+    The order is: base (None for the default), extensions, microagents that are texts, skills
+    that are always shown, instructions, and the list of the other skills. Empty parts are left
+    out. Raises `ConfigurationError`.
+    """
     default = "the default" if system_prompt is None else ""
     found = [Part("system_prompt", DEFAULT if system_prompt is None else system_prompt, default)]
     found += [
@@ -106,22 +119,23 @@ def knowledge(
 
 
 def headed(name: str, text: str) -> str:
-    """A text under its name."""
+    """Return a text with a heading."""
     return f"# {name}\n\n{text.strip()}"
 
 
 def without_heading(text: str) -> str:
-    """The inverse of `headed`, for whoever knows that there is a heading."""
+    """Return a text without its heading; the inverse of `headed`. The text must have a heading."""
     return text.partition("\n\n")[2]
 
 
 def joined(parts: Iterable[Part]) -> str:
-    """The system prompt that these make."""
+    """Return the system prompt that consists of these parts."""
     return _BETWEEN.join([part.text for part in parts])
 
 
 def lengths(parts: Sequence[Part]) -> tuple[ev.PromptPart, ...]:
-    """What an `Agent` event says of them; nothing of a prompt that has one part alone."""
+    """Return the names and lengths of the parts for an `Agent` event; empty if there is only one
+    part."""
     return (
         tuple([ev.PromptPart(part.name, len(part.text)) for part in parts])
         if len(parts) > 1
@@ -130,7 +144,8 @@ def lengths(parts: Sequence[Part]) -> tuple[ev.PromptPart, ...]:
 
 
 def apart(head: ev.Agent) -> list[tuple[str, str]]:
-    """The inverse: the parts of a journaled system prompt, by name."""
+    """Return the parts of a journaled system prompt as (name, text) pairs; the inverse of
+    `lengths`."""
     if not head.prompt_parts:
         return [("system_prompt", head.system_prompt)]
     found: list[tuple[str, str]] = []

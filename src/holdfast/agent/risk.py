@@ -1,4 +1,4 @@
-"""How risky a call is: `Risk`, what an analyzer is asked with, and the analyzer's protocol."""
+"""The risk of a call: `Risk`, the inputs of an analyzer, and the analyzer protocol."""
 
 from __future__ import annotations
 
@@ -15,22 +15,27 @@ from holdfast.tools.results import clean
 
 Level = Literal["low", "medium", "unknown", "high"]
 
-# From the least to the most. Nothing is known to be harmful about an unknown one, and nothing to be
-# harmless: policies treat it as high.
+# In ascending order. An unknown risk may be harmful or harmless: policies treat it as high.
 LEVELS: Mapping[str, int] = {"low": 0, "medium": 1, "unknown": 2, "high": 3}
 
-_REASON = 400  # characters of a reason that are kept: it may quote what a model wrote
+_MAX_REASON_CHARS = 400  # a reason may quote a model's long output
 
 _log = logging.getLogger("holdfast")
 
 
 class Risk(msgspec.Struct, frozen=True):
-    """How risky a call is, why, and which analyzer says so: `by`.
+    """The assessed risk of a call.
 
-    "low" reads, or adds what can be taken back; "medium" changes the working directory or runs the
-    project's own code; "high" destroys, reaches beyond, sends out, or hides what it does; "unknown"
-    could not be told, which is treated as high. `usage`, `cost` (US dollars) and `model` are those
-    of the model calls that it took to say so.
+    Attributes:
+        level: "low" reads, or adds something that can be taken back. "medium" changes the
+            working directory or runs the project's own code. "high" destroys, reaches beyond the
+            working directory, sends data out, or hides its effect. "unknown" could not be
+            assessed and counts as high.
+        reason: The reason for the level.
+        by: The name of the analyzer.
+        usage: Tokens of the model calls that the assessment needed.
+        cost: US dollars of these calls; None if unknown.
+        model: The model of these calls.
     """
 
     level: Level
@@ -42,16 +47,17 @@ class Risk(msgspec.Struct, frozen=True):
 
     @property
     def rank(self) -> int:
-        """0 for low to 3 for high."""
+        """The level as a number: 0 for low to 3 for high."""
         return LEVELS[self.level]
 
 
 class ShellState(msgspec.Struct, frozen=True):
-    """The state of the shell that a command would run in, where it differs from a new one.
+    """The state of the shell in which a command would run, where it differs from a new shell.
 
     Args:
-        cwd: Its present folder; "" for the working directory. exported: Environment variables that
-        earlier commands set, with their values; "" for one that they unset.
+        cwd: The current folder; "" for the working directory.
+        exported: Environment variables that earlier commands set, with their values; "" for one
+            that they unset.
     """
 
     cwd: str = ""
@@ -63,17 +69,22 @@ def _no_calls() -> Sequence[ToolCall]:
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """The facts beside the call itself that an analyzer may need.
+    """Facts beside the call itself that an analyzer may need.
 
     Args:
-        conversation_id: The conversation's id. annotations: The tool's annotations, None if there
-        is no such tool. A tool of a remote server that is not trusted has the defaults,
-            which are the worst.
-        tool_type: The tool's type. workdir: The runtime's folder, "" if it has none. llm: The
-        agent's model. said: Gives what the user last said. cancelled: Ends work that takes its
-        time. shell: The state of the conversation's shell. before: The calls of the same answer
-        that run before this one. They may change the shell and the files. history: Gives the calls
-        that ran earlier in the same shell, if the runtime does not know the state of its shell.
+        conversation_id: The conversation's id.
+        annotations: The tool's annotations; None for an unknown tool. A tool of an untrusted
+            remote server has the defaults, which assume the worst.
+        tool_type: The tool's type.
+        workdir: The runtime's working directory; "" if there is none.
+        llm: The agent's model.
+        said: Returns the user's last message.
+        cancelled: Ends long work of an analyzer.
+        shell: The state of the conversation's shell.
+        before: The calls of the same answer that run before this one. They may change the shell
+            and the files.
+        history: Returns the earlier calls in the same shell, if the runtime does not know the
+            state of its shell.
     """
 
     conversation_id: str = ""
@@ -89,13 +100,19 @@ class Surroundings(msgspec.Struct, frozen=True):
 
 
 class SecurityAnalyzer(Protocol):
-    """Says how risky a call is before a policy decides. Asked once for each different call of an
-    answer, on the conversation's thread, with no lock held. Frozen: one analyzer serves many
-    conversations."""
+    """An analyzer that assesses the risk of a call before a policy decides.
+
+    The loop consults the analyzer once for each different call of an answer, on the
+    conversation's thread, with no lock held. Analyzers are frozen: one serves many
+    conversations.
+    """
 
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:
-        """The risk of a call, whose `id` is not given yet; None if this analyzer has nothing to say
-        of such a call. If it raises, the risk is unknown."""
+        """Return the risk of a call, which has no `id` yet; None if the analyzer does not cover
+        such calls.
+
+        If this method raises, the risk is unknown.
+        """
         ...
 
 
@@ -108,8 +125,11 @@ def assessed(
 def assessed(
     analyzer: SecurityAnalyzer, call: ToolCall, about: Surroundings, *, may_pass: bool = False
 ) -> Risk | None:
-    """What an analyzer says of a call. One that fails does not make a call harmless: its risk is
-    unknown; so it is if it says nothing, unless it `may_pass`."""
+    """Return an analyzer's risk for a call.
+
+    An analyzer that fails does not make a call harmless: the risk is then unknown. The same
+    holds for an answer of None, unless the analyzer `may_pass`.
+    """
     name = name_of(analyzer)
     try:
         found: Any = analyzer.assess(apart(call, analyzer), about)
@@ -117,13 +137,13 @@ def assessed(
         _log.warning("the security analyzer %s failed: %s", name, type(error).__name__)
         return Risk("unknown", shown(f"the analyzer failed: {type(error).__name__}: {error}"), name)
     if found is None:
-        return None if may_pass else Risk("unknown", "no analyzer knows such calls", name)
+        return None if may_pass else Risk("unknown", "no analyzer covers such calls", name)
     if (
         not isinstance(found, Risk)
         or found.level not in LEVELS
         or not isinstance(cast(Any, found.reason), str)
     ):
-        return Risk("unknown", shown(f"the analyzer answered {found!r}, which is no risk"), name)
+        return Risk("unknown", shown(f"the analyzer answered {found!r}, which is not a Risk"), name)
     by: Any = found.by
     return msgspec.structs.replace(
         found, reason=shown(found.reason), by=shown(by) if isinstance(by, str) and by else name
@@ -131,28 +151,30 @@ def assessed(
 
 
 def apart(call: ToolCall, guard: object) -> ToolCall:
-    """The call with arguments of its own: what the model asked for is not a guard's to change, and
-    those of Holdfast do not."""
+    """Return the call with a copy of its arguments, which a custom guard may not change.
+
+    Guards of Holdfast do not change arguments and get the call itself.
+    """
     if type(guard).__module__.startswith("holdfast.agent."):
         return call
     return msgspec.structs.replace(
-        call, arguments={key: _apart(value) for key, value in call.arguments.items()}
+        call, arguments={key: _copied(value) for key, value in call.arguments.items()}
     )
 
 
-def _apart(value: Any) -> Any:
+def _copied(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     return deepcopy(value)
 
 
 def name_of(analyzer: object) -> str:
-    """What an analyzer is called in journals: its `name`, or its class's."""
+    """Return the name of an analyzer in journals: its `name`, or its class's."""
     found: Any = getattr(analyzer, "name", "")
     return found if isinstance(found, str) and found else type(analyzer).__name__
 
 
 def shown(text: str) -> str:
-    """A reason as it is kept: no half characters, and not longer than a reason is."""
+    """Return a reason without lone surrogates, cut to the maximum length."""
     text = clean(text)
-    return text if len(text) <= _REASON else f"{text[: _REASON - 1]}…"
+    return text if len(text) <= _MAX_REASON_CHARS else f"{text[: _MAX_REASON_CHARS - 1]}…"

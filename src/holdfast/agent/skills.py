@@ -1,6 +1,8 @@
-"""Which skills and instructions a conversation needs next: a user's words and the files that calls
-name are looked through before each model call, and what fits is added once as long as the model is
-shown it. What tools return is not looked at: it must not steer.
+"""Activation of skills and instructions before a model call.
+
+The user's words and the files that calls name are matched before each model call. A match is
+added once as long as the model is shown it. Tool results are never matched, because they must
+not steer the agent.
 """
 
 from __future__ import annotations
@@ -31,31 +33,33 @@ Match = Callable[[str], object]
 
 _log = logging.getLogger(__name__)
 
-_LONGEST = 200_000  # characters of a message that are looked through
-_MOST_FITLESS = 4096
-_HEADING = 150  # characters of what stands around a skill's text
-_MOST_NAMED = 50  # skills that fit and that there is no room for
-_MOST_WORDS = 200  # of one step's calls that are looked at as paths
-_LONGEST_COMMAND = 20_000  # characters of a command that are looked through
-_PATHS = frozenset(
+_MAX_MESSAGE_CHARS = 200_000  # characters of a message that are searched
+_MAX_UNMATCHED = 4096
+_HEADING_CHARS = 150  # characters of the text around a skill's text
+_MAX_NAMED_SKILLS = 50  # matching skills named when there is no room for them
+_MAX_WORDS = 200  # words of one step's calls that are checked as paths
+_MAX_COMMAND_CHARS = 20_000  # characters of a command that are searched
+_PATH_ARGUMENTS = frozenset(
     ("path", "paths", "file", "files", "file_path", "file_paths", "filename", "filenames")
 )
-_COMMANDS = {"terminal": "command"}  # tools whose words may be files, and where they stand
+# Tools with an argument whose words may be files, and the name of that argument.
+_COMMAND_ARGUMENTS = {"terminal": "command"}
 _WORD = re.compile(r"[^\s'\"`|&;<>()$={}]+")
-_PLAIN = re.compile(
-    r"\w[\w-]{0,200}(?:[./]\w[\w-]{0,200}){0,50}\Z", re.ASCII
-).match  # what normpath would leave as it is
+# Paths that `normpath` leaves unchanged.
+_PLAIN = re.compile(r"\w[\w-]{0,200}(?:[./]\w[\w-]{0,200}){0,50}\Z", re.ASCII).match
 _MAGIC = re.compile(r"[*?\[\]{}\\]")
 _TOKEN = re.compile(r"[\w\u0300-\u036f]+")
-# Scripts that are written without spaces between words: a keyword of these is found anywhere.
+# Scripts without spaces between words: a keyword in one of these may occur anywhere.
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]"
 )
 
 
 def know_how(microagents: Any, skills: Any, instructions: Any) -> tuple[list[str], Knowledge]:
-    """What `Agent(microagents=, skills=, instructions=)` take: the microagents that are texts, and
-    all the rest. Raises `ConfigurationError`."""
+    """Return the texts and the knowledge of `Agent(microagents=, skills=, instructions=)`.
+
+    Raises `ConfigurationError`.
+    """
     notes, more = microagents_of(microagents)
     found = skills_of(skills, more)
     nested = files.instructions_of(instructions)
@@ -71,8 +75,11 @@ def know_how(microagents: Any, skills: Any, instructions: Any) -> tuple[list[str
 
 
 def skills_of(given: Any, microagents: Iterable[Skill]) -> Skills | None:
-    """What `Agent(skills=, microagents=)` takes, as one; None for none. Raises
-    `ConfigurationError`."""
+    """Return the skills of `Agent(skills=)` together with those of microagents; None if there are
+    none.
+
+    Raises `ConfigurationError`.
+    """
     more = list(microagents)
     if given is None:
         return Skills(more) if more else None
@@ -92,29 +99,32 @@ def skills_of(given: Any, microagents: Iterable[Skill]) -> Skills | None:
                 raise ConfigurationError(
                     f"Agent: skills takes folders and Skill objects, not {item!r}."
                 )
-        given = Skills(_first(found))
+        given = Skills(_unique(found))
     if not more:
         return given if given.list() else None
-    return Skills(_first([*more, *given.list()]), given.unreadable, given.each, given.total)
+    return Skills(_unique([*more, *given.list()]), given.unreadable, given.each, given.total)
 
 
-def _first(skills: Iterable[Skill]) -> list[Skill]:
-    """The first of each name."""
+def _unique(skills: Iterable[Skill]) -> list[Skill]:
+    """Return the first skill of each name."""
     found: dict[str, Skill] = {}
     for skill in skills:
         if skill.name not in found:
             found[skill.name] = skill
         elif found[skill.name] != skill:
             _log.warning(
-                "The skill %s stands behind another one of that name, and is left out.",
+                "The skill %s is left out, because an earlier one has the same name.",
                 skill.path or skill.name,
             )
     return list(found.values())
 
 
 def microagents_of(given: Any) -> tuple[list[str], list[Skill]]:
-    """What `Agent(microagents=)` takes: texts, and the others as skills, which are always shown if
-    nothing else says when. Raises `ConfigurationError`."""
+    """Return the texts of `Agent(microagents=)`, and the other microagents as skills.
+
+    A microagent without triggers and paths becomes a skill that is always shown. Raises
+    `ConfigurationError`.
+    """
     if isinstance(given, str | Path):
         raise ConfigurationError(
             f"Agent: microagents takes a list of texts, paths or Microagent objects, not {given!r}."
@@ -147,7 +157,7 @@ def microagents_of(given: Any) -> tuple[list[str], list[Skill]]:
             raise ConfigurationError(
                 f"Agent: microagents takes texts, paths or Microagent objects, not {item!r}."
             )
-    return notes, _first(found)
+    return notes, _unique(found)
 
 
 def _is_path(text: str) -> bool:
@@ -174,8 +184,11 @@ def _skill(one: Microagent) -> Skill:
 
 
 class Globs:
-    """Globs of many skills, by what a path must have to fit any: most paths fit none, and that is
-    to be known at once."""
+    """An index of the globs of many skills.
+
+    Most paths match no glob, so globs are grouped by the part that a path must have to match
+    any.
+    """
 
     __slots__ = ("_by_end", "_by_folder", "_by_name", "_others")
 
@@ -192,7 +205,7 @@ class Globs:
                     ).match
                 except RuntimeFault as error:
                     _log.warning(
-                        "The skill %s has a path that is not used: %s",
+                        "The skill %s has an invalid path, which is ignored: %s",
                         skill.path or skill.name,
                         error,
                     )
@@ -215,7 +228,7 @@ class Globs:
         return bool(self._by_end or self._by_name or self._by_folder or self._others)
 
     def fitting(self, path: str) -> list[str]:
-        """The skills that a path fits."""
+        """Return the names of the skills whose globs match a path."""
         found: list[str] = []
         at = path.rfind("/") + 1
         name = path[at:] if at else path
@@ -238,15 +251,18 @@ class Globs:
 
 
 class Activation:
-    """The contributor. Frozen, shared by conversations: what was shown is in their journals."""
+    """The contributor that adds skills and instructions.
+
+    Frozen and shared by conversations: the journals record which ones were shown.
+    """
 
     __slots__ = (
-        "_below",
-        "_fitless",
         "_globs",
+        "_instruction_folders",
         "_instructions",
         "_phrases",
         "_skills",
+        "_unmatched",
         "_words",
         "idle",
     )
@@ -255,11 +271,10 @@ class Activation:
         self._skills = skills
         self._instructions = instructions
         self._words: dict[str, list[str]] = {}  # skills by the words of one ASCII token
-        self._phrases: list[
-            tuple[str, str, str]
-        ] = []  # the others: keyword, a token that a text must have for it ("" for any text), skill
-        self._below = instructions.below()
-        self._fitless: set[str] = set()  # words that fit nothing: steps are full of the same ones
+        # The other triggers: keyword, a token that a text must contain ("" for any text), skill.
+        self._phrases: list[tuple[str, str, str]] = []
+        self._instruction_folders = instructions.below()
+        self._unmatched: set[str] = set()  # a cache of words that match nothing: steps repeat them
         shown = [skill for skill in skills.list() if not skill.always]
         self._globs = Globs(shown)
         for skill in shown:
@@ -272,18 +287,18 @@ class Activation:
                     self._phrases.append(
                         (word, token[0] if token is not None and word.isascii() else "", skill.name)
                     )
-        self.idle = not (self._words or self._phrases or self._globs or self._below)
+        self.idle = not (self._words or self._phrases or self._globs or self._instruction_folders)
 
     def __call__(self, situation: Situation) -> list[Addition]:
-        """What fits of what came since the model was last asked, and is not shown."""
-        fits: dict[str, str] = {}  # what it is about, and why
+        """Return the skills and instructions that match the news and are not shown yet."""
+        fits: dict[str, str] = {}  # the reason of each match, by `Message.about`
         calls: list[ToolCall] = []
         for event in situation.news:
             if event.seq <= situation.seen:
                 continue
             if type(event) is ev.Message:
                 if event.sender == "user" and (self._words or self._phrases):
-                    for name, why in self._said(event.text):
+                    for name, why in self._match_words(event.text):
                         fits.setdefault(f"skill:{name}", f"the user's message has {why!r}")
             elif type(event) is ev.Assistant:
                 calls = [*event.calls]
@@ -291,75 +306,76 @@ class Activation:
                 type(event) is ev.Decision and event.arguments is not None and not event.question_id
             ):
                 calls = [_changed(call, event) for call in calls]
-        if calls and (self._globs or self._below):
-            self._touched(calls, situation.runtime, fits)
-        return [] if not fits else list(self._added(fits, situation.abouts))
+        if calls and (self._globs or self._instruction_folders):
+            self._match_files(calls, situation.runtime, fits)
+        return [] if not fits else list(self._additions(fits, situation.abouts))
 
     # --- a user's words ---
 
-    def _said(self, text: str) -> Iterator[tuple[str, str]]:
-        folded = _folded(text[:_LONGEST])
+    def _match_words(self, text: str) -> Iterator[tuple[str, str]]:
+        folded = _folded(text[:_MAX_MESSAGE_CHARS])
         tokens = dict.fromkeys(_TOKEN.findall(folded))
         for word in tokens:
             for name in self._words.get(word, ()):
                 yield name, word
         for phrase, token, name in self._phrases:
-            if (not token or token in tokens) and _has(folded, phrase):
+            if (not token or token in tokens) and _has_phrase(folded, phrase):
                 yield name, phrase
 
     # --- files that calls name ---
 
-    def _touched(
+    def _match_files(
         self, calls: Iterable[ToolCall], runtime: object | None, fits: dict[str, str]
     ) -> None:
         root = folder_of(runtime)
-        fitting, idle = self._globs.fitting, self._fitless
-        for number, (word, is_file) in enumerate(_named(calls).items()):
-            if number >= _MOST_WORDS:
+        fitting, idle = self._globs.fitting, self._unmatched
+        for number, (word, is_file) in enumerate(_file_words(calls).items()):
+            if number >= _MAX_WORDS:
                 return
             if word in idle:
                 continue
             path = _relative(word, root)
-            if not path or not (fitting(path) or (self._below and self._below_of(path))):
-                if (
-                    word and word[0] != "/" and len(word) < 200
-                ):  # of another, it depends on the working directory
-                    if len(idle) >= _MOST_FITLESS:
+            if not path or not (
+                fitting(path) or (self._instruction_folders and self._instructions_above(path))
+            ):
+                # A match of any other path depends on the working directory.
+                if word and word[0] != "/" and len(word) < 200:
+                    if len(idle) >= _MAX_UNMATCHED:
                         idle.clear()
                     idle.add(word)
                 continue
             if not is_file and (not root or not os.path.lexists(os.path.join(root, path))):
                 continue
-            if root:  # where it really is: a link may lead elsewhere
+            if root:  # resolve links, which may lead elsewhere
                 path = _relative(os.path.realpath(os.path.join(root, path)), root)
             for name in fitting(path) if path else ():
                 fits.setdefault(f"skill:{name}", f"a call names the file {path!r}")
-            for inner in self._below_of(path):
+            for inner in self._instructions_above(path):
                 fits.setdefault(f"instructions:{inner}", path)
 
-    def _below_of(self, path: str) -> list[str]:
-        """The instructions that stand above a file, outermost first."""
-        if not self._below:
+    def _instructions_above(self, path: str) -> list[str]:
+        """Return the instruction files of the folders above a file, outermost first."""
+        if not self._instruction_folders:
             return []
         found: list[str] = []
         end = path.find("/")
         while end > 0:
-            if (inner := self._below.get(path[:end])) is not None:
+            if (inner := self._instruction_folders.get(path[:end])) is not None:
                 found.append(inner)
             end = path.find("/", end + 1)
-        if (inner := self._below.get(path)) is not None:  # the folder itself
+        if (inner := self._instruction_folders.get(path)) is not None:  # the folder itself
             found.append(inner)
         return found
 
     # --- what is said of them ---
 
     def _size(self, skill: Skill) -> int:
-        """The characters of a skill that is shown, about: with its heading, and why."""
-        return min(len(skill.text), self._skills.each) + len(skill.name) + _HEADING
+        """Return the approximate number of characters of a shown skill, with its heading."""
+        return min(len(skill.text), self._skills.each) + len(skill.name) + _HEADING_CHARS
 
-    def _added(self, fits: Mapping[str, str], shown: Mapping[str, int]) -> Iterator[Addition]:
+    def _additions(self, fits: Mapping[str, str], shown: Mapping[str, int]) -> Iterator[Addition]:
         room = self._skills.total
-        space = files.TOTAL
+        space = files.MAX_TOTAL_CHARS
         for about in shown:
             kind, _, name = about.partition(":")
             if kind == "skill" and (skill := self._skills.get(name)) is not None:
@@ -367,14 +383,14 @@ class Activation:
             elif (
                 kind == "instructions" and (text := self._instructions.texts.get(name)) is not None
             ):
-                space -= min(len(text), files.EACH)
-        without: list[str] = []  # there is no room for them
+                space -= min(len(text), files.MAX_FILE_CHARS)
+        without: list[str] = []  # skills without room
         for about, why in fits.items():
             if about in shown:
                 continue
             kind, _, name = about.partition(":")
             if kind == "instructions":
-                text = self._instructions.told(name, max(0, space))
+                text = self._instructions.text_for_model(name, max(0, space))
                 space -= max(len(text), 1)
             elif room <= 0:
                 without.append(name)
@@ -382,25 +398,29 @@ class Activation:
             else:
                 skill = self._skills.get(name)
                 assert skill is not None
-                text = _told(skill, why, shortened(skill, max(0, min(self._skills.each, room))))
+                text = _skill_text(
+                    skill, why, shortened(skill, max(0, min(self._skills.each, room)))
+                )
                 room -= self._size(skill)
             yield Addition(about, (TextContent(text),))
         if without:
-            named = ", ".join(without[:_MOST_NAMED]) + (
-                f" and {len(without) - _MOST_NAMED} more" if len(without) > _MOST_NAMED else ""
+            named = ", ".join(without[:_MAX_NAMED_SKILLS]) + (
+                f" and {len(without) - _MAX_NAMED_SKILLS} more"
+                if len(without) > _MAX_NAMED_SKILLS
+                else ""
             )
             yield Addition(
                 "skill:",
                 (
                     TextContent(
-                        "(These skills fit, too, and are left out to save room; read_skill shows"
+                        "(These skills match too, but are left out to save space; read_skill shows"
                         f" them: {named}.)"
                     ),
                 ),
             )
 
 
-def _told(skill: Skill, why: str, text: str) -> str:
+def _skill_text(skill: Skill, why: str, text: str) -> str:
     more = (
         f' Its other files are read with read_skill(name="{skill.name}", file=...).'
         if skill.folder or skill.files
@@ -423,25 +443,29 @@ def _folded(text: str) -> str:
     )
 
 
-def _has(text: str, phrase: str) -> bool:
-    """Whether a text has these words, with no letters of longer ones beside them; those of scripts
-    without spaces stand anywhere."""
+def _has_phrase(text: str, phrase: str) -> bool:
+    """Return True if a text has a phrase that is not part of longer words.
+
+    A phrase in a script without spaces may occur anywhere.
+    """
     at = text.find(phrase)
     if at >= 0 and _UNSPACED.search(phrase) is not None:
         return True
     while at >= 0:
         end = at + len(phrase)
-        if not (at and _joins(phrase[0], text[at - 1])) and not (
-            end < len(text) and _joins(phrase[-1], text[end])
+        if not (at and _continues_word(phrase[0], text[at - 1])) and not (
+            end < len(text) and _continues_word(phrase[-1], text[end])
         ):
             return True
         at = text.find(phrase, at + 1)
     return False
 
 
-def _joins(edge: str, beside: str) -> bool:
-    """Whether a character goes on with the word at whose edge it stands. Vowel signs and accents
-    are marks, not letters."""
+def _continues_word(edge: str, beside: str) -> bool:
+    """Return True if a character continues the word at whose edge it stands.
+
+    Vowel signs and accents are marks, not letters, and continue a word.
+    """
     if unicodedata.category(beside)[0] == "M":
         return True
     return (beside.isalnum() or beside == "_") and (
@@ -450,30 +474,35 @@ def _joins(edge: str, beside: str) -> bool:
 
 
 def folder_of(runtime: object | None) -> str:
-    """A runtime's working directory; "" if it has none here."""
+    """Return a runtime's working directory; "" if there is none on this machine."""
     workdir: Any = getattr(runtime, "workdir", None)
     return str(workdir) if isinstance(workdir, str | Path) else ""
 
 
-def _named(calls: Iterable[ToolCall]) -> dict[str, bool]:
-    """The words of calls that may name files, and whether they certainly do."""
+def _file_words(calls: Iterable[ToolCall]) -> dict[str, bool]:
+    """Return the words of calls that may name files; the value is True if a word certainly does."""
     found: dict[str, bool] = {}
     for call in calls:
         for key, value in call.arguments.items():
-            if key in _PATHS:
+            if key in _PATH_ARGUMENTS:
                 for word in cast("list[Any]", value) if isinstance(value, list) else (value,):
                     if isinstance(word, str):
                         found[word] = True
-        command: Any = call.arguments.get(_COMMANDS[call.name]) if call.name in _COMMANDS else None
+        command: Any = (
+            call.arguments.get(_COMMAND_ARGUMENTS[call.name])
+            if call.name in _COMMAND_ARGUMENTS
+            else None
+        )
         if isinstance(command, str):
-            for word in _WORD.findall(command[:_LONGEST_COMMAND]):
+            for word in _WORD.findall(command[:_MAX_COMMAND_CHARS]):
                 if word[0] != "-":
                     found.setdefault(word, False)
     return found
 
 
 def _relative(path: str, root: str) -> str:
-    """A path relative to the working directory; "" for what is outside of it, or no path."""
+    """Return a path relative to the working directory; "" for a path outside of it and for no
+    path."""
     if _PLAIN(path):
         return path
     if not path or len(path) > 4096 or "\0" in path:

@@ -1,4 +1,4 @@
-"""The model request that a conversation's state leads to: what `Agent.step(state)` asks."""
+"""The model request that follows from a conversation's state, for `Agent.step(state)`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HasEvents(Protocol):
-    """Anything with a journal's events in order, such as a `ConversationState`."""
+    """An object with a journal's events in order, such as a `ConversationState`."""
 
     @property
     def events(self) -> Sequence[ev.AnyEvent]:
@@ -26,10 +26,10 @@ class HasEvents(Protocol):
 
 
 def request_of(agent: Agent, state: HasEvents) -> tuple[Transcript, ev.Agent]:
-    """Return what the state shows a model, and the agent's prompt, tools and parameters.
+    """Return the transcript that the state shows a model, and the agent's prompt, tools and
+    parameters.
 
-    Raises `ConfigurationError` if there is nothing that a model could answer: no message, or a call
-    without a result.
+    Raises `ConfigurationError` if there is no message, or if a call has no result.
     """
     view = View.of(state.events)
     if view.open_calls:

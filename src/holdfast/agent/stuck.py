@@ -1,9 +1,8 @@
-"""Whether an agent goes round in circles: what of the last steps is remembered, and from when on
-that is a pattern.
+"""Detection of agents that repeat themselves without progress.
 
-`Recent` is part of a journal's fold: it counts how long each pattern has gone on, and keeps the
-last two steps to compare the next one with. `StuckDetector` holds the settings; `seen` compares the
-two. Both are pure, and cost the same at any step.
+`Recent` is part of a journal's fold: it counts how long each pattern has lasted and keeps the
+last two steps for comparison. `StuckDetector` holds the thresholds. `seen` compares the two.
+`Recent` and `seen` are pure, and cost the same at any step.
 """
 
 from __future__ import annotations
@@ -21,24 +20,32 @@ from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ConfigurationError
 
 ABOUT = "stuck:"
-_LEAST = {"repeat": 2, "ping_pong": 4, "errors": 2, "monologue": 2}  # steps; fewer are no pattern
-_COMPARED = 4_000  # characters of an error's text; how it goes on after that says nothing new
-_NUMBER = re.compile(
-    r"0x[0-9a-fA-F]+|\d[\d.,:]*"
-)  # durations, times of day, addresses, process numbers
+# The lowest threshold of each pattern, in steps.
+_MIN_STEPS = {
+    "repeat": 2,
+    "ping_pong": 4,
+    "errors": 2,
+    "monologue": 2,
+}
+_COMPARED_CHARS = 4_000  # characters of an error's text that are compared; the rest adds nothing
+# Durations, times of day, addresses and process numbers in the text of errors.
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d[\d.,:]*")
 
 
 class StuckDetector(msgspec.Struct, frozen=True):
-    """From how many steps in a row on a pattern is one, and the model is told; None: that one is
-    not looked for. The numbers are high enough that an agent at work, which looks twice or tries
-    again, is not disturbed.
+    """The number of consecutive steps after which each pattern counts as stuck; None disables a
+    pattern.
 
-    `repeat` steps of the same calls with the same results; `ping_pong` of two different steps that
-    take turns; `errors` steps whose calls all failed, each tool in the same way, whatever the
-    arguments; `monologue` answers without a call where something makes the run go on. When it has
-    gone on for `after_nudge` steps more, the conversation is STUCK.
+    At a threshold the model gets a message. The defaults are high enough not to disturb an agent
+    that looks twice or retries. Raises `ConfigurationError` for a number that is too low to be a
+    pattern.
 
-    Raises `ConfigurationError` for a number that is too low to be a pattern.
+    Attributes:
+        repeat: Steps with the same calls and the same results.
+        ping_pong: Steps in which two different steps alternate.
+        errors: Steps whose calls all fail, each tool in the same way, with any arguments.
+        monologue: Answers without a call while the run continues for another reason.
+        after_nudge: Further steps of the pattern after the message; then the conversation is STUCK.
     """
 
     repeat: int | None = 4
@@ -48,7 +55,7 @@ class StuckDetector(msgspec.Struct, frozen=True):
     after_nudge: int = 3
 
     def __post_init__(self) -> None:
-        for name, least in (*_LEAST.items(), ("after_nudge", 1)):
+        for name, least in (*_MIN_STEPS.items(), ("after_nudge", 1)):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
             if not whole and (value is not None or name == "after_nudge"):
@@ -59,15 +66,14 @@ class StuckDetector(msgspec.Struct, frozen=True):
 
 
 class _Step(NamedTuple):
-    """The calls of one answer and their results, in the order of the calls. References: nothing is
-    copied."""
+    """The calls of one answer and their results, in the order of the calls, held by reference."""
 
     calls: tuple[ToolCall, ...]
     results: tuple[ToolResult, ...]
 
 
 class Recent:
-    """What the last steps of a run have in common. `feed` it each event of a journal, in order."""
+    """The patterns of the last steps of a run. Feed each event of a journal, in order."""
 
     __slots__ = (
         "_before",
@@ -83,23 +89,21 @@ class Recent:
     )
 
     def __init__(self) -> None:
-        self._calls: tuple[ToolCall, ...] = ()  # of the last answer, until all have results
+        self._calls: tuple[ToolCall, ...] = ()  # calls of the last answer, until all have results
         self._results: dict[str, ToolResult] | None = None
-        self._start()
+        self._reset()
 
-    def _start(self) -> None:
+    def _reset(self) -> None:
         self._last: _Step | None = None
         self._before: _Step | None = None
-        self.repeat = self.ping_pong = self.errors = self.monologue = (
-            0  # how many steps each has gone on
-        )
-        self.nudged: tuple[str, int] | None = (
-            None  # the pattern that the model was told of, and at which count
-        )
-        self.tools = ""  # names of the last step's tools, for those who speak of it
+        # The current length of each pattern, in steps.
+        self.repeat = self.ping_pong = self.errors = self.monologue = 0
+        # The pattern that the model was told about, and its length at that time.
+        self.nudged: tuple[str, int] | None = None
+        self.tools = ""  # names of the last step's tools, for messages
 
     def copy(self) -> Recent:
-        """Another one that is as far."""
+        """Return an independent copy."""
         found = copy(self)
         found._results = None if self._results is None else dict(self._results)
         return found
@@ -112,42 +116,41 @@ class Recent:
     __hash__: Any = None
 
     def feed(self, event: ev.AnyEvent) -> None:
-        """Take in the journal's next event."""
+        """Add the journal's next event."""
         if type(event) is ev.Damaged:
             event = stand_in(event) or event
         kind = type(event)
         if kind is ev.ToolResult:
-            self._resulted(cast(ev.ToolResult, event))
+            self._on_result(cast(ev.ToolResult, event))
         elif kind is ev.Assistant:
-            self._answered(cast(ev.Assistant, event))
+            self._on_answer(cast(ev.Assistant, event))
         elif kind is ev.Message:
-            self._said(cast(ev.Message, event))
+            self._on_message(cast(ev.Message, event))
         elif kind is ev.Status:
             if cast(ev.Status, event).status in ("idle", "finished", "stuck", "error"):
-                self._start()
+                self._reset()
         elif kind is ev.Condensation and cast(ev.Condensation, event).hidden:
-            # the model is shown something else; and what is read from a condensed tail comes to the
-            # same as the whole
-            self._start()
+            # The model's view changes. A reset also makes a condensed tail fold to the same value
+            # as the whole journal.
+            self._reset()
 
-    def _answered(self, event: ev.Assistant) -> None:
+    def _on_answer(self, event: ev.Assistant) -> None:
         self._calls, self._results = event.calls, None
         if event.calls:
             self._count("monologue", 0)
-        elif event.stop_reason not in ("pause", "denied"):  # the provider's break, a hook's word
+        elif event.stop_reason not in ("pause", "denied"):  # interrupted by the provider or a hook
             self._count("monologue", self.monologue + 1)
 
-    def _said(self, event: ev.Message) -> None:
+    def _on_message(self, event: ev.Message) -> None:
         if event.sender != "holdfast":
-            self._start()
+            self._reset()
         elif event.about.startswith(ABOUT):
             kind = event.about.removeprefix(ABOUT).replace("-", "_")
-            if (
-                kind in _LEAST and getattr(self, kind) >= _LEAST[kind]
-            ):  # else it speaks of what came before the events that this was fed
+            # Otherwise the message is about steps before the events that were fed.
+            if kind in _MIN_STEPS and getattr(self, kind) >= _MIN_STEPS[kind]:
                 self.nudged = (kind, getattr(self, kind))
 
-    def _resulted(self, event: ev.ToolResult) -> None:
+    def _on_result(self, event: ev.ToolResult) -> None:
         if not self._calls:
             return
         results = self._results = {} if self._results is None else self._results
@@ -158,19 +161,20 @@ class Recent:
             self._calls, tuple([results[call.id] for call in self._calls if call.id in results])
         )
         self._calls, self._results = (), None
-        if not any(map(_waits, step.results)):
-            self._stepped(step)
+        if not any(map(_still_running, step.results)):
+            self._on_step(step)
 
-    def _stepped(self, step: _Step) -> None:
+    def _on_step(self, step: _Step) -> None:
         last, before = self._last, self._before
         self.tools = ", ".join(dict.fromkeys(call.name for call in step.calls))
-        repeats = last is not None and _same(step, last)
+        repeats = last is not None and _same_step(step, last)
         self._count("repeat", self.repeat + 1 if repeats else 1)
         if repeats or last is None:
             self._count("ping_pong", 1)
         else:
             self._count(
-                "ping_pong", self.ping_pong + 1 if before is not None and _same(step, before) else 2
+                "ping_pong",
+                self.ping_pong + 1 if before is not None and _same_step(step, before) else 2,
             )
         if not all(result.is_error for result in step.results):
             self._count("errors", 0)
@@ -187,13 +191,15 @@ class Recent:
 
     def _count(self, kind: str, value: int) -> None:
         if self.nudged is not None and self.nudged[0] == kind and value < self.nudged[1]:
-            self.nudged = None  # it has ended; another time it begins anew
+            self.nudged = None  # the pattern has ended
         setattr(self, kind, value)
 
 
 def recent_of(events: Sequence[ev.AnyEvent], before: Recent) -> Recent:
-    """What `before`, fed with these events, would be; looks at no more of them than the last
-    patterns are long."""
+    """Return `before` after it was fed these events.
+
+    Only the events that the last patterns consist of are inspected.
+    """
     start = _start_of(events)
     found = Recent() if start else before.copy()
     for event in events[start:] if start else events:
@@ -202,14 +208,16 @@ def recent_of(events: Sequence[ev.AnyEvent], before: Recent) -> Recent:
 
 
 def _start_of(events: Sequence[ev.AnyEvent]) -> int:
-    """The place of an answer from which on the patterns of the last ones come out right: the one
-    before it has no part in them."""
+    """Return the index of an answer from which the counts of all current patterns come out right.
+
+    The answer before that index belongs to none of the patterns.
+    """
     later: list[tuple[ToolCall, ...]] = []
     waits = reset = succeeded = False
     for index in range(len(events) - 1, -1, -1):
         event = events[index]
         if type(event) is ev.ToolResult:
-            waits = waits or _waits(event.result)
+            waits = waits or _still_running(event.result)
             succeeded = succeeded or not event.result.is_error
         elif type(event) is ev.Message:
             reset = reset or event.sender != "holdfast"
@@ -228,15 +236,19 @@ def _start_of(events: Sequence[ev.AnyEvent]) -> int:
     return 0
 
 
-def _waits(result: ToolResult) -> bool:
-    """Whether it tells of something that is still at work."""
+def _still_running(result: ToolResult) -> bool:
+    """Return True if the result reports a process that still runs."""
     return result.meta.get("running") is True
 
 
-def _same(one: _Step, other: _Step) -> bool:
-    """The same calls with the same results. Results are looked at only where the calls are the
-    same."""
-    return _same_calls(one.calls, other.calls) and all(map(_alike, one.results, other.results))
+def _same_step(one: _Step, other: _Step) -> bool:
+    """Return True if both steps have the same calls with the same results.
+
+    Results are compared only if the calls are the same.
+    """
+    return _same_calls(one.calls, other.calls) and all(
+        map(_same_result, one.results, other.results)
+    )
 
 
 def _same_calls(one: tuple[ToolCall, ...], other: tuple[ToolCall, ...]) -> bool:
@@ -252,7 +264,7 @@ def _same_calls(one: tuple[ToolCall, ...], other: tuple[ToolCall, ...]) -> bool:
     return True
 
 
-def _alike(one: ToolResult, other: ToolResult) -> bool:
+def _same_result(one: ToolResult, other: ToolResult) -> bool:
     if one.is_error and other.is_error:
         return _same_error(one, other)
     return (
@@ -271,10 +283,10 @@ def _fails_alike(one: _Step, other: _Step) -> bool:
 
 
 def _same_error(one: ToolResult, other: ToolResult) -> bool:
-    """Whether two errors are the same but for numbers."""
+    """Return True if two errors differ at most in numbers."""
     if (one.error and one.error.type) != (other.error and other.error.type):
         return False
-    said, earlier = one.text[:_COMPARED], other.text[:_COMPARED]
+    said, earlier = one.text[:_COMPARED_CHARS], other.text[:_COMPARED_CHARS]
     return said == earlier or _NUMBER.sub("0", said) == _NUMBER.sub("0", earlier)
 
 
@@ -282,8 +294,14 @@ def _same_error(one: ToolResult, other: ToolResult) -> bool:
 
 
 class Seen(NamedTuple):
-    """A pattern: what the message to the model is `about` and its `text`, or, once that was said
-    and has not helped, `reason`."""
+    """A detected pattern.
+
+    Attributes:
+        about: The `Message.about` of the message to the model.
+        text: The text of that message.
+        reason: The reason to end the run, if the message has not helped; `about` and `text` are
+            then "".
+    """
 
     about: str = ""
     text: str = ""
@@ -291,7 +309,7 @@ class Seen(NamedTuple):
 
 
 def seen(recent: Recent, detector: StuckDetector) -> Seen | None:
-    """The pattern that goes on now, if it is time to say so; None otherwise."""
+    """Return the current pattern if a message or the end of the run is due; None otherwise."""
     if recent.nudged is not None and getattr(detector, recent.nudged[0]) is not None:
         kind, at = recent.nudged
         count: int = getattr(recent, kind)
@@ -299,7 +317,7 @@ def seen(recent: Recent, detector: StuckDetector) -> Seen | None:
             what = _REASONS[kind].format(count=count, tools=recent.tools)
             return Seen(reason=f"{what}, {count - at} of them after the model was told")
         return None
-    for kind in _LEAST:
+    for kind in _MIN_STEPS:
         threshold: int | None = getattr(detector, kind)
         if threshold is not None and (count := getattr(recent, kind)) >= threshold:
             return Seen(
@@ -311,7 +329,9 @@ def seen(recent: Recent, detector: StuckDetector) -> Seen | None:
 
 _REASONS = {
     "repeat": "the same call {count} times in a row with the same result ({tools})",
-    "ping_pong": "two steps in turns, {count} in a row with the same results (the last: {tools})",
+    "ping_pong": (
+        "two alternating steps, {count} in a row with the same results (the last: {tools})"
+    ),
     "errors": "{count} steps in a row failed in the same way ({tools})",
     "monologue": "{count} answers in a row without a call",
 }
@@ -322,17 +342,17 @@ _NUDGES = {
         " or, if you cannot go on, say what is in the way."
     ),
     "ping_pong": (
-        "You have gone to and fro between the same two steps {count} times, with the same results"
-        " each time; the last was: {tools}. Break off: look at what you have, try another way, or,"
+        "You have alternated between the same two steps {count} times, with the same results"
+        " each time; the last was: {tools}. Stop: look at what you have, try another way, or,"
         " if you cannot go on, say what is in the way."
     ),
     "errors": (
-        "Your last {count} steps all failed in the same way: {tools}. Do not try the like again."
+        "Your last {count} steps all failed in the same way: {tools}. Do not try the same again."
         " Read what the error says, try another tool or another way, or, if you cannot go on, say"
         " what is in the way."
     ),
     "monologue": (
-        "You have answered {count} times in a row without calling a tool. Talking alone does not"
-        " get the task on: call a tool, or, if you cannot go on, say what is in the way."
+        "You have answered {count} times in a row without calling a tool. Text alone does not"
+        " advance the task: call a tool, or, if you cannot go on, say what is in the way."
     ),
 }

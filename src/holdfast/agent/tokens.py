@@ -1,5 +1,4 @@
-"""How many tokens a request has: an estimate for each fragment, made once, and corrected by what
-the provider counts."""
+"""Token counts of requests: one estimate per fragment, corrected by the provider's counts."""
 
 from __future__ import annotations
 
@@ -20,33 +19,32 @@ from holdfast.content import (
 )
 from holdfast.llm.pictures import pixels
 
-# Bytes to a token where nothing was counted yet: of English and code 3.5 to 4.5 with today's
-# tokenizers. Beyond ASCII a letter has two bytes and an ideograph three, and both are about a
+# Bytes per token before any count is known: English and code have 3.5 to 4.5 with today's
+# tokenizers. Beyond ASCII a letter has two bytes and an ideograph three, and both are about one
 # token: see `text`.
-_BYTES = 4
-_MESSAGE = 4  # tokens around a message or a call: its role, its id, what its JSON is
-# of one whose size cannot be read: what Anthropic counts for the largest that it takes as it is
-_PICTURE = 1600
-_NOTE = 45  # of the note beneath a trimmed result
+_BYTES_PER_TOKEN = 4
+_MESSAGE_TOKENS = 4  # tokens around a message or a call: role, id, JSON syntax
+# Tokens of a picture of unknown size: Anthropic's count for the largest that it accepts unscaled.
+_PICTURE_TOKENS = 1600
+_TRIM_NOTE_TOKENS = 45  # tokens of the note beneath a trimmed result
 
-# How far from the estimate a provider may be believed to be: a proxy that reports one token for
-# everything would have all requests fit.
-_LEAST, _MOST = 0.25, 6.0
-UNCOUNTED = (
-    1.15  # tokens to an estimated one while nothing was counted: rather too many than too few
-)
+# Bounds of the ratio of counted to estimated tokens. Without them a proxy that reports one token
+# for each request would make all requests fit.
+_MIN_RATIO, _MAX_RATIO = 0.25, 6.0
+# The ratio of real to estimated tokens before any count is known: rather too high than too low.
+UNCOUNTED = 1.15
 
 
 def text(found: str) -> int:
-    """Of a text."""
+    """Return the estimated tokens of a text."""
     if found.isascii():
-        return len(found) // _BYTES + 1
+        return len(found) // _BYTES_PER_TOKEN + 1
     size = len(found.encode("utf-8", "surrogatepass"))
-    return (size - len(found)) // 2 + len(found) // _BYTES + 1
+    return (size - len(found)) // 2 + len(found) // _BYTES_PER_TOKEN + 1
 
 
 def blocks(content: Iterable[Content]) -> int:
-    """Of content blocks."""
+    """Return the estimated tokens of content blocks."""
     found = 0
     for block in content:
         if type(block) is TextContent:
@@ -63,21 +61,33 @@ def blocks(content: Iterable[Content]) -> int:
 
 
 def picture(data: bytes) -> int:
-    """Of a picture: a token for 750 pixels (Anthropic), between a small one's 85 (OpenAI) and the
-    largest."""
+    """Return the estimated tokens of a picture.
+
+    One token per 750 pixels (Anthropic), at least 85 (a small picture at OpenAI), at most
+    `_PICTURE_TOKENS`.
+    """
     size = pixels(data)
-    return _PICTURE if size is None else min(max(85, size[0] * size[1] // 750), _PICTURE)
+    return (
+        _PICTURE_TOKENS if size is None else min(max(85, size[0] * size[1] // 750), _PICTURE_TOKENS)
+    )
 
 
 def answer(event: ev.Assistant) -> int:
-    """Of an answer as it goes back: in its native form, which holds the rest, where it has one."""
+    """Return the estimated tokens of an answer as it is sent back to the provider.
+
+    The native form counts if there is one, because it contains everything else.
+    """
     if event.native:
-        return len(event.native) // _BYTES + _MESSAGE
-    return text(event.text) + sum([_MESSAGE + arguments(call) for call in event.calls]) + _MESSAGE
+        return len(event.native) // _BYTES_PER_TOKEN + _MESSAGE_TOKENS
+    return (
+        text(event.text)
+        + sum([_MESSAGE_TOKENS + arguments(call) for call in event.calls])
+        + _MESSAGE_TOKENS
+    )
 
 
 def arguments(call: ToolCall) -> int:
-    """Of a call's name and arguments."""
+    """Return the estimated tokens of a call's name and arguments."""
     found = len(call.raw) if call.raw else 2
     for key, value in () if call.raw else call.arguments.items():
         found += (
@@ -85,39 +95,46 @@ def arguments(call: ToolCall) -> int:
             + (len(value) if isinstance(value, str) else len(msgspec.json.encode(value)))
             + 6
         )
-    return (found + len(call.name)) // _BYTES + 1
+    return (found + len(call.name)) // _BYTES_PER_TOKEN + 1
 
 
 def result(found: ToolResult) -> int:
-    """Of a call's result."""
+    """Return the estimated tokens of a call's result."""
     if not found.content and found.structured_content is not None:
-        return len(msgspec.json.encode(found.structured_content)) // _BYTES + _MESSAGE
-    return blocks(found.content) + _MESSAGE
+        return (
+            len(msgspec.json.encode(found.structured_content)) // _BYTES_PER_TOKEN + _MESSAGE_TOKENS
+        )
+    return blocks(found.content) + _MESSAGE_TOKENS
 
 
 def head(event: ev.Agent | None) -> int:
-    """Of what stands before the messages: the system prompt and the tools."""
+    """Return the estimated tokens of the system prompt and the tool definitions."""
     return (
         0
         if event is None
         else text(event.system_prompt)
-        + sum([len(msgspec.json.encode(tool)) // _BYTES + _MESSAGE for tool in event.tools])
+        + sum(
+            [
+                len(msgspec.json.encode(tool)) // _BYTES_PER_TOKEN + _MESSAGE_TOKENS
+                for tool in event.tools
+            ]
+        )
     )
 
 
 class Sizes:
-    """The tokens of the next request of a growing journal: feed it each event once, in order.
+    """The token count of the next request of a growing journal. Feed each event once, in order.
 
-    Each fragment is estimated once. An answer's usage says how many tokens its request had, and so
-    how many an estimated one is worth: what the request contained is known from then on, and what
-    came since is estimated in the same measure.
+    Each fragment is estimated once. The usage of an answer gives the real token count of its
+    request, and so the ratio of real to estimated tokens. Later fragments are converted with
+    that ratio.
     """
 
     __slots__ = (
         "_head",
-        "_places",
-        "_since",
-        "_worth",
+        "_ratio",
+        "_summary_tokens",
+        "_uncounted",
         "at_condensation",
         "results",
         "said",
@@ -125,20 +142,22 @@ class Sizes:
     )
 
     def __init__(self, before: ev.Agent | None = None) -> None:
-        self.said: dict[int, int] = {}  # of a message or an answer, by seq
-        self.results: dict[str, int] = {}  # by call id
-        self.total = 0  # of all that is shown, as estimated
-        self.at_condensation = 0  # tokens when the last condensation was over
+        self.said: dict[int, int] = {}  # tokens of a message or an answer, by seq
+        self.results: dict[str, int] = {}  # tokens of a result, by call id
+        self.total = 0  # estimated tokens of all that is shown
+        self.at_condensation = 0  # tokens after the last condensation
         self._head = head(before)
-        self._places: dict[int, int] = {}  # of the summaries that stand, by their places
-        self._since: list[tuple[int, int]] = []  # messages since the last answer: seq, size
-        self._worth = UNCOUNTED
+        self._summary_tokens: dict[int, int] = {}  # tokens of the current summaries, by place
+        self._uncounted: list[tuple[int, int]] = []  # messages since the last answer: seq, size
+        self._ratio = UNCOUNTED
         self.total = self._head
 
     @classmethod
     def of(cls, journal: Sequence[ev.AnyEvent], before: ev.Agent | None = None) -> Sizes:
-        """Those of a journal, or of what of it is still shown; `before` is the head that requests
-        had before it."""
+        """Return the sizes of a journal, or of the part of a journal that is still shown.
+
+        `before` is the `Agent` event that was in effect before the first of these events.
+        """
         found = cls(before)
         for event in journal:
             found.feed(event)
@@ -146,19 +165,20 @@ class Sizes:
 
     @property
     def tokens(self) -> int:
-        """How many tokens the next request has."""
-        return int(self.total * self._worth)
+        """The number of tokens of the next request."""
+        return int(self.total * self._ratio)
 
     def worth(self, estimated: int) -> int:
-        """Tokens of what was estimated."""
-        return int(estimated * self._worth)
+        """Convert estimated tokens to tokens as the provider counts them."""
+        return int(estimated * self._ratio)
 
     def estimated(self, tokens: int) -> int:
-        """The inverse of `worth`."""
-        return int(tokens / self._worth)
+        """Convert tokens as the provider counts them to estimated tokens; the inverse of
+        `worth`."""
+        return int(tokens / self._ratio)
 
     def feed(self, event: ev.AnyEvent) -> None:
-        """Take in the journal's next event."""
+        """Add the journal's next event."""
         if type(event) is ev.Damaged:
             event = stand_in(event) or event
         if type(event) is ev.ToolResult:
@@ -167,15 +187,15 @@ class Sizes:
                 self.total += size
         elif type(event) is ev.Assistant:
             counted = event.usage.input_tokens
-            base = self.total - sum([size for seq, size in self._since if seq > event.based_on])
+            base = self.total - sum([size for seq, size in self._uncounted if seq > event.based_on])
             if counted and base > 0:
-                self._worth = min(max(counted / base, _LEAST), _MOST)
-            self._since = []
+                self._ratio = min(max(counted / base, _MIN_RATIO), _MAX_RATIO)
+            self._uncounted = []
             size = self.said[event.seq] = answer(event)
             self.total += size
         elif type(event) is ev.Message:
-            size = self.said[event.seq] = blocks(event.content) + _MESSAGE
-            self._since.append((event.seq, size))
+            size = self.said[event.seq] = blocks(event.content) + _MESSAGE_TOKENS
+            self._uncounted.append((event.seq, size))
             self.total += size
         elif type(event) is ev.Agent:
             before, self._head = self._head, head(event)
@@ -192,12 +212,12 @@ class Sizes:
             ]:
                 self.total -= self.results.pop(call_id)
             for place in event.replaced:
-                self.total -= self._places.pop(place, 0)
+                self.total -= self._summary_tokens.pop(place, 0)
             place = min(gone)
-            size = text(event.summary) + _MESSAGE if event.summary else 0
-            self.total += size - self._places.get(place, 0)
-            self._places[place] = size
-            self._since = [(seq, size) for seq, size in self._since if seq not in gone]
+            size = text(event.summary) + _MESSAGE_TOKENS if event.summary else 0
+            self.total += size - self._summary_tokens.get(place, 0)
+            self._summary_tokens[place] = size
+            self._uncounted = [(seq, size) for seq, size in self._uncounted if seq not in gone]
         for call_id, kept in event.trimmed.items():
             before = self.results.get(call_id)
             if before is not None:
@@ -208,5 +228,5 @@ class Sizes:
 
 
 def trimmed(kept: int) -> int:
-    """Of a result of which that many characters are shown."""
-    return kept // _BYTES + _NOTE
+    """Return the estimated tokens of a result that is trimmed to `kept` characters."""
+    return kept // _BYTES_PER_TOKEN + _TRIM_NOTE_TOKENS

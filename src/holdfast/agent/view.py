@@ -1,4 +1,4 @@
-"""The view: which of a journal's events a model is shown, and in what order. A pure function of the
+"""The view: the events of a journal that a model is shown, in order. A pure function of the
 journal."""
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from holdfast.llm.transcript import Transcript
 
 
 class View:
-    """The view of a growing journal: feed it each event once, in order; `transcript` is what the
-    next request contains.
+    """The view of a growing journal. Feed each event once, in order; `transcript` is the next
+    request.
 
-    Results stand in call order, whatever order they came in. A message that a request did not
-    contain (its seq is above the answer's `based_on`), or that came during a batch, stands after
-    that batch's results. Nothing that stands is ever moved, so a provider's cached prefix stays
-    good; a `Condensation` alone changes what stands, and then `View.of` makes a new one.
+    Results follow call order, not order of arrival. A message follows a batch's results if it
+    arrived during the batch, or if the answer's request did not contain the message (its seq is
+    above the answer's `based_on`). Existing entries never move, so a provider's cached prefix
+    stays valid. Only a `Condensation` changes existing entries; `View.of` then makes a new view.
     """
 
     __slots__ = ("_batch", "_hidden", "_summaries", "_trimmed", "_waiting", "transcript")
@@ -31,20 +31,19 @@ class View:
         self._batch: dict[str, tuple[ToolCall, ToolResult | None]] = {}
         found = list(condensations)
         self._hidden = frozenset(seq for condensation in found for seq in condensation.hidden)
-        self._summaries = _standing(found)
+        self._summaries = _shown_summaries(found)
         self._trimmed = {
             call_id: kept
             for condensation in found
             for call_id, kept in condensation.trimmed.items()
         }
-        for seq in sorted(
-            seq for seq in self._summaries if seq < first
-        ):  # of what will not be fed: it was not even read
+        # Summaries of events that were not read and are not fed.
+        for seq in sorted(seq for seq in self._summaries if seq < first):
             self._summarise(seq)
 
     @classmethod
     def of(cls, journal: Iterable[ev.AnyEvent]) -> View:
-        """The view of a journal: of a whole one, or of what comes after its last condensation's
+        """Return the view of a whole journal, or of the part after its last condensation's
         `so_far`."""
         found = list(journal)
         view = cls(
@@ -56,10 +55,10 @@ class View:
         return view
 
     def feed(self, event: ev.AnyEvent) -> None:
-        """Take in the journal's next event."""
+        """Add the journal's next event."""
         if type(event) is ev.Damaged:
             if event.original_type == "assistant" and self._batch:
-                self._end_batch()  # its results were complete before that answer was asked for
+                self._end_batch()  # its results were complete before that answer was requested
             if (found := stand_in(event)) is not None:
                 self.feed(found)
         elif type(event) is ev.ToolResult:
@@ -80,7 +79,7 @@ class View:
         return tuple([id for id, (_, result) in self._batch.items() if result is None])
 
     def ready(self) -> Transcript:
-        """What the next request contains, every message included. The batch must be complete."""
+        """Return the next request, with all messages. The batch must be complete."""
         assert not self._batch, "a request while calls are open"
         self._flush(None)
         return self.transcript
@@ -95,7 +94,7 @@ class View:
 
     def _end_batch(self) -> None:
         for call_id, (call, result) in self._batch.items():
-            result = LOST if result is None else result  # a model is shown no call without a result
+            result = LOST if result is None else result  # providers reject a call without a result
             if call_id in self._trimmed:
                 result = trimmed(call_id, result, self._trimmed[call_id])
             self._place(int(call_id.split(".")[0]), (call, result))
@@ -130,15 +129,17 @@ class View:
 
 
 def text_of_result(result: ToolResult) -> str:
-    """What a trimmed result is cut from, and what `read_output` reads: its text, or its structured
-    content as JSON."""
+    """Return the text that `trimmed` cuts and `read_output` reads.
+
+    That is the result's text, or its structured content as JSON if it has no content.
+    """
     if not result.content and result.structured_content is not None:
         return msgspec.json.encode(result.structured_content).decode()
     return result.text
 
 
 def trimmed(call_id: str, result: ToolResult, kept: int) -> ToolResult:
-    """A result of which a model is shown the first `kept` characters, and how to read the rest."""
+    """Return a result with its first `kept` characters and a note on how to read the rest."""
     text = text_of_result(result)
     others = sum(not isinstance(block, TextContent) for block in result.content)
     if len(text) <= kept and not others:
@@ -157,8 +158,11 @@ def trimmed(call_id: str, result: ToolResult, kept: int) -> ToolResult:
     return ToolResult((TextContent(shown),), None, {}, result.is_error, result.error)
 
 
-def _standing(condensations: Iterable[ev.Condensation]) -> dict[int, ev.Condensation]:
-    """Whose summary stands at which place: the last one's there, unless a later one replaced it."""
+def _shown_summaries(condensations: Iterable[ev.Condensation]) -> dict[int, ev.Condensation]:
+    """Return the condensation whose summary is shown at each place.
+
+    The last one at a place counts, unless a later one replaced it.
+    """
     found: dict[int, ev.Condensation] = {}
     for condensation in condensations:
         for place in condensation.replaced:
@@ -171,15 +175,17 @@ def _standing(condensations: Iterable[ev.Condensation]) -> dict[int, ev.Condensa
 def whole_until(
     journal: Sequence[ev.AnyEvent], hidden: Iterable[int], replaced: Iterable[int] = ()
 ) -> int:
-    """The last seq up to which a model would be shown nothing any more if `hidden` were hidden as
-    well (and the summaries at the places `replaced` stood no more), and no call is open; 0 if none.
+    """Return the seq up to which a model would be shown nothing if `hidden` were hidden too; 0 if
+    none.
+
+    The summaries at the places `replaced` would be gone too. No call is open at that seq.
     """
     hidden = set(hidden)
     condensations = [
         event for event in journal if isinstance(event, ev.Condensation) and event.hidden
     ]
     gone = {seq for event in condensations for seq in event.hidden} | hidden
-    shown = _standing(condensations)
+    shown = _shown_summaries(condensations)
     for place in (*replaced, *([min(hidden)] if hidden else ())):
         shown.pop(place, None)
     kept = {event.seq for event in shown.values() if event.summary}

@@ -1,4 +1,4 @@
-"""From an agent to `load_agent`'s mapping: each part as plain data, with variables in place of
+"""Conversion of an agent to `load_agent`'s mapping: plain data with variables in place of
 secrets."""
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from holdfast.agent.agents_files import SubAgent
     from holdfast.agent.others import Others
 
-# How keys are called that hold secrets. `max_tokens` and the like do not.
+# Keys that are named like secrets. `max_tokens` and similar keys do not match.
 _SECRET = re.compile(
     r"key|token(?!s)|secret|password|credential|header|authorization", re.IGNORECASE
 )
-# A value that is no secret itself, but the name of one that whoever reads the form knows: also
+# A value that is not a secret but a reference to one that the reader of the form knows; also
 # `Bearer ${TOKEN}`.
 _REFERENCE = re.compile(r"(?:[A-Za-z]+ )?\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _OWN_NAME = re.compile(r"secret_[0-9]+")
@@ -42,7 +42,10 @@ _PUBLIC_QUERY = ("alt", "api-version")
 
 
 class Writer:
-    """Writes one agent's form, and gathers its secrets. `origins` say how code made parts of it."""
+    """A writer of one agent's serial form, which collects the agent's secrets.
+
+    `origins` are records of the parts that `load_agent` had imported code make.
+    """
 
     def __init__(self, origins: Sequence[Origin]) -> None:
         self._origins = origins
@@ -50,13 +53,14 @@ class Writer:
 
     @property
     def secrets(self) -> dict[str, str]:
-        """What the variables stand for."""
+        """The secrets by variable name."""
         return {name: value for value, name in self._names.items()}
 
     def agent(
         self, agent: Agent, tools: Sequence[Tool], servers: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """The mapping. Raises `ConfigurationError` naming the argument that has no serial form."""
+        """Return the mapping. Raises `ConfigurationError` that names the argument without a
+        serial form."""
         found: dict[str, Any] = {
             "model": self.model("llm", agent.llm),
             **self.prompt(agent),
@@ -91,7 +95,7 @@ class Writer:
             if agent.delegates.send_to:
                 raise _error(
                     "delegates.send_to",
-                    "has ids of conversations that are here; an agent that travels has none",
+                    "has ids of conversations of this process, which a serial form cannot contain",
                 )
             found["delegation"] = {
                 name: getattr(agent.delegates, name)
@@ -106,8 +110,7 @@ class Writer:
         return found
 
     def prompt(self, agent: Agent) -> dict[str, Any]:
-        """What the system prompt is made of: what reads files there makes the same of it as
-        text."""
+        """Return the keys of the system prompt; the contents of files are included as texts."""
         from holdfast.agent.prompt import without_heading
         from holdfast.tools.skills import as_text
 
@@ -152,7 +155,8 @@ class Writer:
         return found
 
     def other(self, where: str, one: Agent | SubAgent | None) -> dict[str, Any] | None:
-        """Another agent that it knows: a sub-agent as what its file says, an agent whole."""
+        """Return a delegate or handoff target: a sub-agent as its settings, an agent as a whole
+        mapping."""
         if one is None:
             return None
         if isinstance(one, Agent):
@@ -187,24 +191,27 @@ class Writer:
     # --- values ---
 
     def text(self, where: str, value: str) -> str:
-        """A text that stands for itself: `${` in it begins no variable."""
+        """Return a text with `${` escaped, so that no variable begins in it."""
         try:
             value.encode()
         except UnicodeEncodeError:
             raise _error(
                 where,
-                "holds half a character (a lone surrogate), which JSON cannot say; leave it out",
+                "holds half a character (a lone surrogate), which JSON cannot represent; leave"
+                " it out",
             ) from None
         return value.replace("${", "$${")
 
     def secret(self, where: str, value: str) -> str:
-        """The variable in place of a secret; what is itself the name of a variable stays."""
+        """Return the variable in place of a secret. A value that is itself a variable reference
+        stays."""
         reference = _REFERENCE.fullmatch(value)
         if reference is not None:
             if _OWN_NAME.fullmatch(reference[1]):
                 raise _error(
                     where,
-                    f"names the variable {reference[1]!r}, and such names are given here; give that"
+                    f"names the variable {reference[1]!r}, but such names are reserved for"
+                    " secrets; give that"
                     " variable another one",
                 )
             return value
@@ -216,12 +223,12 @@ class Writer:
         )
 
     def url(self, where: str, value: str) -> str:
-        """An address whose user, password and query values are variables."""
+        """Return an address with variables in place of user, password and query values."""
         scheme, mark, rest = value.partition("://")
         if not mark:
             return self.text(where, value)
-        # Up to the last @, not the last of the host: a password that should have been
-        # percent-encoded may hold a / or a ?.
+        # Split at the last @ of the whole rest: a password that should have been percent-encoded
+        # may contain / or ?.
         user, at, rest = rest.rpartition("@")
         rest, fragment, end = rest.partition("#")
         path, query, values = rest.partition("?")
@@ -236,19 +243,23 @@ class Writer:
                 else self.secret(where, given)
             )
 
-        begin = f"{self.text(where, scheme)}{mark}{self.secret(where, user)}{at}{self.text(where, path)}{query}"
+        begin = f"{self.text(where, scheme)}{mark}{self.secret(where, user)}{at}"
+        begin += f"{self.text(where, path)}{query}"
         return begin + "&".join(map(part, values.split("&"))) + fragment + self.text(where, end)
 
     def data(
         self, where: str, value: Any, hidden: frozenset[str] | None = None, secret: bool = False
     ) -> Any:
-        """Plain data as it is. With `hidden`, texts that hold one of those, and all under a key
-        that is called like a secret, are variables."""
+        """Return plain data.
+
+        With `hidden`, a text that contains one of these, and each value under a key that is
+        named like a secret, becomes a variable.
+        """
         if value is None or isinstance(value, bool | int):
             return value
         if isinstance(value, float):
             if not math.isfinite(value):
-                raise _error(where, f"is {value}, which JSON cannot say")
+                raise _error(where, f"is {value}, which JSON cannot represent")
             return value
         if isinstance(value, str):
             covered = secret or (hidden is not None and any(text in value for text in hidden))
@@ -266,7 +277,7 @@ class Writer:
                 self.data(f"{where}[{i}]", member, hidden, secret)
                 for i, member in enumerate(cast("list[Any]", value))
             ]
-        raise _error(where, f"is a {type(value).__name__}, which JSON cannot say")
+        raise _error(where, f"is a {type(value).__name__}, which JSON cannot represent")
 
     # --- models ---
 
@@ -310,7 +321,8 @@ class Writer:
         if given.pop("ssl_context") is not None:
             raise _error(
                 f"{where}.ssl_context",
-                "is an object of this process; the agent server trusts what its own system trusts",
+                "is an object of this process; the agent server uses the certificates of its own"
+                " system",
             )
         defaults = {
             name: parameter.default
@@ -365,8 +377,7 @@ class Writer:
         if llm.requests:
             raise _error(
                 where,
-                "is a ScriptedLLM whose script has begun, and what is left of it is not all of it;"
-                " make a new one",
+                "is a ScriptedLLM whose script has already begun; make a new one",
             )
         script = [
             self.answer(f"{where}.script[{i}]", one)
@@ -391,8 +402,8 @@ class Writer:
             if answer.raw or answer.invalid:
                 raise _error(
                     where,
-                    "is a call whose arguments are no JSON object, which a script that travels"
-                    " cannot say",
+                    "is a call whose arguments are not a JSON object, which a serial form"
+                    " cannot contain",
                 )
             call = {"name": answer.name, "arguments": answer.arguments}
             if id := answer.provider_id or answer.id:
@@ -403,14 +414,14 @@ class Writer:
             call = dict(cast("Mapping[str, Any]", answer))
         if call is None:
             raise _error(
-                where, f"is a {kind}; a script that travels has texts, calls and lists of them"
+                where, f"is a {kind}; a script in a serial form has texts, calls and lists of them"
             )
         return self.data(where, call)
 
     # --- condensers ---
 
     def condenser(self, where: str, made: Any) -> dict[str, Any]:
-        """A shipped one as `{name, ...}`, another as a part."""
+        """Return a shipped condenser as `{name, ...}`, any other as a part."""
         name = next((name for name, kind in SHIPPED.items() if type(made) is kind), "")
         if not name:
             return self.part(where, made)
@@ -432,7 +443,7 @@ class Writer:
     # --- policies and analyzers ---
 
     def confirm(self, where: str, policy: Any) -> Any:
-        """A shipped policy as its mapping, another as a part."""
+        """Return a shipped policy as its mapping, any other as a part."""
         if type(policy) is ByTool:
             return policy.verdicts
         if type(policy) is AboveRisk:
@@ -447,7 +458,7 @@ class Writer:
         return self.part(where, policy)
 
     def security(self, where: str, made: Any) -> Any:
-        """A shipped analyzer as `{name, ...}`, several as a list, another as a part."""
+        """Return a shipped analyzer as `{name, ...}`, several as a list, any other as a part."""
         from holdfast.agent import security
 
         if type(made) is security.Highest:
@@ -471,8 +482,11 @@ class Writer:
     # --- what code made ---
 
     def part(self, where: str, made: Any, why: str = "") -> dict[str, Any]:
-        """An object as `{use, parameters}`: as `load_agent` made it, by its name in a module, or by
-        its class and what that says of its state."""
+        """Return an object as `{use, parameters}`.
+
+        The origin of `load_agent` is used if there is one, then the object's name in a module,
+        then its class with its state as parameters.
+        """
         for origin in self._origins:
             if origin.made is made:
                 use: dict[str, Any] = {"use": self.text(where, origin.use)}
@@ -482,7 +496,8 @@ class Writer:
                     else {**use, "parameters": self.data(where, origin.parameters, origin.hidden)}
                 )
         kind = cast("type[Any]", type(made))
-        if not (inspect.isclass(made) or inspect.isroutine(made)):  # those would be called
+        # `use` would call a class or a function.
+        if not (inspect.isclass(made) or inspect.isroutine(made)):
             if name := name_of_object(made):
                 return {"use": name}
             parameters = None if why else parameters_of(made)
@@ -492,7 +507,9 @@ class Writer:
         raise _error(
             where,
             why
-            or f"is {described(made)}, which another process could not make; give an object at the top of a module (not of the program's own file), or one whose class stands in a module and is a dataclass or a msgspec.Struct of plain values",
+            or f"is {described(made)}, which another process could not make; give an object at the"
+            " top of a module (not of the program's own file), or one whose class stands in a module"
+            " and is a dataclass or a msgspec.Struct of plain values",
         )
 
     def function(self, where: str, function: Any) -> str:
@@ -515,7 +532,7 @@ class Writer:
     ) -> dict[str, Any]:
         if rules.pinned:
             raise _error(
-                "tools", "has pins, a file of this machine; an agent that travels has none"
+                "tools", "has pins, a file of this machine, which a serial form cannot contain"
             )
         entries: dict[str, dict[str, Any]] = {tool.name: {"name": tool.name} for tool in tools}
         servers = {id: self.server(f"mcp_servers.{id}", server) for id, server in given.items()}

@@ -1,5 +1,5 @@
-"""Where commands run and files are: `LocalRuntime`, this machine, and the `Runtime` protocol for
-other places."""
+"""The places where commands run and files are: `LocalRuntime`, this machine, and the `Runtime`
+protocol for others."""
 
 from holdfast.runtime.local import LocalRuntime
 from holdfast.runtime.microagents import Microagent, load_microagents

@@ -1,10 +1,9 @@
-"""One command in a new bash: the script that runs it, and the state that it leaves for the next
-command.
+"""One command in a new bash: its script, and the state that is carried to the next command.
 
-Every command gets a bash of its own, which is not interactive. The working directory and the values
-of variables are carried from one to the next, as data that the driver reads, checks and sets.
-Functions, aliases, options, traps and arrays end with their command: what one command does to its
-bash cannot change what a later command runs.
+Every command gets a non-interactive bash of its own. The working directory and the values of
+variables are carried from one command to the next, as data that the driver reads, checks and
+sets. Functions, aliases, options, traps and arrays end with their command: one command cannot
+change the bash of a later one.
 """
 
 from __future__ import annotations
@@ -14,22 +13,20 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
-# Privileged mode (-p): no startup file, functions or options from the environment, whatever it
-# holds.
+# Privileged mode (-p): bash takes no startup file, functions or options from any environment.
 ARGUMENTS = ("--noprofile", "--norc", "-p")
 
 MAX_STATE_BYTES = 4 * 1024 * 1024
-"""The largest state that is carried: a larger one is left out whole."""
-_MAX_VALUE_BYTES = 100_000  # of one exported variable; Linux takes at most 128 KB per string
-_MAX_EXPORTED_BYTES = (
-    1_000_000  # of all of them; Linux takes at most 2 MB for arguments and environment
-)
+"""The maximum size of a carried state; a larger one is dropped as a whole."""
+_MAX_VALUE_BYTES = 100_000  # of one exported variable; Linux accepts at most 128 KB per string
+# Of all exported variables; Linux accepts at most 2 MB for arguments and environment.
+_MAX_EXPORTED_BYTES = 1_000_000
 
 # The script is one line, so that bash counts the command's lines from 1. `{name}` is random: no
-# command can know it beforehand, and the function is readonly. The state is written once the
-# command has ended, and on `exit`, a failing `set -e` or a SIGINT. It ends with NUL, and the trap
-# is set only when all variables are: a SIGINT can come at any time. The script's file has two parts
-# that end with NUL: assignments, and the command.
+# command can know it beforehand, and the function is readonly. The state is written after the
+# command, and on `exit`, a failing `set -e` or a SIGINT. It ends with NUL, and the trap is set only
+# after all variables: a SIGINT can come at any time. The script's file has two parts that end with
+# NUL: assignments, and the command.
 _SCRIPT = (
     "{name}() {{ [[ ${{{name}d:-}} ]] || {{ {name}c=; builtin declare -p; builtin declare -F;"
     " builtin printf '\\0'; }} 2>/dev/null >|{state}; {name}d=1; return \"$1\"; }}; {{ IFS= read"
@@ -38,15 +35,15 @@ _SCRIPT = (
     ' {status}; }}; {name}s; eval "${name}c"; {name} "$?"'
 )
 
-# Names that bash acts on when it starts or runs. They are never set for a command: neither a
-# caller's environment nor an earlier command can load a file, turn an option on or change how words
-# are split.
+# Names that change how bash starts or runs. They are never set for a command: neither a caller's
+# environment nor an earlier command can load a file, turn an option on or change how words are
+# split.
 _ACTED_ON = re.compile(
     r"BASH|BASH_.*|BASHOPTS|SHELLOPTS|ENV|IFS|PS\d|PROMPT_.*|POSIXLY_CORRECT|GLOBIGNORE|EXECIGNORE|FIGNORE|CDPATH|TMOUT|TIMEFORMAT"
     r"|FUNCNEST|HIST.*|histchars|INPUTRC|MAIL|MAILCHECK|MAILPATH|OPTIND|OPTARG|OPTERR|COMP_.*|READLINE_.*|IGNOREEOF|auto_resume"
     r"|CHILD_MAX|_"
 )
-# Names that bash sets by itself, most of them readonly or changing.
+# Names that bash sets itself; most of them are readonly or change.
 _SET_BY_BASH = frozenset(
     [
         "COLUMNS",
@@ -80,7 +77,8 @@ _SET_BY_BASH = frozenset(
     ]
 )
 _DECLARED = re.compile(
-    rb"""^declare -([-\w]+) ([A-Za-z_]\w*)=(?:"([^"\\]*(?:\\.[^"\\]*)*)"|\$'([^'\\]*(?:\\.[^'\\]*)*)')$""",
+    rb"""^declare -([-\w]+) ([A-Za-z_]\w*)="""
+    rb"""(?:"([^"\\]*(?:\\.[^"\\]*)*)"|\$'([^'\\]*(?:\\.[^'\\]*)*)')$""",
     re.DOTALL | re.MULTILINE,
 )
 _FUNCTION = re.compile(rb"^declare -f\w* (\S+)$", re.MULTILINE)
@@ -115,32 +113,33 @@ class State:
 
 @dataclass(frozen=True)
 class Change:
-    """What a command did to the state, by name."""
+    """The changes that a command made to the state, by name."""
 
     exported: tuple[str, ...] = ()
     """Exported variables that the command set, changed or unset."""
     functions: tuple[str, ...] = ()
-    """Functions that it defined, which ended with it."""
+    """Functions that the command defined, which ended with it."""
     too_large: tuple[str, ...] = ()
     """Variables that are too large to be carried."""
 
 
 def acts_on(name: str) -> bool:
-    """True for a variable that bash itself acts on."""
+    """Return True for a variable that changes how bash itself works."""
     return _ACTED_ON.fullmatch(name) is not None
 
 
 def arguments(name: str, script: str, state: str, status: int) -> list[str]:
-    """The arguments of a bash that runs the file `script` and writes its state to the file `state`.
+    """Return the arguments of a bash that runs the file `script` and writes its state to the file
+    `state`.
 
-    `name` is a random identifier; `status` is what `$?` is at first.
+    `name` is a random identifier; `status` is the initial value of `$?`.
     """
     line = _SCRIPT.format(name=name, script=_quoted(script), state=_quoted(state), status=status)
     return [*ARGUMENTS, "-c", line, "bash"]
 
 
 def script(command: bytes, state: State) -> bytes:
-    """The content of the script's file: the variables, then the command."""
+    """Return the content of the script's file: the variables, then the command."""
     lines = "".join(f"{name}={_quoted(value)}\n" for name, value in state.variables.items())
     return lines.encode(errors="surrogateescape") + b"\0" + command + b"\0"
 
@@ -148,13 +147,14 @@ def script(command: bytes, state: State) -> bytes:
 def after(
     before: State, data: bytes, name: str, marks: Container[str], status: int
 ) -> tuple[State, Change] | None:
-    """The state that a command left in `data`, and the change to it; None if `data` holds no state.
+    """Return the state that a command wrote to `data`, and the change; None if `data` holds no
+    state.
 
     Args:
         before: The state in which the command began.
         data: Content of the state's file.
         name: The random identifier of its script.
-        marks: Names of variables that are no part of the state.
+        marks: Names of variables that do not belong to the state.
         status: The command's exit code.
     """
     if not data.endswith(b"\0"):

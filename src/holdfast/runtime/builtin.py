@@ -1,5 +1,7 @@
-"""The runtime's tools as a model sees them: names, descriptions, parameters. What they do is in the
-rooms next door."""
+"""The runtime's tools for a model: names, descriptions and parameters.
+
+The neighbouring modules implement the tools.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,9 @@ _RUNS = ToolAnnotations(read_only=False, destructive=True, idempotent=False, ope
 
 
 @contextmanager
-def _told() -> Generator[None]:
-    """What could not be worked with, as an error that tells the model, and that trying again would
-    not mend."""
+def _tool_errors() -> Generator[None]:
+    """Convert a `RuntimeFault` to an error that the model is shown and that a retry would not
+    fix."""
     try:
         yield
     except FileNotFoundError as error:
@@ -38,7 +40,7 @@ def _told() -> Generator[None]:
 
 
 def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -> list[Tool]:
-    """The tools of `runtime` over its parts."""
+    """Return the tools of `runtime`, which use these parts."""
 
     def terminal(
         context: ToolContext,
@@ -56,16 +58,18 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
         servers in the background with &. There is no terminal and, unless `interactive`, no input.
 
         Args:
-            command: What to run. timeout: Seconds after which the command and all that it started
-            are ended; {timeout} if not given. wait: Seconds to wait for it before answering.
-            interactive: Whether it will read input that you send with terminal_input. Otherwise its
-            input is empty.
+            command: The command to run.
+            timeout: Seconds after which the command and all that it started are ended; {timeout}
+                if not given.
+            wait: Seconds to wait for the command before answering.
+            interactive: True if the command will read input that you send with terminal_input.
+                Otherwise its input is empty.
         """
         context.on_close(
             (shell, context.conversation_id),
             lambda: shell.close_conversation(context.conversation_id),
         )
-        with _told():
+        with _tool_errors():
             return shell.run(
                 command,
                 context.conversation_id,
@@ -95,7 +99,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             control: interrupt is Ctrl-C, eof is Ctrl-D, kill ends it and all that it started.
             wait: Seconds to wait before answering.
         """
-        with _told():
+        with _tool_errors():
             return shell.send(
                 context.conversation_id,
                 text,
@@ -113,7 +117,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             offset: The first line to show, counted from 1.
             limit: How many lines to show at most.
         """
-        with _told():
+        with _tool_errors():
             return files.view(path, offset, limit)
 
     def write_file(path: str, content: str) -> ToolResult:
@@ -123,7 +127,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             path: Relative to the working directory, or absolute. Missing directories are made.
             content: The whole text of the file.
         """
-        with _told():
+        with _tool_errors():
             return files.write_text(path, content)
 
     def edit_file(path: str, old: str, new: str, replace_all: bool = False) -> ToolResult:
@@ -131,11 +135,13 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
         space included.
 
         Args:
-            path: Relative to the working directory, or absolute. old: The text to replace, as it is
-            in the file, without line numbers; enough of it to be unique. new: What to put in its
-            place. replace_all: Replace every place instead of one.
+            path: Relative to the working directory, or absolute.
+            old: The text to replace, as it is in the file, without line numbers; enough of it to
+                be unique.
+            new: The text to put in its place.
+            replace_all: Replace every place instead of one.
         """
-        with _told():
+        with _tool_errors():
             return files.edit(path, old, new, replace_all)
 
     def glob(context: ToolContext, pattern: str, path: str = ".", limit: Count = 100) -> ToolResult:
@@ -143,9 +149,11 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
 
         Args:
             pattern: Such as **/*.py or src/**/test_*.{js,ts}; ** stands for any number of
-            directories. path: The directory to search in. limit: How many files to answer at most.
+                directories.
+            path: The directory to search in.
+            limit: The maximum number of files to answer.
         """
-        with _told():
+        with _tool_errors():
             return search.glob(pattern, path, limit, context.cancelled)
 
     def grep(
@@ -162,13 +170,16 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
         binary files are left out.
 
         Args:
-            pattern: What to find within a line. path: The directory or file to search in. glob:
-            Only files that fit this, such as *.py or src/**/*.ts. ignore_case: Whether capital and
-            small letters are the same. context_lines: Lines to show before and after each match.
-            mode: content answers file:line:text, files the names of files with a match, count how
-            many lines match in each. limit: How many matching lines (or files) to answer at most.
+            pattern: The regular expression to find within a line.
+            path: The directory or file to search in.
+            glob: Only files that fit this, such as *.py or src/**/*.ts.
+            ignore_case: True ignores the difference between capital and small letters.
+            context_lines: Lines to show before and after each match.
+            mode: content answers file:line:text, files the names of files with a match, count
+                how many lines match in each.
+            limit: The maximum number of matching lines (or files) to answer.
         """
-        with _told():
+        with _tool_errors():
             lines = min(max(0, context_lines), 50)
             return search.grep(
                 pattern, path, glob, ignore_case, lines, mode, limit, context.cancelled
@@ -184,8 +195,8 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
         (grep, _READS, "search"),
     )
     for function, _, _ in made:
-        # Not the workdir's name: definitions that are the same in every folder let conversations
-        # share a provider's prompt cache.
+        # The workdir's name is left out: definitions that are the same in every folder let
+        # conversations share a provider's prompt cache.
         function.__doc__ = (function.__doc__ or "").replace(
             "{timeout}", f"{shell.command_timeout:g}"
         )

@@ -1,5 +1,4 @@
-"""Cloning git repositories, without prompts, and with messages that keep a URL's password to
-themselves."""
+"""Cloning of git repositories, without prompts, and without passwords of URLs in messages."""
 
 from __future__ import annotations
 
@@ -15,15 +14,17 @@ from holdfast.runtime.environment import find_program
 from holdfast.runtime.paths import with_home
 
 _ON_GITHUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+\Z")
-_REMOTE = re.compile(
-    r"(https?|ssh|git)://[^/\s]|[\w.-]+@[\w.-]+:(?!:)"
-)  # git's own test for the last: a colon before any slash
+# git tests for `user@host:path` in the same way: a colon before any slash.
+_REMOTE = re.compile(r"(https?|ssh|git)://[^/\s]|[\w.-]+@[\w.-]+:(?!:)")
 _PASSWORD = re.compile(r"(\w+://)[^/@\s]+@")
 
 
 def repository_url(repo: str, workdir: Path) -> str:
-    """What git is told: `owner/name` is on GitHub; URLs, `user@host:path` and local paths (`/...`,
-    `./...`, `../...`, `~...`) stay."""
+    """Return the repository argument for git.
+
+    `owner/name` is on GitHub. URLs, `user@host:path` and local paths (`/...`, `./...`, `../...`,
+    `~...`) are kept. Raises `ConfigurationError`.
+    """
     if not repo.strip() or repo.startswith("-") or "\0" in repo:
         raise ConfigurationError(f"repo takes 'owner/name', a URL or a path, not {repo!r}.")
     if repo.startswith(("/", "./", "../", "~")) or repo in (".", ".."):
@@ -31,7 +32,7 @@ def repository_url(repo: str, workdir: Path) -> str:
     if _ON_GITHUB.match(repo):
         return f"https://github.com/{repo.removesuffix('.git')}.git"
     if "::" in repo.partition("/")[0]:
-        # git's remote helpers, `ext::command` among them, run programs.
+        # git's remote helpers, such as `ext::command`, run programs.
         raise ConfigurationError(
             f"repo takes 'owner/name', a URL or a path; {repo!r} names a remote helper of git."
         )
@@ -39,8 +40,10 @@ def repository_url(repo: str, workdir: Path) -> str:
 
 
 def is_remote(repo: str) -> bool:
-    """Whether a repo is somewhere on the network for certain: 'owner/name', an http, https, git or
-    ssh URL, or `user@host:path`."""
+    """Return True if a repo is certainly on the network.
+
+    That is 'owner/name', an http, https, git or ssh URL, or `user@host:path`.
+    """
     return ".." not in repo.split("/") and bool(_ON_GITHUB.match(repo) or _REMOTE.match(repo))
 
 
@@ -52,7 +55,7 @@ def clone(
     env: Mapping[str, str],
     timeout: float,
 ) -> Path:
-    """`git clone` into `target`. Raises `RuntimeFault` with git's own message."""
+    """Run `git clone` into `target`. Raises `RuntimeFault` with git's own message."""
     url = repository_url(repo, workdir)
     if branch is not None and (not branch or branch.startswith("-") or "\0" in branch):
         raise ConfigurationError(f"branch takes the name of a branch or tag, not {branch!r}.")
@@ -70,14 +73,14 @@ def clone(
         url,
         str(target),
     ]
-    # git takes any repo for a path first: a folder `https:` in the workdir must not stand for the
+    # git tries a repo as a path first: a folder `https:` in the workdir must not replace the
     # network.
     remote = is_remote(repo)
     networks = {"GIT_ALLOW_PROTOCOL": "http:https:ssh:git"} if remote else {}
     process = subprocess.Popen(
         command,
         cwd="/" if remote else workdir,
-        # ssh asks on a terminal of its own accord, unless told that there is nobody.
+        # ssh prompts on a terminal of its own accord unless it is in batch mode.
         env={
             "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
             **networks,
@@ -96,26 +99,26 @@ def clone(
         process.communicate()
         if isinstance(error, subprocess.TimeoutExpired):
             raise RuntimeFault(
-                f"{_hidden(repo)!r} was not cloned: git was not done after {timeout:g} s."
+                f"{_without_password(repo)!r} was not cloned: git was not done after {timeout:g} s."
             ) from None
         raise
     if process.returncode:
         raise RuntimeFault(
-            f"{_hidden(repo)!r} was not cloned:"
-            f" {_hidden(message) or f'git ended with exit code {process.returncode}'}"
+            f"{_without_password(repo)!r} was not cloned:"
+            f" {_without_password(message) or f'git ended with exit code {process.returncode}'}"
         )
     return target
 
 
-def _hidden(text: str) -> str:
+def _without_password(text: str) -> str:
     return _PASSWORD.sub(r"\1***@", text)
 
 
 def folder_name(repo: str) -> str:
-    """The name that git would give the clone of `repo`."""
+    """Return the folder name that git would choose for the clone of `repo`."""
     name = re.split(r"[/:]", repo.rstrip("/"))[-1].removesuffix(".git")
     if not name or name.startswith((".", "-")):
         raise ConfigurationError(
-            f"No folder name follows from the repo {_hidden(repo)!r}; give a target."
+            f"No folder name follows from the repo {_without_password(repo)!r}; give a target."
         )
     return name

@@ -1,5 +1,5 @@
-"""Replacing an exact piece of a text, and explaining to a model why it was not found or which of
-several it meant."""
+"""Replacement of an exact piece of a text, with explanations for a model if it is missing or
+ambiguous."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ _WORD = re.compile(r"\w+")
 
 
 class Edited(NamedTuple):
-    """A text after an edit; `line` is the first changed line (from 1), `places` how many were
-    changed."""
+    """A text after an edit.
+
+    `line` is the first changed line (from 1), `lines` the number of lines of the new text,
+    `places` the number of replacements.
+    """
 
     text: str
     line: int
@@ -25,11 +28,10 @@ class Edited(NamedTuple):
 
 
 def replace(text: str, old: str, new: str, replace_all: bool, shown: str) -> Edited:
-    """`text` with `old` replaced by `new`, once, or everywhere if `replace_all`. Raises
-    `RuntimeFault` saying what to do instead.
+    """Return `text` with `old` replaced by `new`, once, or everywhere if `replace_all`.
 
-    Line ends count as equal in matching; what is put in gets those of the place where it goes, and
-    all else stays as it is.
+    All line ends match each other. The inserted text gets the line ends of its place; the rest
+    stays unchanged. Raises `RuntimeFault`, whose message says what to do instead.
     """
     if not old:
         raise RuntimeFault(
@@ -59,8 +61,8 @@ def replace(text: str, old: str, new: str, replace_all: bool, shown: str) -> Edi
             " Give more of the lines around the one that you mean, so that it is unique, or set"
             " replace_all=true to change all."
         )
-    # Positions in the file as it is: each \r\n before a place moves it by one. At a match's end, a
-    # \r belongs to what follows it.
+    # Positions in the original file: each \r\n before a place shifts it by one. At the end of a
+    # match, a \r belongs to the text after it.
     returns = [at - n for n, at in enumerate(m.start() for m in re.finditer("\r\n", text))]
     most = "\r\n" if len(returns) * 2 > plain.count("\n") else "\n"
     pieces: list[str] = []
@@ -110,7 +112,7 @@ def _explain(text: str, old: str) -> str:
         )
     at = _nearest(lines, stripped)
     if at is None:
-        return "Nothing in the file is like it. Read the file first, and copy the text exactly."
+        return "Nothing in the file is similar. Read the file first, and copy the text exactly."
     region = lines[at : at + len(stripped)]
     return (
         f"The nearest is at lines {_span(at, len(region))}:\n{numbered(region, at)}\nCopy the text"
@@ -134,8 +136,11 @@ def _same_but_white_space(lines: list[str], wanted: list[str]) -> int | None:
 
 
 def _nearest(lines: list[str], wanted: list[str]) -> int | None:
-    """Where the most similar region starts. Its cost grows with the file only by counting; a
-    bounded number of regions is compared."""
+    """Return the start of the most similar region; None if nothing is similar.
+
+    The cost grows with the file's size only for counting. A bounded number of regions is
+    compared.
+    """
     places: dict[str, list[int]] = {line: [] for line in wanted[:200] if len(line) > 3}
     for at, line in enumerate(lines):
         found = places.get(line.strip())
@@ -144,7 +149,8 @@ def _nearest(lines: list[str], wanted: list[str]) -> int | None:
     votes = Counter(at - n for n, line in enumerate(wanted[:200]) for at in places.get(line, ()))
     candidates = [start for start, _ in votes.most_common(8)]
     if not candidates:
-        # No line of it is there as it is: the lines that share most words with its longest one.
+        # None of the lines occurs exactly: take the lines that share most words with the longest
+        # one.
         anchor = max(range(len(wanted)), key=lambda n: len(wanted[n]))
         words = set(_WORD.findall(wanted[anchor][:400]))
         if not words:
@@ -167,8 +173,10 @@ def _nearest(lines: list[str], wanted: list[str]) -> int | None:
 
 
 def _likeness(region: list[str], wanted: list[str]) -> float:
-    """How alike two pieces of text are, line by line, from 0 to 1. At most 40 lines and 400
-    characters of each count."""
+    """Return the similarity of two pieces of text, line by line, from 0 to 1.
+
+    At most 40 lines and 400 characters of each line count.
+    """
     total = 0.0
     lines = wanted[:40]
     for n, line in enumerate(lines):
@@ -177,8 +185,8 @@ def _likeness(region: list[str], wanted: list[str]) -> float:
             total += 1
         elif line and other:
             matcher = difflib.SequenceMatcher(None, other[:400], line[:400], autojunk=False)
-            # Counting characters tells enough apart when there are other lines; comparing takes
-            # time squared.
+            # With several lines, comparing character counts is enough; a full comparison takes
+            # quadratic time.
             total += matcher.ratio() if len(lines) == 1 else matcher.quick_ratio()
     return total / len(lines)
 
@@ -187,7 +195,7 @@ def _likeness(region: list[str], wanted: list[str]) -> float:
 
 
 def numbered(lines: list[str], at: int, most: int = 20) -> str:
-    """Lines with their numbers, the first being number `at + 1`; at most `most` of them."""
+    """Return at most `most` lines with their numbers, which start at `at + 1`."""
     shown = [f"{at + n + 1:>6}\t{line[:500]}" for n, line in enumerate(lines[:most])]
     if len(lines) > most:
         shown.append(f"       ... {len(lines) - most} more")
@@ -195,22 +203,27 @@ def numbered(lines: list[str], at: int, most: int = 20) -> str:
 
 
 def snippet(edited: Edited, around: int = 4) -> str:
-    """The lines about the first change, numbered."""
+    """Return the numbered lines around the first change."""
     lines = edited.text.replace("\r\n", "\n").split("\n")
     first = max(0, edited.line - 1 - around)
     return numbered(lines[first : edited.line - 1 + edited.lines + around], first, 40)
 
 
 def _lines(text: str) -> list[str]:
-    """Lines with their ends. `str.splitlines` would also end them at form feeds and other
-    characters that are no line ends in a file."""
+    """Return the lines with their ends.
+
+    `str.splitlines` would also split at form feeds and other characters that are not line ends
+    in a file.
+    """
     found = [line + "\n" for line in text.split("\n")]
     return found[:-1] + ([found[-1][:-1]] if found[-1] != "\n" else [])
 
 
 def unified_diff(before: str, after: str, name: str, most: int = 100_000) -> str:
-    """A unified diff, of at most about `most` characters. Only what lies between the first and the
-    last change is compared."""
+    """Return a unified diff of at most about `most` characters.
+
+    Only the text between the first and the last change is compared.
+    """
     old, new = _lines(before), _lines(after)
     head = 0
     while head < min(len(old), len(new)) and old[head] == new[head]:

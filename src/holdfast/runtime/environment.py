@@ -1,5 +1,7 @@
-"""What a child process gets as its environment: a fixed minimum, and what the caller adds. Nothing
-of ours leaks into it."""
+"""The environment of child processes: a fixed minimum and the caller's additions.
+
+No variable of this process reaches a child unasked.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +13,19 @@ from pathlib import Path
 
 from holdfast.errors import ConfigurationError, RuntimeFault
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/homebrew/bin"
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/homebrew/bin"
 
 
 def child_environment(workdir: Path, env: Mapping[str, str] | None) -> dict[str, str]:
-    """The variables of commands. `os.environ` is not read, so that no secret of this process
-    reaches a child unasked.
+    """Return the variables of commands.
 
-    PATH is the system's usual one, HOME and USER come from the user database; TERM is dumb and
-    pagers are `cat`, so that nothing waits for a key. `env` is laid over this: pass
-    `env=os.environ`, or the part of it that commands may know.
+    `os.environ` is not read, so that no secret of this process reaches a child unasked. PATH is
+    the system's usual one; HOME and USER come from the user database; TERM is dumb and pagers
+    are `cat`, so that nothing waits for a key. `env` overrides these values: pass
+    `env=os.environ`, or the part of it that commands may see.
     """
     found = {
-        "PATH": _PATH,
+        "PATH": _DEFAULT_PATH,
         "HOME": str(workdir),
         "LANG": "C.UTF-8",
         "TERM": "dumb",
@@ -31,15 +33,16 @@ def child_environment(workdir: Path, env: Mapping[str, str] | None) -> dict[str,
         "GIT_PAGER": "cat",
         "MANPAGER": "cat",
         "SYSTEMD_PAGER": "",
-        # A prompt on a terminal that nobody sees is a hang.
+        # A prompt on an invisible terminal would hang.
         "GIT_TERMINAL_PROMPT": "0",
-        # Else the output of a running program, which goes to a pipe, comes in blocks of 8 KB.
+        # Otherwise the output of a running Python program, which goes to a pipe, arrives in blocks
+        # of 8 KB.
         "PYTHONUNBUFFERED": "1",
     }
     try:
         user = pwd.getpwuid(os.getuid())
         found.update(HOME=user.pw_dir, USER=user.pw_name, LOGNAME=user.pw_name)
-    except KeyError:  # a container may run under a user id that has no entry
+    except KeyError:  # a container may run under a user id without an entry
         pass
     for name, value in (env or {}).items():
         if (
@@ -58,12 +61,14 @@ def child_environment(workdir: Path, env: Mapping[str, str] | None) -> dict[str,
 
 
 def find_program(name: str, env: Mapping[str, str]) -> str:
-    """The absolute path of a program, looked for in the child's PATH. Raises `RuntimeFault` if
-    there is none."""
-    found = shutil.which(name, path=env.get("PATH", _PATH))
+    """Return the absolute path of a program in the child's PATH.
+
+    Raises `RuntimeFault` if the program is missing.
+    """
+    found = shutil.which(name, path=env.get("PATH", _DEFAULT_PATH))
     if found is None:
         raise RuntimeFault(
-            f"There is no program {name!r} in {env.get('PATH', _PATH)}. Install it, or pass"
+            f"There is no program {name!r} in {env.get('PATH', _DEFAULT_PATH)}. Install it, or pass"
             " env={'PATH': ...}."
         )
     return found

@@ -1,4 +1,4 @@
-"""`Files`: reading, writing and editing files, as the tools offer it; one writer per path at a
+"""`Files`: reading, writing and editing of files for the tools, with one writer per path at a
 time."""
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from holdfast.errors import RuntimeFault
 from holdfast.runtime import edit, output, textfile
 from holdfast.runtime.paths import Paths
 
-_LINES = 2000  # lines of one answer unless the model asks for more
-_LINE = 2000  # characters of one line that are shown
-_WHOLE = 5 * 1024 * 1024  # bytes; larger files are read line by line
-_IMAGE = 5 * 1024 * 1024  # bytes; the model APIs take no larger ones
-_ENTRIES = 500  # of a directory
+_DEFAULT_LINES = 2000  # lines of one answer by default
+_MAX_LINE_CHARS = 2000  # characters of one line that are shown
+_MAX_WHOLE_BYTES = 5 * 1024 * 1024  # larger files are read line by line
+_MAX_IMAGE_BYTES = 5 * 1024 * 1024  # the limit of the model APIs
+_MAX_ENTRIES = 500  # of a directory listing
 
 
 def _image_type(data: bytes) -> str | None:
-    """The MIME type of an image that models can see, by its first bytes: a name's ending may
-    lie."""
+    """Return the MIME type of an image that models accept, from its first bytes; None otherwise.
+
+    A file name's extension may be wrong.
+    """
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):
@@ -38,15 +40,18 @@ def _image_type(data: bytes) -> str | None:
 def _shortened(line: str) -> str:
     return (
         line
-        if len(line) <= _LINE
-        else f"{line[:_LINE]} [... {len(line) - _LINE:,} characters more in this line]"
+        if len(line) <= _MAX_LINE_CHARS
+        else f"{line[:_MAX_LINE_CHARS]}"
+        f" [... {len(line) - _MAX_LINE_CHARS:,} characters more in this line]"
     )
 
 
 def _lines(file: BinaryIO, terminal: bool) -> Iterator[str]:
-    """The lines of a file as they are shown. A line that is longer than memory should hold is never
-    read whole."""
-    most = 4 * _LINE  # bytes: a character has at most four
+    """Yield the lines of a file as they are shown.
+
+    A line that is too long for memory is never read as a whole.
+    """
+    most = 4 * _MAX_LINE_CHARS  # a character has at most four bytes
     while data := file.readline(64 * most):
         rest = 0
         while not data.endswith(b"\n") and (part := file.readline(64 * most)):
@@ -62,20 +67,22 @@ def _lines(file: BinaryIO, terminal: bool) -> Iterator[str]:
         yield (
             _shortened(text)
             if not rest
-            else f"{text[:_LINE]} [... more than {rest:,} bytes more in this line]"
+            else f"{text[:_MAX_LINE_CHARS]} [... more than {rest:,} bytes more in this line]"
         )
 
 
 class Files:
-    """The files below a runtime's paths. Thread-safe. Methods raise `RuntimeFault` saying what to
-    do instead."""
+    """The files below a runtime's paths.
+
+    Thread-safe. Methods raise `RuntimeFault`, whose message says what to do instead.
+    """
 
     def __init__(self, paths: Paths, limit: int, outputs: Path) -> None:
         self._paths = paths
         self._limit = limit
         self._outputs = outputs
-        # A fixed number of locks, chosen by the path's hash: two paths may share one, no path ever
-        # has two.
+        # A fixed number of locks, selected by the path's hash: two paths may share a lock, but one
+        # path never has two.
         self._locks = tuple(threading.Lock() for _ in range(64))
 
     def _lock(self, path: Path) -> threading.Lock:
@@ -84,14 +91,14 @@ class Files:
     # --- reading ---
 
     def read_text(self, path: str | os.PathLike[str]) -> str:
-        """The whole text of a file, as `open(path).read()` without translation of line ends; the
-        byte order mark is left out."""
+        """Return the whole text of a file, without the byte order mark and with its original
+        line ends."""
         found = self._paths.resolve(path)
         return textfile.load(found, self._paths.shown(found)).text
 
-    def view(self, path: str, offset: int = 1, limit: int = _LINES) -> ToolResult:
-        """A file's lines from `offset` (the first is 1), numbered; an image as such; a directory's
-        entries."""
+    def view(self, path: str, offset: int = 1, limit: int = _DEFAULT_LINES) -> ToolResult:
+        """Return a file's numbered lines from `offset` (the first is 1), an image, or a
+        directory's entries."""
         found = self._paths.resolve(path)
         shown = self._paths.shown(found)
         if os.path.isdir(found):
@@ -101,14 +108,18 @@ class Files:
             start = file.read(8192)
             kind = _image_type(start)
             if kind is not None:
-                if stat.st_size > _IMAGE:
+                if stat.st_size > _MAX_IMAGE_BYTES:
                     raise RuntimeFault(
-                        f"{shown} is an image of {stat.st_size:,} bytes; at most {_IMAGE:,} can be"
+                        f"{shown} is an image of {stat.st_size:,} bytes; at most"
+                        f" {_MAX_IMAGE_BYTES:,} can be"
                         " shown. Make it smaller first."
                     )
                 file.seek(0)
                 return ToolResult(
-                    (TextContent(f"{shown}: {kind}"), ImageContent(file.read(_IMAGE), kind)),
+                    (
+                        TextContent(f"{shown}: {kind}"),
+                        ImageContent(file.read(_MAX_IMAGE_BYTES), kind),
+                    ),
                     meta={"path": str(found)},
                 )
             terminal = self._outputs in found.parents
@@ -120,11 +131,15 @@ class Files:
             file.seek(0)
             first = max(1, offset)
             small = stat.st_size <= (
-                _WHOLE if not start.startswith((b"\xff\xfe", b"\xfe\xff")) else textfile.MAX_SIZE
+                _MAX_WHOLE_BYTES
+                if not start.startswith((b"\xff\xfe", b"\xfe\xff"))
+                else textfile.MAX_FILE_BYTES
             )
             if small and not terminal:
-                # Whole, so that it is decoded as `edit` will decode it.
-                text = textfile.decode(file.read(textfile.MAX_SIZE)).text.replace("\r\n", "\n")
+                # Read as a whole, so that it is decoded as `edit` decodes it.
+                text = textfile.decode(file.read(textfile.MAX_FILE_BYTES)).text.replace(
+                    "\r\n", "\n"
+                )
                 lines = map(_shortened, text.removesuffix("\n").split("\n")) if text else iter(())
             else:
                 lines = _lines(file, terminal)
@@ -157,7 +172,7 @@ class Files:
     def _listing(self, folder: Path, shown: str) -> str:
         try:
             with os.scandir(folder) as entries:
-                names = sorted(entry.name + _kind(entry) for entry in entries)
+                names = sorted(entry.name + _suffix(entry) for entry in entries)
         except OSError as error:
             raise RuntimeFault(
                 f"The directory {shown} cannot be listed: {error.strerror}."
@@ -165,17 +180,19 @@ class Files:
         if not names:
             return f"(the directory {shown} is empty)"
         more = (
-            [f"[... {len(names) - _ENTRIES} more; use glob to narrow them down]"]
-            if len(names) > _ENTRIES
+            [f"[... {len(names) - _MAX_ENTRIES} more; use glob to narrow them down]"]
+            if len(names) > _MAX_ENTRIES
             else []
         )
-        return "\n".join([f"{shown} is a directory:", *names[:_ENTRIES], *more])
+        return "\n".join([f"{shown} is a directory:", *names[:_MAX_ENTRIES], *more])
 
     # --- writing ---
 
     def write_text(self, path: str | os.PathLike[str], text: str) -> ToolResult:
-        """Make or overwrite a file with exactly `text`, in UTF-8. Parents are made. It happens
-        whole or not at all."""
+        """Create or overwrite a file with exactly `text` in UTF-8, atomically.
+
+        Missing parent folders are created.
+        """
         found = self._paths.resolve(path, write=True)
         shown = self._paths.shown(found)
         data = textfile.Text(text).encode(text)
@@ -185,16 +202,16 @@ class Files:
             if existed:
                 try:
                     before = textfile.load(found, shown).text
-                except RuntimeFault:  # binary or huge: it is replaced all the same, without a diff
+                except RuntimeFault:  # binary or huge: replaced too, but without a diff
                     pass
             textfile.store(found, data, shown)
         lines = text.count("\n") + (not text.endswith("\n") and bool(text))
-        told = (
+        message = (
             f"{'Overwrote' if existed else 'Created'} {shown}: {lines}"
             f" line{'' if lines == 1 else 's'}, {len(data):,} bytes."
         )
         return ToolResult(
-            blocks(told),
+            blocks(message),
             meta={
                 "path": str(found),
                 "diff": edit.unified_diff(before, text, shown),
@@ -203,8 +220,10 @@ class Files:
         )
 
     def edit(self, path: str, old: str, new: str, replace_all: bool = False) -> ToolResult:
-        """Replace the exact text `old`, which must be unique unless `replace_all`. Encoding, line
-        ends and mode stay as they are."""
+        """Replace the exact text `old`, which must be unique unless `replace_all`.
+
+        Encoding, line ends and mode are kept.
+        """
         found = self._paths.resolve(path, write=True)
         shown = self._paths.shown(found)
         with self._lock(found):
@@ -212,9 +231,9 @@ class Files:
             edited = edit.replace(file.text, old, new, replace_all, shown)
             textfile.store(found, file.encode(edited.text), shown)
         places = f" in {edited.places} places; the first" if edited.places > 1 else ""
-        told = f"Edited {shown}{places}:\n{edit.snippet(edited)}"
+        message = f"Edited {shown}{places}:\n{edit.snippet(edited)}"
         return ToolResult(
-            blocks(told),
+            blocks(message),
             meta={
                 "path": str(found),
                 "diff": edit.unified_diff(file.text, edited.text, shown),
@@ -223,9 +242,11 @@ class Files:
         )
 
 
-def _kind(entry: os.DirEntry[str]) -> str:
-    """What follows a name in a listing: / for a directory, @ for a link to none, also one that
-    leads nowhere or in a circle."""
+def _suffix(entry: os.DirEntry[str]) -> str:
+    """Return the suffix of a name in a listing: / for a directory, @ for a link to anything else.
+
+    Broken and circular links get @ too.
+    """
     try:
         if entry.is_dir():
             return "/"

@@ -1,9 +1,9 @@
-"""Glob patterns and the lines of `.gitignore` as regular expressions, bounded in size and in the
-time that a match takes.
+"""Conversion of glob patterns and `.gitignore` lines to regular expressions of bounded size and
+match time.
 
-Both come from outside: a model writes globs, and a repository holds `.gitignore`. Every pattern has
-a longest length, braces stand for a bounded number of patterns, and no regular expression made here
-backtracks over more than one star.
+Both come from outside: a model writes globs, and a repository contains `.gitignore`. Every
+pattern has a maximum length, braces expand to a bounded number of patterns, and no resulting
+regular expression backtracks over more than one star.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from functools import lru_cache
 from holdfast.errors import RuntimeFault
 
 MAX_PATTERN = 4096
-"""Characters of one pattern: no path on Linux is longer."""
-_MAX_ALTERNATIVES = 100  # patterns that one with braces stands for
+"""The maximum number of characters of one pattern; no path on Linux is longer."""
+_MAX_ALTERNATIVES = 100  # the number of patterns that braces may expand to
 _MAX_DEPTH = 20  # of nested braces
 
-_NAMED = {
+_CHARACTER_CLASSES = {
     "alnum": "a-zA-Z0-9",
     "alpha": "a-zA-Z",
     "blank": " \\t",
@@ -36,24 +36,25 @@ _NAMED = {
 
 
 class _NoMatch(Exception):
-    """A pattern that fits nothing."""
+    """A pattern that matches nothing."""
 
 
 # --- braces ---
 
 
 def braces(pattern: str) -> list[str]:
-    """`*.{js,ts}` as `*.js` and `*.ts`, nested ones too. A brace without its partner or without a
-    comma stands for itself.
+    """Expand braces, nested ones too: `*.{js,ts}` becomes `*.js` and `*.ts`.
 
-    Raises `RuntimeFault` for a pattern that stands for too many, or is too long.
+    A brace without its partner or without a comma stands for itself. Raises `RuntimeFault` for a
+    pattern that is too long or expands to too many.
     """
     if len(pattern) > MAX_PATTERN:
         raise RuntimeFault(
             f"The pattern has {len(pattern):,} characters; at most {MAX_PATTERN:,} are taken. Use a"
             " shorter one."
         )
-    pairs: dict[int, tuple[int, ...]] = {}  # where a brace opens -> its commas, and where it closes
+    # The position of an opening brace -> the positions of its commas and its closing brace.
+    pairs: dict[int, tuple[int, ...]] = {}
     open: list[list[int]] = []
     at = 0
     while at < len(pattern):
@@ -109,8 +110,10 @@ def _expanded(
 
 
 def _class(part: str, at: int, git: bool) -> tuple[str, int] | None:
-    """The bracket expression that opens at `at`, as a regular expression, and where it ends; None
-    if it does not end."""
+    """Return the bracket expression that opens at `at` as a regular expression, and its end.
+
+    Return None if the bracket is not closed.
+    """
     begun = at + 1
     at = begun
     negated = part[at : at + 1] in ("!", "^") and at < len(part)
@@ -125,7 +128,7 @@ def _class(part: str, at: int, git: bool) -> tuple[str, int] | None:
             and (end := part.find(":]", at + 2)) > 0
             and part[at + 2 : end].isalpha()
         ):
-            if (named := _NAMED.get(part[at + 2 : end])) is None:
+            if (named := _CHARACTER_CLASSES.get(part[at + 2 : end])) is None:
                 raise _NoMatch(f"there is no character class {part[at + 2 : end]!r}")
             out, at, low = out + named, end + 2, ""
             continue
@@ -137,7 +140,7 @@ def _class(part: str, at: int, git: bool) -> tuple[str, int] | None:
             at += 1
             if high < low and not git:
                 raise _NoMatch(f"the range {low}-{high} goes backwards")
-            # In git such a range holds nothing but its first character.
+            # In git such a range contains only its first character.
             out += f"-{re.escape(high)}" if high >= low else ""
             low = ""
             continue
@@ -158,21 +161,20 @@ def _class(part: str, at: int, git: bool) -> tuple[str, int] | None:
 
 
 def part(text: str, git: bool = False) -> str:
-    """One part of a path pattern, without slashes, as a regular expression.
+    """Return one part of a path pattern, without slashes, as a regular expression.
 
-    What stands between two stars is taken where it fits first, for good (an atomic group): what
-    follows the second star fits there if it fits at all, and a mismatch takes no longer for every
-    star. With `git`, an open bracket without its end fits nothing, as git has it; else it stands
-    for itself.
+    Text between two stars is matched at its first position only (an atomic group). If the text
+    after the second star matches at all, it matches after that position. So the time of a
+    mismatch does not grow with each star. With `git`, an unclosed bracket matches nothing, as in
+    git; otherwise it stands for itself.
     """
     out, at = "", 0
-    star = -1  # where in `out` what follows the last star begins
+    star = -1  # the start in `out` of the text after the last star
     while at < len(text):
         char = text[at]
         at += 1
         if char == "*":
-            # Several stars are one; each of them on its own would multiply the time that a mismatch
-            # takes.
+            # Several stars are one; each of them would multiply the time of a mismatch.
             while text[at : at + 1] == "*":
                 at += 1
             if star >= 0:
@@ -195,8 +197,8 @@ def part(text: str, git: bool = False) -> str:
 
 
 def _joined(parts: list[str | None]) -> str:
-    """Parts of a path as a regular expression for all of it; None stands for `**`."""
-    groups: list[list[str]] = [[]]  # the parts between one `**` and the next
+    """Return a regular expression for a whole path of these parts; None stands for `**`."""
+    groups: list[list[str]] = [[]]  # the parts between two `**`
     for one in parts:
         if one is None:
             groups.append([])
@@ -205,7 +207,7 @@ def _joined(parts: list[str | None]) -> str:
     if len(groups) == 1:
         return "/".join(groups[0])
     out = "".join(f"{one}/" for one in groups[0])
-    for group in groups[1:-1]:  # likewise where it fits first
+    for group in groups[1:-1]:  # matched at the first position only, as in `part`
         out += f"(?>(?:[^/]*/)*?{''.join(f'{one}/' for one in group)})" if group else ""
     return out + (f"(?:.*/)?{'/'.join(groups[-1])}" if groups[-1] else ".+")
 
@@ -215,10 +217,10 @@ def _joined(parts: list[str | None]) -> str:
 
 @lru_cache(maxsize=512)
 def glob(pattern: str) -> re.Pattern[str]:
-    """A glob pattern for whole relative paths: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any number
-    of folders.
+    """Compile a glob pattern for whole relative paths.
 
-    Raises `RuntimeFault` if it is none, too long, or stands for too many.
+    It supports `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any number of folders. Raises
+    `RuntimeFault` for a pattern that is invalid, too long, or expands to too many.
     """
     choices: list[str] = []
     try:
@@ -232,10 +234,11 @@ def glob(pattern: str) -> re.Pattern[str]:
 
 @lru_cache(maxsize=4096)
 def ignored(pattern: str) -> re.Pattern[str] | None:
-    """A line of `.gitignore` without its `!` and its last `/`, for paths relative to its folder;
-    None if it fits nothing.
+    """Compile a line of `.gitignore`, without its `!` and its last `/`, for paths relative to its
+    folder.
 
-    git compares bytes: both the line and the paths are to be bytes, decoded as Latin-1.
+    Return None if the line matches nothing. git compares bytes: the line and the paths must be
+    bytes decoded as Latin-1.
     """
     if not pattern or len(pattern) > MAX_PATTERN:
         return None
@@ -256,8 +259,10 @@ def ignored(pattern: str) -> re.Pattern[str] | None:
 
 
 def _split(pattern: str) -> list[str]:
-    """The parts between slashes. A slash in brackets is no separator, and a backslash before one
-    means nothing."""
+    """Return the parts between slashes.
+
+    A slash in brackets is not a separator. A backslash before a slash has no effect.
+    """
     found = [""]
     at = 0
     while at < len(pattern):

@@ -1,9 +1,9 @@
-"""The process that a text search runs in. It imports nothing of ours: the search starts this file
-with a bare Python.
+"""The program of a text search, which runs in a process of its own.
 
-A process, since `re` cannot be stopped: a pattern such as `(a+)+$` may take longer than the
-universe has, and holds the interpreter's lock meanwhile. It reads one JSON line and NUL-separated
-paths, and writes one JSON line per file with a match.
+A regular expression cannot be interrupted in Python: a pattern such as `(a+)+$` may take
+practically forever, and holds the interpreter's lock meanwhile. A process can be killed. The
+search starts this file with a bare Python, so the file imports only the standard library. It
+reads one JSON line and NUL-separated paths, and writes one JSON line per file with a match.
 """
 
 import json
@@ -13,21 +13,21 @@ import stat
 import sys
 from typing import Any
 
-MAX_FILE = 20 * 1024 * 1024  # bytes; of a larger file this much is searched
-MAX_LINE = 10_000  # characters of a line that are searched
-SHOWN = 400  # characters of a line that are shown
+MAX_FILE_BYTES = 20 * 1024 * 1024  # the part of a larger file that is searched
+MAX_LINE_CHARS = 10_000  # the part of a longer line that is searched
+SHOWN_CHARS = 400  # the part of a longer line that is returned
 
 
 def shown(line: str, at: int) -> str:
-    """A line as it is answered: the part around the match if it is long."""
-    if len(line) <= SHOWN:
+    """Return a line for the answer: the part around the match if the line is long."""
+    if len(line) <= SHOWN_CHARS:
         return line
-    first = max(0, min(at - SHOWN // 4, len(line) - SHOWN))
-    return ("…" if first else "") + line[first : first + SHOWN] + "…"
+    first = max(0, min(at - SHOWN_CHARS // 4, len(line) - SHOWN_CHARS))
+    return ("…" if first else "") + line[first : first + SHOWN_CHARS] + "…"
 
 
 def read(path: str) -> tuple[str, bool] | None:
-    """A text file's text and whether it was cut; None for what is no text file."""
+    """Return a text file's text, and True if it was cut; None for a file that is not text."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb", buffering=0) as file:
@@ -42,18 +42,20 @@ def read(path: str) -> tuple[str, bool] | None:
             else:
                 encoding = "utf-8-sig"
             data = start
-            while len(data) < MAX_FILE and (more := file.read(MAX_FILE - len(data))):
+            while len(data) < MAX_FILE_BYTES and (more := file.read(MAX_FILE_BYTES - len(data))):
                 data += more
     except OSError:
         return None
-    return data.decode(encoding, errors="replace"), found.st_size > MAX_FILE
+    return data.decode(encoding, errors="replace"), found.st_size > MAX_FILE_BYTES
 
 
 def search(
     pattern: "re.Pattern[str]", path: str, mode: str, context: int, room: int
 ) -> dict[str, Any] | None:
-    """What one file has: the number of lines that match, and with mode `content` at most `room` of
-    them, with context."""
+    """Return the number of matching lines of one file; None if there is nothing to report.
+
+    With mode `content`, at most `room` of the lines are included, with context.
+    """
     text = read(path)
     if text is None:
         return None
@@ -64,9 +66,9 @@ def search(
     hits: list[tuple[int, int]] = []
     find = pattern.search
     for number, line in enumerate(lines):
-        if len(line) > MAX_LINE:
+        if len(line) > MAX_LINE_CHARS:
             long += 1
-            line = line[:MAX_LINE]
+            line = line[:MAX_LINE_CHARS]
         match = find(line.removesuffix("\r"))
         if match is not None:
             count += 1
@@ -79,28 +81,28 @@ def search(
     found: dict[str, Any] = {"count": count, "long": long, "cut": text[1], "lines": []}
     if mode == "content":
         at = dict(hits)
-        told = -1
+        last = -1
         for number, _ in hits:
-            for n in range(max(told + 1, number - context), min(len(lines), number + context + 1)):
-                # [line number, is it a match, does it follow the line before, text]
+            for n in range(max(last + 1, number - context), min(len(lines), number + context + 1)):
+                # line number, True for a match, True if it follows the line before, text
                 found["lines"].append(
                     [
                         n + 1,
                         n in at,
-                        n == told + 1,
+                        n == last + 1,
                         shown(lines[n].removesuffix("\r"), at.get(n, 0)),
                     ]
                 )
-                told = n
+                last = n
     return found
 
 
 def main() -> None:
-    """Search what stdin says, until `limit` lines (or files) were found."""
+    """Run the search that stdin describes, until `limit` lines (or files) are found."""
     ask = json.loads(sys.stdin.buffer.readline())
     names = sys.stdin.buffer.read().split(b"\0")[:-1]
     try:
-        # Here and not before: compiling can take minutes, too, and this process can be killed.
+        # Compile in this process, which can be killed: compiling may take minutes too.
         pattern = re.compile(ask["pattern"], re.IGNORECASE if ask["ignore_case"] else 0)
     except (re.error, OverflowError, RecursionError, ValueError) as error:
         sys.stdout.write(json.dumps({"error": str(error)}) + "\n")

@@ -1,5 +1,5 @@
-"""`LocalRuntime`: a working directory on this machine, with a terminal, files, search, and the
-tools that offer them to a model."""
+"""`LocalRuntime`: a working directory on this machine, with a terminal, files, search, and their
+tools."""
 
 from __future__ import annotations
 
@@ -33,17 +33,21 @@ _log = logging.getLogger(__name__)
 class LocalRuntime:
     """A working directory on this machine, and a shell for each conversation that works in it.
 
-    `workdir=None` makes a temporary folder, removed at `close`. If this process is killed, the next
-    one that makes a runtime removes the folder when it is empty, and else names it once in the log.
-    The file tools work inside of it, and in the folders that `allow_outside` names (`True`:
-    anywhere); shell commands can do whatever this process's user can. They see none of this
-    process's environment variables but what `env` gives them: see `child_environment`. `shell` is
-    bash, by name or path. `output_limit` is the number of characters of an answer; longer outputs
-    are in a file. `command_timeout` is in seconds.
+    Thread-safe; a context manager; closed at the latest when the interpreter exits. No process is
+    started before the first command. Raises `ConfigurationError` (a `ValueError`) that names the
+    invalid argument.
 
-    Thread-safe; a context manager; closed at the latest when the interpreter exits. Nothing is
-    started before the first command. Raises `ConfigurationError` (a `ValueError`) naming the
-    argument that does not fit.
+    Args:
+        workdir: An existing folder. None makes a temporary folder that `close` removes. If this
+            process is killed, the next one that makes a runtime removes the folder if it is
+            empty; otherwise it names the folder once in the log.
+        allow_outside: Folders outside of `workdir` that the file tools may use; True for any.
+            Shell commands can do whatever this process's user can.
+        env: Environment variables of commands; others of this process are not passed on
+            (`child_environment`).
+        shell: The name or path of bash.
+        output_limit: The maximum number of characters of an answer; longer outputs go to a file.
+        command_timeout: Seconds after which a command is ended, unless its call sets a timeout.
     """
 
     def __init__(
@@ -73,8 +77,7 @@ class LocalRuntime:
             raise ConfigurationError(
                 f"command_timeout takes seconds, more than 0, not {command_timeout!r}."
             )
-        # Ours alone: pipes, the outputs that are too long to show, and the workdir if none was
-        # given.
+        # A private folder: scripts, long outputs, and the workdir if none was given.
         self._temporary = TemporaryFolder(work="" if workdir is not None else "workdir")
         self._folder = self._temporary.path
         if workdir is None:
@@ -105,7 +108,7 @@ class LocalRuntime:
         )
         self.files = Files(self.paths, output_limit, self.terminal.outputs)
         self.search = Search(self.paths, self._env, output_limit)
-        # A program that ends without `close` leaves no folder and no shell behind either.
+        # A program that ends without `close` must not leave a folder or a shell behind.
         atexit.register(self.close)
 
     # --- what a program calls ---
@@ -118,30 +121,28 @@ class LocalRuntime:
         conversation_id: str = "",
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
-        """Run a command in the conversation's shell, and wait for it. Equivalent to a call of the
-        terminal tool.
+        """Run a command in the conversation's shell, and wait for it, as the terminal tool does.
 
-        A command that fails is no error: `meta["exitCode"]` tells, and the text ends with it.
-        `is_error` is true if the command could not be run, timed out (`timeout` seconds; default:
-        `command_timeout`) or was cancelled.
+        A command that fails is not an error: `meta["exitCode"]` has its exit code, and the text
+        ends with it. `is_error` is true if the command could not be run, was cancelled, or timed
+        out after `timeout` seconds (default: `command_timeout`).
         """
         return self.terminal.run(command, conversation_id, timeout=timeout, cancelled=cancelled)
 
     def read_file(self, path: str | os.PathLike[str]) -> str:
-        """A text file's content, as `Path.read_text()` without translation of line ends. UTF-8,
-        UTF-16 by its mark, else Latin-1.
+        """Return a text file's content with its original line ends.
 
-        Raises `RuntimeFault` (an `OSError`) if it is missing (also a `FileNotFoundError`), binary
-        or too large, `PathRefused` if outside.
+        The encoding is UTF-8, UTF-16 by its mark, else Latin-1. Raises `RuntimeFault` (an
+        `OSError`) if the file is missing (also a `FileNotFoundError`), binary or too large;
+        `PathRefused` if it is outside.
         """
         return self.files.read_text(path)
 
     def write_file(self, path: str | os.PathLike[str], text: str) -> None:
-        """Make or overwrite a text file in UTF-8: whole or not at all. Parents are made; mode is
-        kept.
+        """Create or overwrite a text file in UTF-8, atomically.
 
-        Raises `RuntimeFault` (an `OSError`) if it cannot be written, `PathRefused` if it is outside
-        of the workdir.
+        Missing parent folders are created; the mode is kept. Raises `RuntimeFault` (an
+        `OSError`) if the file cannot be written, `PathRefused` if it is outside of the workdir.
         """
         self.files.write_text(path, text)
 
@@ -153,11 +154,11 @@ class LocalRuntime:
         target: str | os.PathLike[str] | None = None,
         timeout: float = 600.0,
     ) -> Path:
-        """`git clone` of `owner/name` on GitHub, a URL, `user@host:path` or a local path into
-        `target`; the folder it is in.
+        """Clone a git repository into `target`, and return its folder.
 
-        `target` is relative to the workdir; by default the repository's name. `timeout` is in
-        seconds. git asks for nothing: put a token into the URL, or credentials into `env`. Raises
+        `repo` is `owner/name` on GitHub, a URL, `user@host:path` or a local path. `target` is
+        relative to the workdir; by default the repository's name. `timeout` is in seconds. git
+        does not prompt: put a token into the URL, or credentials into `env`. Raises
         `RuntimeFault` (an `OSError`) with git's message.
         """
         url = clone.repository_url(repo, self.workdir)
@@ -168,11 +169,11 @@ class LocalRuntime:
         return cloned
 
     def load_microagents(self, folder: str | os.PathLike[str] | None = None) -> list[Microagent]:
-        """Return the microagents and skills of the workdir, or of a folder that may also be
-        directly full of them.
+        """Return the microagents and skills of the workdir, or of a folder.
 
-        Those of a repository within the workdir are read by naming its folder; the log says so if a
-        clone has some. See `holdfast.runtime.load_microagents`.
+        A given folder may also contain microagents directly. To read those of a repository
+        within the workdir, pass its folder; the log says so if a clone has some. See
+        `holdfast.runtime.load_microagents`.
         """
         if folder is None:
             self._tell_of_clones()
@@ -201,8 +202,10 @@ class LocalRuntime:
 
     @property
     def tools(self) -> list[Tool]:
-        """The tools by which a model works here: terminal, terminal_input, read_file, write_file,
-        edit_file, glob, grep. A new list."""
+        """A new list of the tools with which a model works here.
+
+        They are terminal, terminal_input, read_file, write_file, edit_file, glob and grep.
+        """
         with self._lock:
             if self._tools is None:
                 from holdfast.runtime.builtin import make_tools
@@ -211,23 +214,28 @@ class LocalRuntime:
             return list(self._tools)
 
     def get_tools(self) -> list[Tool]:
-        """The same as `tools`."""
+        """Return the same list as `tools`."""
         return self.tools
 
     # --- the end ---
 
     def process_groups(self) -> list[int]:
-        """The ids of the process groups that live here, each shell's first."""
+        """Return the ids of the living process groups, each shell's first."""
         return self.terminal.process_groups()
 
     def close_conversation(self, conversation_id: str) -> None:
-        """End the shell of one conversation and all that it started. Idempotent; its next command
-        gets a new shell."""
+        """End the shell of one conversation and all its processes; its next command gets a new
+        shell.
+
+        Idempotent.
+        """
         self.terminal.close_conversation(conversation_id)
 
     def close(self) -> None:
-        """End all commands and all that they started, and remove what was temporary. Idempotent;
-        does nothing in a forked child."""
+        """End all commands and their processes, and remove temporary files.
+
+        Idempotent; does nothing in a forked child.
+        """
         if not self._process.here:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""`Microagent`: a piece of know-how in a Markdown file, and reading those that a folder has."""
+"""`Microagent`: instructions in a Markdown file, and a function that loads those of a folder."""
 
 from __future__ import annotations
 
@@ -15,11 +15,18 @@ _log = logging.getLogger(__name__)
 
 
 class Microagent(Data, frozen=True):
-    """Instructions for an agent: `always` of use, as without `triggers` and `paths`, or when a user
-    says one of these words, or a call names a file that fits one of these globs.
+    """Instructions for an agent, shown always or on a match.
 
-    A skill (a folder with a `SKILL.md`) has a `description`, by which a model decides to read it.
-    `path` is its file, "" for text.
+    Attributes:
+        name: The name.
+        content: The instructions.
+        description: Of a skill (a folder with a `SKILL.md`), the text by which a model decides
+            to read it.
+        triggers: Words of a user that show the instructions.
+        path: The path of the file; "" for a text.
+        paths: Globs of files; a call that names a matching file shows the instructions.
+        always: True shows the instructions always, which is also the case without `triggers` and
+            `paths`.
     """
 
     name: str
@@ -32,14 +39,14 @@ class Microagent(Data, frozen=True):
 
 
 def load_microagents(folder: str | os.PathLike[str], *, loose: bool = True) -> list[Microagent]:
-    """The microagents of a repository, or if `loose`, of a folder directly full of `.md` files;
-    ordered by place and name.
+    """Return the microagents of a repository, ordered by folder and name.
 
-    Read are `SKILL.md` in the folders of `.agents/skills/` and `skills/`, and the Markdown files of
-    `microagents/`, `.openhands/microagents/` and `.holdfast/microagents/`. A file that cannot be
-    read is left out, with a warning in the log, as is one that a link takes from outside of
-    `folder`: a cloned repository must not put other files before a model. Raises
-    `ConfigurationError` (a `ValueError`) if there is no such folder.
+    `SKILL.md` in the folders of `.agents/skills/` and `skills/`, and the Markdown files of
+    `microagents/`, `.openhands/microagents/` and `.holdfast/microagents/` are read. With
+    `loose`, `folder` may also contain `.md` files directly. A file that cannot be read is left
+    out with a warning in the log. So is a link out of `folder`: a cloned repository must not
+    show other files to a model. Raises `ConfigurationError` (a `ValueError`) if the folder does
+    not exist.
     """
     root = Path(with_home(folder)).resolve()
     if not root.is_dir():
@@ -66,8 +73,11 @@ def load_microagents(folder: str | os.PathLike[str], *, loose: bool = True) -> l
 
 
 def read_microagent(path: str | os.PathLike[str]) -> Microagent:
-    """One Markdown file, with or without YAML front matter (`name`, `description`, `triggers`,
-    `paths`, `always`). Raises `ValueError` or `OSError`."""
+    """Read one Markdown file, with or without YAML front matter.
+
+    The keys are `name`, `description`, `triggers`, `paths` and `always`. Raises `ValueError` or
+    `OSError`.
+    """
     path = Path(path)
     head, content = front_matter(text_below(path.parent, path.name, follow=True))
     # A skill is named by its folder, a note by its file.

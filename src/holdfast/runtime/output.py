@@ -1,5 +1,4 @@
-"""`Output`: what one command has written, bounded in memory and on disk, and the text of it that a
-model sees."""
+"""`Output`: the output of one command, bounded in memory and on disk, and its text for a model."""
 
 from __future__ import annotations
 
@@ -9,10 +8,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-# Above this a command's output moves from memory to a file. Most outputs never do.
-_IN_MEMORY = 128 * 1024
-# More raw bytes than this are not cleaned as one: the first and the last half of it are.
-_CLEANED = 1024 * 1024
+# Larger outputs move from memory to a file. Most outputs are smaller.
+_MEMORY_BYTES = 128 * 1024
+# Of more raw bytes, only the first and the last half of this number are cleaned.
+_MAX_CLEANED_BYTES = 1024 * 1024
 
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movements (ECMA-48 5.4)
@@ -25,8 +24,11 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def clean(text: str) -> str:
-    """Terminal output as plain text: no escape codes, progress bars as they looked last, `\\n` line
-    ends."""
+    r"""Return terminal output as plain text.
+
+    Escape codes are removed, progress bars are reduced to their last state, and line ends become
+    `\n`.
+    """
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     if "\r" in text:
@@ -42,8 +44,11 @@ def _last_state(line: str) -> str:
 
 
 def shorten(text: str, limit: int, note: Callable[[int], str]) -> tuple[str, bool]:
-    """`text` in at most about `limit` characters: its head, `note(left_out)` on a line of its own,
-    its tail; and whether it was cut."""
+    """Return `text` in at most about `limit` characters, and True if it was cut.
+
+    A cut text consists of its head, `note(characters_left_out)` on a line of its own, and its
+    tail.
+    """
     if len(text) <= limit:
         return text, False
     return _join(text, text, limit, len(text), note), True
@@ -52,7 +57,7 @@ def shorten(text: str, limit: int, note: Callable[[int], str]) -> tuple[str, boo
 def _join(first: str, last: str, limit: int, total: int, note: Callable[[int], str]) -> str:
     half = limit // 2
     head, tail = first[:half], last[-half:]
-    # At line ends where one is near, so that no line is shown in part.
+    # Cut at line ends where one is near, so that no line is shown in part.
     cut = head.rfind("\n", half - 400)
     if cut > 0:
         head = head[: cut + 1]
@@ -64,10 +69,10 @@ def _join(first: str, last: str, limit: int, total: int, note: Callable[[int], s
 
 
 class Output:
-    """Bytes as they come, the first in memory, more in the file `path` up to `cap` bytes; of what
-    is beyond that, the end.
+    """A buffer of a command's output: the first bytes in memory, more in the file `path`.
 
-    Thread-safe. `total` is the number of bytes that came.
+    The file holds at most `cap` bytes. Of output beyond that, only the end is kept. Thread-safe.
+    `total` is the number of bytes so far.
     """
 
     def __init__(self, path: Path, cap: int) -> None:
@@ -83,23 +88,23 @@ class Output:
         self._closed = False
 
     def append(self, data: bytes) -> None:
-        """Add what the command wrote."""
+        """Add output of the command."""
         with self._lock:
             self.total += len(data)
             if not self.on_disk and self._cap:
-                if len(self._memory) + len(data) <= _IN_MEMORY:
+                if len(self._memory) + len(data) <= _MEMORY_BYTES:
                     self._memory += data
                     return
                 self._spool()
             written = self._write(data[: max(0, self._cap - self._stored)])
             if written < len(data):
-                # The end of what is too long for the file is still worth showing.
+                # Keep the end of an output that is too long for the file.
                 self._tail += data[written:]
-                if len(self._tail) > 4 * _CLEANED:
-                    del self._tail[:-_CLEANED]
+                if len(self._tail) > 4 * _MAX_CLEANED_BYTES:
+                    del self._tail[:-_MAX_CLEANED_BYTES]
 
     def spool(self) -> None:
-        """Go on in the file from now on, for whoever wants to read it later."""
+        """Move the output to the file now, so that the file can be read later."""
         with self._lock:
             if not self.on_disk and self._cap:
                 self._spool()
@@ -111,7 +116,7 @@ class Output:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError:
-            self._cap = 0  # no place for a file: the head in memory and the tail must do
+            self._cap = 0  # the file cannot be made: keep the head in memory and the tail
             return
         self.on_disk = True
         self._write(bytes(self._memory))
@@ -122,13 +127,13 @@ class Output:
         try:
             while written < len(data):
                 written += os.write(self._fd, data[written:] if written else data)
-        except OSError:  # a full disk takes the rest of the file, not the command
+        except OSError:  # a full disk truncates the file; the command goes on
             self._cap = 0
         self._stored += written
         return written
 
     def close(self) -> None:
-        """No more will come. What was kept can still be read."""
+        """End the output. The kept output can still be read."""
         with self._lock:
             self._closed = True
             self._close()
@@ -150,7 +155,7 @@ class Output:
                 with open(self.path, "rb") as file:
                     file.seek(start)
                     data = file.read(min(end, self._stored) - start)
-            except OSError:  # removed by the command, or as the oldest of too many
+            except OSError:  # removed by the command, or as the oldest of too many outputs
                 data = b""
         before = self.total - len(self._tail)
         return (
@@ -160,15 +165,18 @@ class Output:
         )
 
     def text(self, start: int, limit: int, note: Callable[[int], str]) -> tuple[str, bool, int]:
-        """What came after byte `start`, cleaned, in at most about `limit` characters; whether some
-        was left out; the bytes so far."""
+        """Return the cleaned output after byte `start`, in at most about `limit` characters.
+
+        The second value is True if some of it was left out; the third is the number of bytes so
+        far.
+        """
         with self._lock:
             end = self.total
             size = end - start
-            if size <= _CLEANED:
+            if size <= _MAX_CLEANED_BYTES:
                 raw = [self._read(start, end)]
             else:
-                half = _CLEANED // 2
+                half = _MAX_CLEANED_BYTES // 2
                 raw = [self._read(start, start + half), self._read(end - half, end)]
         texts = [clean(piece.decode(errors="replace")) for piece in raw]
         if len(texts) == 1:

@@ -1,5 +1,7 @@
-"""`Paths`: which files the file tools may touch. Every path is resolved, symlinks included, before
-anything is done with it."""
+"""`Paths`: the files that the file tools may touch.
+
+Every path is resolved, symlinks included, before it is used.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ from holdfast.errors import PathRefused, RuntimeFault
 
 
 def with_home(path: str | os.PathLike[str], home: str | None = None) -> str:
-    """`~/x` as a path in `home`, by default the one in the user database: no environment variable
-    is read."""
+    """Replace a leading `~` with `home`, by default the folder in the user database.
+
+    No environment variable is read.
+    """
     text = os.fspath(path)
     if text != "~" and not text.startswith("~/"):
         return text
@@ -21,8 +25,10 @@ def with_home(path: str | os.PathLike[str], home: str | None = None) -> str:
 
 
 def home_folder() -> str | None:
-    """The user's home, by the user database. None for a user id that has no entry there, as in some
-    containers."""
+    """Return the user's home from the user database.
+
+    Return None for a user id without an entry, as in some containers.
+    """
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
@@ -30,11 +36,11 @@ def home_folder() -> str | None:
 
 
 class Paths:
-    """The folders that file tools may work in: the workdir, what `allow_outside` names, and for
-    reading, `readable`.
+    """The folders that file tools may use: the workdir, `allow_outside`, and `readable` for reading
+    only.
 
-    Shell commands are not held by this. Between the check and the use of a path, a command could
-    still swap a folder on the way for a symlink; the last part of a path is opened without
+    Shell commands are not restricted. Between the check and the use of a path, a command could
+    still replace a folder on the way with a symlink. The last part of a path is opened without
     following links.
     """
 
@@ -53,10 +59,10 @@ class Paths:
         self._readable: list[Path] = [*self._writable, *readable]
 
     def resolve(self, path: str | os.PathLike[str], *, write: bool = False) -> Path:
-        """The real, absolute path. Relative ones start at the workdir; `~` is the user's home. It
-        need not exist.
+        """Return the real, absolute path, which need not exist.
 
-        Raises `PathRefused` if it is outside, `RuntimeFault` if it is no path at all.
+        Relative paths start at the workdir; `~` is the user's home. Raises `PathRefused` for a
+        path outside of the allowed folders, `RuntimeFault` for an invalid path.
         """
         text = os.fspath(path)
         if not text.strip() or "\0" in text:
@@ -68,7 +74,7 @@ class Paths:
         try:
             os.lstat(found)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
-            pass  # whoever opens it will say so
+            pass  # opening the file will report the error
         except OSError as error:
             raise RuntimeFault(
                 f"The path {text[:200]!r} cannot be used: {error.strerror}."
@@ -79,13 +85,13 @@ class Paths:
                 via = "" if str(found) == text else f" (which is {found})"
                 raise PathRefused(
                     f"The path {text!r}{via} is outside of the working directory {self.workdir}."
-                    " Use a path inside it. (Whoever made the runtime may allow more with"
+                    " Use a path inside it. (The program can allow more with"
                     " LocalRuntime(allow_outside=[folder]).)"
                 )
         return found
 
     def shown(self, path: Path) -> str:
-        """How a path is written to the model: relative to the workdir where it is inside."""
+        """Return a path as the model is shown it: relative to the workdir if it is inside."""
         try:
             return str(path.relative_to(self.workdir))
         except ValueError:

@@ -1,5 +1,4 @@
-"""Finding and ending the processes that a command has started, whatever process group or session
-they moved to."""
+"""Finding and ending of a command's processes, in any process group or session."""
 
 from __future__ import annotations
 
@@ -11,18 +10,21 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-# Every process of a command inherits this variable; it finds those that left the command's session
-# (`setsid`, daemons).
+# Every process of a command inherits this variable. It finds processes that left the command's
+# session (`setsid`, daemons).
 MARK = "HOLDFAST_SHELL"
-# Whatever a conversation's call starts inherits this one; it finds what a killed process has left
-# behind.
+# Every process of a conversation's call inherits this variable. It finds the processes that a
+# killed owner left behind.
 OWNER = "HOLDFAST_OWNER"
 
-_PROC = sys.platform == "linux"
+_HAS_PROC = sys.platform == "linux"
 
 
 class Process(NamedTuple):
-    """One living process. `started` is in clock ticks since boot, 10 ms apart on most machines."""
+    """One living process.
+
+    `started` is in clock ticks since boot, 10 ms apart on most machines.
+    """
 
     pid: int
     group: int
@@ -31,9 +33,12 @@ class Process(NamedTuple):
 
 
 def of_commands(sessions: Collection[int], mark: str) -> list[Process]:
-    """The living processes of the sessions that `sessions` (pids) lead, and those whose `MARK`
-    begins with `mark`."""
-    return _from_proc(sessions, mark) if _PROC else _from_ps(sessions)
+    """Return the living processes of the sessions with these leaders' pids, and those with the
+    mark.
+
+    A process has the mark if its variable `MARK` begins with `mark`.
+    """
+    return _from_proc(sessions, mark) if _HAS_PROC else _from_ps(sessions)
 
 
 def _from_proc(sessions: Collection[int], mark: str) -> list[Process]:
@@ -44,24 +49,24 @@ def _from_proc(sessions: Collection[int], mark: str) -> list[Process]:
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
-                # The command's name, in parentheses, may itself hold spaces and parentheses.
+                # The command's name, in parentheses, may contain spaces and parentheses.
                 fields = file.read().rpartition(b")")[2].split()
-            if fields[0] in b"ZX":  # a zombie is dead; whoever its parent is will reap it
+            if fields[0] in b"ZX":  # a zombie is dead; its parent will reap it
                 continue
             if int(fields[3]) not in sessions:
                 with open(f"/proc/{name}/environ", "rb") as file:
                     environment = file.read()
                 if not environment.startswith(wanted) and b"\0" + wanted not in environment:
                     continue
-        except (OSError, IndexError):  # it ended meanwhile, or is another user's
+        except (OSError, IndexError):  # it ended meanwhile, or belongs to another user
             continue
         found.append(Process(int(name), int(fields[2]), int(fields[3]), int(fields[19])))
     return found
 
 
 def _from_ps(sessions: Collection[int]) -> list[Process]:
-    # Where there is no /proc: the descendants that still hang together, and the process groups. A
-    # session's id is its first group's.
+    # Without /proc: the descendants that are still connected, and the process groups. A session's
+    # id is that of its first group.
     text = subprocess.run(
         ["ps", "-A", "-o", "pid=,ppid=,pgid=,stat="], capture_output=True, text=True, check=False
     ).stdout
@@ -81,14 +86,16 @@ def _from_ps(sessions: Collection[int]) -> list[Process]:
 
 
 def send(processes: Iterable[Process], number: int) -> None:
-    """Signal each process, and each process group among them, so that one born meanwhile gets it
-    too."""
+    """Send a signal to each process, and to each of their process groups.
+
+    Signalling the groups reaches processes that are born meanwhile.
+    """
     processes = list(processes)
     own = os.getpgrp()
     for group in {p.group for p in processes} - {own, 0}:
         try:
             os.killpg(group, number)
-        except OSError:  # gone, or no longer ours
+        except OSError:  # it ended, or belongs to another user now
             pass
     for process in processes:
         if process.group in (own, 0):
@@ -99,33 +106,38 @@ def send(processes: Iterable[Process], number: int) -> None:
 
 
 def kill(find: Callable[[], list[Process]], tries: int = 20) -> bool:
-    """SIGKILL what `find` finds until it finds nothing; False if something is left. A fork bomb may
-    outrun it."""
+    """Send SIGKILL to the processes that `find` returns, until it returns none.
+
+    Return False if some are left after `tries` rounds. A fork bomb may outrun the loop.
+    """
     for attempt in range(tries):
         found = find()
         if not found:
             return True
         send(found, signal.SIGKILL)
-        # A killed process stays visible until the kernel has taken it down; give it a moment,
-        # longer each time.
+        # A killed process stays visible until the kernel has removed it; wait a moment, longer each
+        # time.
         time.sleep(min(0.001 * 2**attempt, 0.05))
     return False
 
 
 def of_owners(marks: Iterable[str], ours: bool = False) -> list[Process]:
-    """The living processes that carry one of the marks in `OWNER`, what they have started, and the
-    sessions that they lead; not this process and those that it came from, nor, without `ours`, what
-    it has started. A mark is random, so a pid that was used again is never taken for another's."""
+    """Return the living processes that carry one of the marks in `OWNER`, with their descendants
+    and sessions.
+
+    This process and its ancestors are excluded, and without `ours` its descendants too. A mark
+    is random, so a reused pid is never mistaken for an owned process.
+    """
     return (
         _marked(marks, ours)
-        if _PROC
+        if _HAS_PROC
         else [process for process in _marked_by_ps(marks) if process.pid not in _ancestry()]
     )
 
 
 def _marked(marks: Iterable[str], ours: bool) -> list[Process]:
     wanted = [f"\0{OWNER}={mark}\0".encode() for mark in marks]
-    every: dict[int, tuple[Process, int, int]] = {}  # pid -> itself, its parent, its session
+    every: dict[int, tuple[Process, int, int]] = {}  # pid -> process, parent, session
     carriers: set[int] = set()
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -144,9 +156,9 @@ def _marked(marks: Iterable[str], ours: bool) -> list[Process]:
                 environment = b"\0" + file.read()
             if any(mark in environment for mark in wanted):
                 carriers.add(int(name))
-        except (OSError, IndexError):  # it ended meanwhile, or is another user's
+        except (OSError, IndexError):  # it ended meanwhile, or belongs to another user
             continue
-    # Ours are spared, and what we have started: we may carry the mark ourselves, as a program that
+    # This process and its descendants are spared: it may carry the mark itself, as a program that
     # the dead owner's agent ran.
     spared = _ancestry()
     if not ours:
@@ -202,14 +214,16 @@ def _ancestry() -> set[int]:
 
 
 def end_owned(marks: Iterable[str], ours: bool = False) -> bool:
-    """SIGKILL what a dead owner left running: see `of_owners`. `ours`: the owner was a process that
-    this one had started. Whether nothing of it is left."""
+    """Send SIGKILL to the processes that a dead owner left running; return True if none is left.
+
+    See `of_owners`. Set `ours` if the owner was a child of this process.
+    """
     marks = list(marks)
     for attempt in range(20):
         found = of_owners(marks, ours)
         if not found:
             return True
-        for process in found:  # one by one: a group may hold others, who did not come from here
+        for process in found:  # one by one: a group may contain processes of others
             try:
                 os.kill(process.pid, signal.SIGKILL)
             except OSError:

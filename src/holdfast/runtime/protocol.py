@@ -1,5 +1,4 @@
-"""`Runtime`: what an agent's tools and a program may ask of the place where commands run, wherever
-that place is."""
+"""`Runtime`: the interface between agents and programs and the place where commands run."""
 
 from __future__ import annotations
 
@@ -16,46 +15,48 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Runtime(Protocol):
-    """A place with files and a shell. `LocalRuntime` is this machine; sandboxes and containers are
-    others."""
+    """A place with files and a shell.
+
+    `LocalRuntime` is this machine; sandboxes and containers are others.
+    """
 
     @property
     def tools(self) -> list[Tool]:
-        """The tools through which an agent works there."""
+        """The tools with which an agent works in this place."""
         ...
 
     def get_tools(self) -> list[Tool]:
-        """The same list, as a method."""
+        """Return the same list as `tools`."""
         ...
 
     def run_command(
         self, command: str, timeout: float | None = None, *, conversation_id: str = ""
     ) -> ToolResult:
-        """Run a shell command; a result that also tells of failures."""
+        """Run a shell command and return its result, which also reports failures."""
         ...
 
     def read_file(self, path: str | os.PathLike[str]) -> str:
-        """A text file's content."""
+        """Return a text file's content."""
         ...
 
     def write_file(self, path: str | os.PathLike[str], text: str) -> None:
-        """Make or overwrite a text file."""
+        """Create or overwrite a text file."""
         ...
 
     def clone_repo(
         self, repo: str, *, branch: str | None = None, target: str | os.PathLike[str] | None = None
     ) -> Path:
-        """Clone a git repository; where it is."""
+        """Clone a git repository and return its folder."""
         ...
 
     def load_microagents(self, folder: str | os.PathLike[str] | None = None) -> list[Microagent]:
-        """The microagents that the working directory has."""
+        """Return the microagents of the working directory."""
         ...
 
     def process_groups(self) -> list[int]:
-        """The process groups that run there on our behalf."""
+        """Return the process groups that run in this place for this process."""
         ...
 
     def close(self) -> None:
-        """End all that runs there."""
+        """End everything that runs in this place."""
         ...

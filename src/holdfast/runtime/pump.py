@@ -1,4 +1,4 @@
-"""`Pump`: the one thread of a runtime, which reads what its shells write and keeps their
+"""`Pump`: the single thread of a runtime, which reads the output of its shells and keeps their
 deadlines."""
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Work = Callable[[], None]
 
 
 class Pump:
-    """A thread that waits on file descriptors and timers, started with the first work. All work
-    runs on it, one at a time.
+    """A thread that waits for file descriptors and timers. It starts with the first callback.
 
-    So what it owns needs no lock. Nothing that it runs may block.
+    All callbacks run on this thread, one at a time, so their data need no lock. A callback must
+    not block.
     """
 
     def __init__(self) -> None:
@@ -39,10 +39,10 @@ class Pump:
         self._closing = False
 
     def call(self, work: Work) -> bool:
-        """Have `work` run on the thread, soon. From any thread; never blocks. After `close` it is
-        not run, and this returns False.
+        """Run `work` on the thread soon, and return True; return False after `close`.
 
-        Raises `WrongProcess` in a forked child, which does not have the thread.
+        Callable from any thread; never blocks. Raises `WrongProcess` in a forked child, which
+        does not have the thread.
         """
         self._process.check("The runtime")
         with self._lock:
@@ -51,7 +51,7 @@ class Pump:
             if self._thread is None:
                 self._start()
             self._todo.append(work)
-            # One byte wakes it; when the pipe is full it is awake anyway.
+            # One byte wakes the thread; with a full pipe it is awake already.
             if len(self._todo) == 1:
                 os.write(self._wake, b"\0")
             return True
@@ -71,7 +71,7 @@ class Pump:
         self._selector.register(fd, selectors.EVENT_READ, work)
 
     def unwatch(self, fd: int) -> None:
-        """Forget `fd`. On the pump's thread only."""
+        """Stop watching `fd`. On the pump's thread only."""
         assert self._selector is not None
         try:
             self._selector.unregister(fd)
@@ -79,8 +79,10 @@ class Pump:
             pass
 
     def after(self, seconds: float, work: Work) -> None:
-        """Run `work` once, `seconds` from now. On the pump's thread only. It cannot be taken back:
-        it must look whether it is still due."""
+        """Run `work` once, `seconds` from now. On the pump's thread only.
+
+        A timer cannot be cancelled: `work` must check that it is still due.
+        """
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), work))
 
     def _run(self, selector: selectors.BaseSelector, waker: int) -> None:
@@ -96,8 +98,8 @@ class Pump:
                     for work in todo:
                         self._do(work)
             for key, _ in ready:
-                # An earlier one of this round may have closed this fd; what is no longer watched is
-                # not run.
+                # An earlier callback of this round may have closed this fd: skip an fd that is no
+                # longer watched.
                 if key.fd != waker and selector.get_map().get(key.fd) is key:
                     self._do(key.data)
             while self._timers and self._timers[0][0] <= time.monotonic():
@@ -108,7 +110,7 @@ class Pump:
     def _do(self, work: Work) -> None:
         try:
             work()
-        except Exception:  # one shell's trouble must not stop the others'
+        except Exception:  # an error in one shell must not stop the others
             _log.exception("A runtime's background work failed")
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""`Search`: finding files by name (`glob`) and by content (`grep`), bounded in time and in what
-they answer."""
+"""`Search`: search for files by name (`glob`) and by content (`grep`), bounded in time and
+output size."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from holdfast.runtime import globs, grep_child, textfile, walk
 from holdfast.runtime.paths import Paths
 from holdfast.tools.context import Cancellation
 
-_SECONDS = 20.0  # of one search
-_FILES = 200_000  # looked at by one search
-_MAX_EXPRESSION = 10_000  # characters of a regular expression
+_TIMEOUT_SECONDS = 20.0  # the time of one search
+_MAX_FILES = 200_000  # the files of one search
+_MAX_EXPRESSION_CHARS = 10_000  # of a regular expression
 
 Mode = Literal["content", "files", "count"]
 
 
 class Search:
-    """Searches below a runtime's paths. Thread-safe. Methods raise `RuntimeFault` saying what to do
-    instead."""
+    """A search below a runtime's paths.
+
+    Thread-safe. Methods raise `RuntimeFault`, whose message says what to do instead.
+    """
 
     def __init__(self, paths: Paths, env: Mapping[str, str], limit: int) -> None:
         self._paths = paths
@@ -40,19 +42,19 @@ class Search:
 
     def _files(self, folder: Path, cancelled: Cancellation | None) -> list[str]:
         found: list[str] = []
-        until = time.monotonic() + _SECONDS
+        until = time.monotonic() + _TIMEOUT_SECONDS
         for name in walk.files_below(
             folder, self._git, self._env, lambda: bool(cancelled) or time.monotonic() > until
         ):
             found.append(name)
-            if len(found) >= _FILES:
+            if len(found) >= _MAX_FILES:
                 break
         if cancelled:
             raise ToolCancelled("The search was cancelled.")
         if time.monotonic() > until:
             raise RuntimeFault(
-                f"{self._paths.shown(folder)} has more than could be looked through in"
-                f" {_SECONDS:.0f} s. Use a narrower path."
+                f"{self._paths.shown(folder)} could not be searched completely in"
+                f" {_TIMEOUT_SECONDS:.0f} s. Use a narrower path."
             )
         found.sort()
         return found
@@ -60,14 +62,15 @@ class Search:
     def glob(
         self, pattern: str, path: str = ".", limit: int = 100, cancelled: Cancellation | None = None
     ) -> ToolResult:
-        """The files below `path` whose relative path fits `pattern`, those changed last first."""
-        if len(pattern) > 2 * globs.MAX_PATTERN:  # it may have the path in it
+        """Return the files below `path` whose relative path matches `pattern`, last changed
+        first."""
+        if len(pattern) > 2 * globs.MAX_PATTERN:  # the pattern may contain the path
             raise RuntimeFault(
                 f"The pattern has {len(pattern):,} characters; at most {globs.MAX_PATTERN:,} are"
                 " taken. Use a shorter one."
             )
         if pattern.startswith(("/", "~")):
-            # Models like to give one absolute pattern: its fixed part is the path.
+            # Models often pass one absolute pattern: its fixed part is the path.
             parts = pattern.split("/")
             fixed = next(
                 (n for n, part in enumerate(parts) if re.search(r"[*?\[{]", part)), len(parts) - 1
@@ -86,10 +89,10 @@ class Search:
             if fits.match(name):
                 try:
                     found.append((-os.lstat(folder / name).st_mtime_ns, name))
-                except OSError:  # git still knows it, but it was deleted
+                except OSError:  # git still lists it, but it was deleted
                     continue
         found.sort()
-        meta = {"count": len(found), "truncated": len(found) > limit or len(files) >= _FILES}
+        meta = {"count": len(found), "truncated": len(found) > limit or len(files) >= _MAX_FILES}
         if not found:
             hint = ""
             if "/" not in pattern:
@@ -104,8 +107,10 @@ class Search:
         lines = [self._paths.shown(folder / name) for _, name in found[:limit]]
         if len(found) > limit:
             lines.append(f"[{len(found) - limit} more files fit; use a narrower pattern or path]")
-        if len(files) >= _FILES:
-            lines.append(f"[only the first {_FILES:,} files were looked at; use a narrower path]")
+        if len(files) >= _MAX_FILES:
+            lines.append(
+                f"[only the first {_MAX_FILES:,} files were looked at; use a narrower path]"
+            )
         return ToolResult(blocks("\n".join(lines)), meta=meta)
 
     def _folder(self, path: str) -> Path:
@@ -129,12 +134,14 @@ class Search:
         limit: int = 100,
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
-        """The lines of text files that a regular expression (Python's `re`) is found in, file by
-        file in order of their names."""
-        if len(pattern) > _MAX_EXPRESSION:
+        """Return the lines of text files that match a regular expression (Python's `re`).
+
+        Files are in the order of their names.
+        """
+        if len(pattern) > _MAX_EXPRESSION_CHARS:
             raise RuntimeFault(
                 f"The regular expression has {len(pattern):,} characters; at most"
-                f" {_MAX_EXPRESSION:,} are taken. Use a shorter one."
+                f" {_MAX_EXPRESSION_CHARS:,} are taken. Use a shorter one."
             )
         fits = walk.matcher(glob) if glob else None
         found = self._paths.resolve(path)
@@ -145,7 +152,7 @@ class Search:
                 names = list(filter(fits, names))
         else:
             folder, names = found.parent, [found.name]
-        names = [name for name in names if self._inside(folder, name)]
+        names = [name for name in names if self._may_read(folder, name)]
         ask = {
             "root": str(folder),
             "pattern": pattern,
@@ -154,7 +161,7 @@ class Search:
             "mode": mode,
             "limit": limit,
         }
-        answers, problem = self._ask(ask, names, cancelled)
+        answers, problem = self._run_child(ask, names, cancelled)
         if cancelled:
             raise ToolCancelled("The search was cancelled.")
         if answers and "error" in answers[0]:
@@ -162,10 +169,10 @@ class Search:
                 f"{pattern!r} is not a regular expression: {answers[0]['error']}. To search for"
                 " text as it is, put a backslash before ( ) [ ] { } . * + ? | ^ $"
             )
-        return self._told(answers, problem, folder, mode, limit, pattern)
+        return self._result(answers, problem, folder, mode, limit, pattern)
 
-    def _inside(self, folder: Path, name: str) -> bool:
-        """Whether a file found by a search may be read: a link may lead outside."""
+    def _may_read(self, folder: Path, name: str) -> bool:
+        """Return True if a found file may be read: a link may lead outside."""
         if not os.path.islink(folder / name):
             return True
         try:
@@ -174,11 +181,10 @@ class Search:
             return False
         return True
 
-    def _ask(
+    def _run_child(
         self, ask: dict[str, Any], names: list[str], cancelled: Cancellation | None
     ) -> tuple[list[dict[str, Any]], str]:
-        """Run the search in a process of its own, which can be killed, and read what it answered
-        until then."""
+        """Run the search in a process of its own, which can be killed, and return its answers."""
         if not sys.executable:
             raise RuntimeFault(
                 "A search needs a Python interpreter to run in, and this program has none. Use a"
@@ -198,7 +204,7 @@ class Search:
             late.set()
             process.kill()
 
-        timer = threading.Timer(_SECONDS, stop)
+        timer = threading.Timer(_TIMEOUT_SECONDS, stop)
         timer.daemon = True
         timer.start()
         forget = cancelled.add_callback(process.kill) if cancelled is not None else None
@@ -219,7 +225,8 @@ class Search:
             return (
                 answers,
                 (
-                    f"the search was stopped after {_SECONDS:.0f} s; use a simpler pattern or a"
+                    f"the search was stopped after {_TIMEOUT_SECONDS:.0f} s; use a simpler"
+                    " pattern or a"
                     " narrower path"
                 ),
             )
@@ -230,7 +237,7 @@ class Search:
             )
         return answers, ""
 
-    def _told(
+    def _result(
         self,
         answers: list[dict[str, Any]],
         problem: str,
@@ -288,12 +295,14 @@ class Search:
             )
         if long:
             lines.append(
-                f"[{long} lines longer than {grep_child.MAX_LINE:,} characters were searched at"
+                f"[{long} lines longer than {grep_child.MAX_LINE_CHARS:,} characters were"
+                " searched at"
                 " their start only]"
             )
         if cut:
             lines.append(
-                f"[{cut} files larger than {grep_child.MAX_FILE // 1024**2} MB were searched at"
+                f"[{cut} files larger than {grep_child.MAX_FILE_BYTES // 1024**2} MB were"
+                " searched at"
                 " their start only]"
             )
         return ToolResult(

@@ -1,5 +1,5 @@
-"""`Shell`: the commands of one conversation, each in a bash of its own, and the state that is
-carried between them."""
+"""`Shell`: the commands of one conversation, each in a bash of its own, and the state between
+them."""
 
 from __future__ import annotations
 
@@ -20,33 +20,36 @@ from holdfast.runtime.output import Output
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.run import Run
 
-_REDIRECTED = (
-    0.03  # seconds until a process in the background has surely closed our pipe, if it is going to
-)
-_SECOND_ROUND = 0.15  # seconds from the SIGINT that ends a command by force to the SIGKILL
-_SHOWN_LEFT = 10  # processes in the background that are named
+# Seconds after which a new background process has certainly closed our pipe, if it redirects its
+# output.
+_REDIRECT_SECONDS = 0.03
+# Seconds from the SIGINT to the SIGKILL when a command is ended by force.
+_KILL_AFTER_SECONDS = 0.15
+_MAX_LISTED_PIDS = 10  # background processes that are named
 
 
-def _heed_interrupts() -> None:
+def _restore_sigint() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass
-class _Left:
+class _BackgroundSession:
     """A command that has ended and left processes in its session."""
 
     session: int
     known: set[tuple[int, int]]
-    """Pid and start of its living processes. While one of them lives, the kernel gives the
-    session's id to nobody else."""
+    """Pid and start time of its living processes.
+
+    While one of them lives, the kernel does not reuse the session's id.
+    """
 
 
 class Shell:
-    """Runs one command after the other, each in a new bash, in the directory and with the variables
-    that the last one left.
+    """A sequence of commands, each in a new bash with the directory and the variables of the last
+    one.
 
-    Commands get pipes, no terminal. A command ends when its bash ends. `start` is called from one
-    thread at a time, the other methods from any.
+    Commands get pipes, no terminal. A command ends when its bash ends. `start` is called from
+    one thread at a time, the other methods from any.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class Shell:
         self._number = 0
         self._lock = threading.Lock()
         self._run: Run | None = None
-        self._left: list[_Left] = []
+        self._background: list[_BackgroundSession] = []
         self._drains: dict[int, Run] = {}
         self._closed = False
         self.state = bash.State(
@@ -77,10 +80,10 @@ class Shell:
         interactive: bool,
         marks: Mapping[str, str],
     ) -> Run:
-        """Start `command`; it is ended `timeout` seconds from now. `marks` are added to its
-        environment.
+        """Start `command`, which is ended `timeout` seconds from now.
 
-        Raises `RuntimeFault` if it cannot be started.
+        `marks` are added to the command's environment. Raises `RuntimeFault` if the command
+        cannot be started.
         """
         self._number += 1
         run = Run(
@@ -96,7 +99,7 @@ class Shell:
         env = {**self.state.exported, "PWD": self.state.cwd, **run.marks}
         theirs: list[int] = []
         try:
-            # Anew each time: a command may have emptied the temporary folder.
+            # Each time anew: a command may have emptied the temporary folder.
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file(run, "sh").write_bytes(
                 bash.script(command.encode(errors="surrogateescape"), self.state)
@@ -117,10 +120,10 @@ class Shell:
                 cwd=self.state.cwd,
                 env=env,
                 start_new_session=True,
-                # bash cannot give its commands back a signal that was ignored when it began, as it
-                # is in a script's background.
+                # bash cannot restore a signal that was ignored at its start, as in a script's
+                # background.
                 preexec_fn=(
-                    _heed_interrupts if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else None
+                    _restore_sigint if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else None
                 ),
             )
         except OSError as error:
@@ -142,7 +145,7 @@ class Shell:
             self._pump.after(timeout, lambda number=run.number: self._time_out(number))
             self._watch(run)
 
-        if not self._pump.call(begin):  # closed meanwhile
+        if not self._pump.call(begin):  # the pump was closed meanwhile
             processes.kill(lambda: self._started_by(run))
             run.process.wait()
             self._close_pipes(run)
@@ -170,8 +173,10 @@ class Shell:
         threading.Thread(target=wait, name="holdfast-shell", daemon=True).start()
 
     def send_input(self, run: Run, data: bytes) -> int:
-        """Write to the command's stdin; return the number of bytes that it had room for. Raises
-        `RuntimeFault` if its stdin is not open."""
+        """Write to the command's stdin, and return the number of bytes that fitted.
+
+        Raises `RuntimeFault` if the command's stdin is not open.
+        """
         with self._lock:
             if run.in_fd < 0:
                 raise RuntimeFault(
@@ -191,15 +196,17 @@ class Shell:
             return sent
 
     def send_eof(self, run: Run) -> None:
-        """Close the command's stdin: it reads what was sent, then the end."""
+        """Close the command's stdin: the command reads the sent data, then the end of file."""
         with self._lock:
             if run.in_fd >= 0:
                 os.close(run.in_fd)
                 run.in_fd = -1
 
     def interrupt(self, run: Run) -> None:
-        """Send SIGINT to all that the command started, as Ctrl-C does. bash ends with the program
-        that SIGINT ended."""
+        """Send SIGINT to all processes of the command, as Ctrl-C does.
+
+        bash ends together with the program that SIGINT ended.
+        """
 
         def work() -> None:
             if self._run is run:
@@ -208,15 +215,19 @@ class Shell:
         self._pump.call(work)
 
     def end(self, run: Run, reason: str) -> None:
-        """End the command and all that it started, by force if need be. Returns at once; `run.done`
-        follows in well under a second."""
+        """End the command and all its processes, by force if necessary.
+
+        Return at once; `run.done` follows in well under a second.
+        """
         self._pump.call(lambda: self._force(run, reason))
 
     # --- on the pump's thread ---
 
     def _drain(self, run: Run) -> None:
-        """Read what has come. At most 4 MB at a time: a command that writes without end must not
-        keep the others waiting."""
+        """Read the available output, at most 4 MB at a time.
+
+        The bound keeps a command that writes endlessly from delaying the others.
+        """
         if run.out_fd < 0:
             return
         for _ in range(64):
@@ -246,22 +257,21 @@ class Shell:
             os.close(run.pidfd)
             run.pidfd = -1
         assert run.process is not None
-        if run.ended_by:  # before its bash is reaped and its pid can be another's
+        if run.ended_by:  # before bash is reaped, while its pid cannot be reused
             processes.kill(lambda: self._started_by(run))
         code = run.process.wait()
         self._drain(run)
         if run.out_fd >= 0:
-            # What has just gone to the background may not have come to its redirection yet.
+            # A new background process may not have redirected its output yet.
             poll = select.poll()
             poll.register(run.out_fd, select.POLLIN)
-            if poll.poll(_REDIRECTED * 1000):
+            if poll.poll(_REDIRECT_SECONDS * 1000):
                 self._drain(run)
         if run.out_fd >= 0:
-            # Something in the background still writes. Whoever wants to know what will find it in
-            # the file.
-            run.background = True
+            # A background process still writes. Its output can be read in the file.
+            run.output_held = True
             run.output.spool()
-        self._note_left(run, run.process.pid)
+        self._note_background(run, run.process.pid)
         run.seconds = time.monotonic() - run.started
         run.exit_code = code if code >= 0 else 128 - code
         self._take_state(run, run.exit_code)
@@ -276,8 +286,7 @@ class Shell:
         run.notify()
 
     def _take_state(self, run: Run, status: int) -> None:
-        """Carry the directory and the variables over to the next command, if bash could write
-        them."""
+        """Carry directory and variables to the next command, if bash could write them."""
         data = b""
         try:
             fd = os.open(
@@ -297,7 +306,7 @@ class Shell:
         else:
             self.state = replace(self.state, status=status)
 
-    def _note_left(self, run: Run, session: int) -> None:
+    def _note_background(self, run: Run, session: int) -> None:
         try:
             os.killpg(session, 0)
         except ProcessLookupError:  # the usual case: nothing is left in its group
@@ -306,35 +315,36 @@ class Shell:
             pass
         members = processes.of_commands((session,), run.mark)
         if members:
-            self._left.append(_Left(session, {(p.pid, p.started) for p in members}))
-            run.left = tuple(p.pid for p in members[:_SHOWN_LEFT])
+            self._background.append(
+                _BackgroundSession(session, {(p.pid, p.started) for p in members})
+            )
+            run.background_pids = tuple(p.pid for p in members[:_MAX_LISTED_PIDS])
 
     def _family(self) -> list[processes.Process]:
-        """All living processes that the shell's commands have started."""
+        """Return all living processes that the shell's commands have started."""
         run = self._run
-        sessions = {left.session for left in self._left}
+        sessions = {left.session for left in self._background}
         if run is not None and run.process is not None:
             sessions.add(run.process.pid)
         found = processes.of_commands(sessions, f"{self._mark}.")
         gone: set[int] = set()
-        for left in self._left:
+        for left in self._background:
             members = {(p.pid, p.started) for p in found if p.session == left.session}
             if members & left.known:
                 left.known = members
-            else:  # the session's id may be another's by now
+            else:  # the session's id may be reused by now
                 gone.add(left.session)
-        self._left = [left for left in self._left if left.session not in gone]
+        self._background = [left for left in self._background if left.session not in gone]
         return [p for p in found if p.session not in gone] if gone else found
 
     def _started_by(self, run: Run) -> list[processes.Process]:
-        """All living processes that `run` has started, its bash first."""
+        """Return all living processes that `run` has started, its bash first."""
         assert run.process is not None
         found = processes.of_commands((run.process.pid,), run.mark)
         return sorted(found, key=lambda p: p.pid != run.process.pid if run.process else True)
 
     def _time_out(self, number: int) -> None:
-        # By number: a timer that is not due yet must not hold on to the output of a run that has
-        # long ended.
+        # By number: a pending timer must not keep the output of a finished run in memory.
         if self._run is not None and self._run.number == number:
             self._force(self._run, "timeout")
 
@@ -344,22 +354,23 @@ class Shell:
         if not run.ended_by:
             run.ended_by = reason
         elif not again:
-            return  # it is being ended already
-        # SIGINT first, so that programs clean up and bash writes its state.
+            return  # the command is being ended already
+        # Send SIGINT first, so that programs clean up and bash writes its state.
         processes.send(self._started_by(run), signal.SIGKILL if again else signal.SIGINT)
-        self._pump.after(_SECOND_ROUND, lambda: self._force(run, reason, again=True))
+        self._pump.after(_KILL_AFTER_SECONDS, lambda: self._force(run, reason, again=True))
 
     # --- the end ---
 
     def groups(self) -> list[int]:
-        """The process groups that are alive: that of the command that runs, then those of the
+        """Return the living process groups: that of the running command, then those in the
         background."""
         run = self._run
         first = [run.process.pid] if run is not None and run.process is not None else []
         return [*first, *sorted({p.group for p in self._family()} - set(first))]
 
     def close(self) -> None:
-        """End all that the commands have started; runs that wait are told. Idempotent."""
+        """End all processes of the commands, and complete runs that callers wait for.
+        Idempotent."""
         closed = threading.Event()
 
         def work() -> None:

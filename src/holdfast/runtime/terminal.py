@@ -1,5 +1,4 @@
-"""`Terminal`: a shell for each conversation, and the result of a command as the model sees it: its
-output, bounded, and its state."""
+"""`Terminal`: one shell per conversation, and the results of commands for the model."""
 
 from __future__ import annotations
 
@@ -21,11 +20,13 @@ from holdfast.runtime.run import Run
 from holdfast.runtime.shell import Shell
 from holdfast.tools.context import Cancellation
 
-_ON_DISK = 100 * 1024 * 1024  # bytes of one command's output that are kept
-_ALL_ON_DISK = 10 * _ON_DISK  # and of all commands of a runtime; the oldest go first
-_QUIET = 0.4  # seconds of silence after which an answer to an input is taken to be complete
+_MAX_OUTPUT_BYTES = 100 * 1024 * 1024  # bytes of one command's output that are kept
+# Bytes of all outputs of a runtime that are kept; the oldest are removed first.
+_MAX_ALL_OUTPUTS_BYTES = 10 * _MAX_OUTPUT_BYTES
+# Seconds of silence after which the answer to an input counts as complete.
+_QUIET_SECONDS = 0.4
 
-_ENDED = {
+_END_NOTES = {
     "timeout": "timed out after {seconds:.3g} s: the command and all that it started were ended",
     "cancel": "interrupted: the call was cancelled; the command and all that it started were ended",
     "kill": "killed: the command and all that it started were ended",
@@ -35,23 +36,25 @@ _ERROR_TYPES = {"timeout": "timeout", "cancel": "cancelled", "close": "cancelled
 
 
 class _Seat:
-    """One conversation's shell. Calls take turns in it."""
+    """The shell of one conversation. Calls take turns in it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.turn = threading.Condition()
-        self.taken = False
+        self.busy = False
         self.closed = False
         self.shell: Shell | None = None
         self.cwd = ""
         self.commands = 0
-        self.told_running: Run | None = None
+        self.running: Run | None = None
         """The run that the last call left running."""
 
 
 class Terminal:
-    """Runs commands in one shell per conversation id. Thread-safe; calls of one conversation wait
-    for each other."""
+    """A set of shells, one per conversation id.
+
+    Thread-safe; calls of one conversation wait for each other.
+    """
 
     def __init__(
         self,
@@ -72,7 +75,7 @@ class Terminal:
         self._process = OwnerProcess()
         self._lock = threading.Lock()
         self._seats: dict[str, _Seat] = {}
-        self._made = 0
+        self._seat_count = 0
         self._closed = False
         self._files: deque[Output] = deque()
         self.outputs = folder / "output"
@@ -90,10 +93,17 @@ class Terminal:
         cancelled: Cancellation | None = None,
         mark: Callable[[], Mapping[str, str]] | None = None,
     ) -> ToolResult:
-        """Run `command`; answer when it has ended, or after `wait` seconds. It is ended after
-        `timeout` seconds, also if nobody waits.
+        """Run a command, and return its result when it has ended or after `wait` seconds.
 
-        `mark` returns variables to add to the command's environment.
+        Args:
+            command: The command, or a script of several lines.
+            conversation_id: The conversation in whose shell the command runs.
+            timeout: Seconds after which the command is ended, even if no call waits for it; None
+                for `command_timeout`.
+            wait: Seconds to wait; None waits for the end.
+            interactive: True opens the command's stdin for `send`.
+            cancelled: Ends the command when it is set.
+            mark: Returns variables to add to the command's environment.
         """
         if "\0" in command:
             return ToolResult.failure(
@@ -104,14 +114,15 @@ class Terminal:
             command.encode(errors="surrogateescape")
         except UnicodeEncodeError:
             return ToolResult.failure(
-                "The command was not run: it has half of a surrogate pair, which is no character.",
+                "The command was not run: it has half of a surrogate pair, which is not a"
+                " character.",
                 "validation",
             )
         limit = self.command_timeout if timeout is None else max(0.0, timeout)
         seat = self._seat(conversation_id)
         with self._turn(seat, cancelled):
             earlier = ""
-            left = seat.told_running
+            left = seat.running
             if left is not None:
                 if not left.done.is_set():
                     return ToolResult.failure(
@@ -121,12 +132,12 @@ class Terminal:
                         "validation",
                         meta={"running": True},
                     )
-                text = self._told(seat, left, {})
+                text = self._report(seat, left, {})
                 earlier = (
                     f"[The command that was still running, {_quoted(left.command)}, has"
                     f" ended:]\n{text}\n\n[This command:]\n"
                 )
-                seat.told_running = None
+                seat.running = None
             try:
                 run = self._start(seat, command, limit, interactive, mark)
             except RuntimeFault as error:
@@ -145,15 +156,14 @@ class Terminal:
         wait: float = 10.0,
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
-        """Send text to the stdin of the command that runs, or `interrupt`, `eof` or `kill` it;
-        answer with what it has written since.
+        """Send text to the stdin of the running command, or `interrupt`, `eof` or `kill` it.
 
-        Answers when the command ends, when it has been quiet for a moment after an input, or after
-        `wait` seconds.
+        Return the output since the last call when the command ends, when it has been quiet for a
+        moment after an input, or after `wait` seconds.
         """
         seat = self._seat(conversation_id)
         with self._turn(seat, cancelled):
-            run, shell = seat.told_running, seat.shell
+            run, shell = seat.running, seat.shell
             if run is None or shell is None:
                 return ToolResult.failure(
                     "No command is running in this shell. Start one with terminal.", "not_found"
@@ -194,8 +204,8 @@ class Terminal:
                 raise RuntimeFault("The runtime is closed. Make a new LocalRuntime.")
             seat = self._seats.get(conversation_id)
             if seat is None:
-                self._made += 1
-                seat = self._seats[conversation_id] = _Seat(self._made)
+                self._seat_count += 1
+                seat = self._seats[conversation_id] = _Seat(self._seat_count)
             return seat
 
     @contextmanager
@@ -207,12 +217,12 @@ class Terminal:
         forget = cancelled.add_callback(wake) if cancelled is not None else None
         try:
             with seat.turn:
-                seat.turn.wait_for(lambda: not seat.taken or seat.closed or bool(cancelled))
+                seat.turn.wait_for(lambda: not seat.busy or seat.closed or bool(cancelled))
                 if cancelled:
                     raise ToolCancelled("The call was cancelled before its command was started.")
                 if seat.closed:
                     raise RuntimeFault("The shell of this conversation was closed.")
-                seat.taken = True
+                seat.busy = True
         finally:
             if forget is not None:
                 forget()
@@ -220,7 +230,7 @@ class Terminal:
             yield
         finally:
             with seat.turn:
-                seat.taken = False
+                seat.busy = False
                 seat.turn.notify_all()
 
     def _start(
@@ -249,7 +259,7 @@ class Terminal:
                 shell.close()
                 raise RuntimeFault("The shell of this conversation was closed.")
         seat.commands += 1
-        output = Output(self.outputs / f"{seat.number}-{seat.commands}.txt", _ON_DISK)
+        output = Output(self.outputs / f"{seat.number}-{seat.commands}.txt", _MAX_OUTPUT_BYTES)
         return seat.shell.start(
             command, output, timeout, interactive, marked() if marked is not None else {}
         )
@@ -271,12 +281,11 @@ class Terminal:
             if since is None or wait is None:
                 run.done.wait(wait)
             else:
-                run.wait_quiet(wait, _QUIET, since)
+                run.wait_quiet(wait, _QUIET_SECONDS, since)
             if cancelled:
                 run.done.wait()
-        except (
-            BaseException
-        ):  # a KeyboardInterrupt in a script: nothing must be left running unseen
+        # Such as a KeyboardInterrupt in a script: no command must keep running unnoticed.
+        except BaseException:
             shell.end(run, "cancel")
             raise
         finally:
@@ -285,14 +294,15 @@ class Terminal:
 
     def _result(self, seat: _Seat, run: Run, timeout: float | None, before: str) -> ToolResult:
         meta: dict[str, Any] = {}
-        seat.told_running = None if run.done.is_set() else run
-        text = before + self._told(seat, run, meta)
+        seat.running = None if run.done.is_set() else run
+        text = before + self._report(seat, run, meta)
         kind = _ERROR_TYPES.get(run.ended_by, "") if run.done.is_set() else ""
         error = ErrorInfo(kind, text.rpartition("\n")[2].strip("[]")) if kind else None
         return ToolResult((TextContent(text),), None, meta, error is not None, error)
 
-    def _told(self, seat: _Seat, run: Run, meta: dict[str, Any]) -> str:
-        """What `run` wrote since it was last told of, and how it stands; `meta` is filled."""
+    def _report(self, seat: _Seat, run: Run, meta: dict[str, Any]) -> str:
+        """Return the output of `run` since the last call and the run's state as text, and fill
+        `meta`."""
         done = run.done.is_set()
 
         def left_out(count: int) -> str:
@@ -300,14 +310,14 @@ class Terminal:
             self._keep(run.output)
             part = (
                 "all of it"
-                if run.output.total <= _ON_DISK
-                else f"its first {_ON_DISK // 1024**2} MB"
+                if run.output.total <= _MAX_OUTPUT_BYTES
+                else f"its first {_MAX_OUTPUT_BYTES // 1024**2} MB"
             )
             return f"... {count:,} characters left out" + (
                 f"; {part} is in {run.output.path} ..." if run.output.on_disk else " ..."
             )
 
-        text, cut, run.shown = run.output.text(run.shown, self._limit, left_out)
+        text, cut, run.reported_bytes = run.output.text(run.reported_bytes, self._limit, left_out)
         meta["durationSeconds"] = round(run.seconds if done else run.elapsed(), 3)
         meta["running"] = not done
         if cut:
@@ -324,16 +334,16 @@ class Terminal:
             meta["timedOut"] = run.ended_by == "timeout"
             if run.ended_by:
                 meta["endedBy"] = run.ended_by
-                notes.append(_ENDED[run.ended_by].format(seconds=run.timeout))
+                notes.append(_END_NOTES[run.ended_by].format(seconds=run.timeout))
             moved = "" if run.cwd == (seat.cwd or str(self._workdir)) else f", now in {run.cwd}"
             seat.cwd = run.cwd
             if not run.ended_by or moved:
                 notes.append(f"exit code {run.exit_code}{moved}")
-            notes += _carried(run)
-            if run.left:
-                numbers = ", ".join(str(pid) for pid in run.left)
+            notes += _state_notes(run)
+            if run.background_pids:
+                numbers = ", ".join(str(pid) for pid in run.background_pids)
                 notes.append(f"still running in the background: process {numbers}")
-            if run.background:
+            if run.output_held:
                 notes.append(
                     "something in the background still writes; its output goes to"
                     f" {run.output.path}"
@@ -346,7 +356,7 @@ class Terminal:
                 "(no output)\n"
                 if done
                 else "(no output yet)\n"
-                if not run.shown
+                if not run.reported_bytes
                 else "(no new output)\n"
             )
         elif not text.endswith("\n"):
@@ -359,21 +369,24 @@ class Terminal:
                 self._files.append(output)
             while (
                 len(self._files) > 1
-                and sum(min(kept.total, _ON_DISK) for kept in self._files) > _ALL_ON_DISK
+                and sum(min(kept.total, _MAX_OUTPUT_BYTES) for kept in self._files)
+                > _MAX_ALL_OUTPUTS_BYTES
             ):
                 self._files.popleft().path.unlink(missing_ok=True)
 
     # --- the end ---
 
     def process_groups(self) -> list[int]:
-        """The process groups of all shells and of what they run, each shell's own first."""
+        """Return the process groups of all shells and of their commands, each shell's own first."""
         with self._lock:
             seats = list(self._seats.values())
         return [group for seat in seats if seat.shell is not None for group in seat.shell.groups()]
 
     def close_conversation(self, conversation_id: str) -> None:
-        """End all that runs for one conversation. Its next command starts as the first did.
-        Idempotent; nothing in a forked child."""
+        """End everything that runs for one conversation; its next command gets a new shell.
+
+        Idempotent; does nothing in a forked child.
+        """
         if not self._process.here:
             return
         with self._lock:
@@ -390,8 +403,10 @@ class Terminal:
             shell.close()
 
     def close(self) -> None:
-        """End all shells, the thread, and remove the outputs. Idempotent; does nothing in a forked
-        child."""
+        """End all shells and the pump's thread, and remove the outputs.
+
+        Idempotent; does nothing in a forked child.
+        """
         if not self._process.here:
             return
         with self._lock:
@@ -404,8 +419,8 @@ class Terminal:
         shutil.rmtree(self.outputs, ignore_errors=True)
 
 
-def _carried(run: Run) -> list[str]:
-    """Notes about the state that the next command starts with, where it is not the obvious one."""
+def _state_notes(run: Run) -> list[str]:
+    """Return notes about the state of the next command, where it is not the obvious one."""
     change = run.change
     if change is None:
         cause = "" if run.ended_by else "the command ended its own bash: "

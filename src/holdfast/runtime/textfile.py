@@ -1,5 +1,4 @@
-"""Text files as they are on disk: encodings told apart and kept, writes that happen whole or not at
-all."""
+"""Text files on disk: encodings are detected and kept, and writes are atomic."""
 
 from __future__ import annotations
 
@@ -12,8 +11,9 @@ from typing import NamedTuple
 
 from holdfast.errors import RuntimeFault
 
-# What is read into memory whole. Larger files are read in part, and edited with other tools.
-MAX_SIZE = 50 * 1024 * 1024
+# The maximum size of a file that is read as a whole. Larger files are read in part and edited with
+# other tools.
+MAX_FILE_BYTES = 50 * 1024 * 1024
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -23,20 +23,24 @@ _BOMS = (
 
 
 class NoSuchFile(RuntimeFault, FileNotFoundError):
-    """A file or folder that is not there."""
+    """A missing file or folder."""
 
 
 class Text(NamedTuple):
-    """A file's text, with what is needed to write it back: `bom` is not part of `text`, line ends
-    are as in the file."""
+    """A file's text, with the data that are needed to write it back.
+
+    `bom` is not part of `text`. Line ends are those of the file.
+    """
 
     text: str
     encoding: str = "utf-8"
     bom: bytes = b""
 
     def encode(self, text: str) -> bytes:
-        """`text` in this file's encoding. Raises `RuntimeFault` naming the character that it cannot
-        hold."""
+        """Return `text` in this file's encoding.
+
+        Raises `RuntimeFault` that names the first character that the encoding cannot represent.
+        """
         try:
             return self.bom + text.encode(self.encoding)
         except UnicodeEncodeError as error:
@@ -47,13 +51,16 @@ class Text(NamedTuple):
 
 
 def is_binary(data: bytes) -> bool:
-    """Whether these first bytes of a file are not text: a NUL in them, and no mark of UTF-16."""
+    """Return True if the first bytes of a file are not text: they contain a NUL and no UTF-16
+    mark."""
     return b"\0" in data and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
 
 
 def decode(data: bytes) -> Text:
-    """Bytes as text: by their byte order mark, else UTF-8, else Latin-1, in which every byte is a
-    character and comes back as it was."""
+    """Decode bytes by their byte order mark, else as UTF-8, else as Latin-1.
+
+    In Latin-1 every byte is a character, so that the bytes survive a write.
+    """
     for bom, encoding in _BOMS:
         if data.startswith(bom):
             try:
@@ -67,11 +74,13 @@ def decode(data: bytes) -> Text:
 
 
 def open_file(path: Path, shown: str) -> tuple[int, os.stat_result]:
-    """A descriptor for reading a regular file whose path is resolved, and its stat. Raises
-    `RuntimeFault` saying what else it is."""
+    """Return a descriptor for reading a regular file, and its stat. The path must be resolved.
+
+    Raises `RuntimeFault` that names the kind of any other file.
+    """
     try:
-        # Not following: what is a link now was none when the path was checked. Not blocking: a FIFO
-        # would wait for a writer.
+        # O_NOFOLLOW: a link now was not a link when the path was checked. O_NONBLOCK: opening a
+        # FIFO would wait for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise NoSuchFile(f"There is no file {shown}.{_near(path)}") from None
@@ -105,16 +114,19 @@ def _near(path: Path) -> str:
 
 
 def load(path: Path, shown: str) -> Text:
-    """The whole text of a file. Raises `RuntimeFault` if it is missing, binary, too large or not a
-    file."""
+    """Return the whole text of a file.
+
+    Raises `RuntimeFault` if it is missing, binary, too large or not a file.
+    """
     fd, found = open_file(path, shown)
     with open(fd, "rb") as file:
-        if found.st_size > MAX_SIZE:
+        if found.st_size > MAX_FILE_BYTES:
             raise RuntimeFault(
-                f"{shown} has {found.st_size:,} bytes, more than {MAX_SIZE:,}. Read or change it in"
+                f"{shown} has {found.st_size:,} bytes, more than {MAX_FILE_BYTES:,}. Read or"
+                " change it in"
                 " parts, with a command."
             )
-        data = file.read(MAX_SIZE)
+        data = file.read(MAX_FILE_BYTES)
     if is_binary(data[:8192]):
         raise RuntimeFault(
             f"{shown} is a binary file ({len(data):,} bytes), not text. Look at it with a command,"
@@ -124,8 +136,11 @@ def load(path: Path, shown: str) -> Text:
 
 
 def store(path: Path, data: bytes, shown: str) -> None:
-    """Put `data` into a file, at once or not at all, also if the machine dies. Parents are made; an
-    existing file keeps mode and owner."""
+    """Write `data` to a file atomically, even if the machine crashes.
+
+    Missing parent folders are created. An existing file keeps its mode and owner. Raises
+    `RuntimeFault`.
+    """
     temporary = path.parent / f".{path.name[:100]}.{secrets.token_hex(4)}.tmp"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +152,7 @@ def store(path: Path, data: bytes, shown: str) -> None:
             kind = "a directory" if stat.S_ISDIR(old.st_mode) else "not a regular file"
             raise RuntimeFault(f"{shown} is {kind}; nothing was written. Give the path of a file.")
         if old is not None and not os.access(path, os.W_OK):
-            # A rename would replace a file that its owner has made read-only.
+            # A rename would replace even a file that its owner has made read-only.
             raise RuntimeFault(
                 f"{shown} is read-only; nothing was written. Change its mode with chmod first, if"
                 " it may be changed."
@@ -151,7 +166,8 @@ def store(path: Path, data: bytes, shown: str) -> None:
                     if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
                         try:
                             os.fchown(fd, old.st_uid, old.st_gid)
-                        except OSError:  # only root may; then it becomes ours, as with any editor
+                        # Only root may; otherwise the file becomes ours, as with any editor.
+                        except OSError:
                             pass
                     os.fchmod(fd, stat.S_IMODE(old.st_mode))
                 file.write(data)

@@ -1,4 +1,4 @@
-"""Which files a search looks at: glob patterns, ignore rules, and the walk over a folder."""
+"""The files that a search covers: glob patterns, ignore rules, and the walk over a folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.runtime import globs
 
-# Never looked into: what tools put there is not what a search is for.
+# Folders that are never searched: tools fill them with files that a search is not about.
 SKIPPED = frozenset(
     (
         ".git",
@@ -29,15 +29,17 @@ SKIPPED = frozenset(
 
 
 _MAX_IGNORE_BYTES = 256 * 1024
-_MAX_RULES = 2_000  # of one file: compiling one takes 0.2 ms
+_MAX_RULES = 2_000  # of one file: compiling one rule takes 0.2 ms
 
 
 # --- patterns ---
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a relative path fits, as `.gitignore` and ripgrep take it: a pattern without a slash
-    fits the name at any depth."""
+    """Return a predicate for relative paths, with the rules of `.gitignore` and ripgrep.
+
+    A pattern without a slash matches the name at any depth.
+    """
     rule = globs.glob(pattern.lstrip("/") if "/" in pattern else f"**/{pattern}")
     return lambda path: rule.match(path) is not None
 
@@ -46,11 +48,10 @@ def matcher(pattern: str) -> Callable[[str], bool]:
 
 
 class Ignore:
-    """The rules of one folder's `.gitignore`, after those of the folders above it. The last rule
-    that fits decides.
+    """The rules of one folder's `.gitignore`, after those of the folders above it.
 
-    At most `_MAX_IGNORE_BYTES` and `_MAX_RULES` of a file are read: what is beyond them ignores
-    nothing.
+    The last matching rule decides. At most `_MAX_IGNORE_BYTES` and `_MAX_RULES` of a file are
+    read; the rest has no effect.
     """
 
     def __init__(self, folder: str, prefix: str, above: Ignore | None) -> None:
@@ -80,7 +81,7 @@ class Ignore:
                     break
 
     def ignores(self, path: str, is_folder: bool) -> bool:
-        """True if a path, relative to where the walk began, is ignored."""
+        """Return True if a path, relative to the start of the walk, is ignored."""
         above: Ignore | None = self
         data = os.fsencode(path).decode("latin-1")
         while above is not None:
@@ -93,7 +94,7 @@ class Ignore:
 
 
 def _trimmed(line: str) -> str:
-    """A line without the spaces at its end, but for one with a backslash before it."""
+    """Return a line without trailing spaces; a space after a backslash is kept."""
     end = len(line)
     while end and line[end - 1] == " ":
         end -= 1
@@ -107,13 +108,15 @@ def _trimmed(line: str) -> str:
 def files_below(
     folder: Path, git: str | None, env: Mapping[str, str], stop: Callable[[], bool]
 ) -> Iterator[str]:
-    """The files below `folder`, as relative paths: what git knows or would add, else a walk of our
-    own.
+    """Yield the files below `folder` as relative paths.
 
-    Links to folders are not followed, so there are no loops. Ends early once `stop()` is true.
+    These are the files that git tracks or would add; without git, the files of a walk with the
+    same rules. Links to folders are not followed, so there are no loops. The iteration ends once
+    `stop()` is true.
     """
     names = _from_git(folder, git, env) if git is not None else None
-    if names:  # a folder that git ignores has none; whoever names it wants it searched
+    # Git lists no files of an ignored folder, but a caller who names it wants it searched.
+    if names:
         seen = ""
         for name in names:
             if name != seen and SKIPPED.isdisjoint(name.split("/")[:-1]):
@@ -126,8 +129,7 @@ def files_below(
 
 
 def _from_git(folder: Path, git: str, env: Mapping[str, str]) -> list[str] | None:
-    # core.fsmonitor names a program that git would run: a repository that was cloned must not get
-    # to choose one.
+    # core.fsmonitor names a program that git would run: a cloned repository must not choose one.
     command = [
         git,
         "-C",
@@ -170,7 +172,7 @@ def _walk(root: Path, stop: Callable[[], bool]) -> Iterator[str]:
         try:
             with os.scandir(folder) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
-        except OSError:  # not readable, or gone meanwhile
+        except OSError:  # not readable, or removed meanwhile
             continue
         below: list[tuple[str, str, Ignore | None]] = []
         for entry in entries:

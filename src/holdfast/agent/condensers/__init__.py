@@ -1,5 +1,5 @@
-"""What shortens long conversations: a window, the trimming of tool outputs, a model's summary, and
-several of these in a row."""
+"""Condensers, which shorten long conversations: a window, trimmed tool outputs, a model's
+summary, and a pipeline of several."""
 
 from holdfast.agent.condenser import Condensed, Condenser
 from holdfast.agent.condensers.outputs import ToolOutputCondenser, read_output
@@ -14,7 +14,7 @@ SHIPPED = {
     "llm": LLMCondenser,
     "pipeline": Pipeline,
 }
-"""By the names that `load_agent` knows them under."""
+"""The condenser classes by their names in `load_agent` documents."""
 
 __all__ = [
     "SHIPPED",

@@ -1,5 +1,5 @@
-"""`ToolOutputCondenser`: long tool outputs are cut, oldest and largest first; `read_output` reads
-them whole."""
+"""`ToolOutputCondenser`, which trims long tool outputs, and `read_output`, which reads them
+whole."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from holdfast.content import Content, TextContent, ToolResult
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.tools import Tool, ToolAnnotations, ToolContext
 
-PAGE = 10_000  # characters of an output that `read_output` gives at once
+PAGE_CHARS = 10_000  # characters of an output that `read_output` returns at once
 
 
 class ToolOutputCondenser(msgspec.Struct, frozen=True):
-    """Cuts tool outputs of more than `over` characters down to their first `keep`, until a request
-    has come down to the share `to` of where it begins (`at`: tokens, or a share of the model's
-    context window). First those that are old and large; those that the model has not answered yet
-    only if nothing else is left, and the request is still too long. The journal has them whole, and
-    so has the agent's tool `read_output`.
+    """A condenser that trims tool outputs of more than `over` characters to their first `keep`.
+
+    It trims old and large outputs first, until the request has shrunk to the share `to` of `at`
+    (a number of tokens, or a share of the model's context window). Outputs that the model has
+    not answered yet are trimmed only if the request is still too long without that. The journal
+    keeps whole outputs; the agent's tool `read_output` reads them.
     """
 
     keep: int = 400
@@ -44,11 +45,11 @@ class ToolOutputCondenser(msgspec.Struct, frozen=True):
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """What the agent gets with it."""
+        """Tools that the agent gets with this condenser."""
         return (read_output,)
 
     def shorten(self, work: Work) -> Condensed | None:
-        """See `Condenser`."""
+        """Return the results to trim; None if there are none. See `Condenser`."""
         last = max(
             (piece.seq for piece in work.pieces if isinstance(piece.event, ev.Assistant)), default=0
         )
@@ -56,7 +57,8 @@ class ToolOutputCondenser(msgspec.Struct, frozen=True):
         small = tokens.trimmed(self.keep)
         for age, piece in enumerate(reversed(work.pieces), 1):
             for (call, result), size in zip(piece.results, piece.sizes, strict=True):
-                # By tokens, not by characters, which are not counted here: a picture is large, too.
+                # Compare tokens, because a picture is large too; characters are counted only if
+                # necessary.
                 if (
                     size * 4 > self.over
                     and size > small
@@ -89,7 +91,7 @@ def _read(call_id: str, offset: int = 0, *, context: ToolContext) -> ToolResult:
             " characters.",
             retryable=False,
         )
-    page = text[offset : offset + PAGE]
+    page = text[offset : offset + PAGE_CHARS]
     end = offset + len(page)
     content: list[Content] = [TextContent(page or "(no text)")]
     if end < len(text):
@@ -106,4 +108,4 @@ read_output = Tool.from_function(
     name="read_output",
     annotations=ToolAnnotations(read_only=True, idempotent=True, open_world=False),
 )
-"""Reads a call's whole output. An agent gets it with a `ToolOutputCondenser`."""
+"""The tool that reads a call's whole output. An agent gets it with a `ToolOutputCondenser`."""

@@ -1,4 +1,4 @@
-"""`Pipeline`: condensers one after the other, each only if those before it did not make enough
+"""`Pipeline`: condensers in order, each used only if the ones before it did not make enough
 room."""
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ _log = logging.getLogger("holdfast")
 
 
 class Pipeline(msgspec.Struct, frozen=True):
-    """Condensers, cheapest first: `Pipeline([ToolOutputCondenser(), LLMCondenser()])` cuts outputs,
-    and asks a model for a summary only where that is not enough. It begins at its own `at` and goes
-    down to its own `to`. One whose model fails is passed over.
+    """A sequence of condensers, cheapest first.
 
-    A condenser of your own sees the journal, not what those before it have done.
+    `Pipeline([ToolOutputCondenser(), LLMCondenser()])` trims outputs, and asks a model for a
+    summary only if trimming is not enough. The pipeline's own `at` and `to` apply to all its
+    condensers. A condenser whose model fails is skipped. A condenser of your own sees the
+    journal, without the effect of the condensers before it.
     """
 
     condensers: Sequence[Any]
@@ -45,7 +46,7 @@ class Pipeline(msgspec.Struct, frozen=True):
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """What the agent gets with it."""
+        """Tools that the agent gets with these condensers."""
         return tuple(
             {
                 tool.name: tool
@@ -55,7 +56,8 @@ class Pipeline(msgspec.Struct, frozen=True):
         )
 
     def shorten(self, work: Work) -> Condensed | None:
-        """See `Condenser`."""
+        """Return the combined answers of the condensers; None if there are none. See
+        `Condenser`."""
         done: Condensed | None = None
         failure: LLMError | None = None
         for condenser in self.condensers:
@@ -66,18 +68,18 @@ class Pipeline(msgspec.Struct, frozen=True):
             except LLMError as error:
                 if work.cancelled:
                     raise
-                _log.warning("a pipeline goes on without %s: %s", type(condenser).__name__, error)
+                _log.warning("the pipeline skips %s: %s", type(condenser).__name__, error)
                 failure = error
                 continue
             if found is not None:
                 work = work.after(found)
-                done = found if done is None else _both(done, found)
+                done = found if done is None else _merged(done, found)
         if done is None and failure is not None:
             raise failure
         return done
 
 
-def _both(first: Condensed, second: Condensed) -> Condensed:
+def _merged(first: Condensed, second: Condensed) -> Condensed:
     hidden = tuple(sorted({*first.hidden, *second.hidden}))
     trimmed = {
         call_id: kept

@@ -12,13 +12,19 @@ NOTE = "[Earlier messages and answers were left out here to save room.]"
 
 
 class WindowCondenser(msgspec.Struct, frozen=True):
-    """Hides what is oldest. It begins at `at` (tokens, or a share of the model's context window;
-    None: only when the provider refuses, or when somebody asks for it) and goes down to the share
-    `to` of that, so that it is seldom that a provider's cached prefix is broken.
+    """A condenser that hides the oldest messages and answers.
 
-    `keep`: how many of the last messages and answers (with their results) stay at most; None: as
-    many as there is room for. The first message, the user's last one, and what the model has not
-    answered yet stay in any case. A summary that stands from earlier stays.
+    The first message, the user's last message, and everything that the model has not answered yet
+    always stay. Earlier summaries stay.
+
+    Args:
+        keep: The maximum number of last messages and answers (with their results) that stay;
+            None for as many as fit.
+        at: The request size from which the condenser runs: a number of tokens, or a share of the
+            model's context window. None: only when the provider refuses or on
+            `Conversation.condense`.
+        to: The share of `at` that the request shrinks to. A low share rarely breaks the
+            provider's cached prefix.
     """
 
     keep: int | None = None
@@ -30,7 +36,7 @@ class WindowCondenser(msgspec.Struct, frozen=True):
         check_keep("WindowCondenser", self.keep)
 
     def shorten(self, work: Work) -> Condensed | None:
-        """See `Condenser`."""
+        """Return the pieces to hide; None if there are none. See `Condenser`."""
         hidden = oldest(work, work.target, self.keep)
         if not hidden:
             return None
@@ -42,8 +48,11 @@ class WindowCondenser(msgspec.Struct, frozen=True):
 
 
 def oldest(work: Work, target: int, keep: int | None = None) -> list[Piece]:
-    """The oldest pieces without which a request has at most `target` tokens, and at least all but
-    the last `keep` pieces."""
+    """Return the oldest pieces to hide.
+
+    Without them a request has at most `target` tokens. All pieces before the last `keep` are
+    included.
+    """
     hidden: list[Piece] = []
     left = work.tokens
     outside: set[int] = (
@@ -60,6 +69,6 @@ def oldest(work: Work, target: int, keep: int | None = None) -> list[Piece]:
 
 
 def check_keep(who: str, keep: int | None) -> None:
-    """Raises `ConfigurationError` for a `keep` that is none."""
+    """Raise `ConfigurationError` for an invalid `keep`."""
     if keep is not None and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 1):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
         raise ConfigurationError(f"{who}: keep takes a whole number from 1 or None, not {keep!r}.")

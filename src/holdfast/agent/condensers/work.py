@@ -1,5 +1,4 @@
-"""What a condenser works on: all that a model is shown now, in pieces that stay whole, with their
-tokens."""
+"""The input of a condenser: the view of a conversation in pieces, each with its tokens."""
 
 from __future__ import annotations
 
@@ -20,9 +19,16 @@ from holdfast.tools import Cancellation
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """What is hidden whole or not at all: a message, or an answer with the results of all its
-    calls. `tokens` are those of all of it, `sizes` of each result. A `summary` is what stands for
-    earlier pieces; `seq` is then its place."""
+    """A unit of a conversation that is hidden as a whole: a message, or an answer with its results.
+
+    Attributes:
+        seq: The seq of the event; of a summary, its place.
+        event: The message or the answer.
+        tokens: The tokens of the event and its results.
+        results: The calls of the answer with their results.
+        sizes: The tokens of each result.
+        summary: True if the piece is a summary of earlier pieces.
+    """
 
     seq: int
     event: ev.Message | ev.Assistant
@@ -33,18 +39,25 @@ class Piece(msgspec.Struct, frozen=True):
 
     @property
     def from_user(self) -> bool:
-        """Whether the user said it."""
+        """True if the piece is a message of the user."""
         return (
             isinstance(self.event, ev.Message) and self.event.sender == "user" and not self.summary
         )
 
 
 class Work:
-    """A conversation whose next request is to have at most `target` of its `tokens`. `limit` is how
-    many are too many.
+    """A conversation to shorten.
 
-    `llm` is the agent's model, `instructions` are what somebody who asked for it wants to be
-    minded, `reason` says why it is to be done.
+    Args:
+        pieces: The pieces that the model is shown now, in order.
+        total: The tokens of the next request (`tokens`).
+        limit: The number of tokens at which a request is too long.
+        target: The maximum number of tokens of the next request.
+        llm: The agent's model.
+        instructions: The wishes of the caller of `Conversation.condense`.
+        reason: The error that made the condensation necessary.
+        cancelled: Ends long work of a condenser.
+        journal: Returns all events so far.
     """
 
     def __init__(
@@ -65,22 +78,24 @@ class Work:
         self.target = target
         self.llm = llm
         self.instructions = instructions
-        self.reason = reason or ContextTooLong("The conversation is to be shortened.")
-        self.cancelled = (
-            Cancellation() if cancelled is None else cancelled
-        )  # one that is not raised is false
+        self.reason = reason or ContextTooLong("The conversation must be shortened.")
+        # A cancellation that is not set is false, so `or` would replace it.
+        self.cancelled = Cancellation() if cancelled is None else cancelled
         self._journal = journal
 
     @cached_property
     def journal(self) -> Sequence[ev.AnyEvent]:
-        """All events so far, read when they are asked for."""
+        """All events so far, read on first access."""
         return self._journal()
 
     @cached_property
     def hideable(self) -> tuple[Piece, ...]:
-        """What may be hidden, in order: not the first message unless it is large, not the user's
-        last one, and not the last answer and what came behind it, which the model has not answered
-        yet. Earlier summaries are not among them."""
+        """The pieces that may be hidden, in order.
+
+        Excluded are a first message that is not large, the user's last message, earlier
+        summaries, and the last answer with all that follows, which the model has not answered
+        yet.
+        """
         last_user = max(
             (index for index, piece in enumerate(self.pieces) if piece.from_user), default=-1
         )
@@ -105,18 +120,20 @@ class Work:
 
     @property
     def summaries(self) -> tuple[Piece, ...]:
-        """Those that stand for what was hidden earlier."""
+        """The pieces that are summaries of earlier pieces."""
         return tuple([piece for piece in self.pieces if piece.summary])
 
     def without(self, pieces: Collection[Piece], summary: str, **more: Any) -> Condensed:
-        """What hides these, with one summary for them and for what the summaries stand for that are
-        there."""
+        """Return a `Condensed` that hides these pieces behind one summary.
+
+        The summary also replaces all existing summaries.
+        """
         places = tuple([piece.seq for piece in self.summaries])
         hidden = tuple(sorted({piece.seq for piece in pieces}.union(places)))
         return Condensed(hidden, summary, replaced=places, **more)
 
     def after(self, found: Condensed) -> Work:
-        """What is left when that is done, for the next condenser."""
+        """Return the work that remains after `condensed` is applied, for the next condenser."""
         gone = {*found.hidden, *found.replaced}
         place = min(gone, default=0)
         kept: list[Piece] = []
@@ -164,8 +181,10 @@ class Work:
 
 
 def pieces_of(items: Sequence[Any], sizes: Sizes, summaries: Collection[str]) -> list[Piece]:
-    """The pieces of a transcript's items. `summaries` are the ids of the journal's
-    condensations."""
+    """Return the pieces of a transcript's items.
+
+    `summaries` are the ids of the journal's condensations.
+    """
     found: list[Piece] = []
     index, end = 0, len(items)
     while index < end:
