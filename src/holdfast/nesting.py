@@ -33,9 +33,8 @@ def too_deep(data: bytes | str, limit: int = MAX_DEPTH) -> bool:
         return False
     left = _STRING.sub(b"", data).translate(_AS_BRACKETS, _OTHER)
     removed = 0
-    while left and removed < min(
-        limit, _ROUNDS
-    ):  # each round removes the innermost level, at the speed of memory
+    # each round removes the innermost level, at the speed of memory
+    while left and removed < min(limit, _ROUNDS):
         left = left.replace(b"[]", b"")
         removed += 1
     return max(accumulate(map(_STEP.__getitem__, left)), default=0) > limit - removed

@@ -43,9 +43,8 @@ class TemporaryFolder:
             self.path / MARKER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
         )
         try:
-            fcntl.flock(
-                self._lock, fcntl.LOCK_EX
-            )  # waits for whoever sweeps right now and looks at the empty marker
+            # waits for whoever sweeps right now and looks at the empty marker
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
             os.write(self._lock, _MAGIC + os.fsencode(work) + b"\n")
         except OSError:
             # a file system without locks: nobody can tell whether the owner lives, so nobody else
@@ -97,13 +96,11 @@ def _remove_if_dead(path: str) -> bool:
     marker = os.path.join(path, MARKER)
     fd = os.open(marker, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        fcntl.flock(
-            fd, fcntl.LOCK_EX | fcntl.LOCK_NB
-        )  # raises BlockingIOError, an OSError, while the owner lives
+        # raises BlockingIOError, an OSError, while the owner lives
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         mine = os.fstat(fd)
-        if not stat.S_ISREG(mine.st_mode) or not os.path.samestat(
-            mine, os.lstat(marker)
-        ):  # another process swept it just now
+        # another process swept it just now
+        if not stat.S_ISREG(mine.st_mode) or not os.path.samestat(mine, os.lstat(marker)):
             return False
         text = os.pread(fd, 10_000, 0)
         if not text.startswith(_MAGIC) or text.count(b"\n") < 2:

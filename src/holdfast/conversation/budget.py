@@ -40,9 +40,8 @@ _TREE = "The tree of conversation"
 _MARGIN = 1.1  # of a request's estimated tokens: rather too many than too few
 _STEP = Amount(1)
 _ENDLESS = 10**15  # no call takes more
-_COUNTED = frozenset(
-    (ev.Condensation, ev.Decision, ev.Message)
-)  # events that tell of model calls which are no step
+# events that tell of model calls which are no step
+_COUNTED = frozenset((ev.Condensation, ev.Decision, ev.Message))
 
 
 class _Place:
@@ -141,17 +140,14 @@ class Spending:
         self.line = line
         self.counts_tokens = any(budget.tokens is not None for budget in budgets)
         self.counts_cost = any(budget.cost is not None for budget in budgets)
-        self.due: list[
-            Settlement
-        ] = []  # to be written with the next append; under the journal's lock
+        # to be written with the next append; under the journal's lock
+        self.due: list[Settlement] = []
         self.held: dict[str, Amount] = {}
-        self.ahead: str | None = (
-            None  # the key of what is held for a next model call that has not begun
-        )
+        # the key of what is held for a next model call that has not begun
+        self.ahead: str | None = None
         self._ahead_of: tuple[int, object] = (0, None)  # the last event then, and the model
-        self._next: Model | None = (
-            None  # that model, while the append is made that is to reserve it
-        )
+        # that model, while the append is made that is to reserve it
+        self._next: Model | None = None
         self._roots = tuple([budget.root for budget in budgets])
         self._count = itertools.count(1)
         self._most: tuple[object, int] = (None, 0)  # a model, and how long an answer of it may be
@@ -256,9 +252,8 @@ class Spending:
         is whose call it is."""
         mine = self._journal.fold.run_since
         since = self._journal.clock().timestamp() if mine is None else mine.timestamp()
-        since = max(
-            since, self._began
-        )  # what a dead owner left running was not worked on until it was taken up
+        # what a dead owner left running was not worked on until it was taken up
+        since = max(since, self._began)
         above = self._above
         return since if above is None or above.idle else min(since, above._since())
 

@@ -360,9 +360,8 @@ class Calls:
         if edited:
             result = _told_edited(result, call)
         with journal:
-            if (
-                call.id in journal.fold.open
-            ):  # else Ctrl-C left this call behind, and it has been settled since
+            # else Ctrl-C left this call behind, and it has been settled since
+            if call.id in journal.fold.open:
                 self.write_result(call, result, time.monotonic() - began)
                 if (
                     journal.spending is not None
@@ -581,9 +580,8 @@ class Calls:
             return _unknown()
         try:
             found = tool.reconcile(call, self._context(call, attempt, token))
-            if isinstance(
-                found, bool
-            ):  # it reads as "it happened", or not, and would be taken for the result
+            # it reads as "it happened", or not, and would be taken for the result
+            if isinstance(found, bool):
                 raise TypeError(
                     f"reconcile returned {found}; it takes the call's result, or None if it did not"
                     " happen"

@@ -55,9 +55,8 @@ class Children:
         self._on_question = on_question
         self._lock = threading.Lock()
         self._open: dict[str, _Child] = {}
-        self._counts: dict[
-            tuple[str, int], int
-        ] = {}  # children without a name, of each attempt of a call
+        # children without a name, of each attempt of a call
+        self._counts: dict[tuple[str, int], int] = {}
         self._stopped = False
 
     # --- a call spawns ---
@@ -156,9 +155,8 @@ class Children:
             new_id=journal.new_id,
             _spawned=Spawned(key, self),
         )
-        recorded: Callable[[str], bool] | None = getattr(
-            journal.store, "recorded", None
-        )  # an agent server's
+        # an agent server's
+        recorded: Callable[[str], bool] | None = getattr(journal.store, "recorded", None)
         if not child._journal.fold.last_seq and recorded is not None and recorded(id):  # pyright: ignore[reportPrivateUsage]
             raise ConfigurationError(
                 f"spawn: conversation {id!r} exists, and was spawned by no call; {journal.id!r}"

@@ -495,9 +495,8 @@ class Conversation(Fixed):
             contextvars.copy_context().run(driver.drive, until_rest=True)
         except KeyboardInterrupt:
             self._journal.break_off()
-            with suppress(
-                HoldfastError
-            ):  # closed, or the store is gone: then nothing runs on anyway
+            # closed, or the store is gone: then nothing runs on anyway
+            with suppress(HoldfastError):
                 self.interrupt()
             raise
         finally:
@@ -585,9 +584,8 @@ class Conversation(Fixed):
             arguments = orders.json_arguments(arguments)
             with self._journal.changed:
                 name = orders.pending(self._journal, call_id)[0].name
-            self._driver.agent.tools.get(name).validate(
-                arguments
-            )  # users' code: not under the lock
+            # users' code: not under the lock
+            self._driver.agent.tools.get(name).validate(arguments)
         with self._journal as journal:
             calls = orders.pending(journal, call_id)
             effect = orders.approve(
@@ -627,9 +625,8 @@ class Conversation(Fixed):
         """
         self._open()
         question = self._driver.calls.questions.waiting(question_id)
-        found = filled(
-            f"answer: question {question.id!r}", question.schema, values
-        )  # a schema of others: not under the lock
+        # a schema of others: not under the lock
+        found = filled(f"answer: question {question.id!r}", question.schema, values)
         with self._journal:
             effect = self._driver.calls.questions.answer(question.id, found, clean(by), "")
         effect()
@@ -828,9 +825,8 @@ class Conversation(Fixed):
                     " store, id=...)."
                 )
             if failure is not None:
-                raise failure.with_traceback(
-                    None
-                )  # raised to many, it must not gather the tracebacks of all
+                # raised to many, it must not gather the tracebacks of all
+                raise failure.with_traceback(None)
             if self._opened:
                 return
             journal.acquire()

@@ -85,9 +85,8 @@ def continued(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev.A
                     risk=item.risk,
                 )
             )
-    if (
-        not left and state.status is ConversationStatus.WAITING_FOR_CONFIRMATION
-    ):  # for nothing any more
+    # for nothing any more
+    if not left and state.status is ConversationStatus.WAITING_FOR_CONFIRMATION:
         found.append(
             ev.Status(
                 seq=state.last_seq + len(found) + 1,

@@ -63,23 +63,18 @@ class Team:
         self._driver = driver
         self._lock = threading.Lock()
         self._background: dict[str, threading.Thread] = {}
-        self._given: dict[str, Given] | None = (
-            None  # the children of this and earlier owners, by id
-        )
+        # the children of this and earlier owners, by id
+        self._given: dict[str, Given] | None = None
         self._places: set[object] = set()  # of those that are about to begin in the background
-        self._quiet: dict[
-            str, int
-        ] = {}  # children whose results somebody waits for, and how many do
-        self._untold: set[str] = (
-            set()
-        )  # those of them that came to an end of which no message was sent
+        # children whose results somebody waits for, and how many do
+        self._quiet: dict[str, int] = {}
+        # those of them that came to an end of which no message was sent
+        self._untold: set[str] = set()
         self._sent: list[datetime] | None = None  # when this conversation sent to others
-        self._metas: dict[
-            str, dict[str, Any]
-        ] = {}  # what the results of calls tell of children, by call
-        self._read: dict[
-            str, tuple[int, Outcome]
-        ] = {}  # how far children are that others have, and up to which event
+        # what the results of calls tell of children, by call
+        self._metas: dict[str, dict[str, Any]] = {}
+        # how far children are that others have, and up to which event
+        self._read: dict[str, tuple[int, Outcome]] = {}
         self._depth: int | None = None
         self._attached: list[Delegates] = []
 
@@ -193,9 +188,8 @@ class Team:
             for id in untold:
                 try:
                     found = self._outcome(id)
-                    if (
-                        found.status in OVER and not self._driver.calls.closing
-                    ):  # else it is told when the conversation is opened again
+                    # else it is told when the conversation is opened again
+                    if found.status in OVER and not self._driver.calls.closing:
                         self._post(found)
                 except (ConversationClosed, StoreError) as error:
                     _log.warning(

@@ -153,14 +153,12 @@ class Driver:
         on_question: OnQuestion = None,
     ) -> None:
         self.own_agent = agent
-        self.agent_name, self.agent = in_force(
-            agent, journal.fold
-        )  # who answers: another one after a handoff
+        # who answers: another one after a handoff
+        self.agent_name, self.agent = in_force(agent, journal.fold)
         self.guests: list[Agent] = []  # others whose connections are open here
         self.journal = journal
-        self.above: Journal | None = (
-            None  # that of the conversation whose call spawned this one, if that is open here
-        )
+        # that of the conversation whose call spawned this one, if that is open here
+        self.above: Journal | None = None
         self.calls = Calls(self.agent, journal, runtime, on_progress, on_question)
         self.thread: threading.Thread | None = None  # who drives
         self.resting = True  # whether that one waits for something to do
@@ -168,20 +166,17 @@ class Driver:
         self.hooking: hooks.Hooking | None = None  # only where the agent has hooks
         self.taken = 0  # the number of the last command of the inbox that was done
         self.hosted = False  # whether somebody drives as soon as there is something to do
-        self.hands_over: Callable[[], bool] | None = (
-            None  # asked between steps: True if `drive` is to return
-        )
-        self.obeyed: dict[str, Obeyed] | None = (
-            None  # what became of posted commands, by key, for those who wait to hear it
-        )
+        # asked between steps: True if `drive` is to return
+        self.hands_over: Callable[[], bool] | None = None
+        # what became of posted commands, by key, for those who wait to hear it
+        self.obeyed: dict[str, Obeyed] | None = None
         self.team_made: Team | None = None
         self._on_delta = None if on_delta is None else Told(guarded(on_delta))
         self._condensations = 0  # since the last answer
         self._contributed = 0  # the last seq that the agent's contributors have seen
         self._fresh = False  # whether the agent has just taken over
-        self._trigger: int | None = (
-            None  # the tokens of a request from which on it is to be shortened
-        )
+        # the tokens of a request from which on it is to be shortened
+        self._trigger: int | None = None
         self._view: View | None = None
         self._seen = 0  # how many events the view was fed
         self._sighted = False  # whether the last Agent event was made when there was a picture
@@ -515,9 +510,8 @@ class Driver:
         with journal.changed:
             news = journal.after(self._contributed) if self._contributed else journal.tail
             token, last = self.calls.token, journal.fold.last_seq
-            seen = (
-                0 if self._fresh else self._contributed or journal.fold.based_on
-            )  # they are asked before every answer
+            # they are asked before every answer
+            seen = 0 if self._fresh else self._contributed or journal.fold.based_on
             self._fresh = False
             situation = Situation(
                 journal.id,
@@ -543,9 +537,8 @@ class Driver:
         with journal if found else journal.changed:
             if journal.fold.status is not RUNNING or self.calls.closing or token:
                 return False
-            alone = (
-                journal.fold.last_seq == last
-            )  # what came in meanwhile they are asked about before the request is made
+            # what came in meanwhile they are asked about before the request is made
+            alone = journal.fold.last_seq == last
             for addition in found:
                 if isinstance(addition, Remark):
                     journal.add(
@@ -719,9 +712,8 @@ class Driver:
             # an agent is frozen: only its tools may have changed, and then their tuple is another
             return None
         tools, parameters = agent.definitions(last), agent.llm.parameters()
-        if sighted or (
-            last is not None and says_sight(last.parameters)
-        ):  # else nobody needs to know
+        # else nobody needs to know
+        if sighted or (last is not None and says_sight(last.parameters)):
             parameters = with_sight(agent.llm, parameters)
         self._sighted = sighted
         now: dict[str, Any] = {

@@ -38,9 +38,8 @@ def children_of(parent: str, events: Sequence[ev.AnyEvent]) -> dict[str, Given]:
         match event:
             case ev.ToolResult():
                 child, id = _child_of(event), f"{parent}.{event.call_id}"
-                if (
-                    child.get("id") == id
-                ):  # else it is that of the conversation that this one was forked from
+                # else it is that of the conversation that this one was forked from
+                if child.get("id") == id:
                     found[id] = Given(str(child.get("agent", "")), child.get("background") is True)
                 for one in _listed(event.result.meta.get(CHILDREN)):
                     if one.get("collected") and one.get("id") in found:

@@ -86,13 +86,11 @@ class Hooking:
 
     def __init__(self) -> None:
         self.closing = Cancellation()  # ends what waits and is not the run's
-        self.hearing = (
-            threading.RLock()
-        )  # whose turn it is to ask about what came through the inbox, which several threads drain
+        # whose turn it is to ask about what came through the inbox, which several threads drain
+        self.hearing = threading.RLock()
         self.started = False
-        self.context: ToolContext | None = (
-            None  # the last that was handed out: good as long as its cancellation
-        )
+        # the last that was handed out: good as long as its cancellation
+        self.context: ToolContext | None = None
         self.said: tuple[Addition, ...] = ()  # what hooks said at the start, for the next request
 
 
@@ -254,9 +252,8 @@ def answered(
     assert hooked is not None
     context = _context(driver, token)
     tools = driver.agent.tools
-    if any(
-        tools.canonical(call.name) != call.name for call in answer.calls
-    ):  # a model may use a wire name: guards know the other one
+    # a model may use a wire name: guards know the other one
+    if any(tools.canonical(call.name) != call.name for call in answer.calls):
         calls = tuple(
             [
                 msgspec.structs.replace(call, name=tools.canonical(call.name))

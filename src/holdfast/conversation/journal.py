@@ -95,15 +95,13 @@ class Journal:
         self.new_id = new_id
         self._notify = notify
         self._lease: Lease | None = None
-        self._left: tuple[
-            str, ...
-        ] = ()  # marks of what a dead owner's calls started, which is still to be ended
+        # marks of what a dead owner's calls started, which is still to be ended
+        self._left: tuple[str, ...] = ()
         self._behind = False  # whether what came before the lease is still to be read
         self._mark = ""  # what the processes that calls start carry under this lease
         self._draft: ev.Recorded | None = None
-        self._aside: tuple[list[int], list[Blob]] | None = (
-            None  # of the draft: commands it does, blobs it refers to
-        )
+        # of the draft: commands it does, blobs it refers to
+        self._aside: tuple[list[int], list[Blob]] | None = None
         self._events: list[ev.AnyEvent]
         self._so_far: ev.SoFar | None = None  # what they had come to
         # events before the first of `_events`: they are condensed, and read only when somebody asks
@@ -139,9 +137,8 @@ class Journal:
                 self._lease = self._store.acquire(self.id, self._notify)
                 self._left, self._behind = self._lease.left, True
                 self.spawned_by = self._lease.spawned_by or self.spawned_by
-            if (
-                self._behind
-            ):  # also if this was broken off the last time: what the lease says must not be lost
+            # also if this was broken off the last time: what the lease says must not be lost
+            if self._behind:
                 self._end_orphans()
                 if self.stale:
                     self._read()
@@ -340,9 +337,8 @@ class Journal:
         spending = self.spending
         settled = None if spending is None else spending.settled(draft)
         reserved = None if spending is None else spending.reservation(draft)
-        self.stale = (
-            True  # until it is over: a disk that fails may leave it open whether it was written
-        )
+        # until it is over: a disk that fails may leave it open whether it was written
+        self.stale = True
         try:
             if reserved is not None and spending is not None:
                 taken, blobs = self._aside or ((), ())
@@ -413,9 +409,8 @@ class Journal:
         stands behind its summary. Within a transaction."""
         plan = self.fold.planned
         summary = kept(plan, summary, hidden, replaced)
-        if plan is not None and plan.call_id in more.get(
-            "trimmed", ()
-        ):  # what an agent goes by is not cut
+        # what an agent goes by is not cut
+        if plan is not None and plan.call_id in more.get("trimmed", ()):
             more["trimmed"] = {
                 call_id: most
                 for call_id, most in more["trimmed"].items()

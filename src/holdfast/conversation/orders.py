@@ -199,9 +199,8 @@ def json_arguments(arguments: Any) -> dict[str, Any]:
     import json
 
     try:
-        data = json.dumps(
-            arguments, ensure_ascii=False, allow_nan=False
-        ).encode()  # half of a surrogate pair has no bytes
+        # half of a surrogate pair has no bytes
+        data = json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
         found = None if too_deep(data) else json.loads(data)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"approve: arguments takes what JSON can say: {error}.") from error
@@ -395,9 +394,8 @@ def _obey(driver: Driver, command: Command) -> Effect | None:
         case cmd.Reject(call_id, reason, by):
             return reject(driver, pending(driver.journal, call_id), clean(reason), clean(by))
         case cmd.Answer(question_id, values, reason, by):
-            filled_in = (
-                values if isinstance(values, dict) else None
-            )  # `_fitted` has made a True the form's defaults
+            # `_fitted` has made a True the form's defaults
+            filled_in = values if isinstance(values, dict) else None
             return driver.calls.questions.answer(question_id, filled_in, clean(by), clean(reason))
         case cmd.Pause():
             pause(driver)

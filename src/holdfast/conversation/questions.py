@@ -194,9 +194,8 @@ class Questions:
                     answered = asked.question.id.rpartition("?")[0] in journal.fold.open
             if not answered:
                 asked.settle(None)
-        while not asked.settled and asked.woken.wait(
-            _HANDED_OVER
-        ):  # whoever journaled the answer hands it over in this moment
+        # whoever journaled the answer hands it over in this moment
+        while not asked.settled and asked.woken.wait(_HANDED_OVER):
             asked.woken.clear()
         asked.settle(None)
 

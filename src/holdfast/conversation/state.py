@@ -87,9 +87,8 @@ class OpenCall:
         self.approved = False
         self.risk = ""  # what an analyzer said of it
         self.arguments: dict[str, Any] | None = None
-        self.questions: tuple[
-            ev.Question, ...
-        ] = ()  # what it asks the user and was not answered yet
+        # what it asks the user and was not answered yet
+        self.questions: tuple[ev.Question, ...] = ()
         self.questioned = 0  # how many questions it has asked, in all of its attempts
 
     @property
@@ -209,33 +208,25 @@ class Fold:
         self.created: datetime | None = None
         self.last_time: datetime | None = None
         self.condensed = 0
-        self.wanted: str | None = (
-            # the instructions of a condensation that somebody asked for, and that is still to come
-            None
-        )
-        self.sizes: Sizes | None = (
-            None  # the tokens of the next request, if somebody wants to know them (`measure`)
-        )
+        # the instructions of a condensation that somebody asked for, and that is still to come
+        self.wanted: str | None = None
+        # the tokens of the next request, if somebody wants to know them (`measure`)
+        self.sizes: Sizes | None = None
         self.message_seq = 0
-        self.abouts: dict[
-            str, int
-        ] = {}  # what the loop has told the model of, and that is still shown: `Message.about`, and its seq
-        self.pictures = (
-            False  # whether there is any in what was said or returned, as far as it was read
-        )
-        self.planned: ev.Plan | None = (
-            None  # the plan, whether it is approved, and where a model is shown it
-        )
+        # what the loop has told the model of, and that is still shown: `Message.about`, and its seq
+        self.abouts: dict[str, int] = {}
+        # whether there is any in what was said or returned, as far as it was read
+        self.pictures = False
+        # the plan, whether it is approved, and where a model is shown it
+        self.planned: ev.Plan | None = None
         self.heard_seq = 0  # the last message that was not the loop's own
         self.based_on = 0
         self.agent: ev.Agent | None = None
-        self.handoff: str | None = (
-            None  # the agent that the conversation was handed to, and that has not taken over yet
-        )
+        # the agent that the conversation was handed to, and that has not taken over yet
+        self.handoff: str | None = None
         self.clients: tuple[str, ...] = ()  # names of the tools of `agent` whose calls clients run
-        self.parallel: frozenset[str] = (
-            frozenset()
-        )  # names of the tools of `agent` whose calls may run side by side
+        # names of the tools of `agent` whose calls may run side by side
+        self.parallel: frozenset[str] = frozenset()
         self.assistant: ev.Assistant | None = None
         self.open: dict[str, OpenCall] = {}
         self.blanks = 0  # answers in a row without text or call
@@ -481,9 +472,8 @@ class Fold:
             status = ConversationStatus(event.status)
         except ValueError:
             return  # a newer version's status; what it means to us is unknown
-        if (
-            status in AT_REST
-        ):  # the run is over, and the next one counts anew, also if a pause comes first
+        # the run is over, and the next one counts anew, also if a pause comes first
+        if status in AT_REST:
             self.run_since = None
             self.run_spent = 0.0
             self.run_steps = 0

@@ -87,9 +87,8 @@ class ClientCalls:
         self._queue: list[ToolCall] = []
         self._running: dict[str, Cancellation] = {}  # those in the queue too
         self._done: set[str] = set()
-        self._refused: dict[
-            str, int
-        ] = {}  # at which seq a claim was refused: without news it would be again
+        # at which seq a claim was refused: without news it would be again
+        self._refused: dict[str, int] = {}
         self._threads: set[threading.Thread] = set()
         self._cleanups: dict[object, Callable[[], None]] = {}
 
@@ -194,9 +193,8 @@ class ClientCalls:
             result = ToolResult.failure(INTERRUPTED, "cancelled")
         else:
             result = self._result(call, token)
-            self._link.owner.check(
-                f"Conversation {self._copy.id!r}"
-            )  # a child that the callback forked must not answer the call
+            # a child that the callback forked must not answer the call
+            self._link.owner.check(f"Conversation {self._copy.id!r}")
         self._give_back(f"{path}/result", call, result, time.monotonic() - began)
         return True
 
@@ -207,9 +205,8 @@ class ClientCalls:
                 self._link.request("POST", path, {}, client=self._client, cancelled=self._ended)
                 return True
             except HoldfastError as error:
-                if (
-                    type(error) is StoreError
-                ):  # the server cannot be asked now; it may have heard this all the same
+                # the server cannot be asked now; it may have heard this all the same
+                if type(error) is StoreError:
                     self._ended.wait(pause(number))
                     number += 1
                     continue

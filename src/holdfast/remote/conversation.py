@@ -565,9 +565,8 @@ class RemoteConversation(Fixed):
             return True
         if fold.status is RUNNING or fold.asked:
             return False
-        return not any(
-            item.attempt and item.asked is None for item in fold.open.values()
-        )  # a pause lets what runs end first
+        # a pause lets what runs end first
+        return not any(item.attempt and item.asked is None for item in fold.open.values())
 
     def _driven(self) -> bool:
         """Whether the server has it run, whoever asked for that."""

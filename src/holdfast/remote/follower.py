@@ -158,9 +158,8 @@ class Follower:
                     if kind in ("delta", "progress"):
                         self._taken(found)
                         answer = copy.fold.assistant
-                        if (
-                            kind == "progress" or answer is None or answer.seq <= at
-                        ):  # else its answer was asked for, and is here already
+                        # else its answer was asked for, and is here already
+                        if kind == "progress" or answer is None or answer.seq <= at:
                             self._on_note(kind, data)
                     else:
                         found.append(self._event(data, found))

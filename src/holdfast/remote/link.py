@@ -181,9 +181,8 @@ class Link:
             now = time.monotonic()
             if patience is not None and now >= until:  # it had all of its time
                 raise error from cause
-            if patience is not None and now - began > max(
-                LONG, self._pool.connect_timeout + 1.0
-            ):  # it was at work, not only connecting
+            # it was at work, not only connecting
+            if patience is not None and now - began > max(LONG, self._pool.connect_timeout + 1.0):
                 deadline, number = now + timeout, 0
             wait = pause(number, asked)
             if time.monotonic() + wait >= deadline:

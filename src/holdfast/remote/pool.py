@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from holdfast.tools import Cancellation
 
 
-MOST = (
-    256 * 1024 * 1024
-)  # bytes of one answer: more than the largest file, and than the largest output of a command, in JSON
+# bytes of one answer: more than the largest file, and than the largest output of a command, in JSON
+MOST = 256 * 1024 * 1024
 
 
 class TooLong(BadResponse):

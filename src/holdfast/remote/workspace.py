@@ -106,9 +106,8 @@ class RemoteWorkspace:
             if self._closed:
                 raise ConfigurationError(f"{self!r} is closed; make another one.")
             if not self._open:
-                id = (
-                    self.id or f"w-{self._once}"
-                )  # named here, so that asking again makes no second one
+                # named here, so that asking again makes no second one
+                id = self.id or f"w-{self._once}"
                 try:
                     self.link.request("POST", "/api/workspaces", {"id": id})
                 except Conflict:
@@ -251,9 +250,8 @@ class RemoteWorkspace:
                 self.link.request(
                     "DELETE", f"/api/workspaces/{quote(self.id or '', safe='')}", timeout=timeout
                 )
-        except (
-            HoldfastError
-        ) as error:  # not raised: `with` may be ending for an error of the program's own
+        except HoldfastError as error:
+            # not raised: `with` may be ending for an error of the program's own
             _log.warning("workspace %s was not removed from the agent server: %s", self.id, error)
         finally:
             self.link.close()
