@@ -1,5 +1,5 @@
-"""Attributes of a conversation that are set once: assigning them again would change nothing, and
-they would lie."""
+"""Attributes that are set once. Assigning them again would have no effect on the conversation,
+so it raises."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 
 class Fixed:
-    """A base whose `fixed` attributes are set once. `fixed` maps each to what a caller does
-    instead."""
+    """A base whose `fixed` attributes are set once. `fixed` maps each name to the advice for a
+    caller that assigns it again."""
 
     __slots__ = ()
 
