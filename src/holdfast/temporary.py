@@ -1,5 +1,5 @@
-"""`TemporaryFolder`: a folder that goes with its owner, also when the owner was killed: then the
-next start removes it."""
+"""`TemporaryFolder`: a folder that is removed with its owner, or by the next start if the owner
+was killed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class TemporaryFolder:
     """A new folder below the system's temporary one, removed by `close`, or when the process that
     made it exits.
 
-    `work` names a folder below it that will hold somebody's work, or is "." for all of it. A killed
-    owner's folder with work in it is never removed: the log names it once.
+    `work` names a folder below it that will hold user data, or is "." for all of it. A killed
+    owner's folder with user data in it is never removed: the log names it once.
     """
 
     def __init__(self, prefix: str = "holdfast-", work: str = "") -> None:
@@ -37,18 +37,18 @@ class TemporaryFolder:
         _sweep_once(root, os.getpid())
         self.path = Path(os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=root)))
         self._closed = False
-        # Locked before it says what it is: a marker without its text is never taken for a dead
+        # Locked before its text is written: a marker without text is never taken for a dead
         # owner's.
         self._lock = os.open(
             self.path / MARKER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
         )
         try:
-            # waits for whoever sweeps right now and looks at the empty marker
+            # waits for a sweeping process that looks at the empty marker now
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             os.write(self._lock, _MAGIC + os.fsencode(work) + b"\n")
         except OSError:
-            # a file system without locks: nobody can tell whether the owner lives, so nobody else
-            # removes it
+            # A file system without locks: no process can tell whether the owner lives, so none
+            # removes the folder.
             pass
         atexit.register(self.close)
 
@@ -65,8 +65,8 @@ class TemporaryFolder:
 def sweep(root: str) -> list[Path]:
     """Remove the folders below `root` whose owners are dead, and return their paths.
 
-    Only a folder with a marker that can be locked is touched. One with somebody's work in it stays,
-    and is named in the log the first time.
+    Only a folder with a marker that can be locked is touched. A folder with user data in it
+    stays; the log names it the first time.
     """
     removed: list[Path] = []
     try:
@@ -78,14 +78,14 @@ def sweep(root: str) -> list[Path]:
         try:
             if _remove_if_dead(path):
                 removed.append(Path(path))
-        except OSError:  # another's folder, or gone meanwhile
+        except OSError:  # another user's folder, or gone meanwhile
             continue
     return removed
 
 
 @lru_cache(maxsize=4)
 def _sweep_once(root: str, pid: int) -> None:
-    """Once per process: a program may make thousands of folders."""
+    """Sweep once per process: a program may make thousands of folders."""
     sweep(root)
 
 

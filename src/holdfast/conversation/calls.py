@@ -57,7 +57,7 @@ UNWRITABLE = "The result of {name!r} cannot be stored: {problem}. Its effect may
 DOUBTFUL = " A record of this call is damaged, so its progress is unknown."
 REJECTED = "Not run: {by} rejected this call{reason}"
 DENIED = "Not run: this call is not allowed{reason}"
-EDITED = "[The approver changed this call's arguments to {arguments}; it was run with these.]"
+EDITED = "[The approver of this call changed its arguments to {arguments}; it was run with these.]"
 INTERRUPTED = "Not run: the conversation was interrupted before this call began."
 
 

@@ -69,17 +69,15 @@ class Conversation(Fixed):
         store: Keeps the journal; None keeps it in memory.
         id: The conversation's id; None makes a new one.
         runtime: Handed to tools as `ToolContext.runtime`; None takes the runtime of the agent's
-            tools,
-            if they share one.
+            tools, if they share one.
         on_delta: Called with each piece of a streamed answer, on the thread that receives it.
         on_progress: Called as `on_progress(call_id, message)` with tools' progress, on their
             thread.
         on_question: Handles running calls' questions to the user. None declines them at once. With
-            "wait" the call waits for `answer` or `decline`. A function is called with the
-            question on
-            the call's thread; it returns the form's values, True, or None to decline.
-        observer: One observer (`holdfast.observe`) or several; they follow spawned
-            conversations, too.
+            "wait" the call waits for `answer` or `decline`. A function is called with the question
+            on the call's thread; it returns the form's values, True, or None to decline.
+        observer: One observer (`holdfast.observe`) or several; they follow spawned conversations,
+            too.
         clock: Returns the current time, with a time zone.
         new_id: Returns a new unique id.
     """
@@ -726,8 +724,8 @@ class Conversation(Fixed):
     def _not_inside(self, method: str) -> None:
         if id(self._driver) in inside.get():
             raise ConversationBusy(
-                f"Conversation {self.id!r}: its own model, tool or listener called {method}(), which"
-                " would wait for itself forever."
+                f"Conversation {self.id!r}: its own model, tool or listener called {method}(),"
+                " which would wait for itself forever."
             )
 
     # --- callbacks ---

@@ -1,5 +1,5 @@
-"""What the tools of `agent.delegation` do: children of one conversation at work, told of,
-collected, cancelled, and found again after a crash."""
+"""The delegation tools at work: children of one conversation are started, reported, collected,
+cancelled, and found again after a crash. `agent.delegation` defines the tools."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast")
 _S = ConversationStatus
 
-_LOOK = 0.25  # seconds between two looks how far a child is
-_DEEPEST = 1000  # conversations above one another; more can only be a circle
-_CLOSES = 10.0  # seconds that a message waits for a child that is being closed
-_HEARS = 1.0  # seconds in which another owner takes a message out of its inbox
-_PAGE = 200  # events of another conversation that are read at once
+_LOOK = 0.25  # seconds between two checks of a child's progress
+_DEEPEST = 1000  # depth of ancestors; a deeper chain can only be a cycle
+_CLOSES = 10.0  # seconds that a message waits for a closing child
+_HEARS = 1.0  # seconds that another owner gets to take a message out of its inbox
+_PAGE = 200  # events of another conversation per read
 
 
 class Team:
-    """The delegates of one conversation, those in the background above all: each has a thread that
-    waits for its end. Thread-safe."""
+    """The delegates of one conversation. Each child in the background has a thread that waits
+    for its end. Thread-safe."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -65,15 +65,17 @@ class Team:
         self._background: dict[str, threading.Thread] = {}
         # the children of this and earlier owners, by id
         self._given: dict[str, Given] | None = None
-        self._places: set[object] = set()  # of those that are about to begin in the background
-        # children whose results somebody waits for, and how many do
+        # places of children that are about to start in the background
+        self._places: set[object] = set()
+        # number of callers that wait for a child's result, by child
         self._quiet: dict[str, int] = {}
-        # those of them that came to an end of which no message was sent
+        # those of them that ended without a message about it
         self._untold: set[str] = set()
-        self._sent: list[datetime] | None = None  # when this conversation sent to others
-        # what the results of calls tell of children, by call
+        # the times of this conversation's messages to others
+        self._sent: list[datetime] | None = None
+        # facts about children in a result's meta, by call
         self._metas: dict[str, dict[str, Any]] = {}
-        # how far children are that others have, and up to which event
+        # outcomes of children that others own, each with its last event
         self._read: dict[str, tuple[int, Outcome]] = {}
         self._depth: int | None = None
         self._attached: list[Delegates] = []
@@ -87,7 +89,7 @@ class Team:
     def give(
         self, context: ToolContext, delegates: Delegates, agent: str, task: str, background: bool
     ) -> ToolResult:
-        """`delegate`."""
+        """Run the tool `delegate`."""
         made = delegates.agent(agent)
         if made is None:
             raise ToolError(
@@ -112,7 +114,7 @@ class Team:
             raise
         text = (
             f"{agent} works on it in the background, in the conversation {child.id}. Its answer is"
-            " sent to you as a message; delegate_poll tells how far it is, delegate_collect waits"
+            " sent to you as a message. delegate_poll reports its progress, delegate_collect waits"
             " for it, delegate_cancel stops it."
         )
         meta = {
@@ -126,13 +128,14 @@ class Team:
         return self._told(context, ToolResult((TextContent(text),), meta=meta))
 
     def _told(self, context: ToolContext, result: ToolResult) -> ToolResult:
-        """A result whose meta is to stay whatever hooks make of it."""
+        """Return the result, and remember its meta in case hooks change it."""
         with self._lock:
             self._metas[context.call_id] = dict(result.meta)
         return result
 
     def kept(self, call_id: str, result: ToolResult) -> ToolResult:
-        """A call's result after hooks, which tells of children what it told before them."""
+        """Return a call's result after hooks, with the facts about children that it had before
+        them."""
         with self._lock:
             meta = self._metas.pop(call_id, None)
         return (
@@ -142,7 +145,7 @@ class Team:
         )
 
     def poll(self, delegates: Delegates, ids: Sequence[str]) -> ToolResult:
-        """`delegate_poll`."""
+        """Run the tool `delegate_poll`."""
         found = [self._outcome(id) for id in self._wanted(ids)]
         if not found:
             return ToolResult((TextContent("No agent works in the background."),))
@@ -157,7 +160,7 @@ class Team:
     def collect(
         self, context: ToolContext, delegates: Delegates, ids: Sequence[str], timeout: float
     ) -> ToolResult:
-        """`delegate_collect`."""
+        """Run the tool `delegate_collect`."""
         wanted = self._wanted(ids)
         if not wanted:
             return ToolResult(
@@ -168,8 +171,8 @@ class Team:
 
     @contextmanager
     def _hushed(self, ids: Sequence[str]) -> Generator[None]:
-        """Send no message of what these come to meanwhile; what nobody was told of by then is sent
-        afterwards."""
+        """Hold back the outcome messages of these children meanwhile; afterwards send those that
+        are still needed."""
         with self._lock:
             for id in ids:
                 self._quiet[id] = self._quiet.get(id, 0) + 1
@@ -188,12 +191,12 @@ class Team:
             for id in untold:
                 try:
                     found = self._outcome(id)
-                    # else it is told when the conversation is opened again
+                    # else the outcome is posted when the conversation is opened again
                     if found.status in OVER and not self._driver.calls.closing:
                         self._post(found)
                 except (ConversationClosed, StoreError) as error:
                     _log.warning(
-                        "conversation %s: what became of its child %s could not be told: %s",
+                        "conversation %s: the outcome of its child %s could not be posted: %s",
                         self.id,
                         id,
                         error,
@@ -250,7 +253,7 @@ class Team:
         )
 
     def cancel(self, context: ToolContext, delegates: Delegates, ids: Sequence[str]) -> ToolResult:
-        """`delegate_cancel`."""
+        """Run the tool `delegate_cancel`."""
         wanted = self._wanted(ids)
         lines: list[str] = []
         with self._hushed(wanted):
@@ -275,7 +278,7 @@ class Team:
                 child.interrupt()
                 child.close()
                 self._ended(id)
-        elif self._outcome(id).status not in (*OVER, _S.PAUSED):  # another owner has it
+        elif self._outcome(id).status not in (*OVER, _S.PAUSED):  # another process owns the child
             self._driver.journal.store.post(id, cmd.Interrupt(), f"{context.idempotency_key}>{id}")
             deadline = time.monotonic() + _CLOSES
             while (
@@ -288,7 +291,7 @@ class Team:
     def tell(
         self, context: ToolContext, delegates: Delegates, conversation: str, text: str
     ) -> ToolResult:
-        """`send_to`."""
+        """Run the tool `send_to`."""
         from holdfast import commands as cmd
 
         journal = self._driver.journal
@@ -296,20 +299,20 @@ class Team:
             conversation = journal.spawned_by.rpartition(":")[0]
             if not conversation:
                 raise ToolError(
-                    "Nobody gave this conversation its work but the user; answer instead.",
+                    "This conversation has no parent: the user gave it its work. Answer instead.",
                     "not_found",
                     retryable=False,
                 )
         if conversation == self.id:
             raise ToolError("That is this conversation itself.", "validation", retryable=False)
-        # On an agent server the part before the slash is the tenant: nobody sends to another's.
+        # On an agent server the part before the slash is the tenant: no message crosses tenants.
         mine = conversation.rpartition("/")[0] == self.id.rpartition("/")[0]
         if not mine or (
             conversation not in delegates.send_to
             and self._root(conversation) != self._root(self.id)
         ):
             raise ToolError(
-                f"There is no conversation {conversation!r} that this one may send to.",
+                f"This conversation may send to no conversation {conversation!r}.",
                 "not_found",
                 retryable=False,
             )
@@ -338,8 +341,8 @@ class Team:
             return ToolResult(
                 (
                     TextContent(
-                        f"Sent to {conversation}. It is not at work now, and hears it when it"
-                        " goes on."
+                        f"Sent to {conversation}. It is not running now and reads the message when"
+                        " it continues."
                     ),
                 )
             )
@@ -348,15 +351,19 @@ class Team:
     def _heard(
         self, context: ToolContext, delegates: Delegates, id: str, place: object, own: bool
     ) -> bool:
-        """Have a message in an inbox taken out: by the child, which is opened again if it had come
-        to its end, or by whoever has that conversation."""
+        """Wait until a message is taken out of an inbox; return False if it is still there in the
+        end.
+
+        The child takes it, reopened if it had ended, or another owner of that conversation does.
+        """
         deadline = time.monotonic() + (_CLOSES if own else _HEARS)
         while True:
             child = self._open(id)
             if child is not None:
                 child.drain_inbox()
             if self._works(id) or not self._unheard(id):
-                return True  # who watches it looks into its inbox once more when it is closed
+                # the watching thread drains the inbox once more when it closes the child
+                return True
             if own:
                 try:
                     self._go_on(context, delegates, id, place)
@@ -364,7 +371,7 @@ class Team:
                 except (
                     LeaseHeld,
                     ConversationClosed,
-                ):  # it is being closed, or another owner has it
+                ):  # being closed, or owned by another process
                     if self._driver.calls.closing:
                         raise
             if context.cancelled or time.monotonic() > deadline:
@@ -372,12 +379,12 @@ class Team:
             context.cancelled.wait(_LOOK / 5)
 
     def _unheard(self, id: str) -> bool:
-        """Whether something waits in an inbox."""
+        """Return True if an inbox holds a command."""
         return bool(self._driver.journal.store.list([id], waiting=True))
 
     def _check_messages(self, delegates: Delegates) -> None:
-        """Raises `ToolError` if this conversation has sent as many messages to others since the
-        user said something as it may."""
+        """Raise `ToolError` if this conversation has used up the messages that it may send
+        between two messages of the user."""
         journal = self._driver.journal
         with self._lock:
             sent = self._sent
@@ -395,15 +402,15 @@ class Team:
             self._sent = sent = [at for at in sent if since is None or at >= since]
         if len(sent) >= delegates.max_messages:
             raise ToolError(
-                f"This conversation has sent {len(sent)} messages to others since the user last"
-                " said something, and may send no more until the user does. Do not try again:"
-                " finish with what you have, and say what is still open.",
+                f"This conversation has sent {len(sent)} messages to others since the user's last"
+                " message, and may send no more until the next one. Do not try again: finish with"
+                " what you have, and say what is still open.",
                 "rate_limit",
                 retryable=False,
             )
 
     def _last_word(self, id: str) -> datetime | None:
-        """When the user last said something in a conversation."""
+        """Return the time of the user's last message in a conversation."""
         journal = self._driver.journal
         if id == self.id:
             with journal.changed:
@@ -423,7 +430,7 @@ class Team:
     # --- children ---
 
     def _begun(self, context: ToolContext, agent: Agent, task: str, detached: bool) -> Conversation:
-        """The child of this call, with its task, at work."""
+        """Return the child of this call, with its task, running."""
         child = context.spawn(agent, detached=detached)
         if not child._journal.fold.message_seq:  # pyright: ignore[reportPrivateUsage]
             child.send_message(task, sender=self.id)
@@ -457,7 +464,7 @@ class Team:
             return _left(name)
         if child.failure is not None and found.status not in OVER:
             return ToolResult.failure(
-                f"{name} stopped, for what it did could not be written down: {child.failure}",
+                f"{name} stopped because its work could not be stored: {child.failure}",
                 meta={CHILD: found.meta()},
             )
         output = found.output if found.status is _S.FINISHED else None
@@ -473,8 +480,12 @@ class Team:
 
     @contextmanager
     def _at_work(self, delegates: Delegates, bounded: bool = True) -> Generator[object]:
-        """Hold a place until the end, or until somebody watches who has it. Raises `ToolError` if
-        as many are at work as may be; not for what is done again (`bounded`)."""
+        """Hold a place among the running children for the `with` block, or until a thread watches
+        the child.
+
+        Raises `ToolError` if `max_running` children run already, unless `bounded` is False: a
+        repeated call is not limited again.
+        """
         place = object()
         with self._lock:
             working = list(self._background)
@@ -487,9 +498,8 @@ class Team:
             running = len(self._places) + sum(id not in paused for id in self._background)
             if bounded and running >= delegates.max_running:
                 raise ToolError(
-                    f"{running} agents are at work for this conversation, and more than"
-                    f" {delegates.max_running} may not be. Collect or cancel one, or wait for an"
-                    " answer.",
+                    f"{running} agents work for this conversation; at most {delegates.max_running}"
+                    " may. Collect or cancel one, or wait for an answer.",
                     "rate_limit",
                     retryable=False,
                 )
@@ -505,14 +515,14 @@ class Team:
             self._depth = len(self._above(self.id)) - 1
         if self._depth >= delegates.max_depth:
             raise ToolError(
-                f"This conversation is itself a delegate, {self._depth} below the one that began,"
-                f" and there may be no more than {delegates.max_depth}. Do the task yourself.",
+                f"This conversation is itself a delegate, {self._depth} levels below the root; at"
+                f" most {delegates.max_depth} are allowed. Do the task yourself.",
                 "validation",
                 retryable=False,
             )
 
     def _above(self, id: str) -> list[str]:
-        """A conversation and those that it comes from, the first one last."""
+        """Return a conversation and its ancestors, the root last."""
         found = [id]
         store = self._driver.journal.store
         while len(found) < _DEEPEST:
@@ -530,8 +540,8 @@ class Team:
     # --- the background ---
 
     def _watch(self, child: Conversation, agent: str, place: object = None) -> None:
-        """Tell the conversation when a child has come to an end, in the `place` that was held for
-        it. Idempotent."""
+        """Watch a child on a thread that posts its outcome, and release the `place` held for it.
+        Idempotent."""
         with self._lock:
             self._places.discard(place)
             if child.id in self._background:
@@ -561,21 +571,21 @@ class Team:
             child.close()
         except (ConversationClosed, StoreError) as error:
             _log.warning(
-                "conversation %s: what became of its child %s could not be told: %s",
+                "conversation %s: the outcome of its child %s could not be posted: %s",
                 self.id,
                 child.id,
                 error,
             )
         finally:
             self._end(child.id)
-        # Who sends looks whether the child is watched when the message is in the inbox, and here it
-        # is the other way round: one of them sees it.
+        # A sender posts first and then checks for a watcher. Here the watch ends first and the
+        # inbox is checked then. One of the two sees the message.
         if ended and not self._driver.calls.closing:
             self._open_again(child.id, lambda: self._unheard(child.id))
 
     def _open_again(self, id: str, wanted: Callable[[], bool]) -> bool:
-        """Have a child of an earlier call go on, if it is `wanted`; False, with a warning, if it
-        cannot."""
+        """Reopen a child of an earlier call and let it continue, if `wanted()`; return False,
+        with a warning, if that fails."""
         delegates = self._giver(id)
         try:
             if wanted() and delegates is not None:
@@ -589,8 +599,8 @@ class Team:
             return False
 
     def _giver(self, id: str) -> Delegates | None:
-        """The delegates that a child of an earlier call is one of, also if another agent acts now
-        than the one that gave it work."""
+        """Return the delegates that a child of an earlier call belongs to, even after a handoff
+        to another agent."""
         name = self._children()[id].agent
         return next(
             (
@@ -609,7 +619,7 @@ class Team:
         self._post(Outcome.of(child, agent))
 
     def _post(self, found: Outcome) -> None:
-        """The result as a message of the child's: once, however often this is called."""
+        """Post the outcome as a message from the child; once, however often this is called."""
         if found.seq <= self._children()[found.id].known:
             return
         from holdfast import commands as cmd
@@ -617,7 +627,7 @@ class Team:
 
         what = "is done" if found.status is _S.FINISHED else "did not finish"
         text = (
-            f"[{found.agent}, whom you gave a task in the conversation {found.id},"
+            f"[{found.agent}, to which you gave a task in the conversation {found.id},"
             f" {what}.]\n\n{found.told}"
         )
         key = f"{found.id}@{found.seq}"
@@ -626,13 +636,13 @@ class Team:
         drain(self._driver)
 
     def _end(self, id: str) -> None:
-        """This thread watches a child no more."""
+        """Stop watching a child on this thread."""
         with self._lock:
             if self._background.get(id) is threading.current_thread():
                 del self._background[id]
 
     def _ended(self, id: str) -> None:
-        """Wait until nobody watches a child that is closed."""
+        """Wait until no thread watches a closed child."""
         with self._lock:
             thread = self._background.get(id)
         if thread is not None:
@@ -644,12 +654,12 @@ class Team:
 
     @property
     def busy(self) -> bool:
-        """Whether a child works in the background."""
+        """True if a child works in the background."""
         with self._lock:
             return bool(self._background)
 
     def join(self, deadline: float) -> None:
-        """Wait for the threads, until `deadline` (monotonic seconds); the children are closed."""
+        """Wait for the threads of closed children, until `deadline` (monotonic seconds)."""
         with self._lock:
             given = self._given or {}
             threads = [
@@ -688,7 +698,8 @@ class Team:
         return read[1]
 
     def _wanted(self, ids: Sequence[str]) -> list[str]:
-        """The children that are meant. Raises `ToolError` for an id that is none's."""
+        """Return the named children; by default those in the background. Raises `ToolError` for
+        an unknown id."""
         known = self._children()
         if not ids:
             with self._lock:
@@ -711,14 +722,14 @@ class Team:
             children[id] = given
 
     def _settle(self, id: str, seq: int) -> None:
-        """The model knows what a child had come to with that event of its."""
+        """Record that the model knows a child's outcome as of event `seq`."""
         children = self._children()
         with self._lock:
             if id in children:
                 children[id].known = max(children[id].known, seq)
 
     def _children(self) -> dict[str, Given]:
-        """The children that were given work, by id; read from the journal once."""
+        """Return the delegated children by id; read from the journal once."""
         with self._lock:
             if self._given is not None:
                 return self._given
@@ -734,13 +745,13 @@ class Team:
     # --- after a crash ---
 
     def _made(self, delegates: Delegates, id: str) -> Agent:
-        """The agent of a child of an earlier call. Raises `ToolError` if it is not there any
-        more."""
+        """Return the agent of a child of an earlier call. Raises `ToolError` if it no longer
+        exists."""
         given = self._children()[id]
         made = delegates.agent(given.agent) if given.agent in delegates.given else None
         if made is None:
             raise ToolError(
-                f"The agent {given.agent!r} of the conversation {id!r} is not there any more.",
+                f"The agent {given.agent!r} of the conversation {id!r} no longer exists.",
                 "not_found",
                 retryable=False,
             )
@@ -749,8 +760,8 @@ class Team:
     def _go_on(
         self, context: ToolContext, delegates: Delegates, id: str, place: object = None
     ) -> None:
-        """Open a child of an earlier call again, and have it go on. Raises `LeaseHeld` if another
-        owner has it, which is then nothing of ours."""
+        """Reopen a child of an earlier call and let it continue. Raises `LeaseHeld` if another
+        owner has it."""
         given = self._children()[id]
         child = context.spawn(self._made(delegates, id), id=id, detached=delegates.detached)
         try:
@@ -766,8 +777,11 @@ class Team:
         self._watch(child, given.agent, place)
 
     def attach(self, delegates: Delegates) -> None:
-        """Open again what works in the background, when this conversation was opened again; tell of
-        what has ended meanwhile. Once for each agent."""
+        """Reopen the background children of a reopened conversation, and post outcomes reached
+        meanwhile.
+
+        Does so once per agent.
+        """
         if any(one is delegates for one in self._attached):
             self.go_on()
             return
@@ -805,8 +819,7 @@ class Team:
     # --- interrupts ---
 
     def stopping(self) -> None:
-        """Write down which children an interrupt of this conversation stops. Within a
-        transaction."""
+        """Journal which children an interrupt of this conversation stops. Within a transaction."""
         with self._lock:
             watched = list(self._background)
         children = self._children()
@@ -822,16 +835,15 @@ class Team:
             for id in stopped:
                 children[id].stopped = True
             text = (
-                "The interrupt stopped what works in the background; it goes on with this"
-                " conversation."
+                "The interrupt stopped the background agents; they resume with this conversation."
             )
             self._driver.journal.add(
                 ev.Note, about=STOPPED, text=text, details={"children": stopped}
             )
 
     def go_on(self) -> None:
-        """Have children go on that an interrupt stopped, when this conversation does. Not within a
-        transaction."""
+        """Resume the children that an interrupt stopped, when this conversation resumes. Not
+        within a transaction."""
         journal = self._driver.journal
         if journal.fold.status is _S.PAUSED:
             return
@@ -853,26 +865,29 @@ class Team:
                         team.go_on()
                 except HoldfastError as error:
                     _log.warning(
-                        "conversation %s: its child %s does not go on: %s", self.id, id, error
+                        "conversation %s: its child %s cannot resume: %s", self.id, id, error
                     )
                     continue
             resumed.append(id)
         if resumed:
-            text = "What an interrupt had stopped goes on."
+            text = "The agents that an interrupt had stopped resume."
             try:
                 with journal:
                     journal.add(ev.Note, about=RESUMED, text=text, details={"children": resumed})
             except HoldfastError as error:
                 _log.warning(
-                    "conversation %s: that its children go on could not be written down: %s",
+                    "conversation %s: the resumption of its children could not be journaled: %s",
                     self.id,
                     error,
                 )
 
 
 def _left(agent: str) -> ToolResult:
-    """The conversation is being closed: no result is written, so that the call is made again, and
-    finds its child, when it is opened."""
+    """Return the result of a call that continues later: the conversation is being closed.
+
+    The result is not written. The call is made again when the conversation is opened, and finds
+    its child.
+    """
     return ToolResult.failure(
-        f"{agent} goes on when the conversation is opened again.", "cancelled", meta={LEFT: True}
+        f"{agent} continues when the conversation is opened again.", "cancelled", meta={LEFT: True}
     )

@@ -1,5 +1,5 @@
-"""What a conversation asks its agent's hooks, where it stands in the loop, and what it writes down
-of what they say."""
+"""The places in the loop at which a conversation asks its agent's hooks, and the events that
+record their answers."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ if TYPE_CHECKING:
     from holdfast.conversation.driver import Driver
     from holdfast.conversation.journal import Journal
 
-DENIALS = 3  # times in a row that an answer, or the end of a run, may be denied
-DENIED = "denied"  # the stop reason of an answer that was held back
-LEAST = 0.1  # seconds that hooks have at the end however little time is left
+DENIALS = 3  # denials in a row of an answer, or of the end of a run
+DENIED = "denied"  # the stop reason of a denied answer
+LEAST = 0.1  # seconds that end hooks have at least
 
 HELD_BACK = "Your answer was not accepted{reason} It is not shown here. Answer again."
 GO_ON = "The work is not done yet."
 
 
 class Told(NamedTuple):
-    """A note to be journaled: of which hook, and what."""
+    """A note to journal about a hook."""
 
     hook: str
     text: str
     details: dict[str, Any] = {}
 
     def write(self, journal: Journal) -> None:
-        """Within a transaction."""
+        """Add the note. Within a transaction."""
         journal.add(ev.Note, about=f"hook:{self.hook}", text=self.text, details=self.details)
 
 
 class Heard(NamedTuple):
-    """A message as hooks let it pass, with what they add, and what is to be noted."""
+    """A message after its hooks, with their additions and notes."""
 
     content: tuple[Content, ...]
     added: tuple[Addition, ...] = ()
     notes: tuple[Told, ...] = ()
 
     def write(self, journal: Journal) -> None:
-        """What stands behind the message. Within its transaction."""
+        """Add the additions and notes that follow the message. Within its transaction."""
         for one in self.added:
             if one.about not in journal.fold.abouts:
                 journal.add(ev.Message, content=one.content, sender="holdfast", about=one.about)
@@ -72,7 +72,7 @@ class Heard(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """Why a run is not to be FINISHED: what its hook said, or the error of one that failed."""
+    """The reason why a run may not finish: a hook's objection, or the error of a failed hook."""
 
     hook: str
     reason: str
@@ -80,22 +80,22 @@ class Stopped(NamedTuple):
 
 
 class Hooking:
-    """What is to be known of one conversation's hooks while it is open here."""
+    """The state of one open conversation's hooks."""
 
     __slots__ = ("closing", "context", "hearing", "said", "started")
 
     def __init__(self) -> None:
-        self.closing = Cancellation()  # ends what waits and is not the run's
-        # whose turn it is to ask about what came through the inbox, which several threads drain
+        self.closing = Cancellation()  # cancels waits that do not belong to the run
+        # serialises the threads that drain the inbox while hooks judge a message
         self.hearing = threading.RLock()
         self.started = False
-        # the last that was handed out: good as long as its cancellation
+        # the last context handed out; reused while its cancellation is the same
         self.context: ToolContext | None = None
-        self.said: tuple[Addition, ...] = ()  # what hooks said at the start, for the next request
+        self.said: tuple[Addition, ...] = ()  # additions of the start hooks, for the next request
 
 
 def hooking(driver: Driver) -> Hooking:
-    """The conversation's; made when it is asked for first."""
+    """Return the hook state of the conversation, created at the first use."""
     found = driver.hooking
     if found is None:
         with driver.journal.changed:
@@ -123,8 +123,8 @@ def _context(driver: Driver, cancelled: Cancellation) -> ToolContext:
 
 
 def noted(journal: Journal, error: HookDenied) -> None:
-    """Have it in the journal that a hook failed, or denied what is then nowhere to be seen. Within
-    a transaction."""
+    """Journal that a hook failed, or denied something that leaves no other trace. Within a
+    transaction."""
     Told(error.hook, str(error), {"on": error.on, "failed": error.failed}).write(journal)
 
 
@@ -132,19 +132,22 @@ def noted(journal: Journal, error: HookDenied) -> None:
 
 
 def turn(driver: Driver, command: object) -> AbstractContextManager[object]:
-    """So that hooks are asked once about a message that several threads find in the inbox: the
-    others wait."""
+    """Return a lock under which hooks are asked once about a message that several threads find
+    in the inbox."""
     hooked = driver.agent.hooked
     if hooked is None or not hooked.message:
         return nullcontext()
-    from holdfast.commands import Send  # few conversations have an inbox that is used
+    from holdfast.commands import Send  # loaded late: few conversations use an inbox
 
     return hooking(driver).hearing if isinstance(command, Send) else nullcontext()
 
 
 def heard(driver: Driver, content: tuple[Content, ...], sender: str = "user") -> Heard | HookDenied:
-    """A message as the agent's hooks let it pass. Runs users' code: not under the lock. Raises
-    `ConversationClosed` if that came first."""
+    """Return a message after the agent's hooks, or the denial.
+
+    Runs user code, so the caller must not hold the lock. Raises `ConversationClosed` if the
+    conversation closes meanwhile.
+    """
     hooked = driver.agent.hooked
     if hooked is None or not hooked.message:
         return Heard(content)
@@ -167,7 +170,7 @@ def heard(driver: Driver, content: tuple[Content, ...], sender: str = "user") ->
         except HookDenied as error:
             found: HookDenied = error
         except (ConfigurationError, msgspec.ValidationError, ValueError, TypeError) as error:
-            text = hooked.blot(f"{what}: its hook {bound.name} gave content that is none: {error}")
+            text = hooked.blot(f"{what}: its hook {bound.name} returned invalid content: {error}")
             found = HookDenied(text, bound.name, "message", True)
         else:
             if said.deny is None:
@@ -186,7 +189,7 @@ def heard(driver: Driver, content: tuple[Content, ...], sender: str = "user") ->
 
 def _closed(driver: Driver) -> ConversationClosed:
     return ConversationClosed(
-        f"Conversation {driver.journal.id!r} was closed before its hooks had heard the message."
+        f"Conversation {driver.journal.id!r} was closed before its hooks had passed the message."
     )
 
 
@@ -199,7 +202,7 @@ def _is_content(found: Any) -> bool:
 
 
 def _content(change: Any) -> tuple[Content, ...]:
-    if isinstance(change, dict):  # of a command
+    if isinstance(change, dict):  # given by a command hook
         given = cast("dict[str, Any]", change)
         if "text" in given:
             return blocks(given["text"])
@@ -211,8 +214,8 @@ def _content(change: Any) -> tuple[Content, ...]:
 
 
 def additions(driver: Driver, situation: Situation) -> list[Addition]:
-    """What the agent's hooks have to say before the model is asked, and have said at the start.
-    Raises `HookDenied`."""
+    """Return the additions of the agent's hooks before a model call and at the start. Raises
+    `HookDenied`."""
     hooked = driver.agent.hooked
     found: list[Addition] = []
     if driver.hooking is not None and driver.hooking.said:
@@ -236,7 +239,7 @@ def _answered_at(driver: Driver) -> int:
 
 
 def wants_additions(driver: Driver) -> bool:
-    """Whether `additions` might find something."""
+    """Return True if `additions` might return any."""
     hooked = driver.agent.hooked
     return (hooked is not None and bool(hooked.before_model)) or (
         driver.hooking is not None and bool(driver.hooking.said)
@@ -246,13 +249,13 @@ def wants_additions(driver: Driver) -> bool:
 def answered(
     driver: Driver, answer: Completion, based_on: int, duration: float, token: Cancellation
 ) -> tuple[Completion, list[Told]] | None:
-    """The answer as the agent's hooks let it pass, and what is to be noted; None if it may not be,
-    which is written down."""
+    """Return the answer after the agent's hooks, and notes to journal; None if a hook denied it,
+    which is journaled here."""
     hooked = driver.agent.hooked
     assert hooked is not None
     context = _context(driver, token)
     tools = driver.agent.tools
-    # a model may use a wire name: guards know the other one
+    # a model may use a wire name; guards know the canonical one
     if any(tools.canonical(call.name) != call.name for call in answer.calls):
         calls = tuple(
             [
@@ -309,14 +312,14 @@ def _hold_back(
     reason: str,
     failed: HookDenied | None,
 ) -> None:
-    """Write down that there was an answer, which nobody is shown: what it took, why, and that the
-    model is to answer again."""
+    """Journal an answer that hooks denied: its usage, without its content, and the reason for
+    the model."""
     cost = answer.cost
     if cost is None and driver.agent.limits.cost is not None:
         cost = driver.agent.llm.cost(answer.usage)
     with driver.journal as journal:
         if token:
-            return  # as a model call that is cancelled
+            return  # treated like a cancelled model call
         denials = journal.fold.denials + 1
         journal.add(
             ev.Assistant,
@@ -353,7 +356,8 @@ def _hold_back(
 
 
 def stopping(driver: Driver) -> Stopped | None:
-    """Why the run is not to be FINISHED; None if it may. Runs users' code: not under the lock."""
+    """Return the reason why the run may not finish; None if it may. Runs user code, so the
+    caller must not hold the lock."""
     hooked, journal = driver.agent.hooked, driver.journal
     if hooked is None or not hooked.stop:
         return None
@@ -378,21 +382,21 @@ def _no(found: Any) -> bool:
 
 
 def goes_on(driver: Driver, stopped: Stopped) -> bool:
-    """Write down what hooks said against the end; whether the run goes on, or ends in another way.
-    Within a transaction."""
+    """Journal the hooks' objection to the end; return True if the run continues or ends
+    differently.
+
+    Within a transaction.
+    """
     journal = driver.journal
     if driver.calls.closing:
-        return True  # asked again when it is opened
+        return True  # asked again when the conversation is opened
     if stopped.error is not None:
         noted(journal, stopped.error)
         driver.write_error(stopped.error)
         return True
     times = journal.fold.stops
     if times >= DENIALS:
-        text = (
-            f"did not want the run to be finished, {times + 1} times in a row, and was not heard"
-            " any more"
-        )
+        text = f"denied the end of the run {times + 1} times in a row and was overruled"
         Told(stopped.hook, text, {"reason": stopped.reason}).write(journal)
         return False
     text = stopped.reason or GO_ON
@@ -406,7 +410,7 @@ def goes_on(driver: Driver, stopped: Stopped) -> bool:
 
 
 def end_is_open(driver: Driver) -> bool:
-    """Whether a hook is still to say whether the run may be FINISHED: it failed, or was
+    """Return True if hooks must still be asked about the end of the run: one failed or was
     interrupted."""
     fold, hooked = driver.journal.fold, driver.agent.hooked
     if fold.error is not None and fold.error.error == HookDenied.__name__:
@@ -422,8 +426,11 @@ def end_is_open(driver: Driver) -> bool:
 def condensing(
     driver: Driver, reason: str, instructions: str, token: Cancellation
 ) -> tuple[str, str]:
-    """Why nothing is to be left out, "" if it may be; and the instructions with what hooks add.
-    Runs users' code: not under the lock."""
+    """Return a hook's refusal of a condensation, "" for none, and the instructions with hooks'
+    additions.
+
+    Runs user code, so the caller must not hold the lock.
+    """
     hooked = driver.agent.hooked
     if hooked is None or not hooked.condensation:
         return "", instructions
@@ -457,7 +464,7 @@ def condensing(
 
 
 def start(driver: Driver) -> None:
-    """Tell the hooks that this process begins to drive the conversation, once."""
+    """Call the start hooks once, when this process begins to drive the conversation."""
     hooked = driver.agent.hooked
     if hooked is None:
         return
@@ -486,8 +493,11 @@ def start(driver: Driver) -> None:
 
 
 def end(driver: Driver, deadline: float) -> None:
-    """Tell the hooks that the conversation is being closed, if it was begun, until `deadline`
-    (monotonic seconds). The lease is still held."""
+    """Call the end hooks of a closing conversation if it was started, until `deadline` (monotonic
+    seconds).
+
+    The lease is still held.
+    """
     mine, hooked = driver.hooking, driver.agent.hooked
     if (
         mine is None
@@ -524,8 +534,8 @@ def end(driver: Driver, deadline: float) -> None:
     thread.join(max(LEAST, deadline - time.monotonic()))
     if thread.is_alive():
         token.cancel()
-        thread.join(0.5)  # what a command's group needs to be gone
-        text = "The conversation was closed: its hooks took longer than that could wait"
+        thread.join(0.5)  # seconds that a command's process group needs to end
+        text = "The conversation was closed: its end hooks did not return in time"
         failed.append(
             HookDenied(text, hooked.end[min(len(failed), len(hooked.end) - 1)].name, "end", True)
         )
@@ -534,7 +544,7 @@ def end(driver: Driver, deadline: float) -> None:
             with driver.journal as journal:
                 for error in failed:
                     noted(journal, error)
-        except HoldfastError:  # the lease is lost, or the disk full: it is closed all the same
+        except HoldfastError:  # the lease is lost, or the disk is full: close all the same
             pass
 
 
@@ -542,7 +552,7 @@ def end(driver: Driver, deadline: float) -> None:
 
 
 def result_noted(journal: Journal, result: ToolResult) -> None:
-    """Have it noted that a hook of a call failed. Within a transaction."""
+    """Journal that a hook of a call failed. Within a transaction."""
     said: Any = result.meta.get(HOOK)
     if isinstance(said, dict) and cast("dict[str, Any]", said).get("failed"):
         found = cast("dict[str, Any]", said)

@@ -1,5 +1,5 @@
-"""`Link`: what a client says to an agent server over HTTP, each thing once, however often the
-network has to be asked."""
+"""`Link`: a client's requests to an agent server over HTTP. A request that is sent again takes
+effect once."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
     from holdfast.conversation.observer import Observer
     from holdfast.tools import Cancellation
 
-BASE = 0.1  # seconds: the longest first wait before asking again; doubled for each further one
-CAP = 5.0  # seconds: a server that is started again should be found soon
+BASE = 0.1  # seconds, the longest first wait before a retry; doubled for each further one
+CAP = 5.0  # seconds, the longest wait: a restarted server is found soon
 # seconds without a byte after which a request is sent again: a lost packet must not use up all of
-# the time
+# the timeout
 SILENCE = 20.0
-LONG = 5.0  # seconds after which a request that failed is taken to have been at work
-PASSING = frozenset((408, 425, 429, 502, 503, 504))  # statuses that say: not now
+LONG = 5.0  # seconds after which a failed request counts as having been at work
+PASSING = frozenset((408, 425, 429, 502, 503, 504))  # statuses of temporary failures
 
 _log = logging.getLogger("holdfast.remote")
 
 Found = TypeVar("Found")
-STRANGE = "answered what an agent server does not ({}). Is something else at that address?"
+STRANGE = "sent an answer unlike an agent server's ({}). Is another service at that address?"
 
 
 class Link:
-    """An agent server's address and key, and a pool of connections to it. Thread-safe; makes no
+    """An agent server's address and key, and a pool of connections to it. Thread-safe; starts no
     thread.
 
-    `request` tries again what failed for the moment, within `timeout` seconds in all: what only
-    reads, what may be done twice, and what carries an `Idempotency-Key`, which the server does
-    once. Redirects are not followed.
+    `request` retries temporary failures within `timeout` seconds in all. Reads and repeatable
+    requests are retried as they are. Other requests carry an `Idempotency-Key`, so that the
+    server acts once. Redirects are not followed.
     """
 
     __slots__ = (
@@ -101,7 +101,7 @@ class Link:
             self._headers = header_text(
                 {"Authorization": f"Bearer {key.strip()}", "Accept": "application/json"}
             )
-        except ConfigurationError:  # which would show the key
+        except ConfigurationError:  # the original error would show the key
             raise ConfigurationError("RemoteWorkspace: key takes one line of ASCII.") from None
         self._prefix = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
         self._pool = Pool(
@@ -113,7 +113,7 @@ class Link:
         self.timeout = timeout
         self._lock = threading.Lock()
         self.owner = OwnerProcess()
-        self._users = 0  # open conversations
+        self._users = 0  # number of open conversations
         self._observers = observers
 
     def request(
@@ -130,12 +130,16 @@ class Link:
         cancelled: Cancellation | None = None,
         raw: bytes | None = None,
     ) -> Response:
-        """Ask, and return the answer if it is a success; `body` goes as JSON, `raw` as it is.
+        """Send a request and return a successful response. Raises the error that the server names,
+        `StoreError` if it cannot be reached, `Cancelled`.
 
-        `once` is the `Idempotency-Key`, which a POST gets in any case. `timeout` (None: the link's)
-        is for all attempts together. What runs for long has `patience`, seconds for each attempt,
-        and `timeout` then counts from when an attempt failed. Raises the error that the server
-        names, `StoreError` if it cannot be reached, `Cancelled`.
+        Args:
+            body: Sent as JSON.
+            once: The `Idempotency-Key`; by default a POST gets a random one.
+            timeout: Seconds for all attempts together; None takes the link's. With `patience` it
+                counts from the failure of an attempt.
+            patience: Seconds for each attempt of a request that runs for long.
+            raw: A text body, sent instead of `body` as it is.
         """
         data = raw if raw is not None else b"" if body is None else msgspec.json.encode(body)
         kind = "text/plain" if raw is not None else "application/json"
@@ -179,9 +183,9 @@ class Link:
             if final:
                 raise error from cause
             now = time.monotonic()
-            if patience is not None and now >= until:  # it had all of its time
+            if patience is not None and now >= until:  # its time is used up
                 raise error from cause
-            # it was at work, not only connecting
+            # the attempt was at work, not only connecting
             if patience is not None and now - began > max(LONG, self._pool.connect_timeout + 1.0):
                 deadline, number = now + timeout, 0
             wait = pause(number, asked)
@@ -202,8 +206,8 @@ class Link:
         body: Any = None,
         **options: Any,
     ) -> Found:
-        """Ask as `request`, and return what `decode` makes of the answer. Raises `StoreError` for
-        one that it cannot read."""
+        """Send a request like `request`, and return the decoded body. Raises `StoreError` if
+        `decode` fails."""
         answer = self.request(method, path, body, **options).read()
         try:
             return decode(answer)
@@ -220,8 +224,8 @@ class Link:
         silence: float,
         cancelled: Cancellation,
     ) -> Generator[Iterator[bytes]]:
-        """An event stream's bytes as they come; broken off after `silence` seconds without any. One
-        attempt: raises as `request`."""
+        """Yield the bytes of an event stream; end it after `silence` seconds without any. One
+        attempt; raises as `request`."""
         head = self._head(client).replace(
             "Accept: application/json", "Accept: text/event-stream"
         ) + header_text(headers)
@@ -259,12 +263,13 @@ class Link:
             response.close()
 
     def opened(self) -> None:
-        """A conversation begins to use this."""
+        """Count a conversation that begins to use the link."""
         with self._lock:
             self._users += 1
 
     def closed(self) -> None:
-        """A conversation is done with this; the last one closes the idle connections."""
+        """Count a conversation that no longer uses the link; the last one closes the idle
+        connections."""
         with self._lock:
             self._users -= 1
             last = not self._users
@@ -286,7 +291,7 @@ class Link:
 
     def _unreachable(self, error: LLMError) -> StoreError:
         words = str(error).replace("base_url", "url")
-        return StoreError(f"The agent server {self.address} could not be asked: {words}")
+        return StoreError(f"The agent server {self.address} could not be reached: {words}")
 
     def __repr__(self) -> str:
         return f"Link({self.address!r})"
@@ -299,7 +304,7 @@ class Link:
 
 
 def pause(number: int, asked: float | None = None) -> float:
-    """Seconds before asking again for the `number`th time (from 0), with full jitter; never less
-    than what the server asked for."""
+    """Return the seconds before retry `number` (from 0), with full jitter; at least the seconds
+    that the server `asked` for."""
     jitter = random.random() * min(CAP, BASE * 2 ** min(number, 20))
     return jitter if asked is None else max(asked, 0.0) + jitter
