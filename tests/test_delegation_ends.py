@@ -17,8 +17,8 @@ from holdfast.agent.delegation import Delegates
 from holdfast.commands import Send
 from holdfast.content import TextContent, ToolResult
 from holdfast.conversation import delegating
+from holdfast.conversation.delegated import RESUMED, STOPPED
 from holdfast.conversation.delegating import Team
-from holdfast.conversation.given import RESUMED, STOPPED
 from holdfast.tools.hooks import Hook
 from tests.leftovers import Owned
 

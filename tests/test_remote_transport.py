@@ -315,8 +315,8 @@ def test_an_answer_that_is_no_agent_servers_is_said_to_be_none(body: bytes) -> N
 
 
 def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "MOST", 10_000)
-    monkeypatch.setattr(follower, "LONGEST", 10_000)
+    monkeypatch.setattr(pool, "MAX_RESPONSE_BYTES", 10_000)
+    monkeypatch.setattr(follower, "MAX_EVENT_BYTES", 10_000)
     with StubServer() as server:
         conversation = open_on(server.url)
         server.say("c1", "x" * 2000)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ROOMS = {
+_HOME = {
     "Agent": "agent",
     "Conversation": "conversation",
     "ConversationState": "conversation",
@@ -95,7 +95,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    room = _ROOMS.get(name)
+    room = _HOME.get(name)
     if room is None:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     from importlib import import_module

@@ -412,14 +412,14 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_Known)
 _envelope = msgspec.json.Decoder(_Envelope)
 _KNOWN = frozenset(cast(str, kind.__struct_config__.tag) for kind in _Known.__args__)
-_OURS = re.compile(rb'\{"type":"(\w+)"')  # the first bytes of every encoded event
+_EVENT_START = re.compile(rb'\{"type":"(\w+)"')  # the first bytes of every encoded event
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
 
 MAX_NESTING = 200
 """Levels of arrays and objects in the free-form parts of an event. Other JSON readers stop there
 or later, and no Python stack depth makes such an event unreadable."""
 # bytes of JSON up to which counting its brackets is cheaper than walking its values
-_COUNTED = 4096
+_CHEAP_BYTES = 4096
 
 
 def encode(event: AnyEvent | Event) -> bytes:
@@ -470,7 +470,7 @@ def _undecoded(data: bytes, seq: int | None, error: Exception) -> AnyEvent:
         raise error  # the caller's stack is too deep, not the event
     found = _object(data)
     kind, id, time = found.get("type"), found.get("id"), _time(found.get("timestamp"))
-    if not found and (match := _OURS.match(data)) is not None:
+    if not found and (match := _EVENT_START.match(data)) is not None:
         kind = match[1].decode()
     place = found.get("seq") if seq is None else seq
     if type(place) is not int or (seq is None and kind not in _KNOWN):
@@ -655,7 +655,7 @@ def _may_be_deep(data: bytes | msgspec.Raw) -> bool:
     `MAX_NESTING` levels deep."""
     size = len(data)
     return size > 2 * MAX_NESTING and (
-        size > _COUNTED or bytes(data).count(b"[") + bytes(data).count(b"{") > MAX_NESTING
+        size > _CHEAP_BYTES or bytes(data).count(b"[") + bytes(data).count(b"{") > MAX_NESTING
     )
 
 

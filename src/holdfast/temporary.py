@@ -20,7 +20,7 @@ _log = logging.getLogger("holdfast")
 MARKER = ".holdfast-owner"
 """A file in each folder. Its owner holds a lock on it (`flock`) for as long as it lives."""
 _MAGIC = b"holdfast temporary folder\n"
-_TOLD = b"its work was named in the log\n"
+_LOGGED = b"its work was named in the log\n"
 
 
 class TemporaryFolder:
@@ -107,8 +107,8 @@ def _remove_if_dead(path: str) -> bool:
             return False
         work = os.fsdecode(text[len(_MAGIC) :].split(b"\n")[0])
         if work and _has_work(Path(path, work)):
-            if _TOLD not in text:
-                os.pwrite(fd, _TOLD, len(text))
+            if _LOGGED not in text:
+                os.pwrite(fd, _LOGGED, len(text))
                 _log.warning(
                     "A process that was killed left work in %s. It is kept; remove the folder when"
                     " you do not need it.",

@@ -13,12 +13,12 @@ from holdfast.errors import LimitExceeded, OutputInvalid
 
 # Empty or cut-off answers in a row before a conversation counts as stuck. Two nudges may help; a
 # third has never been seen to.
-BLANKS = 3
+MAX_BLANK_ANSWERS = 3
 
 
 # A condensation may leave a request larger than the trigger: nothing more can be left out. The next
 # one waits until the request has grown by the trigger divided by this.
-AGAIN = 10
+REGROWTH_DIVISOR = 10
 
 
 class Recover(msgspec.Struct, frozen=True):
@@ -122,12 +122,14 @@ def next_action(
         return _CONFIRM if state.waits else _WAIT
     if state.handoff is not None:
         return HandOver(state.handoff)
-    if state.blanks >= BLANKS:
-        return Stop(ConversationStatus.STUCK, f"{BLANKS} answers in a row were empty or cut off")
+    if state.blanks >= MAX_BLANK_ANSWERS:
+        return Stop(
+            ConversationStatus.STUCK, f"{MAX_BLANK_ANSWERS} answers in a row were empty or cut off"
+        )
     unseen = state.message_seq > state.based_on
     if state.output_seq and not unseen:
         return _FINISHED
-    if rounds and not unseen and (problem := not_taken(state)):
+    if rounds and not unseen and (problem := output_problem(state)):
         if state.output_failures + 1 >= rounds:
             return Stop(ConversationStatus.ERROR, output=problem)
         return Nudge(REPAIR, repair(problem))
@@ -147,7 +149,7 @@ def next_action(
     return _STEP
 
 
-def not_taken(state: Fold) -> str:
+def output_problem(state: Fold) -> str:
     """Return the problem that left the last answer without an output; "" if the answer is not
     complete or the model was already told that it was empty or cut off."""
     last = state.assistant
@@ -165,7 +167,7 @@ def _too_many(state: Fold, trigger: int) -> int:
     sizes = state.sizes
     if sizes is None or (tokens := sizes.tokens) < trigger:
         return 0
-    return tokens if tokens - sizes.at_condensation >= max(1, trigger // AGAIN) else 0
+    return tokens if tokens - sizes.at_condensation >= max(1, trigger // REGROWTH_DIVISOR) else 0
 
 
 def _reached(state: Fold, limits: Limits) -> tuple[str, float, float] | None:

@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 # Seconds between two attempts to reserve, for the first waiter of this process's tree and for the
 # others. An event tells of room that this process frees, but not of other processes' room.
-_LOOK, _LOOK_BEHIND = 0.05, 0.25
-_TREE = "The tree of conversation"
-_MARGIN = 1.1  # a factor for estimated request tokens: better too many than too few
+_POLL_SECONDS, _POLL_SECONDS_BEHIND = 0.05, 0.25
+_TREE_SOURCE = "The tree of conversation"
+_ESTIMATE_FACTOR = 1.1  # a factor for estimated request tokens: better too many than too few
 _STEP = Amount(1)
-_ENDLESS = 10**15  # tokens or billionths of a dollar; no call takes more
+_MAX_AMOUNT = 10**15  # tokens or billionths of a dollar; no call takes more
 # events that carry the usage of model calls that are not steps
-_COUNTED = frozenset((ev.Condensation, ev.Decision, ev.Message))
+_USAGE_EVENTS = frozenset((ev.Condensation, ev.Decision, ev.Message))
 
 
-class _Place:
+class _Waiter:
     """The place of one thread that waits for room in the budget of `root`."""
 
     __slots__ = ("event", "root")
@@ -64,22 +64,22 @@ class Line:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: deque[_Place] = deque()
+        self._waiting: deque[_Waiter] = deque()
 
-    def join(self, root: str) -> _Place:
+    def join(self, root: str) -> _Waiter:
         """Join the end of the line."""
-        mine = _Place(root)
+        mine = _Waiter(root)
         with self._lock:
             self._waiting.append(mine)
         return mine
 
-    def leave(self, mine: _Place) -> None:
+    def leave(self, mine: _Waiter) -> None:
         """Leave the line."""
         with self._lock:
             self._waiting.remove(mine)
         self.wake()
 
-    def behind(self, mine: _Place | None, roots: Sequence[str]) -> str:
+    def behind(self, mine: _Waiter | None, roots: Sequence[str]) -> str:
         """Return the first of the budgets `roots` for which another thread waits ahead of `mine`;
         "" for none.
 
@@ -115,12 +115,12 @@ class Spending:
         "_ahead_of",
         "_began",
         "_count",
+        "_expected_model",
         "_journal",
+        "_max_output",
         "_metered",
-        "_most",
-        "_next",
         "_roots",
-        "_unmatched",
+        "_settled_ahead",
         "ahead",
         "budgets",
         "counts_cost",
@@ -155,13 +155,15 @@ class Spending:
         # the seq and the model that the reservation ahead was made for
         self._ahead_of: tuple[int, object] = (0, None)
         # the model of that call, during the append that reserves it
-        self._next: Model | None = None
+        self._expected_model: Model | None = None
         self._roots = tuple([budget.root for budget in budgets])
         self._count = itertools.count(1)
-        self._most: tuple[object, int] = (None, 0)  # a model and its longest answer in tokens
-        self._metered: dict[bool, Metered] = {}  # the last wrapper handed out, by `in_condensation`
+        self._max_output: tuple[object, int] = (None, 0)  # a model and its longest answer in tokens
+        self._metered: dict[
+            bool, MeteredModel
+        ] = {}  # the last wrapper handed out, by `in_condensation`
         # settled amounts that a coming `Condensation` event carries as well
-        self._unmatched = Amount()
+        self._settled_ahead = Amount()
 
     # --- reservation ---
 
@@ -175,9 +177,9 @@ class Spending:
         for event in draft:
             if type(event) is ev.ToolResult:
                 total += tokens.result(event.result)
-        return self._amount(1, int(sizes.worth(total) * _MARGIN), llm)
+        return self._amount(1, int(sizes.worth(total) * _ESTIMATE_FACTOR), llm)
 
-    def _known(self, llm: Model) -> bool:
+    def _is_priced(self, llm: Model) -> bool:
         """Return True if the most that a call of this model may take is known."""
         try:
             self._check(llm)
@@ -186,15 +188,15 @@ class Spending:
         return True
 
     def _check(self, llm: Model) -> None:
-        if self._most[0] is not llm:
+        if self._max_output[0] is not llm:
             check_tree("The tree's budget has", llm, self.counts_tokens, self.counts_cost)
-            self._most = (llm, most_output(llm) or 0)
+            self._max_output = (llm, most_output(llm) or 0)
 
     def _amount(self, steps: int, read: int, llm: Model) -> Amount:
         """Return the most that a call may take. Raises `ConfigurationError` if that is not
         known."""
         self._check(llm)
-        written = self._most[1]
+        written = self._max_output[1]
         cost = 0
         if self.counts_cost:
             prices = [
@@ -218,7 +220,7 @@ class Spending:
         """
         self.give_back()  # else it might wait for room that its own reservation takes
         key = self._key()
-        mine: _Place | None = None
+        mine: _Waiter | None = None
         forget: Callable[[], None] | None = None
         try:
             while not token and going():
@@ -236,7 +238,7 @@ class Spending:
                     forget = token.add_callback(mine.event.set)
                 else:
                     mine.root = root
-                    mine.event.wait(_LOOK_BEHIND if behind else _LOOK)
+                    mine.event.wait(_POLL_SECONDS_BEHIND if behind else _POLL_SECONDS)
                 mine.event.clear()
             return None
         finally:
@@ -255,7 +257,7 @@ class Spending:
         lease = self._lease()
         return f"{lease.conversation_id}#{lease.epoch}.{next(self._count)}"
 
-    def _wanted(self, key: str, amount: Amount) -> Reservation:
+    def _reservation_of(self, key: str, amount: Amount) -> Reservation:
         journal = self._journal
         return Reservation(key, self._roots, amount, self._since(), journal.clock().timestamp())
 
@@ -277,7 +279,7 @@ class Spending:
         return self._journal.closed or self._journal.fold.status is not ConversationStatus.RUNNING
 
     def _reserve(self, key: str, amount: Amount) -> Shortage | None:
-        return self._journal.store.reserve(self._lease(), self._wanted(key, amount))
+        return self._journal.store.reserve(self._lease(), self._reservation_of(key, amount))
 
     # --- reservation with the append before the call: saves a transaction per step ---
 
@@ -287,18 +289,18 @@ class Spending:
 
         Called within the transaction that closes the last open call.
         """
-        self._next = llm
+        self._expected_model = llm
 
     def reservation(self, draft: Sequence[Any]) -> Reservation | None:
         """Return the reservation to make with these events; None while others wait for room.
         Holds the journal's lock."""
-        llm, self._next = self._next, None
+        llm, self._expected_model = self._expected_model, None
         if (
             llm is None
             or not draft
             or self.ahead is not None
             or self.line.behind(None, self._roots)
-            or not self._known(llm)
+            or not self._is_priced(llm)
         ):
             return None
         key, amount = self._key(), self.step(llm, draft)
@@ -307,7 +309,7 @@ class Spending:
             amount,
             key,
         )  # set before the append: an aborted append may have been written
-        return self._wanted(key, amount)
+        return self._reservation_of(key, amount)
 
     def reserved(self, held: bool) -> None:
         """Drop the reservation ahead unless the store `held` it. Holds the journal's lock."""
@@ -331,7 +333,7 @@ class Spending:
             " conversation's agent."
         )
         return LimitExceeded(
-            short.type, short.value, short.limit, f"{_TREE} {short.root!r}", advice.strip()
+            short.type, short.value, short.limit, f"{_TREE_SOURCE} {short.root!r}", advice.strip()
         )
 
     def begin(self, llm: Model, token: Cancellation, going: Callable[[], bool]) -> str | None:
@@ -363,7 +365,7 @@ class Spending:
         try:
             answer = ask()
         except BaseException as error:
-            self.settle(key, _refused(error))
+            self.settle(key, _failure_amount(error))
             raise
         with self._journal.changed:
             self.due.append(
@@ -382,7 +384,7 @@ class Spending:
     def _spent(self, held: Amount, usage: Usage, cost: float | None, llm: Model) -> Amount:
         """Return the amount that a call took; the reserved one where the provider gives no
         usable number."""
-        counted = _counted(usage)
+        counted = _token_count(usage)
         if not counted:
             return held
         spent = _billionths(cost)
@@ -398,17 +400,17 @@ class Spending:
         """
         found = list(self.due)
         for event in draft:
-            if type(event) in _COUNTED and (extra := self._extra(event)) is not None:
+            if type(event) in _USAGE_EVENTS and (extra := self._unreserved(event)) is not None:
                 found.append(Settlement("", extra, self._roots))
         return found
 
-    def _extra(self, event: Any) -> Amount | None:
-        counted, cost = _counted(event.usage), _billionths(event.cost) or 0
+    def _unreserved(self, event: Any) -> Amount | None:
+        counted, cost = _token_count(event.usage), _billionths(event.cost) or 0
         if not counted and not cost:
             return None
         if type(event) is not ev.Condensation:
             return Amount(0, counted, cost)
-        known, self._unmatched = self._unmatched, Amount()
+        known, self._settled_ahead = self._settled_ahead, Amount()
         return Amount(0, max(0, counted - known.tokens), max(0, cost - known.cost))
 
     def written(self, settled: Sequence[Settlement]) -> None:
@@ -421,22 +423,27 @@ class Spending:
 
     # --- model calls beside the loop ---
 
-    def metered(self, llm: Any, told: bool = False) -> Any:
+    def metered(self, llm: Any, in_condensation: bool = False) -> Any:
         """Return the model for callers beside the loop: each call is reserved and settled.
 
         `in_condensation` says that a `Condensation` event will carry the usage, too.
         """
-        if told:
-            self._unmatched = Amount()  # a condensation that left nothing out wrote no event
+        if in_condensation:
+            self._settled_ahead = Amount()  # a condensation that left nothing out wrote no event
         if not (self.counts_tokens or self.counts_cost):
             return llm
-        found = self._metered.get(told)
+        found = self._metered.get(in_condensation)
         if found is None or found.wrapped is not llm:
-            found = self._metered[told] = Metered(llm, self, told)
+            found = self._metered[in_condensation] = MeteredModel(llm, self, in_condensation)
         return found
 
     def other(
-        self, read: int, llm: Model, token: Cancellation, ask: Callable[[], Completion], told: bool
+        self,
+        read: int,
+        llm: Model,
+        token: Cancellation,
+        ask: Callable[[], Completion],
+        in_condensation: bool,
     ) -> Completion:
         """Make a model call that is not a step. Raises `LimitExceeded`, `Cancelled`."""
         key = self.hold(self._amount(0, read, llm), token, lambda: True)
@@ -447,24 +454,24 @@ class Spending:
         try:
             answer = ask()
         except BaseException as error:
-            self.settle(key, _refused(error))
+            self.settle(key, _failure_amount(error))
             raise
         spent = self._spent(self.held[key], answer.usage, answer.cost, llm)
         self.settle(key, spent)
-        if told:
-            known = self._unmatched
-            self._unmatched = Amount(0, known.tokens + spent.tokens, known.cost + spent.cost)
+        if in_condensation:
+            known = self._settled_ahead
+            self._settled_ahead = Amount(0, known.tokens + spent.tokens, known.cost + spent.cost)
         return answer
 
 
-class Metered:
+class MeteredModel:
     """A model whose calls are reserved and settled, for condensers and tools. Other attributes
     are the wrapped model's."""
 
-    def __init__(self, llm: Any, spending: Spending, told: bool) -> None:
+    def __init__(self, llm: Any, spending: Spending, in_condensation: bool) -> None:
         self.wrapped = llm
         self._spending = spending
-        self._told = told
+        self._in_condensation = in_condensation
 
     def completion(
         self,
@@ -480,12 +487,12 @@ class Metered:
             self.wrapped,
             cancelled or Cancellation(),
             lambda: self.wrapped.completion(messages, tools, cancelled=cancelled, **more),
-            self._told,
+            self._in_condensation,
         )
 
     def replace(self, **more: Any) -> Any:
         """Return a copy with other settings, metered in the same way."""
-        return Metered(self.wrapped.replace(**more), self._spending, self._told)
+        return MeteredModel(self.wrapped.replace(**more), self._spending, self._in_condensation)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.wrapped, name)
@@ -500,7 +507,7 @@ def _size(messages: Any, tools: Sequence[Any], system: str | None) -> int:
         [len(msgspec.json.encode(tool.input_schema)) // 3 + 50 for tool in tools]
     )
     if isinstance(messages, str):
-        return int((found + tokens.text(messages)) * _MARGIN)
+        return int((found + tokens.text(messages)) * _ESTIMATE_FACTOR)
     items = getattr(messages, "items", messages)
     return found + sum([len(msgspec.json.encode(item, enc_hook=str)) // 3 + 10 for item in items])
 
@@ -508,7 +515,7 @@ def _size(messages: Any, tools: Sequence[Any], system: str | None) -> int:
 def of_tree(event: ev.Error) -> bool:
     """Return True if a run ended on the budget of a tree, whose spending by others its journal
     does not show."""
-    return str(event.details.get("source", "")).startswith(_TREE)
+    return str(event.details.get("source", "")).startswith(_TREE_SOURCE)
 
 
 def _covers(held: Amount, amount: Amount) -> bool:
@@ -528,11 +535,11 @@ def fair(usage: Usage, cost: float | None) -> tuple[Usage, float | None]:
     return usage, cost
 
 
-def _counted(usage: Usage) -> int:
+def _token_count(usage: Usage) -> int:
     """Return the tokens of an answer. A provider or a custom model may report any value."""
     return sum(
         [
-            min(int(count), _ENDLESS)
+            min(int(count), _MAX_AMOUNT)
             for count in (usage.input_tokens, usage.output_tokens)
             if 0 < count < math.inf
         ]
@@ -541,7 +548,9 @@ def _counted(usage: Usage) -> int:
 
 def _billionths(cost: float | None) -> int | None:
     """Return a cost in billionths of a dollar; None if it is missing or impossible."""
-    return None if cost is None or not 0 <= cost < math.inf else min(round(cost * DOLLAR), _ENDLESS)
+    return (
+        None if cost is None or not 0 <= cost < math.inf else min(round(cost * DOLLAR), _MAX_AMOUNT)
+    )
 
 
 def _price(llm: Model, usage: Usage) -> int | None:
@@ -551,7 +560,7 @@ def _price(llm: Model, usage: Usage) -> int | None:
         return None
 
 
-def _refused(error: BaseException) -> Amount | None:
+def _failure_amount(error: BaseException) -> Amount | None:
     """Return the amount that a failed call took: none if a provider refused it, None (all) if
     unknown."""
     return Amount() if isinstance(error, LLMError) and error.status >= 400 else None

@@ -21,13 +21,13 @@ from holdfast.agent.output import is_output
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.conversation.callbacks import guarded
 from holdfast.conversation.children import Children
-from holdfast.conversation.counted import Counted
-from holdfast.conversation.deciding import Decided, decide
+from holdfast.conversation.counted_model import CountedModel
 from holdfast.conversation.hooking import result_noted
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.outputs import trimmed
 from holdfast.conversation.questions import OnQuestion, Questions
 from holdfast.conversation.state import ConversationStatus, OpenCall
+from holdfast.conversation.verdicts import CallVerdict, decide
 from holdfast.errors import (
     ConversationClosed,
     StoreError,
@@ -61,7 +61,7 @@ EDITED = "[The approver of this call changed its arguments to {arguments}; it wa
 INTERRUPTED = "Not run: the conversation was interrupted before this call began."
 
 
-LEFT = "holdfast/left"
+CONTINUES_LATER = "holdfast/left"
 """The `meta` key of a result whose call continues when the conversation is opened again. The
 result is not written while the conversation is being closed."""
 
@@ -70,7 +70,7 @@ def _unknown(more: str = "") -> ToolResult:
     return ToolResult.failure(UNKNOWN_OUTCOME + more, "unknown", meta={"outcome": "unknown"})
 
 
-def _told_edited(result: ToolResult, call: ToolCall) -> ToolResult:
+def _with_edit_note(result: ToolResult, call: ToolCall) -> ToolResult:
     note = TextContent(EDITED.format(arguments=call.raw_arguments))
     return msgspec.structs.replace(result, content=(note, *result.content))
 
@@ -79,7 +79,7 @@ class _Batch:
     """Calls that run side by side: the queue of those that have not begun, and the helper
     threads."""
 
-    __slots__ = ("_hired", "_most", "_start", "failures", "helpers", "known", "queue")
+    __slots__ = ("_helper_count", "_max_helpers", "_start", "failures", "helpers", "known", "queue")
 
     def __init__(
         self, calls: Sequence[ToolCall], start: Callable[[int], threading.Thread], most: int
@@ -89,8 +89,8 @@ class _Batch:
         self.helpers: list[threading.Thread] = []
         self.failures: list[BaseException] = []
         self._start = start
-        self._most = most - 1  # besides the driving thread
-        self._hired = 0
+        self._max_helpers = most - 1  # besides the driving thread
+        self._helper_count = 0
 
     def next(self) -> ToolCall | None:
         """Return the next call to run; None if none waits."""
@@ -110,11 +110,11 @@ class _Batch:
         """Start up to `wanted` more helper threads, within the limit of the batch."""
         self.helpers = [helper for helper in self.helpers if helper.is_alive()]
         for _ in range(wanted):
-            if len(self.helpers) >= self._most:
+            if len(self.helpers) >= self._max_helpers:
                 return
-            self._hired += 1
+            self._helper_count += 1
             try:
-                self.helpers.append(self._start(self._hired))
+                self.helpers.append(self._start(self._helper_count))
             except RuntimeError:  # the system has no further thread; the existing ones do the work
                 return
 
@@ -140,7 +140,7 @@ class Calls:
         "_batch",
         "_cleaned",
         "_cleanups",
-        "_counted",
+        "_counted_model",
         "_journal",
         "_on_progress",
         "_on_question",
@@ -175,7 +175,7 @@ class Calls:
         self._threads: set[threading.Thread] | None = None
         self._cleanups: dict[object, Callable[[], None]] | None = None
         self._cleaned = False
-        self._counted: Counted | None = None  # the model wrapper that calls got last
+        self._counted_model: CountedModel | None = None  # the model wrapper that calls got last
 
     def serve(self, agent: Agent) -> None:
         """Run later calls with another agent's tools."""
@@ -351,10 +351,10 @@ class Calls:
             interrupt = error if isinstance(error, KeyboardInterrupt) else None
         if self._agent.delegates is not None and self.team is not None:
             result = self.team().kept(call.id, result)
-        if self.closing and self._agent.delegates is not None and LEFT in result.meta:
+        if self.closing and self._agent.delegates is not None and CONTINUES_LATER in result.meta:
             return False
         if edited:
-            result = _told_edited(result, call)
+            result = _with_edit_note(result, call)
         with journal:
             # otherwise Ctrl-C left this call behind, and it has been settled since
             if call.id in journal.fold.open:
@@ -383,7 +383,7 @@ class Calls:
             token,
             self.runtime,
             tell,
-            self._keep,
+            self._register_cleanup,
             journal.process_environment,
             self.questions,
             self.llm(),
@@ -407,9 +407,9 @@ class Calls:
         llm = self._agent.llm if spending is None else spending.metered(self._agent.llm, told)
         if told:
             return llm
-        if self._counted is None or self._counted.wrapped is not llm:
-            self._counted = Counted(llm, self._journal)
-        return self._counted
+        if self._counted_model is None or self._counted_model.wrapped is not llm:
+            self._counted_model = CountedModel(llm, self._journal)
+        return self._counted_model
 
     def family(self) -> Children:
         """Return the children that the conversation's calls spawned and that are open here."""
@@ -484,7 +484,7 @@ class Calls:
                 f"{call.name!r} was run, but its result is held back: {type(error).__name__}:"
                 f" {error}"
             )
-        return result if item.arguments is None else _told_edited(result, call)
+        return result if item.arguments is None else _with_edit_note(result, call)
 
     def write_settled(self, item: OpenCall, reason: str, kind: str) -> None:
         """Answer a call that no client will answer. Within a transaction."""
@@ -498,11 +498,11 @@ class Calls:
 
     # --- decisions before a call, recovery after a crash ---
 
-    def decide(self, calls: Sequence[ToolCall], token: Cancellation) -> list[Decided]:
+    def decide(self, calls: Sequence[ToolCall], token: Cancellation) -> list[CallVerdict]:
         """Return the verdict of the agent's analyzer and policy on each call. Runs user code."""
         return decide(self._agent, self._journal, self.runtime, calls, token)
 
-    def write_decision(self, call: ToolCall, verdict: Decided) -> None:
+    def write_decision(self, call: ToolCall, verdict: CallVerdict) -> None:
         """Journal the verdict on a call and, if it is denied, its result. Within a transaction."""
         if verdict.silent:
             return
@@ -563,18 +563,18 @@ class Calls:
             result = (
                 _unknown(DOUBTFUL)
                 if call.id in doubtful
-                else self._settled(ran, attempts[call.id], token)
+                else self._recovered(ran, attempts[call.id], token)
             )
             if result is None:
                 again.append(call)
                 continue
             with self._journal as journal:
                 if call.id in journal.fold.open:
-                    self.write_result(call, _told_edited(result, ran) if edited else result)
+                    self.write_result(call, _with_edit_note(result, ran) if edited else result)
         if again:
             self.run(again, (), token, {call.id: attempts[call.id] + 1 for call in again})
 
-    def _settled(self, call: ToolCall, attempt: int, token: Cancellation) -> ToolResult | None:
+    def _recovered(self, call: ToolCall, attempt: int, token: Cancellation) -> ToolResult | None:
         """Return the result of a call that was started once; None if it is to run again."""
         try:
             tool = self._agent.tools.get(call.name)
@@ -658,7 +658,7 @@ class Calls:
             self._threads.add(thread)
         return thread
 
-    def _keep(self, key: object, cleanup: Callable[[], None]) -> None:
+    def _register_cleanup(self, key: object, cleanup: Callable[[], None]) -> None:
         with self._journal.changed:
             if not self._cleaned:
                 self._cleanups = {**(self._cleanups or {}), key: cleanup}

@@ -87,9 +87,9 @@ class Children:
             )
         with self._lock:
             if id is None:
-                id = self._derived(context.call_id, context.attempt, name)
+                id = self._derived_id(context.call_id, context.attempt, name)
             else:
-                id = self._placed(id)
+                id = self._in_namespace(id)
             known = self._open.get(id)
             if known is not None and known.conversation.status is not ConversationStatus.CLOSED:
                 child = known.conversation
@@ -104,7 +104,7 @@ class Children:
                     )
                 if runtime is None:
                     runtime = runtime_of(agent) or self.runtime
-                child = self._opened(key, id, agent, runtime)
+                child = self._open_child(key, id, agent, runtime)
                 if self._stopped:
                     raise ToolCancelled(
                         "The conversation is being closed; its calls spawn no more."
@@ -112,14 +112,14 @@ class Children:
                 forget = (
                     _nothing
                     if detached
-                    else context.cancelled.add_callback(lambda: self._cut(child))
+                    else context.cancelled.add_callback(lambda: self._interrupt_child(child))
                 )
                 self._open[id] = _Child(child, detached, forget)
         if message is not None:
-            child._begin_with(message)  # pyright: ignore[reportPrivateUsage]: the two are one thing
+            child._send_first(message)  # pyright: ignore[reportPrivateUsage]: the two are one thing
         return child
 
-    def _derived(self, call_id: str, attempt: int, name: str) -> str:
+    def _derived_id(self, call_id: str, attempt: int, name: str) -> str:
         """Return an id that the same call derives again whenever it is repeated."""
         begin = f"{self.journal.id}.{call_id}"
         if name:
@@ -128,7 +128,7 @@ class Children:
         self._counts[call_id, attempt] = count
         return begin if count == 1 else f"{begin}-{count}"
 
-    def _placed(self, id: str) -> str:
+    def _in_namespace(self, id: str) -> str:
         """Return a given id in the namespace of the parent: an agent server's ids are
         `{tenant}/{id}`."""
         tenant, slash, _ = self.journal.id.rpartition("/")
@@ -140,7 +140,7 @@ class Children:
             )
         return f"{tenant}{slash}{own}"
 
-    def _opened(self, key: str, id: str, agent: Agent, runtime: object | None) -> Conversation:
+    def _open_child(self, key: str, id: str, agent: Agent, runtime: object | None) -> Conversation:
         from holdfast.conversation.conversation import Conversation
 
         if id == self.journal.id:
@@ -185,11 +185,11 @@ class Children:
         with self._lock:
             return [child.conversation for child in self._open.values()]
 
-    def _mine(self) -> list[Conversation]:
+    def _attached(self) -> list[Conversation]:
         with self._lock:
             return [child.conversation for child in self._open.values() if not child.detached]
 
-    def _cut(self, child: Conversation) -> None:
+    def _interrupt_child(self, child: Conversation) -> None:
         """Interrupt a child whose spawning call was cancelled."""
         try:
             child.interrupt()
@@ -204,21 +204,21 @@ class Children:
 
     def interrupt(self) -> None:
         """Interrupt the children that are not detached."""
-        for child in self._mine():
-            self._cut(child)
+        for child in self._attached():
+            self._interrupt_child(child)
 
     def stop(self) -> None:
         """Let the children that are not detached begin nothing further, and spawn no more.
         `close` follows."""
         with self._lock:
             self._stopped = True
-        for child in self._mine():
+        for child in self._attached():
             child._stop()  # pyright: ignore[reportPrivateUsage]
 
     def close(self, deadline: float) -> None:
         """Close the children that are not detached, until `deadline` (monotonic seconds)."""
         self.stop()
-        for child in self._mine():
+        for child in self._attached():
             try:
                 child.close(max(0.1, deadline - time.monotonic()))
             except Exception:

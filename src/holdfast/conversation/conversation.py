@@ -21,12 +21,12 @@ from holdfast.conversation.actions import Wait, next_action
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.children import Spawned
 from holdfast.conversation.driver import RUNNING, Driver, inside
-from holdfast.conversation.fixed import Fixed
 from holdfast.conversation.journal import Clock, Journal, utc_now
 from holdfast.conversation.observer import Observing, observe, observers
 from holdfast.conversation.outputs import blobs_of
 from holdfast.conversation.questions import OnQuestion
 from holdfast.conversation.runtimes import runtime_of
+from holdfast.conversation.set_once import SetOnce
 from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus, Fold, fold
 from holdfast.errors import (
     ConfigurationError,
@@ -54,7 +54,7 @@ def random_id() -> str:
     return os.urandom(16).hex()
 
 
-class Conversation(Fixed):
+class Conversation(SetOnce):
     """One conversation with an agent. Its loop runs on its own thread (`start_thread`) or on the
     caller's (`run`).
 
@@ -97,7 +97,7 @@ class Conversation(Fixed):
         "store",
     )
 
-    fixed = {
+    set_once = {
         "agent": (
             "To continue with another agent use conversation.fork(agent=...), or Conversation(agent,"
             " store, id=...) once this one is closed."
@@ -397,7 +397,7 @@ class Conversation(Fixed):
         with self._journal:
             return orders.send(self._driver, heard.content, "", sender, heard)
 
-    def _begin_with(self, message: str | Message | ContentLike) -> None:
+    def _send_first(self, message: str | Message | ContentLike) -> None:
         """Send a message unless the conversation already has one."""
         content = orders.said(orders.content_of(message))
         self._open()

@@ -17,17 +17,17 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.delegation import CHILD, CHILDREN, LONGEST_WAIT, Delegates
 from holdfast.content import TextContent, ToolCall, ToolResult
-from holdfast.conversation.calls import LEFT
-from holdfast.conversation.given import (
+from holdfast.conversation.calls import CONTINUES_LATER
+from holdfast.conversation.delegated import (
     RESUMED,
     STOPPED,
-    Given,
+    DelegatedChild,
     children_of,
     ids_of,
     last_word,
     sends,
 )
-from holdfast.conversation.outcomes import OVER, Outcome, done, interruptible, shut, team_busy
+from holdfast.conversation.outcomes import ENDED, Outcome, done, interruptible, shut, team_busy
 from holdfast.conversation.state import ConversationStatus
 from holdfast.errors import (
     ConfigurationError,
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast")
 _S = ConversationStatus
 
-_LOOK = 0.25  # seconds between two checks of a child's progress
-_DEEPEST = 1000  # depth of ancestors; a deeper chain can only be a cycle
-_CLOSES = 10.0  # seconds that a message waits for a closing child
-_HEARS = 1.0  # seconds that another owner gets to take a message out of its inbox
-_PAGE = 200  # events of another conversation per read
+_POLL_SECONDS = 0.25  # seconds between two checks of a child's progress
+_MAX_ANCESTORS = 1000  # depth of ancestors; a deeper chain can only be a cycle
+_CLOSE_SECONDS = 10.0  # seconds that a message waits for a closing child
+_INBOX_SECONDS = 1.0  # seconds that another owner gets to take a message out of its inbox
+_PAGE_EVENTS = 200  # events of another conversation per read
 
 
 class Team:
@@ -64,19 +64,19 @@ class Team:
         self._lock = threading.Lock()
         self._background: dict[str, threading.Thread] = {}
         # the children of this and earlier owners, by id
-        self._given: dict[str, Given] | None = None
+        self._delegated: dict[str, DelegatedChild] | None = None
         # places of children that are about to start in the background
         self._places: set[object] = set()
         # number of callers that wait for a child's result, by child
-        self._quiet: dict[str, int] = {}
+        self._awaited: dict[str, int] = {}
         # those of them that ended without a message about it
-        self._untold: set[str] = set()
+        self._unreported: set[str] = set()
         # the times of this conversation's messages to others
-        self._sent: list[datetime] | None = None
+        self._sent_times: list[datetime] | None = None
         # facts about children in a result's meta, by call
         self._metas: dict[str, dict[str, Any]] = {}
         # outcomes of children that others own, each with its last event
-        self._read: dict[str, tuple[int, Outcome]] = {}
+        self._outcome_cache: dict[str, tuple[int, Outcome]] = {}
         self._depth: int | None = None
         self._attached: list[Delegates] = []
 
@@ -99,18 +99,18 @@ class Team:
             )
         self._check_depth(delegates)
         try:
-            with self._at_work(delegates, context.attempt <= 1) as place:
+            with self._held_place(delegates, context.attempt <= 1) as place:
                 if not background:
-                    return self._told(context, self._waited_for(context, made, agent, task))
-                child = self._begun(context, made, task, delegates.detached)
-                self._note(child.id, Given(agent, True, 0, delegates.detached))
+                    return self._remember_meta(context, self._run_child(context, made, agent, task))
+                child = self._start_child(context, made, task, delegates.detached)
+                self._record_child(child.id, DelegatedChild(agent, True, 0, delegates.detached))
                 found = Outcome.of(child, agent)
                 self._watch(child, agent, place)
         except ConversationClosed:
-            return self._told(context, _left(agent))
+            return self._remember_meta(context, _continues_later(agent))
         except ToolError:
             if self._driver.calls.closing:
-                return self._told(context, _left(agent))
+                return self._remember_meta(context, _continues_later(agent))
             raise
         text = (
             f"{agent} works on it in the background, in the conversation {child.id}. Its answer is"
@@ -125,9 +125,9 @@ class Team:
                 "background": True,
             }
         }
-        return self._told(context, ToolResult((TextContent(text),), meta=meta))
+        return self._remember_meta(context, ToolResult((TextContent(text),), meta=meta))
 
-    def _told(self, context: ToolContext, result: ToolResult) -> ToolResult:
+    def _remember_meta(self, context: ToolContext, result: ToolResult) -> ToolResult:
         """Return the result, and remember its meta in case hooks change it."""
         with self._lock:
             self._metas[context.call_id] = dict(result.meta)
@@ -146,11 +146,11 @@ class Team:
 
     def poll(self, delegates: Delegates, ids: Sequence[str]) -> ToolResult:
         """Run the tool `delegate_poll`."""
-        found = [self._outcome(id) for id in self._wanted(ids)]
+        found = [self._outcome(id) for id in self._selected(ids)]
         if not found:
             return ToolResult((TextContent("No agent works in the background."),))
         lines = [
-            f"{one.progress}." + (" Its answer can be collected." if one.status in OVER else "")
+            f"{one.progress}." + (" Its answer can be collected." if one.status in ENDED else "")
             for one in found
         ]
         return ToolResult(
@@ -161,38 +161,40 @@ class Team:
         self, context: ToolContext, delegates: Delegates, ids: Sequence[str], timeout: float
     ) -> ToolResult:
         """Run the tool `delegate_collect`."""
-        wanted = self._wanted(ids)
+        wanted = self._selected(ids)
         if not wanted:
             return ToolResult(
                 (TextContent("No agent works in the background, so there is nothing to collect."),)
             )
-        with self._hushed(wanted):
-            return self._told(context, self._collected(context, delegates, wanted, timeout))
+        with self._hold_messages(wanted):
+            return self._remember_meta(
+                context, self._collected(context, delegates, wanted, timeout)
+            )
 
     @contextmanager
-    def _hushed(self, ids: Sequence[str]) -> Generator[None]:
+    def _hold_messages(self, ids: Sequence[str]) -> Generator[None]:
         """Hold back the outcome messages of these children meanwhile; afterwards send those that
         are still needed."""
         with self._lock:
             for id in ids:
-                self._quiet[id] = self._quiet.get(id, 0) + 1
+                self._awaited[id] = self._awaited.get(id, 0) + 1
         try:
             yield
         finally:
             untold: list[str] = []
             with self._lock:
                 for id in ids:
-                    self._quiet[id] -= 1
-                    if not self._quiet[id]:
-                        del self._quiet[id]
-                        if id in self._untold:
-                            self._untold.remove(id)
+                    self._awaited[id] -= 1
+                    if not self._awaited[id]:
+                        del self._awaited[id]
+                        if id in self._unreported:
+                            self._unreported.remove(id)
                             untold.append(id)
             for id in untold:
                 try:
                     found = self._outcome(id)
                     # else the outcome is posted when the conversation is opened again
-                    if found.status in OVER and not self._driver.calls.closing:
+                    if found.status in ENDED and not self._driver.calls.closing:
                         self._post(found)
                 except (ConversationClosed, StoreError) as error:
                     _log.warning(
@@ -211,12 +213,14 @@ class Team:
         try:
             for id in wanted:
                 if self._outcome(id).status is _S.PAUSED:
-                    self._go_on(context, delegates, id)
+                    self._reopen(context, delegates, id)
             known: dict[str, Outcome] = {}
             while True:
                 found = [known.get(id) or self._outcome(id) for id in wanted]
                 known = {
-                    one.id: one for one in found if one.status in OVER and not self._works(one.id)
+                    one.id: one
+                    for one in found
+                    if one.status in ENDED and not self._is_watched(one.id)
                 }
                 open = [one for one in found if one.id not in known]
                 if (
@@ -230,14 +234,16 @@ class Team:
                 if line != told:
                     context.report_progress(line)
                     told = line
-                context.cancelled.wait(min(_LOOK / 5, max(0.0, deadline - time.monotonic())))
+                context.cancelled.wait(
+                    min(_POLL_SECONDS / 5, max(0.0, deadline - time.monotonic()))
+                )
         except ConversationClosed:
-            return _left("The agents")
+            return _continues_later("The agents")
         if self._driver.calls.closing:
-            return _left("The agents")
-        over = [one for one in found if one.status in OVER]
+            return _continues_later("The agents")
+        over = [one for one in found if one.status in ENDED]
         for one in over:
-            self._settle(one.id, one.seq)
+            self._mark_known(one.id, one.seq)
         texts = [
             f"{one.agent} ({one.id}):\n{one.told}" if len(found) > 1 else one.told for one in over
         ]
@@ -254,39 +260,39 @@ class Team:
 
     def cancel(self, context: ToolContext, delegates: Delegates, ids: Sequence[str]) -> ToolResult:
         """Run the tool `delegate_cancel`."""
-        wanted = self._wanted(ids)
+        wanted = self._selected(ids)
         lines: list[str] = []
-        with self._hushed(wanted):
+        with self._hold_messages(wanted):
             for id in wanted:
-                self._stop(context, id)
+                self._cancel_child(context, id)
                 found = self._outcome(id)
-                self._settle(id, found.seq)
+                self._mark_known(id, found.seq)
                 lines.append(
                     f"{found.agent} ({id}) was done already."
-                    if found.status in OVER
+                    if found.status in ENDED
                     else found.told
                 )
         meta = {CHILDREN: [{**self._outcome(id).meta(), "collected": True} for id in wanted]}
-        return self._told(context, ToolResult((TextContent("\n".join(lines)),), meta=meta))
+        return self._remember_meta(context, ToolResult((TextContent("\n".join(lines)),), meta=meta))
 
-    def _stop(self, context: ToolContext, id: str) -> None:
+    def _cancel_child(self, context: ToolContext, id: str) -> None:
         from holdfast import commands as cmd
 
         child = self._open(id)
         if child is not None and child.status is not _S.CLOSED:
-            if child.status not in OVER or team_busy(child):
+            if child.status not in ENDED or team_busy(child):
                 child.interrupt()
                 child.close()
-                self._ended(id)
-        elif self._outcome(id).status not in (*OVER, _S.PAUSED):  # another process owns the child
+                self._join_watcher(id)
+        elif self._outcome(id).status not in (*ENDED, _S.PAUSED):  # another process owns the child
             self._driver.journal.store.post(id, cmd.Interrupt(), f"{context.idempotency_key}>{id}")
-            deadline = time.monotonic() + _CLOSES
+            deadline = time.monotonic() + _CLOSE_SECONDS
             while (
-                self._outcome(id).status not in (*OVER, _S.PAUSED)
+                self._outcome(id).status not in (*ENDED, _S.PAUSED)
                 and not context.cancelled
                 and time.monotonic() < deadline
             ):
-                context.cancelled.wait(_LOOK / 5)
+                context.cancelled.wait(_POLL_SECONDS / 5)
 
     def tell(
         self, context: ToolContext, delegates: Delegates, conversation: str, text: str
@@ -318,12 +324,16 @@ class Team:
             )
         given = self._children().get(conversation)
         if given is not None:
-            self._made(delegates, conversation)
+            self._agent_of(delegates, conversation)
         self._check_messages(delegates)
         begins = (
-            given is not None and self._open(conversation) is None and not self._works(conversation)
+            given is not None
+            and self._open(conversation) is None
+            and not self._is_watched(conversation)
         )
-        with self._at_work(delegates, context.attempt <= 1) if begins else nullcontext() as place:
+        with (
+            self._held_place(delegates, context.attempt <= 1) if begins else nullcontext() as place
+        ):
             command = cmd.Send((TextContent(text),), sender=self.id)
             try:
                 journal.store.post(
@@ -334,9 +344,11 @@ class Team:
                     f"There is no conversation {conversation!r}.", "not_found", retryable=False
                 ) from None
             with self._lock:
-                if self._sent is not None:
-                    self._sent.append(journal.clock())
-            heard = self._heard(context, delegates, conversation, place, given is not None)
+                if self._sent_times is not None:
+                    self._sent_times.append(journal.clock())
+            heard = self._wait_until_read(
+                context, delegates, conversation, place, given is not None
+            )
         if not heard:
             return ToolResult(
                 (
@@ -348,7 +360,7 @@ class Team:
             )
         return ToolResult((TextContent(f"Sent to {conversation}."),))
 
-    def _heard(
+    def _wait_until_read(
         self, context: ToolContext, delegates: Delegates, id: str, place: object, own: bool
     ) -> bool:
         """Wait until a message is taken out of an inbox; return False if it is still there in the
@@ -356,17 +368,17 @@ class Team:
 
         The child takes it, reopened if it had ended, or another owner of that conversation does.
         """
-        deadline = time.monotonic() + (_CLOSES if own else _HEARS)
+        deadline = time.monotonic() + (_CLOSE_SECONDS if own else _INBOX_SECONDS)
         while True:
             child = self._open(id)
             if child is not None:
                 child.drain_inbox()
-            if self._works(id) or not self._unheard(id):
+            if self._is_watched(id) or not self._has_mail(id):
                 # the watching thread drains the inbox once more when it closes the child
                 return True
             if own:
                 try:
-                    self._go_on(context, delegates, id, place)
+                    self._reopen(context, delegates, id, place)
                     return True
                 except (
                     LeaseHeld,
@@ -376,9 +388,9 @@ class Team:
                         raise
             if context.cancelled or time.monotonic() > deadline:
                 return False
-            context.cancelled.wait(_LOOK / 5)
+            context.cancelled.wait(_POLL_SECONDS / 5)
 
-    def _unheard(self, id: str) -> bool:
+    def _has_mail(self, id: str) -> bool:
         """Return True if an inbox holds a command."""
         return bool(self._driver.journal.store.list([id], waiting=True))
 
@@ -387,19 +399,21 @@ class Team:
         between two messages of the user."""
         journal = self._driver.journal
         with self._lock:
-            sent = self._sent
+            sent = self._sent_times
         if sent is None:
             with journal.changed:
                 events = list(journal.events) if journal.fold.assistant is not None else []
             sent = sends(events)
             with self._lock:
-                self._sent = sent = sent if self._sent is None else self._sent
+                self._sent_times = sent = sent if self._sent_times is None else self._sent_times
         if len(sent) < delegates.max_messages:
             return
-        words = [word for id in self._above(self.id) if (word := self._last_word(id)) is not None]
+        words = [
+            word for id in self._ancestors(self.id) if (word := self._last_word(id)) is not None
+        ]
         since = max(words, default=None)
         with self._lock:
-            self._sent = sent = [at for at in sent if since is None or at >= since]
+            self._sent_times = sent = [at for at in sent if since is None or at >= since]
         if len(sent) >= delegates.max_messages:
             raise ToolError(
                 f"This conversation has sent {len(sent)} messages to others since the user's last"
@@ -418,10 +432,12 @@ class Team:
         listed = journal.store.list([id])
         at = listed[0].last_seq if listed else 0
         while at > 0:
-            at -= _PAGE
+            at -= _PAGE_EVENTS
             if (
                 word := last_word(
-                    journal.store.read(id, max(0, at), _PAGE if at >= 0 else _PAGE + at)
+                    journal.store.read(
+                        id, max(0, at), _PAGE_EVENTS if at >= 0 else _PAGE_EVENTS + at
+                    )
                 )
             ) is not None:
                 return word
@@ -429,7 +445,9 @@ class Team:
 
     # --- children ---
 
-    def _begun(self, context: ToolContext, agent: Agent, task: str, detached: bool) -> Conversation:
+    def _start_child(
+        self, context: ToolContext, agent: Agent, task: str, detached: bool
+    ) -> Conversation:
         """Return the child of this call, with its task, running."""
         child = context.spawn(agent, detached=detached)
         if not child._journal.fold.message_seq:  # pyright: ignore[reportPrivateUsage]
@@ -439,9 +457,9 @@ class Team:
         child.start_thread()
         return child
 
-    def _waited_for(self, context: ToolContext, agent: Agent, name: str, task: str) -> ToolResult:
-        child = self._begun(context, agent, task, False)
-        self._note(child.id, Given(name, False))
+    def _run_child(self, context: ToolContext, agent: Agent, name: str, task: str) -> ToolResult:
+        child = self._start_child(context, agent, task, False)
+        self._record_child(child.id, DelegatedChild(name, False))
         told = ""
         try:
             found = Outcome.of(child, name)
@@ -453,22 +471,22 @@ class Team:
                 if progress != told:
                     context.report_progress(progress)
                     told = progress
-                if child.wait(_LOOK) is not _S.RUNNING and not done(child):
-                    context.cancelled.wait(_LOOK / 5)
+                if child.wait(_POLL_SECONDS) is not _S.RUNNING and not done(child):
+                    context.cancelled.wait(_POLL_SECONDS / 5)
             if context.cancelled:
                 child.wait(2.0)
                 found = Outcome.of(child, name)
         finally:
             child.close()
-        if self._driver.calls.closing and found.status not in OVER:
-            return _left(name)
-        if child.failure is not None and found.status not in OVER:
+        if self._driver.calls.closing and found.status not in ENDED:
+            return _continues_later(name)
+        if child.failure is not None and found.status not in ENDED:
             return ToolResult.failure(
                 f"{name} stopped because its work could not be stored: {child.failure}",
                 meta={CHILD: found.meta()},
             )
         output = found.output if found.status is _S.FINISHED else None
-        if context.cancelled and found.status not in OVER:
+        if context.cancelled and found.status not in ENDED:
             return ToolResult.failure(found.told, "cancelled", meta={CHILD: found.meta()})
         error = found.status is not _S.FINISHED
         return ToolResult(
@@ -479,7 +497,7 @@ class Team:
         )
 
     @contextmanager
-    def _at_work(self, delegates: Delegates, bounded: bool = True) -> Generator[object]:
+    def _held_place(self, delegates: Delegates, bounded: bool = True) -> Generator[object]:
         """Hold a place among the running children for the `with` block, or until a thread watches
         the child.
 
@@ -512,7 +530,7 @@ class Team:
 
     def _check_depth(self, delegates: Delegates) -> None:
         if self._depth is None:
-            self._depth = len(self._above(self.id)) - 1
+            self._depth = len(self._ancestors(self.id)) - 1
         if self._depth >= delegates.max_depth:
             raise ToolError(
                 f"This conversation is itself a delegate, {self._depth} levels below the root; at"
@@ -521,11 +539,11 @@ class Team:
                 retryable=False,
             )
 
-    def _above(self, id: str) -> list[str]:
+    def _ancestors(self, id: str) -> list[str]:
         """Return a conversation and its ancestors, the root last."""
         found = [id]
         store = self._driver.journal.store
-        while len(found) < _DEEPEST:
+        while len(found) < _MAX_ANCESTORS:
             key = self._driver.journal.spawned_by if found[-1] == self.id else ""
             listed = [] if key else store.list([found[-1]])
             above = key.rpartition(":")[0] or (listed[0].spawner if listed else "")
@@ -535,7 +553,7 @@ class Team:
         return found
 
     def _root(self, id: str) -> str:
-        return self._above(id)[-1]
+        return self._ancestors(id)[-1]
 
     # --- the background ---
 
@@ -548,14 +566,14 @@ class Team:
                 return
             context = contextvars.copy_context()
             thread = threading.Thread(
-                target=lambda: context.run(self._watched, child, agent),
+                target=lambda: context.run(self._watch_loop, child, agent),
                 name=f"holdfast-delegate-{child.id}",
                 daemon=True,
             )
             self._background[child.id] = thread
             thread.start()
 
-    def _watched(self, child: Conversation, agent: str) -> None:
+    def _watch_loop(self, child: Conversation, agent: str) -> None:
         ended = False
         try:
             journal = child._journal  # pyright: ignore[reportPrivateUsage]
@@ -564,7 +582,7 @@ class Team:
                     if child.status is _S.CLOSED:
                         return
                     if not done(child):
-                        journal.changed.wait(None if child.status not in OVER else _LOOK)
+                        journal.changed.wait(None if child.status not in ENDED else _POLL_SECONDS)
                         continue
                 self._announce(child, agent)
                 ended = shut(child)
@@ -577,20 +595,20 @@ class Team:
                 error,
             )
         finally:
-            self._end(child.id)
+            self._unwatch(child.id)
         # A sender posts first and then checks for a watcher. Here the watch ends first and the
         # inbox is checked then. One of the two sees the message.
         if ended and not self._driver.calls.closing:
-            self._open_again(child.id, lambda: self._unheard(child.id))
+            self._open_again(child.id, lambda: self._has_mail(child.id))
 
     def _open_again(self, id: str, wanted: Callable[[], bool]) -> bool:
         """Reopen a child of an earlier call and let it continue, if `wanted()`; return False,
         with a warning, if that fails."""
-        delegates = self._giver(id)
+        delegates = self._delegates_of(id)
         try:
             if wanted() and delegates is not None:
                 call = ToolCall(id.removeprefix(f"{self.id}."), "delegate", {})
-                self._go_on(self._driver.calls.context(call), delegates, id)
+                self._reopen(self._driver.calls.context(call), delegates, id)
             return True
         except (HoldfastError, ConfigurationError) as error:
             _log.warning(
@@ -598,7 +616,7 @@ class Team:
             )
             return False
 
-    def _giver(self, id: str) -> Delegates | None:
+    def _delegates_of(self, id: str) -> Delegates | None:
         """Return the delegates that a child of an earlier call belongs to, even after a handoff
         to another agent."""
         name = self._children()[id].agent
@@ -613,8 +631,8 @@ class Team:
 
     def _announce(self, child: Conversation, agent: str) -> None:
         with self._lock:
-            if child.id in self._quiet:
-                self._untold.add(child.id)
+            if child.id in self._awaited:
+                self._unreported.add(child.id)
                 return
         self._post(Outcome.of(child, agent))
 
@@ -632,23 +650,23 @@ class Team:
         )
         key = f"{found.id}@{found.seq}"
         self._driver.journal.store.post(self.id, cmd.Send((TextContent(text),), key, found.id), key)
-        self._settle(found.id, found.seq)
+        self._mark_known(found.id, found.seq)
         drain(self._driver)
 
-    def _end(self, id: str) -> None:
+    def _unwatch(self, id: str) -> None:
         """Stop watching a child on this thread."""
         with self._lock:
             if self._background.get(id) is threading.current_thread():
                 del self._background[id]
 
-    def _ended(self, id: str) -> None:
+    def _join_watcher(self, id: str) -> None:
         """Wait until no thread watches a closed child."""
         with self._lock:
             thread = self._background.get(id)
         if thread is not None:
-            thread.join(_CLOSES)
+            thread.join(_CLOSE_SECONDS)
 
-    def _works(self, id: str) -> bool:
+    def _is_watched(self, id: str) -> bool:
         with self._lock:
             return id in self._background
 
@@ -661,7 +679,7 @@ class Team:
     def join(self, deadline: float) -> None:
         """Wait for the threads of closed children, until `deadline` (monotonic seconds)."""
         with self._lock:
-            given = self._given or {}
+            given = self._delegated or {}
             threads = [
                 thread
                 for id, thread in self._background.items()
@@ -689,15 +707,15 @@ class Team:
         store = self._driver.journal.store
         listed = store.list([id])
         last = listed[0].last_seq if listed else 0
-        read = self._read.get(id)
+        read = self._outcome_cache.get(id)
         if read is None or read[0] != last:
-            self._read[id] = read = (
+            self._outcome_cache[id] = read = (
                 last,
                 Outcome.of(Conversation(self._driver.agent, store, id), agent),
             )
         return read[1]
 
-    def _wanted(self, ids: Sequence[str]) -> list[str]:
+    def _selected(self, ids: Sequence[str]) -> list[str]:
         """Return the named children; by default those in the background. Raises `ToolError` for
         an unknown id."""
         known = self._children()
@@ -715,36 +733,36 @@ class Team:
                 )
         return list(dict.fromkeys(ids))
 
-    def _note(self, id: str, given: Given) -> None:
+    def _record_child(self, id: str, given: DelegatedChild) -> None:
         children = self._children()
         with self._lock:
             given.known = children[id].known if id in children else 0
             children[id] = given
 
-    def _settle(self, id: str, seq: int) -> None:
+    def _mark_known(self, id: str, seq: int) -> None:
         """Record that the model knows a child's outcome as of event `seq`."""
         children = self._children()
         with self._lock:
             if id in children:
                 children[id].known = max(children[id].known, seq)
 
-    def _children(self) -> dict[str, Given]:
+    def _children(self) -> dict[str, DelegatedChild]:
         """Return the delegated children by id; read from the journal once."""
         with self._lock:
-            if self._given is not None:
-                return self._given
+            if self._delegated is not None:
+                return self._delegated
         journal = self._driver.journal
         with journal.changed:
             events = list(journal.events) if journal.fold.assistant is not None else []
         found = children_of(self.id, events)
         with self._lock:
-            if self._given is None:
-                self._given = found
-            return self._given
+            if self._delegated is None:
+                self._delegated = found
+            return self._delegated
 
     # --- after a crash ---
 
-    def _made(self, delegates: Delegates, id: str) -> Agent:
+    def _agent_of(self, delegates: Delegates, id: str) -> Agent:
         """Return the agent of a child of an earlier call. Raises `ToolError` if it no longer
         exists."""
         given = self._children()[id]
@@ -757,21 +775,21 @@ class Team:
             )
         return made
 
-    def _go_on(
+    def _reopen(
         self, context: ToolContext, delegates: Delegates, id: str, place: object = None
     ) -> None:
         """Reopen a child of an earlier call and let it continue. Raises `LeaseHeld` if another
         owner has it."""
         given = self._children()[id]
-        child = context.spawn(self._made(delegates, id), id=id, detached=delegates.detached)
+        child = context.spawn(self._agent_of(delegates, id), id=id, detached=delegates.detached)
         try:
             child.drain_inbox()
             if child.status is _S.PAUSED:
                 child.resume()
             child.start_thread()
         except BaseException:
-            if not self._works(id):
-                child.close(_LOOK)
+            if not self._is_watched(id):
+                child.close(_POLL_SECONDS)
             raise
         given.detached = delegates.detached
         self._watch(child, given.agent, place)
@@ -801,13 +819,13 @@ class Team:
                 id not in listed
                 or not given.background
                 or given.agent not in delegates.given
-                or self._works(id)
+                or self._is_watched(id)
             ):
                 continue
             status = listed[id].status
-            if status in OVER and self._unheard(id):
+            if status in ENDED and self._has_mail(id):
                 self._open_again(id, lambda: True)
-            elif status in OVER:
+            elif status in ENDED:
                 if listed[id].last_seq != given.known and not any(
                     not ids or id in ids for ids in awaited
                 ):
@@ -882,12 +900,14 @@ class Team:
                 )
 
 
-def _left(agent: str) -> ToolResult:
+def _continues_later(agent: str) -> ToolResult:
     """Return the result of a call that continues later: the conversation is being closed.
 
     The result is not written. The call is made again when the conversation is opened, and finds
     its child.
     """
     return ToolResult.failure(
-        f"{agent} continues when the conversation is opened again.", "cancelled", meta={LEFT: True}
+        f"{agent} continues when the conversation is opened again.",
+        "cancelled",
+        meta={CONTINUES_LATER: True},
     )

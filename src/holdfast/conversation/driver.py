@@ -81,9 +81,9 @@ inside: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar(
 
 # A conversation at rest keeps the bytes of its view only if it has more items than this. A shorter
 # one is rebuilt in 0.2 ms, and most open conversations are short and at rest.
-SHORT = 64
+MIN_CACHED_VIEW_ITEMS = 64
 
-CONDENSATIONS = 3  # times that the request for one answer may turn out too long
+MAX_CONDENSATIONS = 3  # times that the request for one answer may turn out too long
 
 
 def nudge_for(answer: Completion | ev.Assistant) -> str | None:
@@ -100,7 +100,7 @@ def nudge_for(answer: Completion | ev.Assistant) -> str | None:
     )
 
 
-class Obeyed:
+class CommandOutcome:
     """The outcome of an inbox command, for the `waiting` callers that posted it."""
 
     __slots__ = ("done", "error", "waiting")
@@ -116,15 +116,15 @@ class Driver:
     thread-safe."""
 
     __slots__ = (
-        "_announced",
         "_condensations",
-        "_contributed",
-        "_fresh",
+        "_condense_trigger",
+        "_contributed_seq",
+        "_just_taken_over",
+        "_last_head",
         "_on_delta",
-        "_seen",
-        "_sighted",
-        "_trigger",
+        "_sight_checked",
         "_view",
+        "_view_seq",
         "above",
         "agent",
         "agent_name",
@@ -163,24 +163,26 @@ class Driver:
         self.thread: threading.Thread | None = None  # the driving thread
         self.resting = True  # True if it waits for something to do
         self.failure: Exception | None = None  # the error after which nothing can be journaled
-        self.hooking: hooks.Hooking | None = None  # None unless the agent has hooks
+        self.hooking: hooks.HookState | None = None  # None unless the agent has hooks
         self.taken = 0  # the number of the last inbox command that was done
         self.hosted = False  # True if a host drives it as soon as there is work
         # called between steps: True if `drive` must return
         self.hands_over: Callable[[], bool] | None = None
         # outcomes of posted commands by key, for the callers that wait for them
-        self.obeyed: dict[str, Obeyed] | None = None
+        self.obeyed: dict[str, CommandOutcome] | None = None
         self.team_made: Team | None = None
         self._on_delta = None if on_delta is None else Told(guarded(on_delta))
         self._condensations = 0  # since the last answer
-        self._contributed = 0  # the last seq that the agent's contributors saw
-        self._fresh = False  # True if the agent has just taken over
+        self._contributed_seq = 0  # the last seq that the agent's contributors saw
+        self._just_taken_over = False  # True if the agent has just taken over
         # the tokens of a request from which it is condensed
-        self._trigger: int | None = None
+        self._condense_trigger: int | None = None
         self._view: View | None = None
-        self._seen = 0  # number of events that the view was fed
-        self._sighted = False  # True if the last Agent event was made when there was a picture
-        self._announced: tuple[ev.Agent | None, object] = (
+        self._view_seq = 0  # number of events that the view was fed
+        self._sight_checked = (
+            False  # True if the last Agent event was made when there was a picture
+        )
+        self._last_head: tuple[ev.Agent | None, object] = (
             None,
             None,
         )  # the last Agent event, and the tool definitions that it matches
@@ -237,9 +239,12 @@ class Driver:
         """Let another agent answer from the next request on."""
         self.agent, self.agent_name = agent, name
         self.calls.serve(agent)
-        self._announced = (None, None)
+        self._last_head = (None, None)
         if self.thread is threading.current_thread():
-            self._contributed, self._fresh = 0, True  # its skills have not seen the user's messages
+            self._contributed_seq, self._just_taken_over = (
+                0,
+                True,
+            )  # its skills have not seen the user's messages
             self._begin_serving()
 
     def _begin_serving(self) -> None:
@@ -247,7 +252,7 @@ class Driver:
         if agent is not self.own_agent and not any(guest is agent for guest in self.guests):
             agent.connections.opened(self.calls.runtime)
             self.guests.append(agent)
-        self._trigger = None if agent.condenser is None else trigger_of(agent)
+        self._condense_trigger = None if agent.condenser is None else trigger_of(agent)
         if agent.delegates is not None:
             self.calls.team = self.team
         if self.journal.fold.assistant is not None:
@@ -299,9 +304,9 @@ class Driver:
                     raise self.failure.with_traceback(None)
                 if journal.stale:
                     journal.acquire()
-                if self._trigger is not None and journal.fold.sizes is None:
+                if self._condense_trigger is not None and journal.fold.sizes is None:
                     journal.fold.measure(journal.tail)
-                action = self._decide(self._trigger)
+                action = self._decide(self._condense_trigger)
                 if journal.spending is not None and not isinstance(action, Step):
                     journal.spending.give_back()
                 if not isinstance(action, Wait):
@@ -380,7 +385,7 @@ class Driver:
                 self._write_error(output_error(action, journal.fold))
             else:
                 journal.add(ev.Status, status=action.status.value, reason=action.reason)
-        if self._view is not None and len(self._view.transcript) <= SHORT:
+        if self._view is not None and len(self._view.transcript) <= MIN_CACHED_VIEW_ITEMS:
             self._view = None
 
     def write_error(self, error: BaseException) -> None:
@@ -430,25 +435,29 @@ class Driver:
         contributed = bool(self.agent.contributors) or hooks.wants_additions(self)
         if contributed and not self._contribute():
             return
-        news = self._news()
+        news = self._changed_head()
         with journal.changed:
             with journal:
                 if journal.fold.status is not RUNNING or self.calls.closing:
                     return
-                if self._late(contributed):
+                if self._must_reconsider(contributed):
                     return
                 if news is not None:
                     journal.add(ev.Agent, **news)
             token = self.calls.token
         spending = journal.spending
-        held = None if spending is None else spending.begin(self.agent.llm, token, self._going)
+        held = None if spending is None else spending.begin(self.agent.llm, token, self._may_ask)
         if spending is not None and held is None:
             return  # paused, or an event arrived while it waited for room
         with journal.changed:
             head = journal.fold.agent
             assert head is not None
             # An event since the lock was released may have stopped the run, too.
-            transcript = None if self._late(contributed) or not self._going() else self._catch_up()
+            transcript = (
+                None
+                if self._must_reconsider(contributed) or not self._may_ask()
+                else self._catch_up()
+            )
             based_on = journal.fold.last_seq
         if transcript is None:
             if spending is not None and held is not None:
@@ -469,7 +478,9 @@ class Driver:
                 else spending.ask(held, self.agent.llm, ask)
             )
         except ContextTooLong as error:
-            if not token and (self._condensations >= CONDENSATIONS or self._condense(error, token)):
+            if not token and (
+                self._condensations >= MAX_CONDENSATIONS or self._condense(error, token)
+            ):
                 with journal:
                     self._write_error(error)
             self._condensations += 1
@@ -481,7 +492,7 @@ class Driver:
             return
         self._condensations = 0
         duration = time.monotonic() - began
-        notes: Sequence[hooks.Told] = ()
+        notes: Sequence[hooks.HookNote] = ()
         if self.agent.hooked is not None and self.agent.hooked.after_model:
             found = hooks.answered(self, completion, based_on, duration, token)
             if found is None:
@@ -491,18 +502,18 @@ class Driver:
             self._on_delta.whole()
         self._write_answer(completion, based_on, duration, token, notes)
 
-    def _late(self, contributed: bool) -> bool:
+    def _must_reconsider(self, contributed: bool) -> bool:
         """Return True if something arrived that must be handled before the model is asked.
 
         That is a message since the contributors were asked, or the first picture since the
         model's sight was looked up. Holds the journal's lock.
         """
         fold = self.journal.fold
-        return (contributed and fold.message_seq > self._contributed) or (
-            fold.pictures and not self._sighted
+        return (contributed and fold.message_seq > self._contributed_seq) or (
+            fold.pictures and not self._sight_checked
         )
 
-    def _going(self) -> bool:
+    def _may_ask(self) -> bool:
         """Return True if the run may still call the model."""
         return self.journal.fold.status is RUNNING and not self.calls.closing
 
@@ -511,11 +522,11 @@ class Driver:
         that failed, and the run with it."""
         journal = self.journal
         with journal.changed:
-            news = journal.after(self._contributed) if self._contributed else journal.tail
+            news = journal.after(self._contributed_seq) if self._contributed_seq else journal.tail
             token, last = self.calls.token, journal.fold.last_seq
             # contributors are asked before every answer
-            seen = 0 if self._fresh else self._contributed or journal.fold.based_on
-            self._fresh = False
+            seen = 0 if self._just_taken_over else self._contributed_seq or journal.fold.based_on
+            self._just_taken_over = False
             situation = Situation(
                 journal.id,
                 news,
@@ -570,7 +581,7 @@ class Driver:
                         cost=addition.cost,
                         model=addition.model,
                     )
-            self._contributed = (journal.next_seq - 1 if found else last) if alone else last
+            self._contributed_seq = (journal.next_seq - 1 if found else last) if alone else last
         return True
 
     def _condense_now(self, asked: str | None, tokens: int) -> None:
@@ -582,7 +593,7 @@ class Driver:
             reason = ContextTooLong("A condensation of the conversation was requested.")
         else:
             reason = ContextTooLong(
-                f"The request has {tokens:,} tokens; it is condensed from {self._trigger:,} on."
+                f"The request has {tokens:,} tokens; it is condensed from {self._condense_trigger:,} on."
             )
         failed = self._condense(reason, token, asked)
         if failed and not token:
@@ -657,7 +668,11 @@ class Driver:
         summaries = {
             event.id for event in journal.tail if type(event) is ev.Condensation and event.hidden
         }
-        limit = sizes.tokens if self._trigger is None else min(sizes.tokens, self._trigger)
+        limit = (
+            sizes.tokens
+            if self._condense_trigger is None
+            else min(sizes.tokens, self._condense_trigger)
+        )
         target = max(
             1,
             int(limit * float(getattr(self.agent.condenser, "to", 0.5)))
@@ -700,7 +715,7 @@ class Driver:
             }
         return not left
 
-    def _news(self) -> dict[str, Any] | None:
+    def _changed_head(self) -> dict[str, Any] | None:
         """Return the fields of a new `Agent` event if the parts of requests have changed since the
         last one.
 
@@ -711,9 +726,9 @@ class Driver:
         sighted = self.journal.fold.pictures
         if (
             last is not None
-            and self._announced[0] is last
-            and self._announced[1] is definitions
-            and sighted is self._sighted
+            and self._last_head[0] is last
+            and self._last_head[1] is definitions
+            and sighted is self._sight_checked
         ):
             # an agent is frozen: only its tools may have changed, and then in a new tuple
             return None
@@ -721,7 +736,7 @@ class Driver:
         # without a picture the model's sight does not matter
         if sighted or (last is not None and says_sight(last.parameters)):
             parameters = with_sight(agent.llm, parameters)
-        self._sighted = sighted
+        self._sight_checked = sighted
         now: dict[str, Any] = {
             "system_prompt": agent.system_prompt,
             "tools": tools,
@@ -737,14 +752,14 @@ class Driver:
             }
         if last is None or any(getattr(last, name) != value for name, value in now.items()):
             return {**now, "prompt_parts": lengths(agent.prompt_parts())}
-        self._announced = (last, definitions)
+        self._last_head = (last, definitions)
         return None
 
     def head(self) -> dict[str, Any]:
         """Return the fields of an `Agent` event for the agent that answers now. Runs user code,
         so the caller must not hold the lock."""
-        self._announced = (None, None)
-        found = self._news()
+        self._last_head = (None, None)
+        found = self._changed_head()
         assert found is not None, "another agent has another name"
         return found
 
@@ -752,7 +767,7 @@ class Driver:
         """Return the next request's transcript. Its cost is that of the events since the last
         one. Holds the journal's lock."""
         journal = self.journal
-        new = journal.after(self._seen) if self._view is not None else ()
+        new = journal.after(self._view_seq) if self._view is not None else ()
         if self._view is None or any(
             type(event) is ev.Condensation and event.changes for event in new
         ):
@@ -760,7 +775,7 @@ class Driver:
         else:
             for event in new:
                 self._view.feed(event)
-        self._seen = journal.fold.last_seq
+        self._view_seq = journal.fold.last_seq
         transcript = self._view.ready()
         transcript.last_answer = journal.fold.assistant  # even if a condensation hides it
         return transcript
@@ -771,7 +786,7 @@ class Driver:
         based_on: int,
         duration: float,
         token: Cancellation,
-        notes: Sequence[hooks.Told] = (),
+        notes: Sequence[hooks.HookNote] = (),
     ) -> None:
         """Append the answer, the reply to an empty one, the decisions, and the starts of the
         calls whose turn it is; then run those calls."""

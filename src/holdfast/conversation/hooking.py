@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from holdfast.conversation.driver import Driver
     from holdfast.conversation.journal import Journal
 
-DENIALS = 3  # denials in a row of an answer, or of the end of a run
+MAX_DENIALS = 3  # denials in a row of an answer, or of the end of a run
 DENIED = "denied"  # the stop reason of a denied answer
-LEAST = 0.1  # seconds that end hooks have at least
+MIN_END_SECONDS = 0.1  # seconds that end hooks have at least
 
 HELD_BACK = "Your answer was not accepted{reason} It is not shown here. Answer again."
 GO_ON = "The work is not done yet."
 
 
-class Told(NamedTuple):
+class HookNote(NamedTuple):
     """A note to journal about a hook."""
 
     hook: str
@@ -55,12 +55,12 @@ class Told(NamedTuple):
         journal.add(ev.Note, about=f"hook:{self.hook}", text=self.text, details=self.details)
 
 
-class Heard(NamedTuple):
+class HookedMessage(NamedTuple):
     """A message after its hooks, with their additions and notes."""
 
     content: tuple[Content, ...]
     added: tuple[Addition, ...] = ()
-    notes: tuple[Told, ...] = ()
+    notes: tuple[HookNote, ...] = ()
 
     def write(self, journal: Journal) -> None:
         """Add the additions and notes that follow the message. Within its transaction."""
@@ -71,7 +71,7 @@ class Heard(NamedTuple):
             note.write(journal)
 
 
-class Stopped(NamedTuple):
+class StopObjection(NamedTuple):
     """The reason why a run may not finish: a hook's objection, or the error of a failed hook."""
 
     hook: str
@@ -79,7 +79,7 @@ class Stopped(NamedTuple):
     error: HookDenied | None = None
 
 
-class Hooking:
+class HookState:
     """The state of one open conversation's hooks."""
 
     __slots__ = ("closing", "context", "hearing", "said", "started")
@@ -94,12 +94,12 @@ class Hooking:
         self.said: tuple[Addition, ...] = ()  # additions of the start hooks, for the next request
 
 
-def hooking(driver: Driver) -> Hooking:
+def hooking(driver: Driver) -> HookState:
     """Return the hook state of the conversation, created at the first use."""
     found = driver.hooking
     if found is None:
         with driver.journal.changed:
-            found = driver.hooking = driver.hooking or Hooking()
+            found = driver.hooking = driver.hooking or HookState()
     return found
 
 
@@ -125,7 +125,7 @@ def _context(driver: Driver, cancelled: Cancellation) -> ToolContext:
 def noted(journal: Journal, error: HookDenied) -> None:
     """Journal that a hook failed, or denied something that leaves no other trace. Within a
     transaction."""
-    Told(error.hook, str(error), {"on": error.on, "failed": error.failed}).write(journal)
+    HookNote(error.hook, str(error), {"on": error.on, "failed": error.failed}).write(journal)
 
 
 # --- a message ---
@@ -142,7 +142,9 @@ def turn(driver: Driver, command: object) -> AbstractContextManager[object]:
     return hooking(driver).hearing if isinstance(command, Send) else nullcontext()
 
 
-def heard(driver: Driver, content: tuple[Content, ...], sender: str = "user") -> Heard | HookDenied:
+def heard(
+    driver: Driver, content: tuple[Content, ...], sender: str = "user"
+) -> HookedMessage | HookDenied:
     """Return a message after the agent's hooks, or the denial.
 
     Runs user code, so the caller must not hold the lock. Raises `ConversationClosed` if the
@@ -150,7 +152,7 @@ def heard(driver: Driver, content: tuple[Content, ...], sender: str = "user") ->
     """
     hooked = driver.agent.hooked
     if hooked is None or not hooked.message:
-        return Heard(content)
+        return HookedMessage(content)
     from holdfast.conversation.orders import said as checked
 
     token = hooking(driver).closing
@@ -159,7 +161,7 @@ def heard(driver: Driver, content: tuple[Content, ...], sender: str = "user") ->
     context = _context(driver, token)
     what = "The message was not sent"
     added: list[Addition] = []
-    notes: list[Told] = []
+    notes: list[HookNote] = []
     for bound in hooked.message:
         subject = Incoming(content, sender)
         try:
@@ -176,7 +178,7 @@ def heard(driver: Driver, content: tuple[Content, ...], sender: str = "user") ->
             if said.deny is None:
                 if changed != content:
                     content = changed
-                    notes.append(Told(bound.name, "changed the message"))
+                    notes.append(HookNote(bound.name, "changed the message"))
                 if said.add:
                     added.append(addition(bound.name, said.add))
                 continue
@@ -184,7 +186,7 @@ def heard(driver: Driver, content: tuple[Content, ...], sender: str = "user") ->
         if token:
             raise _closed(driver)
         return found
-    return Heard(content, tuple(added), tuple(notes))
+    return HookedMessage(content, tuple(added), tuple(notes))
 
 
 def _closed(driver: Driver) -> ConversationClosed:
@@ -248,7 +250,7 @@ def wants_additions(driver: Driver) -> bool:
 
 def answered(
     driver: Driver, answer: Completion, based_on: int, duration: float, token: Cancellation
-) -> tuple[Completion, list[Told]] | None:
+) -> tuple[Completion, list[HookNote]] | None:
     """Return the answer after the agent's hooks, and notes to journal; None if a hook denied it,
     which is journaled here."""
     hooked = driver.agent.hooked
@@ -264,7 +266,7 @@ def answered(
             ]
         )
         answer = msgspec.structs.replace(answer, calls=calls)
-    notes: list[Told] = []
+    notes: list[HookNote] = []
     what = "The model's answer was held back"
     for bound in hooked.after_model:
         given = answer
@@ -274,7 +276,7 @@ def answered(
                 answer, fields = _changed(hooked, bound, answer, said, what)
                 if fields:
                     notes.append(
-                        Told(bound.name, f"changed the model's answer: {', '.join(fields)}")
+                        HookNote(bound.name, f"changed the model's answer: {', '.join(fields)}")
                     )
         except HookDenied as error:
             _hold_back(
@@ -341,7 +343,7 @@ def _hold_back(
         error = failed
         if error is not None:
             noted(journal, error)
-        elif denials >= DENIALS:
+        elif denials >= MAX_DENIALS:
             error = HookDenied(
                 f"The model's answers were held back {denials} times in a row: their hook {name}"
                 f" denied them{f': {reason}' if reason else ''}",
@@ -355,7 +357,7 @@ def _hold_back(
 # --- the end of a run ---
 
 
-def stopping(driver: Driver) -> Stopped | None:
+def stopping(driver: Driver) -> StopObjection | None:
     """Return the reason why the run may not finish; None if it may. Runs user code, so the
     caller must not hold the lock."""
     hooked, journal = driver.agent.hooked, driver.journal
@@ -371,9 +373,9 @@ def stopping(driver: Driver) -> Stopped | None:
                 bound, context, msgspec.structs.asdict, _no, subject, "The run is not finished"
             )
         except HookDenied as error:
-            return Stopped(bound.name, "", error)
+            return StopObjection(bound.name, "", error)
         if said.deny is not None:
-            return Stopped(bound.name, said.deny)
+            return StopObjection(bound.name, said.deny)
     return None
 
 
@@ -381,7 +383,7 @@ def _no(found: Any) -> bool:
     return False
 
 
-def goes_on(driver: Driver, stopped: Stopped) -> bool:
+def goes_on(driver: Driver, stopped: StopObjection) -> bool:
     """Journal the hooks' objection to the end; return True if the run continues or ends
     differently.
 
@@ -395,9 +397,9 @@ def goes_on(driver: Driver, stopped: Stopped) -> bool:
         driver.write_error(stopped.error)
         return True
     times = journal.fold.stops
-    if times >= DENIALS:
+    if times >= MAX_DENIALS:
         text = f"denied the end of the run {times + 1} times in a row and was overruled"
-        Told(stopped.hook, text, {"reason": stopped.reason}).write(journal)
+        HookNote(stopped.hook, text, {"reason": stopped.reason}).write(journal)
         return False
     text = stopped.reason or GO_ON
     journal.add(
@@ -452,7 +454,7 @@ def condensing(
         if said.add:
             instructions = f"{instructions}\n\n{said.add}" if instructions else said.add
             with driver.journal as journal:
-                Told(
+                HookNote(
                     bound.name,
                     "added to the instructions of a condensation",
                     {"instructions": said.add},
@@ -531,7 +533,7 @@ def end(driver: Driver, deadline: float) -> None:
 
     thread = threading.Thread(target=tell, name=f"holdfast-end-{driver.journal.id}", daemon=True)
     thread.start()
-    thread.join(max(LEAST, deadline - time.monotonic()))
+    thread.join(max(MIN_END_SECONDS, deadline - time.monotonic()))
     if thread.is_alive():
         token.cancel()
         thread.join(0.5)  # seconds that a command's process group needs to end
@@ -556,6 +558,6 @@ def result_noted(journal: Journal, result: ToolResult) -> None:
     said: Any = result.meta.get(HOOK)
     if isinstance(said, dict) and cast("dict[str, Any]", said).get("failed"):
         found = cast("dict[str, Any]", said)
-        Told(str(found.get("name", "")), result.text[:2000], {"on": "tool", "failed": True}).write(
-            journal
-        )
+        HookNote(
+            str(found.get("name", "")), result.text[:2000], {"on": "tool", "failed": True}
+        ).write(journal)

@@ -48,16 +48,16 @@ class Journal:
     """
 
     __slots__ = (
-        "_aside",
-        "_before",
-        "_behind",
         "_changed",
+        "_condensed_count",
         "_draft",
+        "_draft_extras",
         "_events",
         "_lease",
-        "_left",
-        "_mark",
+        "_needs_catch_up",
         "_notify",
+        "_orphan_marks",
+        "_process_mark",
         "_so_far",
         "_store",
         "clock",
@@ -97,16 +97,16 @@ class Journal:
         self._notify = notify
         self._lease: Lease | None = None
         # marks of a dead owner's processes that are still to be ended
-        self._left: tuple[str, ...] = ()
-        self._behind = False  # True if the events before the lease are still to be read
-        self._mark = ""  # the mark of processes that calls start under this lease
+        self._orphan_marks: tuple[str, ...] = ()
+        self._needs_catch_up = False  # True if the events before the lease are still to be read
+        self._process_mark = ""  # the mark of processes that calls start under this lease
         self._draft: ev.Recorded | None = None
         # of the draft: numbers of commands done, blobs referred to
-        self._aside: tuple[list[int], list[Blob]] | None = None
+        self._draft_extras: tuple[list[int], list[Blob]] | None = None
         self._events: list[ev.AnyEvent]
         self._so_far: ev.SoFar | None = None  # the fold of the events before `_events`
         # number of condensed events before the first of `_events`; read only on demand
-        self._before = 0
+        self._condensed_count = 0
         self.fold: Fold
         if known is None:
             self._read()
@@ -134,17 +134,17 @@ class Journal:
                 )
             if self._lease is None:
                 self._lease = self._store.acquire(self.id, self._notify)
-                self._left, self._behind = self._lease.left, True
+                self._orphan_marks, self._needs_catch_up = self._lease.left, True
                 self.spawned_by = self._lease.spawned_by or self.spawned_by
             # also after an aborted attempt: the lease's marks must not be lost
-            if self._behind:
+            if self._needs_catch_up:
                 self._end_orphans()
                 if self.stale:
                     self._read()
                 self.stale = True
                 for event in self._store.read(self.id, self.fold.last_seq):
-                    self._take(event)
-                self.stale = self._behind = False
+                    self._apply(event)
+                self.stale = self._needs_catch_up = False
             elif self.stale:
                 # Ctrl-C may have fallen between the store, the events and the fold: read both
                 # again.
@@ -157,17 +157,17 @@ class Journal:
 
         Done first under the lease, since a repeated call might start the same process again.
         """
-        if self._left:
+        if self._orphan_marks:
             from holdfast.runtime import processes  # 40 ms of import that few conversations need
 
             assert self._lease is not None
-            if not processes.end_owned(self._left):
+            if not processes.end_owned(self._orphan_marks):
                 _log.error(
                     "conversation %s: processes that a killed owner left could not be ended",
                     self.id,
                 )
             self._store.note(self._lease, ())
-            self._left = ()
+            self._orphan_marks = ()
 
     def process_environment(self) -> dict[str, str]:
         """Return the environment variables that mark processes started by calls.
@@ -179,11 +179,11 @@ class Journal:
         with self.changed:
             self.acquire()
             assert self._lease is not None
-            if not self._mark:
+            if not self._process_mark:
                 mark = f"{self._lease.epoch}-{os.urandom(16).hex()}"
                 self._store.note(self._lease, (mark,))
-                self._mark = mark
-            return {processes.OWNER: self._mark}
+                self._process_mark = mark
+            return {processes.OWNER: self._process_mark}
 
     @property
     def store(self) -> Store:
@@ -203,26 +203,26 @@ class Journal:
     def _read(self) -> None:
         """Read and fold the events that the loop needs to continue."""
         tail = self._store.tail(self.id)
-        self._before = tail[0].seq - 1 if tail else 0
-        if self._before:
+        self._condensed_count = tail[0].seq - 1 if tail else 0
+        if self._condensed_count:
             at = next(
                 (
                     event.so_far
                     for event in tail
                     if isinstance(event, ev.Condensation)
                     and event.so_far is not None
-                    and event.so_far.seq == self._before
+                    and event.so_far.seq == self._condensed_count
                     and event.so_far.status in _STATUSES  # a newer version may write other statuses
                 ),
                 None,
             )
             if at is None:  # no checkpoint of the earlier events
-                tail, self._before = self._store.read(self.id), 0
+                tail, self._condensed_count = self._store.read(self.id), 0
             else:
                 self._so_far = at
-                self.fold = Fold.after(at, self._at)
+                self.fold = Fold.after(at, self._event_at)
                 self.fold.take(tail)
-        if not self._before:
+        if not self._condensed_count:
             self.fold = fold(tail)
         self._events = tail
 
@@ -230,9 +230,9 @@ class Journal:
     def events(self) -> list[ev.AnyEvent]:
         """All events. Condensed ones are read from the store at the first access. Needs the
         lock."""
-        if self._before:
-            head = self._store.read(self.id, 0, self._before)
-            self._events, self._before = head + self._events, 0
+        if self._condensed_count:
+            head = self._store.read(self.id, 0, self._condensed_count)
+            self._events, self._condensed_count = head + self._events, 0
         return self._events
 
     def events_until(self, seq: int) -> tuple[ev.AnyEvent, ...]:
@@ -247,9 +247,13 @@ class Journal:
 
     def after(self, seq: int) -> list[ev.AnyEvent]:
         """Return the events after `seq`. Needs the lock."""
-        return self._events[seq - self._before :] if seq >= self._before else self.events[seq:]
+        return (
+            self._events[seq - self._condensed_count :]
+            if seq >= self._condensed_count
+            else self.events[seq:]
+        )
 
-    def _take(self, event: ev.AnyEvent) -> None:
+    def _apply(self, event: ev.AnyEvent) -> None:
         self._events.append(event)
         self.fold.apply(event)
 
@@ -280,11 +284,13 @@ class Journal:
     ) -> None:
         try:
             if kind is None and (
-                self._draft or self._aside or (self.spending is not None and self.spending.due)
+                self._draft
+                or self._draft_extras
+                or (self.spending is not None and self.spending.due)
             ):
                 self._append(self._draft or ev.Recorded())
         finally:
-            self._draft = self._aside = None
+            self._draft = self._draft_extras = None
             self._changed.release()
             if self.observed is not None and not self._changed.held():
                 self.observed.tell()
@@ -292,7 +298,7 @@ class Journal:
     def break_off(self) -> None:
         """End this thread's transaction if Ctrl-C fell where its `with` did not see it."""
         while self._changed.held():
-            self._draft = self._aside = None
+            self._draft = self._draft_extras = None
             self._changed.release()
 
     def add(self, kind: type[E], id: str = "", **fields: Any) -> E:
@@ -320,13 +326,13 @@ class Journal:
     def keep(self, data: bytes, seq: int | None = None) -> None:
         """Store bytes with this transaction for event `seq` that refers to them, by default the
         next one."""
-        self._aside = self._aside or ([], [])
-        self._aside[1].append(Blob(self.next_seq if seq is None else seq, data))
+        self._draft_extras = self._draft_extras or ([], [])
+        self._draft_extras[1].append(Blob(self.next_seq if seq is None else seq, data))
 
     def take(self, posted: Posted) -> None:
         """Mark a command as done by this transaction."""
-        self._aside = self._aside or ([], [])
-        self._aside[0].append(posted.number)
+        self._draft_extras = self._draft_extras or ([], [])
+        self._draft_extras[0].append(posted.number)
 
     @property
     def next_seq(self) -> int:
@@ -343,7 +349,7 @@ class Journal:
         self.stale = True
         try:
             if reserved is not None and spending is not None:
-                taken, blobs = self._aside or ((), ())
+                taken, blobs = self._draft_extras or ((), ())
                 held = self._store.append(
                     self._lease,
                     draft,
@@ -355,18 +361,22 @@ class Journal:
                 )
                 spending.reserved(held)
             elif settled:
-                taken, blobs = self._aside or ((), ())
+                taken, blobs = self._draft_extras or ((), ())
                 self._store.append(
                     self._lease, draft, summary, taken=taken, blobs=blobs, settled=settled
                 )
-            elif self._aside is None:
+            elif self._draft_extras is None:
                 self._store.append(self._lease, draft, summary)
             else:
                 self._store.append(
-                    self._lease, draft, summary, taken=self._aside[0], blobs=self._aside[1]
+                    self._lease,
+                    draft,
+                    summary,
+                    taken=self._draft_extras[0],
+                    blobs=self._draft_extras[1],
                 )
             for event in draft:
-                self._take(event)
+                self._apply(event)
             self.stale = False
             if self.observed is not None and draft:
                 self.observed.add(draft)
@@ -424,7 +434,7 @@ class Journal:
                 more["failed"] = "nothing can be left out but the plan"
         found = whole_until(self._events, hidden, replaced) if hidden else 0
         more["replaced"] = tuple(replaced)
-        so_far = self._fold_until(found).so_far() if found > self._before else None
+        so_far = self._fold_until(found).so_far() if found > self._condensed_count else None
         return self.add(
             ev.Condensation, hidden=tuple(hidden), summary=summary, so_far=so_far, **more
         )
@@ -432,13 +442,13 @@ class Journal:
     def _fold_until(self, seq: int) -> Fold:
         """Return the fold right after event `seq`, which must be in memory."""
         found = Fold()
-        if self._before:
+        if self._condensed_count:
             assert self._so_far is not None
-            found = Fold.after(self._so_far, self._at)
-        found.take(self._events[: seq - self._before])
+            found = Fold.after(self._so_far, self._event_at)
+        found.take(self._events[: seq - self._condensed_count])
         return found
 
-    def _at(self, seq: int) -> ev.AnyEvent:
+    def _event_at(self, seq: int) -> ev.AnyEvent:
         return self._store.read(self.id, seq - 1, 1)[0]
 
     def output(self, call_id: str) -> ToolResult | None:
@@ -469,7 +479,7 @@ class Journal:
         """Release the lease; every later append raises `ConversationClosed`. Idempotent."""
         with self.changed:
             self.closed = True
-            if self._left:
+            if self._orphan_marks:
                 self._end_orphans()
             lease, self._lease = self._lease, None
             self.changed.notify_all()

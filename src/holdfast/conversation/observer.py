@@ -143,15 +143,15 @@ class Observed:
     """The watches of one conversation. Events are queued under the journal's lock (`add`), and
     delivered once it is released (`tell`)."""
 
-    __slots__ = ("_failed", "_lock", "_news", "_skipped", "_teller", "_watches")
+    __slots__ = ("_failure_logged", "_lock", "_news", "_skipped", "_teller_id", "_watches")
 
     def __init__(self) -> None:
         self._watches: list[Watch] = []
         self._news: deque[tuple[contextvars.Context | None, Sequence[ev.AnyEvent]]] = deque()
         self._lock = threading.Lock()
-        self._teller = 0  # the id of the delivering thread
+        self._teller_id = 0  # the id of the delivering thread
         self._skipped = 0
-        self._failed = False
+        self._failure_logged = False
 
     @classmethod
     def of(
@@ -200,10 +200,10 @@ class Observed:
     def tell(self) -> None:
         """Deliver the queued events. Not under the journal's lock. Events that a watch itself
         appends are delivered after the present one."""
-        if not self._news or self._teller == (here := threading.get_ident()):
+        if not self._news or self._teller_id == (here := threading.get_ident()):
             return
         with self._lock:
-            self._teller = here
+            self._teller_id = here
             try:
                 while self._news:
                     context, events = self._news.popleft()
@@ -216,7 +216,7 @@ class Observed:
                         except Exception:
                             self._tell_failure()
             finally:
-                self._teller = 0
+                self._teller_id = 0
 
     def asked(self, head: ev.Agent, ask: Callable[[], Completion]) -> Completion:
         """Ask the model, observed."""
@@ -269,8 +269,8 @@ class Observed:
             self._tell_failure()
 
     def _tell_failure(self) -> None:
-        if not self._failed:
-            self._failed = True
+        if not self._failure_logged:
+            self._failure_logged = True
             _log.exception(
                 "an observer of a conversation failed; its further failures are not logged"
             )

@@ -12,9 +12,9 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.content import Content, Message, TextContent, ToolCall, blocks
-from holdfast.conversation.actions import not_taken
-from holdfast.conversation.driver import RUNNING, Driver, Obeyed
-from holdfast.conversation.hooking import Heard, end_is_open, heard, noted, turn
+from holdfast.conversation.actions import output_problem
+from holdfast.conversation.driver import RUNNING, CommandOutcome, Driver
+from holdfast.conversation.hooking import HookedMessage, end_is_open, heard, noted, turn
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.state import AT_REST, ConversationStatus, OpenCall, undecided
 from holdfast.errors import (
@@ -84,10 +84,10 @@ def said(content: tuple[Content, ...]) -> tuple[Content, ...]:
     return content
 
 
-class Passed(NamedTuple):
+class PassedSend(NamedTuple):
     """A `Send` command whose message the hooks have passed."""
 
-    heard: Heard
+    heard: HookedMessage
     event_id: str
     sender: str
 
@@ -97,7 +97,7 @@ def send(
     content: tuple[Content, ...],
     event_id: str = "",
     sender: str = "user",
-    heard: Heard | None = None,
+    heard: HookedMessage | None = None,
 ) -> ev.Message:
     """Add a message of the user, or of the conversation `sender`. Within a transaction, like the
     functions that follow."""
@@ -110,11 +110,11 @@ def send(
     return sent
 
 
-def passed(driver: Driver, content: tuple[Content, ...], sender: str = "user") -> Heard:
+def passed(driver: Driver, content: tuple[Content, ...], sender: str = "user") -> HookedMessage:
     """Return a message after the agent's hooks. Not within a transaction. Raises `HookDenied`,
     which is journaled."""
     found = heard(driver, content, sender)
-    if isinstance(found, Heard):
+    if isinstance(found, HookedMessage):
         return found
     with driver.journal as journal:
         noted(journal, found)
@@ -154,7 +154,7 @@ def _unfinished(driver: Driver) -> bool:
     return (
         fold.owed
         or bool(fold.open)
-        or bool(driver.agent.output_rounds and not_taken(fold))
+        or bool(driver.agent.output_rounds and output_problem(fold))
         or end_is_open(driver)
     )
 
@@ -370,7 +370,7 @@ def settle(driver: Driver, call_id: str, reason: str, kind: str, runner: str | N
 # --- the inbox ---
 
 
-def _obey(driver: Driver, command: Command) -> Effect | None:
+def _dispatch(driver: Driver, command: Command) -> Effect | None:
     """Carry out one command of the inbox. Raises `ConfigurationError` if it does not fit (any
     more)."""
     from holdfast import commands as cmd  # loaded late: few conversations use an inbox
@@ -441,7 +441,9 @@ def _waiting(driver: Driver) -> list[Posted]:
         )
 
 
-def _fitted(driver: Driver, command: Command | Unreadable) -> Command | Passed | ConfigurationError:
+def _fitted(
+    driver: Driver, command: Command | Unreadable
+) -> Command | PassedSend | ConfigurationError:
     """Return a command after user code has checked or changed it, such as a result after the
     agent's hooks; an error if it does not fit."""
     from holdfast import commands as cmd
@@ -456,7 +458,7 @@ def _fitted(driver: Driver, command: Command | Unreadable) -> Command | Passed |
             return (
                 found
                 if isinstance(found, HookDenied)
-                else Passed(found, command.event_id, command.sender)
+                else PassedSend(found, command.event_id, command.sender)
             )
         if isinstance(command, cmd.Return):
             with driver.journal.changed:
@@ -493,7 +495,7 @@ def _misfit(said: str, error: Exception) -> ConfigurationError:
 
 
 def _take(
-    driver: Driver, posted: Posted, command: Command | Passed | ConfigurationError
+    driver: Driver, posted: Posted, command: Command | PassedSend | ConfigurationError
 ) -> Effect | None:
     journal = driver.journal
     with journal.changed:
@@ -504,7 +506,7 @@ def _take(
         with journal:
             journal.take(posted)
             try:
-                effect = _done(driver, command)
+                effect = _carry_out(driver, command)
             except ConfigurationError as error:
                 misfit = error
         if driver.obeyed is not None and (heard := driver.obeyed.get(posted.key)) is not None:
@@ -519,18 +521,18 @@ def _take(
         return effect
 
 
-def _done(driver: Driver, command: Command | Passed | ConfigurationError) -> Effect | None:
+def _carry_out(driver: Driver, command: Command | PassedSend | ConfigurationError) -> Effect | None:
     if isinstance(command, HookDenied):
         noted(driver.journal, command)
     if isinstance(command, ConfigurationError):
         raise command
-    if isinstance(command, Passed):
+    if isinstance(command, PassedSend):
         send(driver, command.heard.content, command.event_id, command.sender, command.heard)
         return None
-    return _obey(driver, command)
+    return _dispatch(driver, command)
 
 
-def _told(error: ConfigurationError) -> ConfigurationError | ToolValidationError:
+def _with_cause(error: ConfigurationError) -> ConfigurationError | ToolValidationError:
     """Return the error with its details, for the caller that gave the arguments."""
     cause = error.__cause__
     if isinstance(cause, ToolValidationError):
@@ -551,14 +553,14 @@ def do(driver: Driver, command: Command) -> None:
         if isinstance(fitted, HookDenied):
             with driver.journal as journal:
                 noted(journal, fitted)
-        raise _told(fitted)
+        raise _with_cause(fitted)
     with driver.journal as journal:
         if driver.calls.closing:
             raise ConversationClosed(
                 f"Conversation {journal.id!r} is closed. Open it again with Conversation(agent,"
                 " store, id=...)."
             )
-        effect = _done(driver, fitted)
+        effect = _carry_out(driver, fitted)
     if effect is not None:
         effect()
 
@@ -569,7 +571,7 @@ def obey(driver: Driver, post: Callable[[], bool], key: str) -> None:
     changed = driver.journal.changed
     with changed:
         driver.obeyed = {} if driver.obeyed is None else driver.obeyed
-        heard = driver.obeyed.setdefault(key, Obeyed())
+        heard = driver.obeyed.setdefault(key, CommandOutcome())
         heard.waiting += 1
     try:
         before = not post()
@@ -582,7 +584,7 @@ def obey(driver: Driver, post: Callable[[], bool], key: str) -> None:
                 if not driver.obeyed:
                     driver.obeyed = None
     if heard.error is not None:
-        raise _told(heard.error)
+        raise _with_cause(heard.error)
     if not heard.done and not before:
         if driver.failure is not None:
             raise driver.failure.with_traceback(None)

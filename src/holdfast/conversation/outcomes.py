@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _S = ConversationStatus
 
-OVER = frozenset((_S.FINISHED, _S.ERROR, _S.STUCK))
+ENDED = frozenset((_S.FINISHED, _S.ERROR, _S.STUCK))
 """The statuses in which a child's run is over."""
 
 
@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
         state = child.state
         with child._journal.changed:  # pyright: ignore[reportPrivateUsage]
             fold = child._journal.fold  # pyright: ignore[reportPrivateUsage]
-            status, seq = standing(fold), fold.status_seq
+            status, seq = effective_status(fold), fold.status_seq
         calls = state.pending_calls
         doing = ", ".join(_title(call) for call in calls[:3])
         waits = tuple([pending.call for pending in state.pending_confirmations])
@@ -119,7 +119,7 @@ class Outcome(NamedTuple):
                 return f"{self.progress}."
 
 
-def standing(fold: Fold) -> ConversationStatus:
+def effective_status(fold: Fold) -> ConversationStatus:
     """Return a child's effective status.
 
     A child whose last answer came before its interrupt took effect is idle when it resumes; it
@@ -139,7 +139,7 @@ def done(child: Conversation) -> bool:
     with child._journal.changed:  # pyright: ignore[reportPrivateUsage]
         fold = child._journal.fold  # pyright: ignore[reportPrivateUsage]
         rests = driver.failure is not None or (
-            driver.resting and standing(fold) in OVER and not fold.asked
+            driver.resting and effective_status(fold) in ENDED and not fold.asked
         )
     return rests and not team_busy(child)
 
@@ -166,7 +166,7 @@ def interruptible(child: Conversation) -> bool:
     """Return True if an interrupt stops the child, or has just done so. Takes no lock."""
     journal = child._journal  # pyright: ignore[reportPrivateUsage]
     if child.status is not _S.PAUSED:
-        return child.status not in (*OVER, _S.CLOSED, _S.IDLE) or team_busy(child)
+        return child.status not in (*ENDED, _S.CLOSED, _S.IDLE) or team_busy(child)
     event = next((event for event in reversed(journal.tail) if isinstance(event, ev.Status)), None)
     return event is not None and event.reason == "interrupted"
 

@@ -21,16 +21,16 @@ OnQuestion = Callable[[ev.Question], dict[str, Any] | bool | None] | Literal["wa
 
 _log = logging.getLogger("holdfast")
 
-_LONGEST = 10_000  # characters of a question
-_HANDED_OVER = 5.0  # seconds from an answer's append to its effect
-_MOST = 100  # questions of one call; an endlessly asking server must not fill the journal
+_MAX_QUESTION_CHARS = 10_000  # characters of a question
+_HANDOVER_SECONDS = 5.0  # seconds from an answer's append to its effect
+_MAX_QUESTIONS = 100  # questions of one call; an endlessly asking server must not fill the journal
 
 DECLINED = "the user declined"
 LATE = "no answer within {timeout:g} s"
 TAKEN_BACK = "the question was withdrawn before it was answered"
 
 
-class _Asked:
+class _WaitingQuestion:
     """A question that a call of this process waits for. `values` are valid once `settled`; None
     declines."""
 
@@ -57,7 +57,7 @@ class Questions:
     def __init__(self, journal: Journal, on_question: OnQuestion) -> None:
         self._journal = journal
         self._on_question = on_question
-        self._live: dict[str, _Asked] | None = None  # guarded by the journal's lock
+        self._live: dict[str, _WaitingQuestion] | None = None  # guarded by the journal's lock
 
     @property
     def reachable(self) -> bool:
@@ -81,7 +81,9 @@ class Questions:
         on_question = self._on_question
         if on_question is None:
             return None
-        asked = self._begin(call_id, clean(message)[:_LONGEST], schema, clean(url), clean(asker))
+        asked = self._begin(
+            call_id, clean(message)[:_MAX_QUESTION_CHARS], schema, clean(url), clean(asker)
+        )
         if asked is None:
             return None
         forget = [flag.add_callback(asked.woken.set) for flag in flags]
@@ -102,17 +104,17 @@ class Questions:
 
     def _begin(
         self, call_id: str, message: str, schema: dict[str, Any] | None, url: str, asker: str
-    ) -> _Asked | None:
+    ) -> _WaitingQuestion | None:
         with self._journal as journal:
             item = journal.fold.open.get(call_id)
             if item is None:  # answered meanwhile; the asking call was left behind
                 return None
-            if item.questioned >= _MOST:
+            if item.questioned >= _MAX_QUESTIONS:
                 _log.warning(
                     "conversation %s: call %s has asked %d questions; further ones are declined",
                     journal.id,
                     call_id,
-                    _MOST,
+                    _MAX_QUESTIONS,
                 )
                 return None
             question = ev.Question(
@@ -126,14 +128,16 @@ class Questions:
                 reason=message,
                 question=question,
             )
-            asked = _Asked(question)
+            asked = _WaitingQuestion(question)
             self._live = {
                 **(self._live or {}),
                 question.id: asked,
             }  # before it is written: a reader may answer at once
         return asked
 
-    def _wait(self, asked: _Asked, timeout: float | None, flags: list[Cancellation]) -> str:
+    def _wait(
+        self, asked: _WaitingQuestion, timeout: float | None, flags: list[Cancellation]
+    ) -> str:
         """Wait for an answer through `answer`; return the reason if none came."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not asked.settled and not any(flags):
@@ -145,7 +149,9 @@ class Questions:
         return TAKEN_BACK
 
     def _call(
-        self, callback: Callable[[ev.Question], dict[str, Any] | bool | None], asked: _Asked
+        self,
+        callback: Callable[[ev.Question], dict[str, Any] | bool | None],
+        asked: _WaitingQuestion,
     ) -> str:
         """Call `on_question` without a lock and journal its answer; return the reason if there
         is none."""
@@ -177,7 +183,7 @@ class Questions:
                 asked.settle(values)
         return DECLINED
 
-    def _end(self, asked: _Asked, reason: str, by: str = "holdfast") -> None:
+    def _end(self, asked: _WaitingQuestion, reason: str, by: str = "holdfast") -> None:
         """Journal that there is no answer, unless there is one."""
         with self._journal.changed:
             if asked.settled:
@@ -194,7 +200,7 @@ class Questions:
             if not answered:
                 asked.settle(None)
         # the thread that journaled the answer is about to hand it over
-        while not asked.settled and asked.woken.wait(_HANDED_OVER):
+        while not asked.settled and asked.woken.wait(_HANDOVER_SECONDS):
             asked.woken.clear()
         asked.settle(None)
 
@@ -204,7 +210,7 @@ class Questions:
         """Return the waiting question with that id; None means the only one. Raises
         `ConfigurationError`."""
         with self._journal.changed:
-            return self._asked(question_id).question
+            return self._waiting_question(question_id).question
 
     def answer(
         self, question_id: str, values: dict[str, Any] | None, by: str, reason: str
@@ -215,11 +221,11 @@ class Questions:
         The returned effect hands it to the call. Raises `ConfigurationError` if the call no
         longer waits for it.
         """
-        asked = self._asked(question_id)
+        asked = self._waiting_question(question_id)
         self._write(asked.question, values, by, reason)
         return lambda: asked.settle(values)
 
-    def _asked(self, question_id: str | None) -> _Asked:
+    def _waiting_question(self, question_id: str | None) -> _WaitingQuestion:
         live = {id: asked for id, asked in (self._live or {}).items() if self._pending(id)}
         if question_id is None and len(live) == 1:
             return next(iter(live.values()))

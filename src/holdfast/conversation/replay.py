@@ -45,7 +45,7 @@ from holdfast.llm.wires import Wire, known, wire
 
 _UNLIMITED = Limits(None, None, None, None)
 _NUDGES = (stuck.ABOUT, REPAIR)  # prefixes of the `about` of messages that `next_action` caused
-_LONGEST = 200  # shown lines of a difference
+_MAX_SHOWN_LINES = 200  # shown lines of a difference
 
 
 class Difference(Data, frozen=True):
@@ -195,7 +195,7 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
             return Replay(count, hashed, Difference(request.number, damaged.seq, text))
         count, text = request.number, ""
         if not isinstance(request.action, Step):
-            text = f"- the model is asked\n+ {_said(request.action)}"
+            text = f"- the model is asked\n+ {_describe(request.action)}"
         elif agent is not None and request.head is not compared:
             text = _head_differs(request.head, compared, agent, ever.get(request.head.name, set()))
             compared = request.head
@@ -246,7 +246,7 @@ def _ends(events: Sequence[ev.AnyEvent], agent: Agent | None) -> tuple[int, str]
             )
             action = _action(agent, state, _UNLIMITED)
             if not told and (not isinstance(action, Stop) or action.status != event.status):
-                return event.seq, f"- the run is over: {event.status}\n+ {_said(action)}"
+                return event.seq, f"- the run is over: {event.status}\n+ {_describe(action)}"
         elif (
             agent is not None
             and isinstance(event, ev.Message)
@@ -255,7 +255,7 @@ def _ends(events: Sequence[ev.AnyEvent], agent: Agent | None) -> tuple[int, str]
         ):
             action = _action(agent, state)
             if action != Nudge(event.about, event.text):
-                return event.seq, f"- the model is told: {event.text!r}\n+ {_said(action)}"
+                return event.seq, f"- the model is told: {event.text!r}\n+ {_describe(action)}"
         elif (
             agent is not None
             and isinstance(event, ev.Error)
@@ -264,12 +264,12 @@ def _ends(events: Sequence[ev.AnyEvent], agent: Agent | None) -> tuple[int, str]
         ):
             action = _action(agent, state)
             if not isinstance(action, Stop):
-                return event.seq, f"- the run is over: {event.message}\n+ {_said(action)}"
+                return event.seq, f"- the run is over: {event.message}\n+ {_describe(action)}"
         state.apply(event)
     return 0, ""
 
 
-def _said(action: Action) -> str:
+def _describe(action: Action) -> str:
     match action:
         case Stop(status, reason, limit, output):
             why = (
@@ -309,8 +309,8 @@ def _head_differs(recorded: ev.Agent, before: ev.Agent | None, agent: Agent, eve
         parts.append("parameters:\n" + _diff(_json(written), _json(parameters)))
     if agent.system_prompt != recorded.system_prompt:
         parts.append("system prompt:\n" + _diff(recorded.system_prompt, agent.system_prompt))
-    today = {tool.name: _told(tool) for tool in agent.tools.definitions()}
-    for tool in map(_told, recorded.tools):
+    today = {tool.name: _model_part(tool) for tool in agent.tools.definitions()}
+    for tool in map(_model_part, recorded.tools):
         if (now := today.get(tool.name)) is None:
             parts.append(f"tool {tool.name!r}:\n- it is there\n+ the agent has no such tool")
         elif now != tool:
@@ -331,7 +331,7 @@ def _head_differs(recorded: ev.Agent, before: ev.Agent | None, agent: Agent, eve
     return "\n".join(parts)
 
 
-def _told(tool: ev.ToolDefinition) -> ev.ToolDefinition:
+def _model_part(tool: ev.ToolDefinition) -> ev.ToolDefinition:
     """Return the part of a definition that the model sees."""
     return (
         msgspec.structs.replace(tool, executor="", parallel=False)
@@ -373,6 +373,8 @@ def _short(text: str) -> str:
     lines = text.splitlines()
     return (
         text
-        if len(lines) <= _LONGEST
-        else "\n".join([*lines[:_LONGEST], f"... and {len(lines) - _LONGEST} lines more"])
+        if len(lines) <= _MAX_SHOWN_LINES
+        else "\n".join(
+            [*lines[:_MAX_SHOWN_LINES], f"... and {len(lines) - _MAX_SHOWN_LINES} lines more"]
+        )
     )

@@ -48,7 +48,7 @@ AT_REST = frozenset(
 )
 
 
-_NOTHING = Usage()
+_NO_USAGE = Usage()
 
 
 class OpenCall:
@@ -277,10 +277,10 @@ class Fold:
                     # nobody waits for the answers to an earlier attempt's questions
                     call.questions = ()
             case ev.ToolResult():
-                self._closed(event)
+                self._apply_result(event)
                 self.pictures = self.pictures or has_picture(event.result.content)
             case ev.Assistant():
-                self._answered(event)
+                self._apply_answer(event)
                 self.assistant = event
                 self.open = self.opened(event.calls)
             case ev.Message():
@@ -294,7 +294,7 @@ class Fold:
                     self.planned = planning.after_message(self.planned)
                 self.pictures = self.pictures or has_picture(event.content)
                 if event.model:
-                    self._spent(event.usage, event.cost)
+                    self._count_usage(event.usage, event.cost)
                 if event.about:
                     self.abouts[event.about] = event.seq
                     if event.about.endswith("@stop"):
@@ -302,23 +302,23 @@ class Fold:
                 if not self.title:
                     self.title = event.text.strip().split("\n", 1)[0][:80]
             case ev.Status():
-                self._became(event)
+                self._apply_status(event)
             case ev.Agent():
-                self._heads(event)
+                self._apply_agent(event)
             case ev.Error():
                 self.error = event
             case ev.Condensation():
-                self._shortened(event)
+                self._apply_condensation(event)
             case ev.Note():
                 if event.model:
-                    self._spent(event.usage, event.cost)
+                    self._count_usage(event.usage, event.cost)
             case ev.Decision():
-                if event.usage != _NOTHING or event.cost:
-                    self._spent(event.usage, event.cost)
+                if event.usage != _NO_USAGE or event.cost:
+                    self._count_usage(event.usage, event.cost)
                 if (call := self.open.get(event.call_id)) is not None:
                     call.decide(event)
             case ev.Damaged():
-                self._damaged(event)
+                self._apply_damaged(event)
             case _:
                 pass
         self.recent.feed(event)
@@ -337,14 +337,14 @@ class Fold:
         """The open calls whose turn it is."""
         return turn(self.open.values())
 
-    def _damaged(self, event: ev.Damaged) -> None:
+    def _apply_damaged(self, event: ev.Damaged) -> None:
         """Apply an event that cannot be read.
 
         Its effect on a call is in doubt, so that no call begins or is repeated because of it.
         """
         kind, found = event.original_type, damage.stand_in(event)
         usage, cost, _ = damage.spent(event)
-        self._spent(usage, cost)
+        self._count_usage(usage, cost)
         if kind == "assistant":
             self.steps += 1
             self.run_steps += 1
@@ -352,9 +352,9 @@ class Fold:
         elif kind == "agent":
             self.clients = (*self.clients, *damage.client_tools(event))
         if isinstance(found, ev.Status):
-            self._became(found)
+            self._apply_status(found)
         elif isinstance(found, ev.ToolResult):
-            self._closed(found)
+            self._apply_result(found)
         elif found is not None:
             self.message_seq = self.heard_seq = event.seq
             self.output, self.output_seq, self.output_failed = None, 0, ""
@@ -388,7 +388,7 @@ class Fold:
             and (self.status is ConversationStatus.RUNNING or self.status in AT_REST)
         )
 
-    def _shortened(self, event: ev.Condensation) -> None:
+    def _apply_condensation(self, event: ev.Condensation) -> None:
         self.wanted = event.request
         if self.abouts and event.hidden:
             hidden = frozenset(event.hidden)
@@ -396,11 +396,11 @@ class Fold:
         self.planned = planning.after_condensation(self.planned, event)
         if event.so_far is not None:
             self.condensed = max(self.condensed, event.so_far.seq)
-        self._spent(event.usage, event.cost)
+        self._count_usage(event.usage, event.cost)
 
-    def _spent(self, usage: Usage, cost: float | None) -> None:
+    def _count_usage(self, usage: Usage, cost: float | None) -> None:
         """Count model calls that are not steps, such as a condenser's or an analyzer's."""
-        if usage != _NOTHING:
+        if usage != _NO_USAGE:
             self._uncounted.append(usage)
             self.run_tokens += usage.input_tokens + usage.output_tokens
             self.unpriced += cost is None
@@ -408,7 +408,7 @@ class Fold:
             self.cost += cost
             self.run_cost += cost
 
-    def _closed(self, event: ev.ToolResult) -> None:
+    def _apply_result(self, event: ev.ToolResult) -> None:
         item = self.open.pop(event.call_id, None)
         if item is not None and item.call.name == PLAN:
             unheard = self.heard_seq > self.based_on
@@ -418,9 +418,9 @@ class Fold:
         elif item is not None and item.call.name == HANDOFF and self.handoff is None:
             self.handoff = handed_to(event.result)
         elif item is not None and item.call.name == FINISH:
-            self._handed_over(event)
+            self._apply_output(event)
 
-    def _heads(self, event: ev.Agent) -> None:
+    def _apply_agent(self, event: ev.Agent) -> None:
         self.agent = event
         self.handoff = None
         self.clients = tuple(
@@ -442,7 +442,7 @@ class Fold:
             ]
         )
 
-    def _handed_over(self, event: ev.ToolResult) -> None:
+    def _apply_output(self, event: ev.ToolResult) -> None:
         """Apply the result of a call of `finish`."""
         if is_output(FINISH, event.result):
             self.output, self.output_seq = event.result.structured_content, event.seq
@@ -451,7 +451,7 @@ class Fold:
         ):
             self.output_failed = event.result.text or "the call failed"
 
-    def _answered(self, event: ev.Assistant) -> None:
+    def _apply_answer(self, event: ev.Assistant) -> None:
         self.output, self.output_seq, self.output_failed = None, 0, ""  # the run goes on
         self.based_on = event.based_on
         paused = event.stop_reason in ("pause", "denied")
@@ -472,7 +472,7 @@ class Fold:
             self.cost += cost
             self.run_cost += cost
 
-    def _became(self, event: ev.Status) -> None:
+    def _apply_status(self, event: ev.Status) -> None:
         try:
             status = ConversationStatus(event.status)
         except ValueError:
@@ -572,7 +572,7 @@ class Fold:
                 output.result.structured_content if isinstance(output, ev.ToolResult) else None
             )
         if so_far.agent_seq and isinstance(head := event(so_far.agent_seq), ev.Agent):
-            found._heads(head)
+            found._apply_agent(head)
         if so_far.assistant_seq and isinstance(answer := event(so_far.assistant_seq), ev.Assistant):
             found.assistant = answer
         if so_far.error_seq and isinstance(error := event(so_far.error_seq), ev.Error):
@@ -596,21 +596,21 @@ class Fold:
         for event in events[:last]:
             kind = type(event)
             if kind is ev.Assistant:
-                self._answered(cast(ev.Assistant, event))
+                self._apply_answer(cast(ev.Assistant, event))
                 plans = [call for call in cast(ev.Assistant, event).calls if call.name == PLAN]
                 self.open = (
                     {call.id: OpenCall(call) for call in plans} if plans or self.open else self.open
                 )
             elif kind is ev.ToolResult:
                 if self.open:
-                    self._closed(cast(ev.ToolResult, event))
+                    self._apply_result(cast(ev.ToolResult, event))
                 self.pictures = self.pictures or has_picture(
                     cast(ev.ToolResult, event).result.content
                 )
             elif kind is ev.Decision:
                 if (item := self.open.get(cast(ev.Decision, event).call_id)) is not None:
                     item.decide(cast(ev.Decision, event))
-                self._spent(cast(ev.Decision, event).usage, cast(ev.Decision, event).cost)
+                self._count_usage(cast(ev.Decision, event).usage, cast(ev.Decision, event).cost)
             elif kind is not ev.ToolCallStarted:
                 self.apply(event)
         self.recent = recent

@@ -51,7 +51,7 @@ class ClientCalls:
         "_on_idle",
         "_on_progress",
         "_queue",
-        "_refused",
+        "_refused_at_seq",
         "_running",
         "_runtime",
         "_threads",
@@ -88,7 +88,7 @@ class ClientCalls:
         self._running: dict[str, Cancellation] = {}  # running and queued calls
         self._done: set[str] = set()
         # the seq at which a claim was refused; without news it would be refused again
-        self._refused: dict[str, int] = {}
+        self._refused_at_seq: dict[str, int] = {}
         self._threads: set[threading.Thread] = set()
         self._cleanups: dict[object, Callable[[], None]] = {}
 
@@ -115,12 +115,12 @@ class ClientCalls:
                     known = (
                         call.id in self._running
                         or call.id in self._done
-                        or self._refused.get(call.id) == fold.last_seq
+                        or self._refused_at_seq.get(call.id) == fold.last_seq
                     )
                     if not known and item.runner in ("", self._client) and self._has(call):
                         self._running[call.id] = Cancellation()
                         self._queue.append(call)
-                self._hire()
+                self._start_threads()
         for token in stale:
             token.cancel()
 
@@ -135,7 +135,7 @@ class ClientCalls:
         said = self._copy.after(fold.status_seq - 1)[0]
         return isinstance(said, ev.Status) and said.reason == "interrupted"
 
-    def _hire(self) -> None:
+    def _start_threads(self) -> None:
         for _ in range(min(len(self._queue), self._agent.parallel_calls - len(self._threads))):
             context = self.context.copy()
             thread = threading.Thread(
@@ -187,7 +187,7 @@ class ClientCalls:
         if token or self.closing:
             return False
         path = f"{self._copy.path}/calls/{quote(call.id, safe='')}"
-        if not self._claimed(f"{path}/claim", call, token):
+        if not self._claim(f"{path}/claim", call, token):
             return False
         began = time.monotonic()
         if token or self.closing:
@@ -196,10 +196,10 @@ class ClientCalls:
             result = self._result(call, token)
             # a child process that the callback forked must not answer the call
             self._link.owner.check(f"Conversation {self._copy.id!r}")
-        self._give_back(f"{path}/result", call, result, time.monotonic() - began)
+        self._post_result(f"{path}/result", call, result, time.monotonic() - began)
         return True
 
-    def _claimed(self, path: str, call: ToolCall, token: Cancellation) -> bool:
+    def _claim(self, path: str, call: ToolCall, token: Cancellation) -> bool:
         number = 0
         while not (token or self.closing):
             try:
@@ -212,7 +212,7 @@ class ClientCalls:
                     number += 1
                     continue
                 with self._copy.changed:
-                    self._refused[call.id] = self._copy.fold.last_seq
+                    self._refused_at_seq[call.id] = self._copy.fold.last_seq
                 _log.info(
                     "conversation %s: call %s is not run by this client: %s",
                     self._copy.id,
@@ -230,7 +230,7 @@ class ClientCalls:
             token,
             self._runtime,
             self._progress_of(call),
-            self._keep,
+            self._register_cleanup,
             None,
             self._asks,
             self._agent.llm,
@@ -252,11 +252,11 @@ class ClientCalls:
 
         return report
 
-    def _keep(self, key: object, cleanup: Callable[[], None]) -> None:
+    def _register_cleanup(self, key: object, cleanup: Callable[[], None]) -> None:
         with self._copy.changed:
             self._cleanups.setdefault(key, cleanup)
 
-    def _give_back(self, path: str, call: ToolCall, result: ToolResult, duration: float) -> None:
+    def _post_result(self, path: str, call: ToolCall, result: ToolResult, duration: float) -> None:
         """Post a result until the server takes or refuses it. A call whose result cannot be
         posted stays this client's as long as it lives."""
         try:

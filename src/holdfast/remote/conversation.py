@@ -23,7 +23,7 @@ from holdfast.content import ContentLike, Message, ToolResult
 from holdfast.conversation import orders
 from holdfast.conversation.callbacks import Callback, Subscription, guarded
 from holdfast.conversation.driver import inside
-from holdfast.conversation.fixed import Fixed
+from holdfast.conversation.set_once import SetOnce
 from holdfast.conversation.state import ConversationState, ConversationStatus
 from holdfast.errors import (
     ConfigurationError,
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast.remote")
 
 RUNNING = ConversationStatus.RUNNING
-_LOOK = 15.0  # seconds of silence after which the server is asked for its status
+_STATUS_POLL_SECONDS = 15.0  # seconds of silence after which the server is asked for its status
 
 
-class RemoteConversation(Fixed):
+class RemoteConversation(SetOnce):
     """One conversation with an agent on the agent server of `workspace`.
 
     The server holds its journal and runs its loop, even without this program. The methods, their
@@ -80,7 +80,7 @@ class RemoteConversation(Fixed):
     or `StoreError` if the server cannot be reached.
     """
 
-    fixed = {
+    set_once = {
         "agent": (
             "To continue with another agent use conversation.fork(agent=...); other tools are"
             " registered with agent.tools."
@@ -121,7 +121,7 @@ class RemoteConversation(Fixed):
             "on_progress": on_progress,
             "on_question": on_question,
         }
-        self._told = None if agent is None else agent.tools.definitions()
+        self._sent_tools = None if agent is None else agent.tools.definitions()
         found = _made if _made is not None else self._create(id)
         self.id = found.id
         self.warnings = tuple(found.warnings)
@@ -212,13 +212,13 @@ class RemoteConversation(Fixed):
             raise ConfigurationError(f"from_state: agent takes an Agent, not {agent!r}.")
         conversation = cls(agent, workspace, id, **options)
         try:
-            conversation._begin_with(state)
+            conversation._import_state(state)
         except BaseException:
             conversation.detach()
             raise
         return conversation
 
-    def _begin_with(self, state: ConversationState) -> None:
+    def _import_state(self, state: ConversationState) -> None:
         new = not self._copy.fold.last_seq
         try:
             if new and state.events:
@@ -230,7 +230,7 @@ class RemoteConversation(Fixed):
                 )
             elif state.events:
                 raise Conflict("It has events.")
-            self._current()
+            self._catch_up()
         except Conflict as error:
             raise ConfigurationError(
                 f"from_state: conversation {self.id!r} has events already; give another id."
@@ -250,7 +250,7 @@ class RemoteConversation(Fixed):
     ) -> RemoteConversation:
         """Return a new conversation on the same server that begins with this one's events up to
         `seq` (None: all), like `Conversation.fork`."""
-        self._current()
+        self._catch_up()
         last = self._copy.fold.last_seq
         if seq is not None and (not isinstance(seq, int) or not 0 <= seq <= last):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"fork takes a seq from 0 to {last}, not {seq!r}.")
@@ -355,12 +355,12 @@ class RemoteConversation(Fixed):
         journaled event."""
         content = orders.said(orders.content_of(message))
         self._check_open()
-        self._tell_tools()
+        self._send_tools()
         event_id, before = os.urandom(16).hex(), self._copy.fold.last_seq
-        self._ask("POST", "messages", {"content": content, "eventId": event_id})
+        self._post("POST", "messages", {"content": content, "eventId": event_id})
         deadline, number = time.monotonic() + self._link.timeout, 0
         while True:
-            self._current()
+            self._catch_up()
             found = self._copy.find(event_id, before)
             if isinstance(found, ev.Message):
                 return found
@@ -384,10 +384,10 @@ class RemoteConversation(Fixed):
             if self._started and self._drives:
                 return
             self._prepare()
-            self._tell_tools()
-            self._ask("POST", "start")
+            self._send_tools()
+            self._post("POST", "start")
             self._started = True
-        self._current()
+        self._catch_up()
 
     def run(self) -> ConversationState:
         """Have the server drive the loop until the conversation rests, wait for that, and return
@@ -402,10 +402,10 @@ class RemoteConversation(Fixed):
             self._runner = threading.current_thread()
         try:
             self._prepare()
-            self._tell_tools()
+            self._send_tools()
             self._follow()
-            self._ask("POST", "run")
-            self._current()
+            self._post("POST", "run")
+            self._catch_up()
             self._wait(None)
         except KeyboardInterrupt:
             with suppress(HoldfastError):
@@ -501,7 +501,7 @@ class RemoteConversation(Fixed):
         if question_id is not None:
             return question_id
         self._check_open()
-        self._current()
+        self._catch_up()
         waiting = [
             question.id for item in self._copy.fold.open.values() for question in item.questions
         ]
@@ -521,7 +521,7 @@ class RemoteConversation(Fixed):
         """Read the events that other clients' commands caused. A followed conversation does this
         by itself."""
         if not self._closing:
-            self._current()
+            self._catch_up()
 
     def wait(self, timeout: float | None = None) -> ConversationStatus:
         """Block until nothing runs any more, at most `timeout` seconds; return the status.
@@ -540,7 +540,7 @@ class RemoteConversation(Fixed):
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             with copy.changed:
-                seq, until = copy.fold.last_seq, time.monotonic() + _LOOK
+                seq, until = copy.fold.last_seq, time.monotonic() + _STATUS_POLL_SECONDS
                 while not self._at_rest():
                     left = (
                         until - time.monotonic()
@@ -654,7 +654,7 @@ class RemoteConversation(Fixed):
         if self._calls is not None and self._mark in inside.get() and self._calls.working:
             self._close_from_within = True  # done when the call returns
             self._calls.closing = True
-            self._stop_there(deadline)
+            self._stop_on_server(deadline)
             self._calls.cancel()
             return
         self._finish(deadline)
@@ -668,7 +668,7 @@ class RemoteConversation(Fixed):
             if self._closed:
                 return
             self._closed = True
-        self._stop_there(deadline)
+        self._stop_on_server(deadline)
         left = [] if self._calls is None else self._calls.close(deadline)
         if left:
             _log.warning(
@@ -688,7 +688,7 @@ class RemoteConversation(Fixed):
             self.agent.connections.closed()
         self._link.closed()
 
-    def _stop_there(self, deadline: float) -> None:
+    def _stop_on_server(self, deadline: float) -> None:
         """Stop the conversation on the server, once, before calls end here; their results would
         otherwise make the server ask the model."""
         stop, self._stop = self._stop, False
@@ -730,7 +730,7 @@ class RemoteConversation(Fixed):
         if self._follower.lost is not None:
             raise self._follower.lost.with_traceback(None)
 
-    def _ask(
+    def _post(
         self, method: str, what: str, body: dict[str, Any] | None = None, once: str | None = None
     ) -> None:
         self._link.request(method, f"{self._copy.path}/{what}", body, client=self.client, once=once)
@@ -753,8 +753,8 @@ class RemoteConversation(Fixed):
             json.dumps(body.get("values"))
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"{what}: values must be valid JSON: {error}.") from error
-        self._ask("POST", what, body, once)
-        self._current()
+        self._post("POST", what, body, once)
+        self._catch_up()
 
     def _prepare(self) -> None:
         """Give the caller's context to calls and questions, so that no tool waits for a
@@ -772,16 +772,16 @@ class RemoteConversation(Fixed):
         ):
             self._follow()
 
-    def _tell_tools(self) -> None:
+    def _send_tools(self) -> None:
         """Send the server the tools if they changed since they were last sent."""
         agent = self.agent
         if agent is None:
             return
         now = agent.tools.definitions()
-        if now is self._told:
+        if now is self._sent_tools:
             return
         with self._lock:
-            if now != self._told:
+            if now != self._sent_tools:
                 body = tools_request(agent, self.workspace, self._client_tools)
                 found = self._link.read(
                     created, "PUT", f"{self._copy.path}/tools", body, client=self.client
@@ -789,11 +789,11 @@ class RemoteConversation(Fixed):
                 for warning in found.warnings:
                     _log.warning("conversation %s: %s", self.id, warning)
                 self._clients = found.clients and self._calls is not None
-            self._told = now
+            self._sent_tools = now
             if self._clients and self._drives:
                 self._follow()
 
-    def _current(self) -> None:
+    def _catch_up(self) -> None:
         """Bring the copy up to date with the server."""
         self._copy.catch_up()
         self._look()

@@ -17,7 +17,7 @@ from holdfast.errors import StoreError
 from holdfast.remote.link import Link
 from holdfast.remote.pool import TooLong
 
-PAGE = 1000  # events per request
+PAGE_EVENTS = 1000  # events per request
 
 
 class Copy:
@@ -68,7 +68,7 @@ class Copy:
         longer.
         """
         with self._fetching:  # two threads at once would read the same events
-            limit, seconds = PAGE, self._link.timeout if timeout is None else timeout
+            limit, seconds = PAGE_EVENTS, self._link.timeout if timeout is None else timeout
             deadline = time.monotonic() + seconds
             while True:
                 asked, left = self.fold.last_seq, deadline - time.monotonic()

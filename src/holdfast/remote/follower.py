@@ -15,8 +15,8 @@ from holdfast.remote.copy import Copy
 from holdfast.remote.link import Link, pause
 from holdfast.tools import Cancellation
 
-SILENCE = 30.0  # seconds without a byte; the server pings every 10
-LONGEST = 64 * 1024 * 1024  # bytes of one event; twice the limit of a request
+SILENCE_SECONDS = 30.0  # seconds without a byte; the server pings every 10
+MAX_EVENT_BYTES = 64 * 1024 * 1024  # bytes of one event; twice the limit of a request
 
 _log = logging.getLogger("holdfast.remote")
 
@@ -50,7 +50,7 @@ class Follower:
         on_events: Callable[[], None],
         on_note: Callable[[str, bytes], None],
         mark: int,
-        silence: float = SILENCE,
+        silence: float = SILENCE_SECONDS,
     ) -> None:
         self.lost: HoldfastError | None = None
         self.silence = silence
@@ -148,14 +148,14 @@ class Follower:
                 found: list[ev.AnyEvent] = []
                 whole = reader.feed(chunk)
                 size = 0 if whole else size + len(chunk)
-                if size > LONGEST:
+                if size > MAX_EVENT_BYTES:
                     raise StoreError(
                         f"{self._link.address} sent {size:,} bytes of a stream without an event"
                     )
                 for name, data in whole:
                     kind = name.decode("ascii", "replace")
                     if kind in ("delta", "progress"):
-                        self._taken(found)
+                        self._take(found)
                         answer = copy.fold.assistant
                         # otherwise the answer was read already
                         if kind == "progress" or answer is None or answer.seq <= at:
@@ -163,19 +163,19 @@ class Follower:
                     else:
                         found.append(self._event(data, found))
                         at = found[-1].seq
-                self._taken(found)
+                self._take(found)
 
     def _event(self, data: bytes, before: list[Any]) -> ev.AnyEvent:
         try:
             return ev.decode(data)
         except ValueError:
             # A proxy changes bytes. Events that cannot be read from the stream are requested.
-            self._taken(before)
+            self._take(before)
             self._copy.catch_up()
             self._on_events()
             raise
 
-    def _taken(self, events: list[Any]) -> None:
+    def _take(self, events: list[Any]) -> None:
         if not events:
             return
         given, events[:] = list(events), []

@@ -32,18 +32,22 @@ if TYPE_CHECKING:
     from holdfast.conversation.observer import Observer
     from holdfast.tools import Cancellation
 
-BASE = 0.1  # seconds, the longest first wait before a retry; doubled for each further one
-CAP = 5.0  # seconds, the longest wait: a restarted server is found soon
+RETRY_BASE_SECONDS = (
+    0.1  # seconds, the longest first wait before a retry; doubled for each further one
+)
+RETRY_CAP_SECONDS = 5.0  # seconds, the longest wait: a restarted server is found soon
 # seconds without a byte after which a request is sent again: a lost packet must not use up all of
 # the timeout
-SILENCE = 20.0
-LONG = 5.0  # seconds after which a failed request counts as having been at work
-PASSING = frozenset((408, 425, 429, 502, 503, 504))  # statuses of temporary failures
+SILENCE_SECONDS = 20.0
+WORKING_SECONDS = 5.0  # seconds after which a failed request counts as having been at work
+TEMPORARY_STATUSES = frozenset((408, 425, 429, 502, 503, 504))  # statuses of temporary failures
 
 _log = logging.getLogger("holdfast.remote")
 
 Found = TypeVar("Found")
-STRANGE = "sent an answer unlike an agent server's ({}). Is another service at that address?"
+UNEXPECTED_ANSWER = (
+    "sent an answer unlike an agent server's ({}). Is another service at that address?"
+)
 
 
 class Link:
@@ -153,7 +157,7 @@ class Link:
         while True:
             began = time.monotonic()
             until = deadline if patience is None else began + patience
-            silence = min(SILENCE, until - began) if patience is None else patience
+            silence = min(SILENCE_SECONDS, until - began) if patience is None else patience
             asked: float | None = None
             cause: LLMError | None = None
             try:
@@ -177,7 +181,7 @@ class Link:
                     return response
                 error, final = (
                     failure(status, answer, self.address, f"{method} {path}"),
-                    status not in PASSING,
+                    status not in TEMPORARY_STATUSES,
                 )
                 asked = retry_after(response.headers, status=status)
             if final:
@@ -186,7 +190,9 @@ class Link:
             if patience is not None and now >= until:  # its time is used up
                 raise error from cause
             # the attempt was at work, not only connecting
-            if patience is not None and now - began > max(LONG, self._pool.connect_timeout + 1.0):
+            if patience is not None and now - began > max(
+                WORKING_SECONDS, self._pool.connect_timeout + 1.0
+            ):
                 deadline, number = now + timeout, 0
             wait = pause(number, asked)
             if time.monotonic() + wait >= deadline:
@@ -212,7 +218,9 @@ class Link:
         try:
             return decode(answer)
         except (ValueError, RecursionError) as error:
-            raise StoreError(f"{method} {path}: {self.address} {STRANGE.format(error)}") from error
+            raise StoreError(
+                f"{method} {path}: {self.address} {UNEXPECTED_ANSWER.format(error)}"
+            ) from error
 
     @contextmanager
     def stream(
@@ -251,7 +259,7 @@ class Link:
             raise self._unreachable(broken) from broken
         if response.status != 200:
             error = failure(response.status, answer, self.address, f"GET {path}")
-            passing = response.status in PASSING or response.status >= 500
+            passing = response.status in TEMPORARY_STATUSES or response.status >= 500
             raise StoreError(str(error)) if passing else error
         try:
             yield iter(response)
@@ -306,5 +314,5 @@ class Link:
 def pause(number: int, asked: float | None = None) -> float:
     """Return the seconds before retry `number` (from 0), with full jitter; at least the seconds
     that the server `asked` for."""
-    jitter = random.random() * min(CAP, BASE * 2 ** min(number, 20))
+    jitter = random.random() * min(RETRY_CAP_SECONDS, RETRY_BASE_SECONDS * 2 ** min(number, 20))
     return jitter if asked is None else max(asked, 0.0) + jitter

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 # bytes of one response; more than the largest file or command output in JSON
-MOST = 256 * 1024 * 1024
+MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 
 
 class TooLong(BadResponse):
@@ -22,8 +22,8 @@ class TooLong(BadResponse):
     retryable = False
 
 
-class Bounded(Response):
-    """A response whose `read` raises `TooLong` after `MOST` bytes."""
+class BoundedResponse(Response):
+    """A response whose `read` raises `TooLong` after `MAX_RESPONSE_BYTES` bytes."""
 
     __slots__ = ()
 
@@ -34,9 +34,9 @@ class Bounded(Response):
             try:
                 for chunk in self:
                     found += chunk
-                    if len(found) > MOST:
+                    if len(found) > MAX_RESPONSE_BYTES:
                         raise TooLong(
-                            f"The server sent an answer of more than {MOST:,} bytes. The rest was"
+                            f"The server sent an answer of more than {MAX_RESPONSE_BYTES:,} bytes. The rest was"
                             " not read."
                         )
             finally:
@@ -49,7 +49,7 @@ class Pool(HTTPPool):
     """An `HTTPPool` for every method, with a read timeout for each request, and a bound on
     responses."""
 
-    _answer = Bounded
+    _answer = BoundedResponse
 
     def request(
         self,

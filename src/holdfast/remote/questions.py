@@ -59,14 +59,14 @@ class Questions:
                 context = self.context.copy()
                 thread = threading.Thread(
                     target=context.run,
-                    args=(self._tell, question),
+                    args=(self._ask_user, question),
                     name=f"holdfast-question-{question.id}",
                     daemon=True,
                 )
                 self._threads.add(thread)
                 thread.start()
 
-    def _tell(self, question: ev.Question) -> None:
+    def _ask_user(self, question: ev.Question) -> None:
         inside.set((*inside.get(), self._mark))
         values, reason = None, "the user declined"
         try:
@@ -80,12 +80,12 @@ class Questions:
             )
             reason = f"on_question raised {type(error).__name__}"
         try:
-            self._give(question.id, values, "" if values not in (None, False) else reason)
+            self._send_answer(question.id, values, "" if values not in (None, False) else reason)
         finally:
             with self._copy.changed:
                 self._threads.discard(threading.current_thread())
 
-    def _give(self, id: str, values: Any, reason: str) -> None:
+    def _send_answer(self, id: str, values: Any, reason: str) -> None:
         """Send an answer until the server takes or refuses it, so that the user is not asked
         again."""
         number = 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
-class Standing(msgspec.Struct, rename="camel"):
+class ToolPlacement(msgspec.Struct, rename="camel"):
     """The place where a tool runs: `server`, `client` or `unavailable`."""
 
     name: str
@@ -33,7 +33,7 @@ class Created(msgspec.Struct, rename="camel"):
     id: str
     status: str = ""
     workspace: str = ""
-    tools: list[Standing] = []
+    tools: list[ToolPlacement] = []
     warnings: list[str] = []
     started: bool = False
     busy: bool = False

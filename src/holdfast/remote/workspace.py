@@ -18,7 +18,7 @@ from holdfast.conversation.observer import Observing, observers
 from holdfast.errors import Cancelled, ConfigurationError, Conflict, HoldfastError, RuntimeFault
 from holdfast.llm.http import Response
 from holdfast.remote.failures import as_fault
-from holdfast.remote.link import STRANGE, Found, Link
+from holdfast.remote.link import UNEXPECTED_ANSWER, Found, Link
 from holdfast.remote.tools import Described, RemoteTool
 from holdfast.runtime.microagents import Microagent
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast.remote")
 
-_REMOVAL = 5.0  # seconds to remove the workspace in `close`
-LONGEST = 3600.0  # seconds that a command may take under the server's own timeout
+_REMOVAL_SECONDS = 5.0  # seconds to remove the workspace in `close`
+MAX_COMMAND_SECONDS = 3600.0  # seconds that a command may take under the server's own timeout
 
 
 class RemoteWorkspace:
@@ -90,7 +90,7 @@ class RemoteWorkspace:
             observers("RemoteWorkspace: observer", observer),
         )
         self.id = id
-        self._named = id is not None
+        self._keep_on_close = id is not None
         self._open = False
         self._closed = False
         self._lock = threading.Lock()
@@ -125,11 +125,11 @@ class RemoteWorkspace:
         on the server, since it was not created here."""
         with self._lock:
             if id and self.id is None and not self._closed:
-                self.id, self._open, self._named = id, True, True
+                self.id, self._open, self._keep_on_close = id, True, True
 
     def keep(self) -> None:
         """Make `close` leave the workspace on the server."""
-        self._named = True
+        self._keep_on_close = True
 
     # --- for programs ---
 
@@ -149,7 +149,7 @@ class RemoteWorkspace:
         if conversation_id:
             body["conversationId"] = conversation_id
         # seconds to end the command's processes
-        patience = LONGEST if timeout is None else timeout + 30.0
+        patience = MAX_COMMAND_SECONDS if timeout is None else timeout + 30.0
         try:
             answer = self._ask("POST", "/commands", body, patience=patience, cancelled=cancelled)
         except Cancelled:
@@ -226,7 +226,11 @@ class RemoteWorkspace:
         if conversation_id:
             body["conversationId"] = conversation_id
         answer = self._ask(
-            "POST", f"/tools/{quote(name, safe='')}", body, patience=LONGEST, cancelled=cancelled
+            "POST",
+            f"/tools/{quote(name, safe='')}",
+            body,
+            patience=MAX_COMMAND_SECONDS,
+            cancelled=cancelled,
         )
         return self._read(ToolResult.from_json, answer)
 
@@ -250,10 +254,10 @@ class RemoteWorkspace:
             if self._closed:
                 return
             self._closed = True
-            remove = self._open and not self._named
+            remove = self._open and not self._keep_on_close
         try:
             if remove:
-                timeout = min(_REMOVAL, self.link.timeout)
+                timeout = min(_REMOVAL_SECONDS, self.link.timeout)
                 self.link.request(
                     "DELETE", f"/api/workspaces/{quote(self.id or '', safe='')}", timeout=timeout
                 )
@@ -282,7 +286,7 @@ class RemoteWorkspace:
         try:
             return decode(answer.read())
         except (ValueError, RecursionError) as error:
-            raise RuntimeFault(f"{self.url} {STRANGE.format(error)}") from error
+            raise RuntimeFault(f"{self.url} {UNEXPECTED_ANSWER.format(error)}") from error
 
     def _ask(
         self,

@@ -18,7 +18,7 @@ RESUMED = "delegates:resumed"
 """The `about` of a `Note` that lists the stopped children that resumed with their parent."""
 
 
-class Given(msgspec.Struct):
+class DelegatedChild(msgspec.Struct):
     """A child that was given work.
 
     `background` is True if the call did not wait for it. `known` is the seq of the child's last
@@ -32,19 +32,21 @@ class Given(msgspec.Struct):
     stopped: bool = False  # stopped by an interrupt of its parent, with which it resumes
 
 
-def children_of(parent: str, events: Sequence[ev.AnyEvent]) -> dict[str, Given]:
+def children_of(parent: str, events: Sequence[ev.AnyEvent]) -> dict[str, DelegatedChild]:
     """Return the delegated children in a journal by id.
 
     The results of calls say which children were begun, whatever the calls' arguments were.
     """
-    found: dict[str, Given] = {}
+    found: dict[str, DelegatedChild] = {}
     for event in events:
         match event:
             case ev.ToolResult():
                 child, id = _child_of(event), f"{parent}.{event.call_id}"
                 # otherwise it belongs to the conversation that this one was forked from
                 if child.get("id") == id:
-                    found[id] = Given(str(child.get("agent", "")), child.get("background") is True)
+                    found[id] = DelegatedChild(
+                        str(child.get("agent", "")), child.get("background") is True
+                    )
                 for one in _listed(event.result.meta.get(CHILDREN)):
                     if one.get("collected") and one.get("id") in found:
                         found[one["id"]].known = _number(one.get("seq"))

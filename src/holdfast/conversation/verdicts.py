@@ -18,13 +18,13 @@ from holdfast.conversation.journal import Journal
 from holdfast.errors import ToolNotFound
 from holdfast.tools import Cancellation
 
-_SAID = 3  # latest user messages that an analyzer is shown
-_LOOKED = 400  # latest events that are searched for them
+_MAX_USER_MESSAGES = 3  # latest user messages that an analyzer is shown
+_MAX_SCANNED_EVENTS = 400  # latest events that are searched for them
 
 _UNKNOWN = Risk("unknown", "this agent has no security analyzer")
 
 
-class Decided(Verdict, frozen=True):
+class CallVerdict(Verdict, frozen=True):
     """A verdict with the risk that it rests on; `risk` is None if no analyzer was asked.
 
     `counted` is True if this decision records the usage of that risk. `silent` is True if
@@ -42,7 +42,7 @@ def decide(
     runtime: object | None,
     calls: Sequence[ToolCall],
     cancelled: Cancellation,
-) -> list[Decided]:
+) -> list[CallVerdict]:
     """Return the verdicts of the agent's policy and planning, one per call; none if it has no
     policy, no analyzer and no planning. Runs user code, so the caller must not hold the lock.
 
@@ -54,7 +54,7 @@ def decide(
     first, plan = agent.planning == "first", journal.fold.planned
     if policy is None and analyzer is None and not first:
         return []
-    found: list[Decided] = []
+    found: list[CallVerdict] = []
     risks = dict[tuple[str, str], Risk]()
     last = (
         {(call.name, call.arguments_hash): index for index, call in enumerate(calls)}
@@ -63,10 +63,10 @@ def decide(
     )
     for call in calls:
         if call.invalid:
-            found.append(Decided("allow"))
+            found.append(CallVerdict("allow"))
             continue
         if agent.output is not None and call.name == FINISH and asks_nobody(policy):
-            found.append(Decided("allow", silent=True))
+            found.append(CallVerdict("allow", silent=True))
             continue
         risk, counted = None, True
         if analyzer is not None:
@@ -83,7 +83,9 @@ def decide(
         if first:
             verdict = judged(call, verdict, plan, agent.tools.get)
         silent = policy is None and analyzer is None and verdict.decision == "allow"
-        found.append(Decided(verdict.decision, verdict.reason, verdict.by, risk, counted, silent))
+        found.append(
+            CallVerdict(verdict.decision, verdict.reason, verdict.by, risk, counted, silent)
+        )
     return found
 
 
@@ -109,7 +111,7 @@ def _assess(
         tool_type="" if tool is None else tool.tool_type,
         workdir=os.fspath(workdir) if isinstance(workdir, str | os.PathLike) else "",
         llm=agent.llm,
-        said=lambda: _said(journal),
+        said=lambda: _user_text(journal),
         cancelled=cancelled,
         shell=shell if isinstance(shell, ShellState) else ShellState(),
         before=tuple(before),
@@ -129,11 +131,11 @@ def _history(journal: Journal) -> list[ToolCall]:
         ]
 
 
-def _said(journal: Journal) -> str:
+def _user_text(journal: Journal) -> str:
     """Return the user's last messages, the latest at the end."""
     with journal.changed:
-        events = journal.tail[-_LOOKED:]
+        events = journal.tail[-_MAX_SCANNED_EVENTS:]
     found = [
         event.text for event in events if isinstance(event, ev.Message) and event.sender == "user"
     ]
-    return "\n\n".join(found[-_SAID:])
+    return "\n\n".join(found[-_MAX_USER_MESSAGES:])

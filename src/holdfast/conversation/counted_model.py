@@ -20,7 +20,7 @@ LLM_NOTE = "llm"
 """The `about` of a note that records a model call of a tool or a hook."""
 
 
-class Counted:
+class CountedModel:
     """A wrapper of a model that notes each answer's usage in `journal`. Other attributes are the
     wrapped model's."""
 
@@ -46,9 +46,9 @@ class Counted:
                 )
         return answer
 
-    def replace(self, **more: Any) -> Counted:
+    def replace(self, **more: Any) -> CountedModel:
         """Return a copy with other settings, counted in the same way."""
-        return Counted(self.wrapped.replace(**more), self._journal)
+        return CountedModel(self.wrapped.replace(**more), self._journal)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.wrapped, name)

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 
-class Fixed:
-    """A base whose `fixed` attributes are set once. `fixed` maps each name to the advice for a
+class SetOnce:
+    """A base whose `set_once` attributes are set once. `set_once` maps each name to the advice for a
     caller that assigns it again."""
 
     __slots__ = ()
 
-    fixed: ClassVar[Mapping[str, str]] = {}
+    set_once: ClassVar[Mapping[str, str]] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.fixed and hasattr(self, name):
+        if name in self.set_once and hasattr(self, name):
             raise AttributeError(
-                f"{type(self).__name__}: {name!r} cannot be assigned. {self.fixed[name]}",
+                f"{type(self).__name__}: {name!r} cannot be assigned. {self.set_once[name]}",
                 name=name,
                 obj=self,
             )
