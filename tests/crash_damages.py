@@ -29,7 +29,7 @@ def starts_are_not_journaled(resumes: bool) -> None:
 
 
 def recovery_repeats_every_call(resumes: bool) -> None:
-    Calls._settled = lambda *_: None
+    Calls._recovered = lambda *_: None
 
 
 def every_tool_counts_as_repeatable(resumes: bool) -> None:
@@ -118,7 +118,7 @@ def reconcile_is_not_asked(resumes: bool) -> None:
             else calls_module._unknown()
         )
 
-    Calls._settled = settled
+    Calls._recovered = settled
 
 
 def reconcile_is_not_believed(resumes: bool) -> None:
@@ -126,7 +126,7 @@ def reconcile_is_not_believed(resumes: bool) -> None:
         found = settle(self, *given)
         return found if found is None or found.meta.get("outcome") else None
 
-    settle, Calls._settled = Calls._settled, settled
+    settle, Calls._recovered = Calls._recovered, settled
 
 
 def approved_arguments_are_forgotten(resumes: bool) -> None:

@@ -288,7 +288,10 @@ def test_a_claim_is_one_clients_alone(store: Store) -> None:
             conversation.obey(cmd.Claim(mine, "two"))
         with pytest.raises(ConfigurationError, match="claimed by 'one'"):
             conversation.obey(cmd.Return(mine, "two", ToolResult("x")))
-        for call_id, message in ((near, "run where the conversation is"), ("9.9", "no such call")):
+        for call_id, message in (
+            (near, "the conversation's own process runs it"),
+            ("9.9", "no such call"),
+        ):
             with pytest.raises(ConfigurationError, match=message):
                 conversation.obey(cmd.Claim(call_id, "one"))
         conversation.obey(cmd.Return(mine, "one", ToolResult("x")))

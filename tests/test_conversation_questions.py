@@ -306,7 +306,7 @@ def test_a_question_that_is_taken_back_waits_no_more() -> None:
         flag.cancel()
         assert conversation.wait(25) is S.FINISHED
         assert heard(conversation) == ["heard None"]
-        assert "taken back" in decisions(conversation)[-1].reason
+        assert "withdrawn" in decisions(conversation)[-1].reason
 
 
 def test_an_interrupt_ends_the_question_and_its_call(store: Store) -> None:

@@ -212,8 +212,8 @@ def test_there_is_a_bound_to_how_deep_delegates_delegate(tmp_path: Path) -> None
         conversation.send_message("go")
         state = conversation.run()
         assert (
-            "This conversation is itself a delegate, 2 below the one that began, and there may be"
-            " no more than 2." in state.answer
+            "This conversation is itself a delegate, 2 levels below the root; at most 2 are allowed."
+            in state.answer
         )
         assert len(conversation.store.list()) == 3
 
@@ -230,7 +230,7 @@ def test_there_is_a_bound_to_how_many_work_at_once() -> None:
         conversation.send_message("go")
         conversation.run()
         assert (
-            "2 agents are at work for this conversation, and more than 2 may not be."
+            "2 agents work for this conversation; at most 2 may."
             in results(conversation)[2].result.text
         )
         hold.set()
@@ -427,7 +427,7 @@ def test_conversations_of_one_tree_send_to_each_other_and_to_no_others() -> None
         texts = [found.result.text for found in results(conversation)]
         assert texts[1:] == [
             "Sent to top.4.0.",
-            "There is no conversation 'stranger' that this one may send to.",
+            "This conversation may send to no conversation 'stranger'.",
         ]
         said = [event for event in store.read("top.4.0") if isinstance(event, ev.Message)]
         assert [(message.text, message.sender) for message in said] == [
@@ -457,9 +457,9 @@ def test_messages_stay_within_the_tenant_whatever_is_allowed() -> None:
         found = {event.call_id: event.result.text for event in results(conversation)}
         assert (
             found["4.0"]
-            == "Sent to acme/friend. It is not at work now, and hears it when it goes on."
+            == "Sent to acme/friend. It is not running now and reads the message when it continues."
         )
-        assert found["4.1"] == "There is no conversation 'other/foe' that this one may send to."
+        assert found["4.1"] == "This conversation may send to no conversation 'other/foe'."
         assert found["4.2"] == "There is no conversation 'acme/none'."
     with Conversation(Agent(ScriptedLLM(["ok"])), store, "acme/friend") as friend:
         friend.run()

@@ -17,8 +17,8 @@ from holdfast.agent.delegation import Delegates
 from holdfast.commands import Send
 from holdfast.content import TextContent, ToolResult
 from holdfast.conversation import delegating
+from holdfast.conversation.delegated import RESUMED, STOPPED
 from holdfast.conversation.delegating import Team
-from holdfast.conversation.given import RESUMED, STOPPED
 from holdfast.tools.hooks import Hook
 from tests.leftovers import Owned
 
@@ -341,7 +341,7 @@ def test_a_call_that_fails_to_collect_silences_nobody() -> None:
     with Conversation(lead(collects, child), store, "top") as conversation:
         conversation.start_thread()
         conversation.send_message("collect")
-        until(lambda: "is not there any more" in results(conversation)[-1])
+        until(lambda: "no longer exists" in results(conversation)[-1])
         child.go.set()
         until(lambda: len(told(conversation)) == 1)
 
@@ -395,4 +395,4 @@ def test_messages_between_conversations_are_bounded_until_the_user_says_somethin
                 assert conversation.run().status is S.FINISHED
                 *sent, refused = results(conversation)[before:]
                 assert sent == ["Sent to friend."] * (3 if user else 0)
-                assert "has sent 3 messages to others since the user last said something" in refused
+                assert "has sent 3 messages to others since the user's last message" in refused

@@ -82,7 +82,7 @@ def test_a_room_can_be_held_in_ones_head_and_says_what_belongs_in_it(path: Path)
 
 
 def test_the_public_names_are_these() -> None:
-    assert set(holdfast.__all__) == set(holdfast._ROOMS)
+    assert set(holdfast.__all__) == set(holdfast._HOME)
     for name in holdfast.__all__:
         assert getattr(holdfast, name).__doc__, f"{name} has no docstring"
 

@@ -236,7 +236,7 @@ def test_asking_in_vain_ends_at_the_deadline_with_the_reason() -> None:
         open_on(f"http://127.0.0.1:{port}", timeout=0.5)
     assert time.monotonic() - began < 10
     assert isinstance(caught.value, OSError)
-    with pytest.raises(RuntimeFault, match="could not be asked"):
+    with pytest.raises(RuntimeFault, match="could not be reached"):
         RemoteWorkspace(f"http://127.0.0.1:{port}", KEY, timeout=0.3).run_command("true")
 
 
@@ -292,7 +292,7 @@ def test_pages_that_promise_more_for_ever_end_at_the_deadline(
             return answer(handler, path, {**query, "limit": "1"}, *rest)
 
         monkeypatch.setattr(_Handler, "_answer", one_of_many)
-        with pytest.raises(StoreError, match=r"sent no more than|before the deadline"):
+        with pytest.raises(StoreError, match=r"sent only|before the deadline"):
             conversation._copy.catch_up()
         assert 0 < conversation._copy.fold.last_seq < 30_000
         conversation.close()
@@ -304,19 +304,19 @@ def test_pages_that_promise_more_for_ever_end_at_the_deadline(
 def test_an_answer_that_is_no_agent_servers_is_said_to_be_none(body: bytes) -> None:
     with StubServer() as server:
         server.answers = [("/conversations", 201, {}, body)]
-        with pytest.raises(StoreError, match="answered what an agent server does not"):
+        with pytest.raises(StoreError, match="sent an answer unlike an agent server"):
             open_on(server.url)
         server.answers = [("/tools", 200, {}, body)]
         with (
             RemoteWorkspace(server.url, KEY, id="w") as workspace,
-            pytest.raises(RuntimeFault, match="answered what an agent server"),
+            pytest.raises(RuntimeFault, match="sent an answer unlike an agent server"),
         ):
             _ = workspace.tools
 
 
 def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "MOST", 10_000)
-    monkeypatch.setattr(follower, "LONGEST", 10_000)
+    monkeypatch.setattr(pool, "MAX_RESPONSE_BYTES", 10_000)
+    monkeypatch.setattr(follower, "MAX_EVENT_BYTES", 10_000)
     with StubServer() as server:
         conversation = open_on(server.url)
         server.say("c1", "x" * 2000)

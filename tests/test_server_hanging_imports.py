@@ -15,7 +15,7 @@ pytest.importorskip("fastapi", reason="the server extra is not installed")
 
 from holdfast import Agent, ScriptedLLM
 from holdfast.agent.form import form_of
-from holdfast.remote.link import SILENCE
+from holdfast.remote.link import SILENCE_SECONDS
 from holdfast.server import learning
 from holdfast.server.policy import IMPORT_TIMEOUT, Policy
 from tests.agent_servers import Serving
@@ -60,7 +60,7 @@ def create(server: Serving, modules: list[str], client_tools: bool = True) -> An
 
 
 def test_the_import_of_a_module_is_given_up_before_a_client_asks_again() -> None:
-    assert IMPORT_TIMEOUT * learning.TOTAL_FACTOR < SILENCE
+    assert IMPORT_TIMEOUT * learning.TOTAL_FACTOR < SILENCE_SECONDS
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])

@@ -365,7 +365,7 @@ def test_a_post_needs_a_conversation_and_a_command(store: Store) -> None:
     store.acquire("c")
     with pytest.raises(ConfigurationError, match="post takes a command"):
         store.post("c", "hello")  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="what JSON can say"):
+    with pytest.raises(ConfigurationError, match="must be valid JSON"):
         store.post("c", Send("\udcff"))
 
 

@@ -190,7 +190,7 @@ def test_a_broken_guarantee_is_told_with_the_kill_and_the_journal(tmp_path: Path
     def forgetful(store: SQLiteStore, folder: Path) -> None:
         from holdfast.conversation.calls import Calls
 
-        Calls._settled = lambda self, *_: None  # pyright: ignore
+        Calls._recovered = lambda self, *_: None  # pyright: ignore
         program(store, folder)
 
     text = broken(forgetful, tmp_path, points=[5])
@@ -575,7 +575,7 @@ def test_a_changed_journal_is_seen_without_an_agent(store_path: Path) -> None:
         )
         for event in events
     ]
-    with pytest.raises(AssertionError, match="written in another way"):
+    with pytest.raises(AssertionError, match="encoded differently"):
         assert_replays(changed)
 
 

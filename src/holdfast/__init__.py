@@ -1,7 +1,7 @@
 """Holdfast: run LLM agents from plain objects, every step journaled before it acts.
 
-This module holds the public names. Importing it loads none of them: each comes from its room at
-first use.
+This module exports the public names. Importing it loads none of them: each name is imported from
+its package at its first use.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ROOMS = {
+_HOME = {
     "A2AClient": "tools.a2a",
     "Agent": "agent",
     "Conversation": "conversation",
@@ -117,7 +117,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    room = _ROOMS.get(name)
+    room = _HOME.get(name)
     if room is None:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     from importlib import import_module

@@ -1,10 +1,10 @@
-"""What may be asked of a conversation that somebody else drives: the commands of a store's inbox,
-and their JSON form.
+"""The commands of a store's inbox, for conversations that another process drives, and their JSON
+form.
 
-`store.post(conversation_id, Send("..."))` leaves one; whoever holds the conversation's lease does
-it, in the order of posting, each once. A command that a newer version posted is left where it is.
-One of ours that cannot be decoded is read as `Unreadable`, which its conversation drops, so that it
-waits in no inbox for ever.
+`store.post(conversation_id, Send("..."))` leaves a command. The owner of the conversation's
+lease carries commands out in the order of posting, each once. A command of a newer version stays
+in the inbox. A known command that cannot be decoded is read as `Unreadable`, which the
+conversation drops, so that it waits in no inbox for ever.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class _Command(
     tag_field="command",
     tag=str.lower,
 ):
-    """Base of all commands."""
+    """The base of all commands."""
 
 
 def check_sender(where: str, sender: object) -> None:
-    """Raises `ConfigurationError` for what is no sender of a message: `holdfast` is the loop
-    itself."""
+    """Raise `ConfigurationError` unless `sender` may send messages. The sender `holdfast` is the
+    loop itself."""
     if not isinstance(sender, str) or not sender.strip() or sender == "holdfast":
         raise ConfigurationError(
             f"{where}: sender takes 'user' or the id of a conversation, not {sender!r}."
@@ -38,9 +38,11 @@ def check_sender(where: str, sender: object) -> None:
 
 
 class Send(_Command, frozen=True):
-    """As `Conversation.send_message`: a str, a content block or a list of blocks. `event_id` is the
-    id of the `Message` event, by which its sender knows it again; a new one if it is not given.
-    `sender` is the id of the conversation that sends it, if it is not the user."""
+    """A message, as with `Conversation.send_message`: a str, a content block or a list of blocks.
+
+    `event_id` becomes the id of the `Message` event, by which its sender recognizes it; a new
+    one if empty. `sender` is the id of the sending conversation, or "user".
+    """
 
     content: tuple[Content, ...]
     event_id: str = ""
@@ -54,10 +56,11 @@ class Send(_Command, frozen=True):
 
 
 class Approve(_Command, frozen=True):
-    """As `Conversation.approve`: the call `call_id` may run, with other `arguments` if given.
+    """An approval of the call `call_id`, as with `Conversation.approve`, with other `arguments` if
+    given.
 
-    `arguments_hash` is that of the arguments which the approver saw
-    (`ConversationState.pending_confirmations`); it must fit.
+    `arguments_hash` is that of the arguments that the approver reviewed
+    (`ConversationState.pending_confirmations`); it must match.
     """
 
     call_id: str
@@ -68,7 +71,8 @@ class Approve(_Command, frozen=True):
 
 
 class Reject(_Command, frozen=True):
-    """As `Conversation.reject`: the call `call_id` is not run, and the model is told why."""
+    """A rejection of the call `call_id`, as with `Conversation.reject`: it does not run, and the
+    model is told why."""
 
     call_id: str
     reason: str = ""
@@ -76,9 +80,12 @@ class Reject(_Command, frozen=True):
 
 
 class Answer(_Command, frozen=True):
-    """As `Conversation.answer`: the values of the form that the question `question_id` asks for
-    (True: a yes, or the form's defaults). None or False declines, with the `reason` if one is
-    given. Posted, secret values stand in the inbox until it is done."""
+    """An answer to the question `question_id`, as with `Conversation.answer`.
+
+    `values` are those of its form; True says yes or takes the form's defaults. None or False
+    declines, with the `reason` if one is given. Secret values of a posted answer stay in the
+    inbox until it is carried out.
+    """
 
     question_id: str
     values: dict[str, Any] | bool | None = True
@@ -88,8 +95,10 @@ class Answer(_Command, frozen=True):
 
 class Claim(_Command, frozen=True):
     """The client `runner` begins to run the call `call_id` of a tool whose `executor` is "client".
-    One claim alone is taken; the same runner may repeat its own. Not while the call waits for a
-    decision, nor while the conversation is paused."""
+
+    Only the first claim is accepted; the same runner may repeat its own. A call cannot be
+    claimed while it waits for a decision, or while the conversation is paused.
+    """
 
     call_id: str
     runner: str
@@ -100,8 +109,8 @@ class Claim(_Command, frozen=True):
 
 
 class Return(_Command, frozen=True):
-    """The `result` of a call that `runner` claimed, `duration` seconds later. Also taken while the
-    conversation is paused."""
+    """The `result` of a call that `runner` claimed, `duration` seconds later. Accepted also
+    while the conversation is paused."""
 
     call_id: str
     runner: str
@@ -110,12 +119,12 @@ class Return(_Command, frozen=True):
 
 
 class Settle(_Command, frozen=True):
-    """The server's word for a call that a client was to run, where none will tell any more:
-    `reason` is told to the model.
+    """The server's result for a call that no client will answer any more; the model is told the
+    `reason`.
 
-    A claimed call's outcome is unknown, and its error of the type `kind`; one that nobody took was
-    not run, which is `cancelled`. With `runner` it is settled only while that one has the claim
-    ("": nobody has).
+    The outcome of a claimed call is unknown, and its error has the type `kind`. An unclaimed
+    call was not run, which is `cancelled`. With `runner` the call is settled only while that
+    client has the claim ("": while no client has it).
     """
 
     call_id: str
@@ -125,19 +134,19 @@ class Settle(_Command, frozen=True):
 
 
 class Pause(_Command, frozen=True):
-    """As `Conversation.pause`."""
+    """A pause, as with `Conversation.pause`."""
 
 
 class Resume(_Command, frozen=True):
-    """As `Conversation.resume`."""
+    """A resumption, as with `Conversation.resume`."""
 
 
 class Interrupt(_Command, frozen=True):
-    """As `Conversation.interrupt`."""
+    """An interrupt, as with `Conversation.interrupt`."""
 
 
 class Condense(_Command, frozen=True):
-    """As `Conversation.condense`."""
+    """A request for a condensation, as with `Conversation.condense`."""
 
     instructions: str = ""
 
@@ -170,8 +179,8 @@ _KNOWN = frozenset(str(kind.__struct_config__.tag) for kind in Command.__args__)
 
 
 def encode(command: Command) -> bytes:
-    """A command as JSON. Raises `ConfigurationError` for what is none, or holds what JSON cannot
-    say."""
+    """Return a command as JSON. Raise `ConfigurationError` if it is no command or holds values
+    that JSON cannot represent."""
     if not isinstance(command, _Command):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
         raise ConfigurationError(
             f"post takes a command such as commands.Send('...'), not {command!r}."
@@ -181,12 +190,12 @@ def encode(command: Command) -> bytes:
         found = _decoder.decode(data)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ConfigurationError(
-            f"post takes what JSON can say: {str(error).rstrip('.')}."
+            f"post: the command must be valid JSON: {str(error).rstrip('.')}."
         ) from error
     if found != command:
         raise ConfigurationError(
-            f"post takes what JSON can say: this {type(command).__name__} would be read back as"
-            " something else."
+            f"post: the command must be valid JSON: this {type(command).__name__} would be read"
+            " back differently."
         )
     return data
 
@@ -198,7 +207,7 @@ def decode(data: bytes) -> Command:
 
 
 def posted(data: bytes) -> Command | Unreadable | None:
-    """Return a command as it stands in an inbox, None for one that a newer version posted."""
+    """Return a command from an inbox, None for one that a newer version posted."""
     try:
         return _decoder.decode(data)
     except (ValueError, OverflowError, RecursionError) as error:

@@ -1,9 +1,8 @@
-"""The vocabulary that every other room speaks: content blocks, messages, tool calls, tool results,
-usage.
+"""The vocabulary of all packages: content blocks, messages, tool calls, tool results, usage.
 
-Everything here is a frozen `msgspec.Struct`: plain data, safe to share between threads, camelCase
-on the wire. Tool results are the MCP output format (Model Context Protocol, `CallToolResult`) with
-`meta`.
+Everything here is a frozen `msgspec.Struct`: plain data, safe to share between threads,
+camelCase on the wire. Tool results are the MCP output format (Model Context Protocol,
+`CallToolResult`) with `meta`.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ class Data(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=F
     """Base of all frozen data that has a JSON form."""
 
     def to_json(self) -> bytes:
-        """The JSON form, as UTF-8 bytes. Raises `TypeError` if a field holds what JSON cannot
-        say."""
+        """Return the JSON form as UTF-8 bytes. Raises `TypeError` if a field holds a value that
+        JSON cannot represent."""
         return _encoder.encode(self)
 
     @classmethod
     def from_json(cls: type[S], data: bytes | str) -> S:
-        """The inverse of `to_json`. Raises `msgspec.ValidationError` (a `ValueError`) on anything
-        else."""
+        """Return the object that `to_json` wrote. Raises `msgspec.ValidationError` (a
+        `ValueError`) on anything else."""
         return msgspec.json.decode(data, type=cls)
 
 
@@ -86,8 +85,7 @@ class ResourceLink(Data, frozen=True, tag_field="type", tag="resource_link"):
 
 
 class EmbeddedResource(Data, frozen=True, tag_field="type", tag="resource"):
-    """A resource that a tool includes: MCP's `{uri, mimeType, text | blob}` mapping, kept as it
-    came."""
+    """A resource that a tool includes: MCP's `{uri, mimeType, text | blob}` mapping, unchanged."""
 
     resource: dict[str, Any]
 
@@ -104,8 +102,8 @@ def _check_media(block: ImageContent | AudioContent) -> None:
     name, data, mime_type = type(block).__name__, block.data, block.mime_type
     if isinstance(data, str):
         raise ConfigurationError(
-            f"{name}: data takes bytes, not text. Of base64 give base64.b64decode(text), of a file"
-            " Path(name).read_bytes(). A URL is not fetched: read it first, or name it in the"
+            f"{name}: data takes bytes, not text. For base64 give base64.b64decode(text), for a"
+            " file Path(name).read_bytes(). A URL is not fetched: read it first, or name it in the"
             " message's text."
         )
     if not isinstance(data, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
@@ -124,9 +122,9 @@ _BLOCKS = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResour
 
 
 def blocks(content: ContentLike) -> tuple[Content, ...]:
-    """Content in any accepted shape as a tuple of blocks; a `str` becomes one `TextContent`.
+    """Return content in any accepted shape as a tuple of blocks; a `str` becomes one `TextContent`.
 
-    Raises `ConfigurationError` (a `ValueError`) naming what was given instead.
+    Raises `ConfigurationError` (a `ValueError`) naming the value given.
     """
     found: tuple[Any, ...]
     if type(content) is tuple:
@@ -166,7 +164,7 @@ def _block_of(block: Any) -> Content:
 
 
 def text_of(content: Sequence[Content]) -> str:
-    """The text blocks of `content`, joined by newlines."""
+    """Return the text blocks of `content`, joined by newlines."""
     return "\n".join([block.text for block in content if isinstance(block, TextContent)])
 
 
@@ -174,11 +172,11 @@ def text_of(content: Sequence[Content]) -> str:
 
 
 class ToolCall(Data, frozen=True):
-    """One use of a tool that the model asked for.
+    """One tool call of the model.
 
-    `id` is ours (`{assistant_seq}.{index}`), `provider_id` the provider's. `name` is the tool's
-    canonical name. `raw` is the provider's argument text where it is not what `arguments` encodes
-    to; `invalid` says why it could not be read as a JSON object, and then `arguments` is empty.
+    `id` is Holdfast's (`{assistant_seq}.{index}`), `provider_id` the provider's. `name` is the
+    tool's canonical name. `raw` is the provider's argument text if it differs from the encoded
+    `arguments`. `invalid` says why that text is not a JSON object; then `arguments` is empty.
     """
 
     id: str
@@ -195,9 +193,9 @@ class ToolCall(Data, frozen=True):
 
     @property
     def arguments_hash(self) -> str:
-        """What a decision is bound to: the SHA-256, in hex, of the arguments as JSON with sorted
-        keys."""
-        from hashlib import sha256  # 3 ms of import that few need
+        """The hash that a decision is bound to: the SHA-256, in hex, of the arguments as JSON
+        with sorted keys."""
+        from hashlib import sha256  # loaded late: 3 ms of import that few need
 
         return sha256(_sorted.encode(self.arguments)).hexdigest()
 
@@ -250,12 +248,12 @@ class Usage(Data, frozen=True):
 
 
 def known_cost(cost: float, unpriced: int) -> float | None:
-    """A sum of costs; None if it is only of calls whose price is not known."""
+    """Return a sum of costs; None if all its calls have an unknown price."""
     return None if unpriced and not cost else cost
 
 
 def cost_sum(one: float | None, other: float | None, unpriced: int) -> float | None:
-    """The sum of two costs that leave out `unpriced` calls together."""
+    """Return the sum of two costs that leave out `unpriced` calls together."""
     return known_cost((one or 0.0) + (other or 0.0), unpriced)
 
 
@@ -263,8 +261,8 @@ def cost_sum(one: float | None, other: float | None, unpriced: int) -> float | N
 
 
 class ErrorInfo(Data, frozen=True):
-    """Why a call failed, for programs: the taxonomy's `type`, the message, and the retry policy
-    that went with it."""
+    """The reason of a failed call, for programs: the taxonomy's `type`, the message, and the
+    retry policy that applied."""
 
     type: str
     message: str
@@ -282,7 +280,7 @@ def _false() -> bool:
 
 
 class _FromMCP(Data, frozen=True):
-    """A result's fields, and the `_meta` of MCP's own results."""
+    """The fields of a result, and the `_meta` of MCP's own results."""
 
     content: tuple[Content, ...] = ()
     structured_content: Any = None
@@ -297,7 +295,7 @@ _construct = type(Data).__call__
 
 
 class _MCPNames(type(Data)):
-    """Lets the constructor of a struct take MCP's own spelling of its fields."""
+    """A metaclass whose structs accept MCP's spelling of their fields in the constructor."""
 
     if not TYPE_CHECKING:  # a type checker takes the fields' own names from the struct
 
@@ -311,15 +309,15 @@ class _MCPNames(type(Data)):
 
 
 class ToolResult(Data, frozen=True, metaclass=_MCPNames):
-    """What a tool call gave back, in the MCP output format with `meta`.
+    """The result of a tool call, in the MCP output format with `meta`.
 
     The constructor and the attributes have MCP's spelling, too: `ToolResult("no", isError=True)`,
     `result.structuredContent`. Blocks may be dicts in MCP's form. `from_json` reads `_meta` as
     `meta`.
 
-    `ToolResult()` is a success that says nothing. `ToolResult("text")` is short for one
-    `TextContent`. In JSON `content` and `isError` are always there:
-    `{"content":[{"type":"text","text":"Hello world"}],"meta":{"exitCode":0},"isError":false}`.
+    `ToolResult()` is an empty success. `ToolResult("text")` is short for one `TextContent`. In
+    JSON `content` and `isError` are always there: `{"content":[{"type":"text","text":"Hello
+    world"}],"meta":{"exitCode":0},"isError":false}`.
     """
 
     # Factories here too, for the two keys that MCP wants always present.
@@ -339,7 +337,7 @@ class ToolResult(Data, frozen=True, metaclass=_MCPNames):
 
     @property
     def success(self) -> bool:
-        """Whether the call did what it was asked to."""
+        """True if the call succeeded."""
         return not self.is_error
 
     @property
@@ -379,5 +377,5 @@ class ToolResult(Data, frozen=True, metaclass=_MCPNames):
     def failure(
         cls, message: str, error_type: str = "internal", *, meta: dict[str, Any] | None = None
     ) -> ToolResult:
-        """An error result whose text, shown to the model, is `message`."""
+        """Return an error result whose text, shown to the model, is `message`."""
         return cls((TextContent(message),), None, meta or {}, True, ErrorInfo(error_type, message))

@@ -1,24 +1,24 @@
-"""Every error that Holdfast raises, one tree. Each also is the builtin error that it resembles.
+"""The tree of errors that Holdfast raises. Each also is the builtin error that it resembles.
 
 HoldfastError
 ├── ConfigurationError (ValueError)          a wrong argument or setting; the message names it
-│   ├── HookDenied                           a hook did not let it pass: hook, on, failed
-│   └── UnreadableEvent                      an event that could not be read back; it was not written: event, problem
+│   ├── HookDenied                           a hook denied something: hook, on, failed
+│   └── UnreadableEvent                      an event that could not be read back: event, problem
 ├── Conflict (ValueError)                    an agent server has something else under that id or key
-├── TooMany (RuntimeError)                   an agent server's bound is reached; `bound` names it
-├── SignatureInvalid (PermissionError)       what came as a webhook's message is not to be trusted
+├── TooMany (RuntimeError)                   an agent server's limit is reached; `bound` names it
+├── SignatureInvalid (PermissionError)       a webhook message that cannot be trusted
 ├── WrongProcess (RuntimeError)              an object of another process, used in a fork of it
 ├── ConversationError
 │   ├── ConversationClosed (RuntimeError)    a method that needs an open conversation, after `close`
-│   ├── ConversationBusy (RuntimeError)      someone else drives it, or it would wait on itself
+│   ├── ConversationBusy (RuntimeError)      another thread drives it, or it would wait on itself
 │   ├── RunFailed (RuntimeError)             a run that did not finish: status, error
 │   ├── OutputInvalid (ValueError)           problem, rounds
 │   └── LimitExceeded (RuntimeError)         type, value, limit, source
 ├── StoreError (OSError)
 │   ├── ConversationNotFound (LookupError)
-│   ├── LeaseHeld (BlockingIOError)          another owner has the conversation; says who
+│   ├── LeaseHeld (BlockingIOError)          another owner has the conversation; `holder` names it
 │   └── Fenced (PermissionError)             this owner's lease was taken over
-├── RuntimeFault (OSError)                   a command, file or path that could not be worked with
+├── RuntimeFault (OSError)                   a command, file or path that the runtime cannot use
 │   └── PathRefused (PermissionError)        a path outside the workdir
 ├── ToolError                                error_type, retryable, max_retries, backoff
 │   ├── ToolValidationError (ValueError)
@@ -37,7 +37,7 @@ HoldfastError
     │   └── Overloaded                       no capacity at the moment
     ├── LLMTimeout (TimeoutError)
     ├── LLMConnectionError (ConnectionError)
-    ├── BadResponse (ValueError)             not what the wire's protocol says
+    ├── BadResponse (ValueError)             an answer that does not follow the wire's protocol
     │   └── StreamInterrupted (EOFError)     a stream that ended without a finish
     └── Cancelled                            the caller's cancellation, not a failure
 """
@@ -58,8 +58,8 @@ class ConfigurationError(HoldfastError, ValueError):
 
 
 class HookDenied(ConfigurationError):
-    """A hook did not let something pass: its name (`hook`), the place (`on`), and whether it
-    `failed` instead of saying no."""
+    """A hook denied something: the hook's name (`hook`), the place (`on`), and `failed`, True if
+    the hook failed instead."""
 
     def __init__(self, message: str, hook: str = "", on: str = "", failed: bool = False) -> None:
         super().__init__(message)
@@ -72,8 +72,8 @@ class HookDenied(ConfigurationError):
 
 
 class UnreadableEvent(ConfigurationError):
-    """An event was refused because it could not be read back as it is. Nothing was written. `event`
-    names it, `problem` says what is wrong."""
+    """An event that was refused because it could not be read back unchanged. Nothing was
+    written. `event` names it, `problem` says what is wrong."""
 
     def __init__(self, event: str, problem: str) -> None:
         super().__init__(f"{event} cannot be written: {problem.rstrip('.')}. Nothing was written.")
@@ -88,13 +88,12 @@ class UnreadableEvent(ConfigurationError):
 
 
 class Conflict(HoldfastError, ValueError):
-    """An id, or an idempotency key, stands for something else on the agent server already, or what
-    it names is in use."""
+    """An id or idempotency key already names something else on the agent server, or its object
+    is in use."""
 
 
 class TooMany(HoldfastError, RuntimeError):
-    """An agent server has as many of something as its operator allows. `bound` names the
-    setting."""
+    """An agent server's limit on a number of objects is reached. `bound` names the setting."""
 
     def __init__(self, message: str, bound: str = "") -> None:
         super().__init__(message)
@@ -105,7 +104,7 @@ class TooMany(HoldfastError, RuntimeError):
 
 
 class SignatureInvalid(HoldfastError, PermissionError):
-    """What came as a webhook's message is none of the server's, was changed on its way, or is
+    """A webhook message that does not come from the server, was changed on its way, or is too
     old."""
 
 
@@ -117,7 +116,7 @@ class WrongProcess(HoldfastError, RuntimeError):
 
 
 class ConversationError(HoldfastError):
-    """A conversation cannot do what it was asked to."""
+    """The conversation cannot carry out the request."""
 
 
 class ConversationClosed(ConversationError, RuntimeError):
@@ -142,8 +141,8 @@ class RunFailed(ConversationError, RuntimeError):
 
 
 class OutputInvalid(ConversationError, ValueError):
-    """What is to be a run's output does not fit its `output_type`: the `problem`, and after how
-    many failed `rounds` the run ended on it."""
+    """A run's output does not fit its `output_type`. `problem` says why; the run ended after
+    `rounds` failed rounds."""
 
     def __init__(self, problem: str, rounds: int = 0) -> None:
         after = (
@@ -160,8 +159,8 @@ class OutputInvalid(ConversationError, ValueError):
 
 
 class LimitExceeded(ConversationError, RuntimeError):
-    """A run reached one of its limits, or a conversation the budget of a tree: `type` (steps, ...),
-    the `value` reached, the `limit`, and whose it is (`source`)."""
+    """A run reached one of its limits, or a conversation the budget of its tree: `type` (steps,
+    ...), the `value` reached, the `limit`, and its owner (`source`)."""
 
     def __init__(
         self, type: str, value: float, limit: float, source: str, advice: str = ""
@@ -186,11 +185,11 @@ class StoreError(HoldfastError, OSError):
 
 
 class ConversationNotFound(StoreError, LookupError):
-    """No conversation of that id is in the store."""
+    """The store has no conversation of that id."""
 
 
 class LeaseHeld(StoreError, BlockingIOError):
-    """Another owner drives this conversation. `holder` says who."""
+    """Another owner drives this conversation. `holder` names it."""
 
     def __init__(self, conversation_id: str, holder: str) -> None:
         super().__init__(
@@ -205,24 +204,24 @@ class LeaseHeld(StoreError, BlockingIOError):
 
 
 class Fenced(StoreError, PermissionError):
-    """This owner's lease was taken over by a later one; nothing of it was written."""
+    """A later owner took over this owner's lease; nothing of this write was stored."""
 
 
 # --- runtimes ---
 
 
 class RuntimeFault(HoldfastError, OSError):
-    """A command, file or path that the runtime could not work with."""
+    """A command, file or path that the runtime cannot use."""
 
 
 class PathRefused(RuntimeFault, PermissionError):
-    """A path outside of what the runtime may touch."""
+    """A path outside the folders that the runtime may touch."""
 
 
 # --- tools ---
 
-# error_type -> (retryable, max_retries, backoff): what a call of that outcome deserves when the
-# tool allows repeating.
+# error_type -> (retryable, max_retries, backoff): the retry policy of a failed call if its tool
+# allows repeating.
 RETRY_PRESETS: dict[str, tuple[bool, int, Backoff]] = {
     "rate_limit": (True, 3, "exponential"),
     "network": (True, 3, "exponential"),
@@ -237,9 +236,9 @@ RETRY_PRESETS: dict[str, tuple[bool, int, Backoff]] = {
 
 
 class ToolError(HoldfastError):
-    """A tool call failed. `error_type` is one of the keys of `RETRY_PRESETS`, which also gives the
-    retry policy's defaults. `retry_after` is how many seconds the service behind it asks to wait,
-    if it does."""
+    """A tool call failed. `error_type` is one of the keys of `RETRY_PRESETS`, which also gives
+    the retry policy's defaults. `retry_after` is the number of seconds that the service asks to
+    wait, if any."""
 
     error_type = "internal"
 
@@ -368,13 +367,13 @@ class LLMConnectionError(LLMError, ConnectionError):
 
 
 class BadResponse(LLMError, ValueError):
-    """The answer is not what the wire's protocol says."""
+    """The answer does not follow the wire's protocol."""
 
     retryable = True
 
 
 class StreamInterrupted(BadResponse, EOFError):
-    """A stream ended without a finish. What came before is not an answer."""
+    """A stream ended without a finish. The text before it is not an answer."""
 
 
 class Cancelled(LLMError):

@@ -1,11 +1,11 @@
-"""The events of a journal, complete, and their JSON form. A new event changes the list in the
+"""The complete set of events in a journal, and their JSON form. A new event changes the list in the
 design first.
 
-A journal is an append-only list of these; everything else about a conversation is a fold over it.
-Every event has `seq` (dense from 1), `id`, `timestamp` (UTC) and, in JSON, `type`. A type that a
-newer version wrote loads as `Unknown` and is kept as it came. An event that cannot be decoded loads
-as `Damaged`, with its bytes. `record` is the form that a store keeps, and refuses what could not be
-read back.
+A journal is an append-only list of events; everything else about a conversation is a fold over
+it. Every event has `seq` (dense from 1), `id`, `timestamp` (UTC) and, in JSON, `type`. A type of
+a newer version loads as `Unknown` and is kept unchanged. An event that cannot be decoded loads
+as `Damaged`, with its bytes. `record` returns the form that a store keeps; it refuses an event
+that could not be read back.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Event(
     tag=_camel,
     gc=False,
 ):
-    """Base of all events."""
+    """The base of all events."""
 
     seq: int
     id: str
@@ -74,8 +74,8 @@ class Event(
         return f"{shown})"
 
     def to_json(self) -> bytes:
-        """The event as one JSON object. Newlines can only stand in what was kept as it came
-        (`native`, `Unknown.raw`)."""
+        """Return the event as one JSON object. Only parts kept unchanged (`native`,
+        `Unknown.raw`) may contain newlines."""
         return encode(self)
 
 
@@ -98,19 +98,21 @@ class ToolDefinition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 
 
 class PromptPart(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One part of a system prompt, and its length. Parts follow one another with an empty line
-    between them."""
+    """One part of a system prompt, and its length. An empty line separates two parts."""
 
     name: str
     characters: int
 
 
 class Agent(Event, frozen=True):
-    """What the requests that follow are made of: system prompt, ordered tool definitions, model and
-    its parameters. No secrets. `name` is that of the agent that answers from here on, "" for the
-    one that the conversation began with. `spawned_by`, in the first of a conversation, is the
-    idempotency key of the call that spawned it, "" for none. `prompt_parts` are those of the system
-    prompt, if it has several."""
+    """The parts of the requests that follow: system prompt, ordered tool definitions, model and its
+    parameters. No secrets.
+
+    `name` is the agent that answers from here on, "" for the one that the conversation began
+    with. `spawned_by`, in a conversation's first event of this type, is the idempotency key of
+    the call that spawned it, "" for none. `prompt_parts` are those of the system prompt, if it
+    has several.
+    """
 
     system_prompt: str
     tools: tuple[ToolDefinition, ...] = ()
@@ -122,11 +124,13 @@ class Agent(Event, frozen=True):
 
 
 class Message(Event, frozen=True):
-    """Something said to the agent. `sender` is `user`, the id of a conversation that sent it, or
-    `holdfast` where the loop itself tells the model something: then `about` says what, as
-    `skill:pdf` or `stuck:repeat`, "" for an answer that was empty or cut off. `usage` and `cost`
-    (US dollars, None if not known) are those of the model call that it took, by `model`: one that
-    described a picture."""
+    """A message to the agent.
+
+    `sender` is `user`, the id of the sending conversation, or `holdfast` for the loop itself.
+    The loop sets `about` to the subject, such as `skill:pdf` or `stuck:repeat`; "" is about an
+    empty or cut-off answer. `usage` and `cost` (US dollars, None if not known) are those of the
+    call of `model` that made the message, such as the description of a picture.
+    """
 
     content: tuple[Content, ...]
     sender: str = "user"
@@ -142,12 +146,14 @@ class Message(Event, frozen=True):
 
 
 class Assistant(Event, frozen=True):
-    """One answer of the model. `based_on` is the last seq that its request contained; `native` the
-    provider's own form (of the wire `wire`) where it says more than the fields here; `duration` is
-    in seconds, `cost` in US dollars if it was counted. `request_hash` is that of the request, by
-    which a replay knows it again. `route` names which of a composite's models answered; `notes` say
-    what its request left out, because it belonged to another provider; `host` is where it came
-    from."""
+    """One answer of the model.
+
+    `based_on` is the last seq that its request contained. `native` is the provider's own form
+    (of the wire `wire`) where it has more than the fields here. `duration` is in seconds, `cost`
+    in US dollars if it was counted. `request_hash` identifies the request in a replay. `route`
+    names the model of a composite that answered. `notes` list the parts that its request left
+    out because they belonged to another provider. `host` is the server that answered.
+    """
 
     text: str = ""
     reasoning: str = ""
@@ -167,16 +173,19 @@ class Assistant(Event, frozen=True):
     host: str = ""
 
     def __post_init__(self) -> None:
-        # msgspec leaves a default out by identity; any other empty Raw would be written as
-        # `"native":,`, which no one can read again.
+        # msgspec omits a default by identity. Any other empty Raw would be written as `"native":,`,
+        # which is not JSON.
         if self.native is not _NO_NATIVE and self.native == _NO_NATIVE:
             msgspec.structs.force_setattr(self, "native", _NO_NATIVE)
 
 
 class Question(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a running call asks the user, id `{call_id}?{n}`: for a form by `schema`, a JSON Schema
-    of flat properties, for a visit of the page at `url`, or, with neither, for a yes. `asker` is
-    the tool or the MCP server that asks: show it, for it is not us."""
+    """A running call's question to the user, with the id `{call_id}?{n}`.
+
+    It asks for a form by `schema` (a JSON Schema of flat properties), for a visit of the page at
+    `url`, or, with neither, for a yes. `asker` is the tool or the MCP server that asks: show it
+    to the user, since it is not Holdfast.
+    """
 
     id: str
     message: str
@@ -186,13 +195,15 @@ class Question(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Decision(Event, frozen=True):
-    """Whether a call may run: who decided, what, and why. Bound to the call's id and the hash of
-    its arguments as the model gave them; `arguments` are what an approver put in their place.
-    `risk` is what the agent's analyzer said of it, "" without one; `usage`, `cost` (US dollars,
-    None if not known) and `model` are those of the model calls that it took to say so.
+    """A decision whether a call may run: `by` whom, the decision, and the reason.
 
-    With `question` it is a running call that asks ("ask"); with `question_id` the answer
-    ("approve", the values in `arguments`, secret ones as `***`) or that there is none ("reject").
+    It is bound to the call's id and the hash of the model's arguments; `arguments` are an
+    approver's replacement. `risk` is the verdict of the agent's analyzer, "" without one. `usage`,
+    `cost` (US dollars, None if not known) and `model` are those of the analyzer's model calls.
+
+    With `question` the event records a running call's question ("ask"). With `question_id` it
+    records the answer ("approve", the values in `arguments`, secret ones as `***`) or a refusal
+    ("reject").
     """
 
     call_id: str
@@ -210,8 +221,11 @@ class Decision(Event, frozen=True):
 
 
 class ToolCallStarted(Event, frozen=True):
-    """Written before an attempt of a call begins; the effect may exist from here on. `runner` is
-    the client that claimed the call, "" for the loop itself."""
+    """The start of an attempt of a call, written before it begins; the effect may exist from here
+    on.
+
+    `runner` is the client that claimed the call, "" for the loop itself.
+    """
 
     call_id: str
     attempt: int = 1
@@ -228,16 +242,19 @@ class ToolResult(Event, frozen=True):
 
 
 class PlanStep(msgspec.Struct, frozen=True, rename="camel"):
-    """One step of a plan: what is to be done, and how far it is."""
+    """One step of a plan: its text, and its progress."""
 
     step: str
     state: Literal["pending", "in_progress", "done", "dropped"] = "pending"
 
 
 class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The plan of a conversation. `approved` are the texts of the steps that the user approved, if
-    that approval lasts. `call_id` made it; a model is shown it at `seq`, its answer's or, with
-    `condensed`, the place of a summary; 0 for nowhere."""
+    """The plan of a conversation.
+
+    `approved` are the texts of the steps that the user approved, if that approval lasts. The
+    call `call_id` made it. A model is shown it at `seq`: that of its answer or, with
+    `condensed`, the place of a summary; 0 if it is not shown.
+    """
 
     steps: tuple[PlanStep, ...] = ()
     approved: tuple[str, ...] = ()
@@ -247,10 +264,10 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class SoFar(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a conversation had come to with event `seq`: what one must know of it and all before it
-    to go on without reading them.
+    """A checkpoint of a conversation at event `seq`, from which it continues without the events up
+    to there.
 
-    `run_...` count the run that was on; `..._seq` name the last event of that kind.
+    `run_...` count the run in progress; `..._seq` name the last event of that kind.
     """
 
     seq: int
@@ -283,17 +300,19 @@ class SoFar(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Condensation(Event, frozen=True):
-    """What a condenser left out of the view: the `hidden` seqs, for which `summary` stands where
-    the first of them stood, and what it cut off results: of those in `trimmed`, by call id, that
-    many characters are shown. `replaced` are the places of earlier summaries that stand no more.
+    """The parts that a condenser left out of the view.
 
-    With `request` it hides nothing yet: somebody asked for one, with these instructions ("" for
-    none), and the next one without answers it. One that leaves nothing out says why in `failed`.
-    `usage` and `cost` (US dollars, None if not known) are those of the model calls that it took, by
-    `model`.
+    `summary` stands in place of the first of the `hidden` seqs. `trimmed` maps call ids to the
+    number of shown characters of their results. `replaced` are the places of earlier summaries that
+    are no longer shown.
 
-    Of the events up to `so_far.seq` nothing but that summary is shown to a model any more, so that
-    a conversation is opened without reading them.
+    With `request` the event hides nothing yet: it asks for a condensation with these instructions
+    ("" for none), and the next one without `request` answers it. A condensation that leaves nothing
+    out says why in `failed`. `usage` and `cost` (US dollars, None if not known) are those of its
+    calls of `model`.
+
+    Of the events up to `so_far.seq` a model is shown nothing but that summary. A conversation is
+    opened without reading them.
     """
 
     hidden: tuple[int, ...]
@@ -309,19 +328,19 @@ class Condensation(Event, frozen=True):
 
     @property
     def changes(self) -> bool:
-        """Whether a model is shown anything else from here on."""
+        """True if a model is shown something else from here on."""
         return bool(self.hidden or self.trimmed)
 
 
 class Status(Event, frozen=True):
-    """The conversation's status changed. `reason` says why where it is not plain."""
+    """A change of the conversation's status. `reason` says why where that is not obvious."""
 
     status: str
     reason: str = ""
 
 
 class Error(Event, frozen=True):
-    """A run stopped on this: the error's class name in `holdfast.errors`, its message, and its
+    """The error that stopped a run: its class name in `holdfast.errors`, its message, and its
     fields."""
 
     error: str
@@ -330,10 +349,13 @@ class Error(Event, frozen=True):
 
 
 class Note(Event, frozen=True):
-    """What is to be known of a run and is neither shown to the model nor stops it: a hook that
-    failed, a child that was ended. `about` says whose it is, as `hook:audit`. One `about` "llm"
-    tells of a model call that a tool or a hook made: its `usage`, its `cost` (US dollars, None if
-    not known), and the `model`, "" in all other notes."""
+    """A fact about a run that is neither shown to the model nor stops it, such as a failed hook or
+    an ended child.
+
+    `about` names the origin, such as `hook:audit`. A note about "llm" records a model call of a
+    tool or a hook: its `usage`, its `cost` (US dollars, None if not known), and the `model`,
+    which is "" in all other notes.
+    """
 
     about: str
     text: str
@@ -344,7 +366,7 @@ class Note(Event, frozen=True):
 
 
 class Unknown(Event, frozen=True):
-    """An event of a type that this version does not know, kept as it came."""
+    """An event of a type that this version does not know, kept unchanged."""
 
     original_type: str
     raw: msgspec.Raw
@@ -358,8 +380,8 @@ class Unknown(Event, frozen=True):
 class Damaged(Event, frozen=True):
     """An event of a known type that cannot be decoded, or a place where no event can be read.
 
-    `raw` holds its bytes as they were stored, empty where they are lost. `original_type` is the
-    type that they name, "" if it cannot be told. `reason` says what is wrong with them.
+    `raw` holds its stored bytes, empty if they are lost. `original_type` is the type that they
+    name, "" if unknown. `reason` says what is wrong with them.
     """
 
     reason: str
@@ -412,19 +434,19 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_Known)
 _envelope = msgspec.json.Decoder(_Envelope)
 _KNOWN = frozenset(cast(str, kind.__struct_config__.tag) for kind in _Known.__args__)
-_OURS = re.compile(rb'\{"type":"(\w+)"')  # how the encoder begins every event
+_EVENT_START = re.compile(rb'\{"type":"(\w+)"')  # the first bytes of every encoded event
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
 
 MAX_NESTING = 200
-"""Levels of arrays and objects in the free-form parts of an event. Other readers of JSON stop there
-or later, and no stack depth of ours makes such an event unreadable."""
-# bytes of JSON up to which counting its brackets is cheaper than walking through its values
-_COUNTED = 4096
+"""Levels of arrays and objects in the free-form parts of an event. Other JSON readers stop there
+or later, and no Python stack depth makes such an event unreadable."""
+# bytes of JSON up to which counting its brackets is cheaper than walking its values
+_CHEAP_BYTES = 4096
 
 
 def encode(event: AnyEvent | Event) -> bytes:
-    """Return an event as JSON. Raise `TypeError` or `ValueError` if it holds what JSON cannot
-    say."""
+    """Return an event as JSON. Raise `TypeError` or `ValueError` if it holds a value that JSON
+    cannot represent."""
     if type(event) is Unknown:
         return bytes(event.raw)
     return _encoder.encode(event)
@@ -433,13 +455,11 @@ def encode(event: AnyEvent | Event) -> bytes:
 def decode(data: bytes | str, seq: int | None = None) -> AnyEvent:
     """Return the event that `encode` or `record` wrote.
 
-    A type that is not known here becomes `Unknown`; a known one that does not decode becomes
-    `Damaged`.
+    An unknown type becomes `Unknown`; a known one that does not decode becomes `Damaged`.
 
     Args:
-        seq: The seq under which the bytes are stored. With it anything that is no event becomes
-        `Damaged`; without it, bytes that
-            tell no seq raise `ValueError`.
+        seq: The seq under which the bytes are stored. With it any other data becomes `Damaged`.
+            Without it, bytes that name no seq raise `ValueError`.
     """
     try:
         event: AnyEvent = _decoder.decode(data)
@@ -469,10 +489,10 @@ def _undecoded(data: bytes, seq: int | None, error: Exception) -> AnyEvent:
             raw=msgspec.Raw(data),
         )
     if isinstance(error, RecursionError) and _levels(data) <= MAX_NESTING:
-        raise error  # the caller's stack is too deep, the event is not
+        raise error  # the caller's stack is too deep, not the event
     found = _object(data)
     kind, id, time = found.get("type"), found.get("id"), _time(found.get("timestamp"))
-    if not found and (match := _OURS.match(data)) is not None:
+    if not found and (match := _EVENT_START.match(data)) is not None:
         kind = match[1].decode()
     place = found.get("seq") if seq is None else seq
     if type(place) is not int or (seq is None and kind not in _KNOWN):
@@ -505,7 +525,7 @@ def _time(value: Any) -> datetime | None:
 
 
 def _levels(data: bytes) -> int:
-    """How deep arrays and objects are nested in JSON, well-formed or not."""
+    """Return the nesting depth of arrays and objects in JSON, well-formed or not."""
     depth = deepest = 0
     for match in _BRACKETS.finditer(data):
         if match[1]:
@@ -516,14 +536,14 @@ def _levels(data: bytes) -> int:
     return deepest
 
 
-# --- what a store keeps ---
+# --- the stored form ---
 
 
 def record(event: AnyEvent | Event) -> bytes:
-    """Return the bytes that a store keeps of an event: its JSON, of a `Damaged` one the bytes that
-    it was read from.
+    """Return the bytes that a store keeps of an event: its JSON, or the original bytes of a
+    `Damaged` one.
 
-    Raise `UnreadableEvent` unless `decode` makes an equal event of them.
+    Raise `UnreadableEvent` unless `decode` returns an equal event for them.
     """
     kind = type(event)
     if kind is Damaged:
@@ -545,7 +565,7 @@ def record(event: AnyEvent | Event) -> bytes:
 
 
 def _check_native(event: Assistant) -> None:
-    """Raise `UnreadableEvent` for a provider's form that no later request could be made of."""
+    """Raise `UnreadableEvent` for a provider's form that no later request could contain."""
     try:
         native = msgspec.json.decode(event.native)
     except (ValueError, OverflowError, RecursionError) as error:
@@ -559,13 +579,12 @@ def _check_native(event: Assistant) -> None:
 
 
 def check_content(content: tuple[Content, ...]) -> None:
-    """Raise `UnreadableEvent` for content that a message could not be read back with."""
+    """Raise `UnreadableEvent` for content that would make a message unreadable."""
     record(Message(seq=1, id="", timestamp=EPOCH, content=content))
 
 
 class Recorded(list[AnyEvent]):
-    """Events with the bytes that a store keeps of each, in `data`, so that they are not made
-    twice."""
+    """Events with the stored bytes of each in `data`, so that they are encoded once."""
 
     __slots__ = ("data",)
 
@@ -585,8 +604,8 @@ def records(events: Sequence[AnyEvent]) -> list[bytes]:
 
 
 def line(event: AnyEvent) -> bytes:
-    """Return an event as one line of JSON: of a `Damaged` one its stored bytes, where they are such
-    a line."""
+    """Return an event as one line of JSON; for a `Damaged` one its stored bytes, if they are one
+    line."""
     if type(event) is Damaged:
         raw = event.raw
         whole = (
@@ -619,12 +638,12 @@ def _told(error: Exception) -> str:
 
 
 def _difference(event: Event, found: Event) -> str:
-    """Say which field would be read back as something else."""
+    """Return the name of a field that would be read back differently."""
     for name in event.__struct_fields__:
         if type(event) is type(found) and getattr(event, name) != getattr(found, name):
             return (
-                f"its {name} would be read back as something else (JSON has no NaN, tuples, sets,"
-                " bytes, or keys that are not text)"
+                f"its {name} would be read back differently (JSON has no NaN, tuples, sets, bytes,"
+                " or keys that are not text)"
             )
     return f"it would be read back as {type(found).__name__}"
 
@@ -654,16 +673,16 @@ def _resources(content: tuple[Content, ...]) -> list[Any]:
 
 
 def _may_be_deep(data: bytes | msgspec.Raw) -> bool:
-    """True unless JSON is too short, or has too few brackets, to be nested more than `MAX_NESTING`
-    levels deep."""
+    """Return False if JSON is too short, or has too few brackets, to be nested more than
+    `MAX_NESTING` levels deep."""
     size = len(data)
     return size > 2 * MAX_NESTING and (
-        size > _COUNTED or bytes(data).count(b"[") + bytes(data).count(b"{") > MAX_NESTING
+        size > _CHEAP_BYTES or bytes(data).count(b"[") + bytes(data).count(b"{") > MAX_NESTING
     )
 
 
 def _too_deep(value: Any) -> bool:
-    """True if a JSON value is nested more than `MAX_NESTING` levels deep."""
+    """Return True if a JSON value is nested more than `MAX_NESTING` levels deep."""
     level = [value]
     for _ in range(MAX_NESTING):
         below: list[Any] = []

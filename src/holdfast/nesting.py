@@ -1,5 +1,4 @@
-"""The limit on nested JSON that comes from outside: the same on every Python, whatever its
-recursion limit is."""
+"""The limit on nested JSON from outside, the same on every Python version and recursion limit."""
 
 from __future__ import annotations
 
@@ -11,12 +10,12 @@ from itertools import accumulate
 # levels on Python 3.11, less what the caller's frames use, and 10,000 on 3.13.
 MAX_DEPTH = 100
 
-# Levels in a document that has such values within it: a request, a model's answer, a conversation's
+# Levels in a document that contains such values: a request, a model's answer, a conversation's
 # state.
 MAX_DOCUMENT_DEPTH = MAX_DEPTH + 28
 
-# A string, also one that the text ends within. Possessive: a failed match would try every split of
-# a long string.
+# A string, also an unterminated one. Possessive, since a failed match would try every split of a
+# long string.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.?)*+(?:"|\Z)', re.DOTALL)
 _OTHER = bytes(set(range(256)) - set(b"[]{}"))
 _AS_BRACKETS = bytes.maketrans(b"{}", b"[]")
@@ -25,17 +24,16 @@ _ROUNDS = 8  # levels of most documents
 
 
 def too_deep(data: bytes | str, limit: int = MAX_DEPTH) -> bool:
-    """Return True if JSON text is nested deeper than `limit` levels. Never recurses; malformed text
-    is the decoder's to refuse."""
+    """Return True if JSON text is nested deeper than `limit` levels. Never recurses; malformed
+    text is left to the decoder."""
     if isinstance(data, str):
         data = data.encode("utf-8", "replace")
     if data.count(b"[") + data.count(b"{") <= limit:  # nearly always
         return False
     left = _STRING.sub(b"", data).translate(_AS_BRACKETS, _OTHER)
     removed = 0
-    while left and removed < min(
-        limit, _ROUNDS
-    ):  # each round removes the innermost level, at the speed of memory
+    # each round removes the innermost level, at the speed of memory
+    while left and removed < min(limit, _ROUNDS):
         left = left.replace(b"[]", b"")
         removed += 1
     return max(accumulate(map(_STEP.__getitem__, left)), default=0) > limit - removed

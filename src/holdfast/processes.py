@@ -9,8 +9,8 @@ from holdfast.errors import WrongProcess
 
 
 class _Current:
-    """The pid of this process, asked for once: a system call at every append would cost more than
-    the append's other checks."""
+    """The pid of this process, read once: a system call at every append would cost more than the
+    append's other checks."""
 
     __slots__ = ("pid",)
 
@@ -23,10 +23,11 @@ os.register_at_fork(after_in_child=_current.__init__)
 
 
 class OwnerProcess:
-    """The process in which this was made. An object that owns a file, a lock, a lease or a thread
-    has one.
+    """The process in which this object was created. An object that owns a file, a lock, a lease or
+    a thread has one.
 
-    In a forked child the object's `close` does nothing, and its other methods raise `WrongProcess`.
+    In a forked child the object's `close` does nothing, and its other methods raise
+    `WrongProcess`.
     """
 
     __slots__ = ("_pid",)
@@ -40,8 +41,7 @@ class OwnerProcess:
         return self._pid == _current.pid
 
     def check(self, what: str) -> None:
-        """Raise `WrongProcess` unless this is the process that owns the object, which `what`
-        names."""
+        """Raise `WrongProcess` unless this process owns the object, which `what` names."""
         if self._pid != _current.pid:
             raise WrongProcess(
                 f"{what} belongs to process {self._pid}, of which this process ({_current.pid}) is"

@@ -1,5 +1,5 @@
-"""`TemporaryFolder`: a folder that goes with its owner, also when the owner was killed: then the
-next start removes it."""
+"""`TemporaryFolder`: a folder that is removed with its owner, or by the next start if the owner
+was killed."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _log = logging.getLogger("holdfast")
 MARKER = ".holdfast-owner"
 """A file in each folder. Its owner holds a lock on it (`flock`) for as long as it lives."""
 _MAGIC = b"holdfast temporary folder\n"
-_TOLD = b"its work was named in the log\n"
+_LOGGED = b"its work was named in the log\n"
 
 
 class TemporaryFolder:
     """A new folder below the system's temporary one, removed by `close`, or when the process that
     made it exits.
 
-    `work` names a folder below it that will hold somebody's work, or is "." for all of it. A killed
-    owner's folder with work in it is never removed: the log names it once.
+    `work` names a folder below it that will hold user data, or is "." for all of it. A killed
+    owner's folder with user data in it is never removed: the log names it once.
     """
 
     def __init__(self, prefix: str = "holdfast-", work: str = "") -> None:
@@ -37,19 +37,18 @@ class TemporaryFolder:
         _sweep_once(root, os.getpid())
         self.path = Path(os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=root)))
         self._closed = False
-        # Locked before it says what it is: a marker without its text is never taken for a dead
+        # Locked before its text is written: a marker without text is never taken for a dead
         # owner's.
         self._lock = os.open(
             self.path / MARKER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
         )
         try:
-            fcntl.flock(
-                self._lock, fcntl.LOCK_EX
-            )  # waits for whoever sweeps right now and looks at the empty marker
+            # waits for a sweeping process that looks at the empty marker now
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
             os.write(self._lock, _MAGIC + os.fsencode(work) + b"\n")
         except OSError:
-            # a file system without locks: nobody can tell whether the owner lives, so nobody else
-            # removes it
+            # A file system without locks: no process can tell whether the owner lives, so none
+            # removes the folder.
             pass
         atexit.register(self.close)
 
@@ -66,8 +65,8 @@ class TemporaryFolder:
 def sweep(root: str) -> list[Path]:
     """Remove the folders below `root` whose owners are dead, and return their paths.
 
-    Only a folder with a marker that can be locked is touched. One with somebody's work in it stays,
-    and is named in the log the first time.
+    Only a folder with a marker that can be locked is touched. A folder with user data in it
+    stays; the log names it the first time.
     """
     removed: list[Path] = []
     try:
@@ -79,14 +78,14 @@ def sweep(root: str) -> list[Path]:
         try:
             if _remove_if_dead(path):
                 removed.append(Path(path))
-        except OSError:  # another's folder, or gone meanwhile
+        except OSError:  # another user's folder, or gone meanwhile
             continue
     return removed
 
 
 @lru_cache(maxsize=4)
 def _sweep_once(root: str, pid: int) -> None:
-    """Once per process: a program may make thousands of folders."""
+    """Sweep once per process: a program may make thousands of folders."""
     sweep(root)
 
 
@@ -97,21 +96,19 @@ def _remove_if_dead(path: str) -> bool:
     marker = os.path.join(path, MARKER)
     fd = os.open(marker, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        fcntl.flock(
-            fd, fcntl.LOCK_EX | fcntl.LOCK_NB
-        )  # raises BlockingIOError, an OSError, while the owner lives
+        # raises BlockingIOError, an OSError, while the owner lives
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         mine = os.fstat(fd)
-        if not stat.S_ISREG(mine.st_mode) or not os.path.samestat(
-            mine, os.lstat(marker)
-        ):  # another process swept it just now
+        # another process swept it just now
+        if not stat.S_ISREG(mine.st_mode) or not os.path.samestat(mine, os.lstat(marker)):
             return False
         text = os.pread(fd, 10_000, 0)
         if not text.startswith(_MAGIC) or text.count(b"\n") < 2:
             return False
         work = os.fsdecode(text[len(_MAGIC) :].split(b"\n")[0])
         if work and _has_work(Path(path, work)):
-            if _TOLD not in text:
-                os.pwrite(fd, _TOLD, len(text))
+            if _LOGGED not in text:
+                os.pwrite(fd, _LOGGED, len(text))
                 _log.warning(
                     "A process that was killed left work in %s. It is kept; remove the folder when"
                     " you do not need it.",

@@ -150,7 +150,7 @@ class Server:
             )
         if " TLS " in text:
             return StoreError(f"{text.rstrip('.')}. Does it speak plain http?")
-        if "could not be asked" in text and urlsplit(self.address).hostname in (
+        if "could not be reached" in text and urlsplit(self.address).hostname in (
             "127.0.0.1",
             "localhost",
             "::1",

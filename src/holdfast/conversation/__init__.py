@@ -1,4 +1,4 @@
-"""An agent at work: the loop, its journal, its state, and who is told of it."""
+"""Conversations: the agent loop, its journal, its state and its subscriptions."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ __all__ = ["Conversation", "ConversationState", "ConversationStatus", "Subscript
 
 
 def __getattr__(name: str) -> Any:
-    """`RemoteConversation` is named here by the seed documents; it is loaded from its own room at
-    first use."""
+    """Load `RemoteConversation` from `holdfast.remote` at its first use; it is also importable
+    from here."""
     if name != "RemoteConversation":
         raise AttributeError(f"module 'holdfast.conversation' has no attribute {name!r}")
     from importlib import import_module

@@ -1,4 +1,4 @@
-"""`next_action`: the one place that decides what a conversation does next."""
+"""`next_action`: the one place that decides the next action of a conversation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from holdfast.content import ToolCall
 from holdfast.conversation.state import ConversationStatus, Fold
 from holdfast.errors import LimitExceeded, OutputInvalid
 
-# Empty or cut-off answers in a row before a conversation counts as stuck. Twice a nudge may help; a
-# third has not been seen to.
-BLANKS = 3
+# Empty or cut-off answers in a row before a conversation counts as stuck. Two nudges may help; a
+# third has never been seen to.
+MAX_BLANK_ANSWERS = 3
 
 
-# A condensation that leaves a request larger than where it is to begin has nothing more to leave
-# out: it is tried again when the request has grown by this part of that.
-AGAIN = 10
+# A condensation may leave a request larger than the trigger: nothing more can be left out. The next
+# one waits until the request has grown by the trigger divided by this.
+REGROWTH_DIVISOR = 10
 
 
 class Recover(msgspec.Struct, frozen=True):
@@ -34,8 +34,11 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Condense(msgspec.Struct, frozen=True):
-    """Shorten what the model is shown: `asked` if somebody wants it, with these instructions, else
-    because a request is larger than the agent's condenser lets it become: `tokens`."""
+    """Shorten the history that the model is shown.
+
+    `asked` holds the instructions of a requested condensation. It is None if the request's
+    `tokens` exceed the trigger of the agent's condenser.
+    """
 
     asked: str | None = None
     tokens: int = 0
@@ -46,25 +49,28 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class HandOver(msgspec.Struct, frozen=True):
-    """Have another agent take over: its name, "" for the one that the conversation began with."""
+    """Hand the conversation over to the agent of that name; "" names the agent it began with."""
 
     name: str
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Nothing to do until somebody says something, or a client's result comes."""
+    """Do nothing until a message, a decision or a client's result arrives."""
 
 
 class Nudge(msgspec.Struct, frozen=True):
-    """Tell the model something before it is asked again."""
+    """Send the model a message from Holdfast before its next answer."""
 
     about: str
     text: str
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """The run is over: go to `status`, for `limit` if one was reached, for `output` if that is why
-    the last round's output was not taken."""
+    """End the run with `status`.
+
+    `limit` is the limit that was reached, if any. `output` is the problem with the last round's
+    output, if that ended the run.
+    """
 
     status: ConversationStatus
     reason: str = ""
@@ -85,9 +91,7 @@ def next_action(
     stuck: StuckDetector | None = None,
     rounds: int = 0,
 ) -> Action:
-    """What to do next: a pure function of the journal's fold, the limits of a run, and the tokens
-    from which on a request is to be shortened, the patterns that are looked for, and after how many
-    failed `rounds` a run ends that is to have an output (0: it need have none).
+    """Return the next action: a pure function of the journal's fold and the run's settings.
 
     The loop asks when no call of this owner runs. A started call without a result therefore belongs
     to a dead owner, or to the client that claimed it. While a client holds the turn the loop waits,
@@ -95,7 +99,15 @@ def next_action(
 
     Calls run in the order of the answer. Neighbours that are all parallel run side by side; any
     other call is a barrier (`turn`). A call behind an undecided one waits as well: if nothing can
-    proceed, the answer is WAITING_FOR_CONFIRMATION.
+    proceed, the action is a `Stop` with WAITING_FOR_CONFIRMATION.
+
+    Args:
+        state: The fold of the journal.
+        limits: The limits of a run.
+        trigger: Tokens of a request from which it is condensed; None never condenses.
+        stuck: The patterns of a stuck run to look for; None looks for none.
+        rounds: Failed output rounds after which the run ends with an error; 0 if the agent needs no
+            output.
     """
     if state.condensing:
         return Condense(state.wanted)
@@ -110,12 +122,14 @@ def next_action(
         return _CONFIRM if state.waits else _WAIT
     if state.handoff is not None:
         return HandOver(state.handoff)
-    if state.blanks >= BLANKS:
-        return Stop(ConversationStatus.STUCK, f"{BLANKS} answers in a row were empty or cut off")
+    if state.blanks >= MAX_BLANK_ANSWERS:
+        return Stop(
+            ConversationStatus.STUCK, f"{MAX_BLANK_ANSWERS} answers in a row were empty or cut off"
+        )
     unseen = state.message_seq > state.based_on
     if state.output_seq and not unseen:
         return _FINISHED
-    if rounds and not unseen and (problem := not_taken(state)):
+    if rounds and not unseen and (problem := output_problem(state)):
         if state.output_failures + 1 >= rounds:
             return Stop(ConversationStatus.ERROR, output=problem)
         return Nudge(REPAIR, repair(problem))
@@ -135,9 +149,9 @@ def next_action(
     return _STEP
 
 
-def not_taken(state: Fold) -> str:
-    """Why the last answer has no output; "" if it is not over, or was told of being empty or cut
-    off."""
+def output_problem(state: Fold) -> str:
+    """Return the problem that left the last answer without an output; "" if the answer is not
+    complete or the model was already told that it was empty or cut off."""
     last = state.assistant
     if last is None or last.calls or last.stop_reason == "pause":
         return state.output_failed
@@ -145,12 +159,15 @@ def not_taken(state: Fold) -> str:
 
 
 def _too_many(state: Fold, trigger: int) -> int:
-    """The tokens of the next request if they are as many as `trigger`, and more since the last
-    condensation than that one could not help."""
+    """Return the next request's tokens if it must be condensed, else 0.
+
+    A request must be condensed from `trigger` tokens on. After a condensation that left it
+    larger than that, it must first grow by a tenth of `trigger`.
+    """
     sizes = state.sizes
     if sizes is None or (tokens := sizes.tokens) < trigger:
         return 0
-    return tokens if tokens - sizes.at_condensation >= max(1, trigger // AGAIN) else 0
+    return tokens if tokens - sizes.at_condensation >= max(1, trigger // REGROWTH_DIVISOR) else 0
 
 
 def _reached(state: Fold, limits: Limits) -> tuple[str, float, float] | None:
@@ -168,11 +185,11 @@ def _reached(state: Fold, limits: Limits) -> tuple[str, float, float] | None:
 
 
 def limit_error(limit: tuple[str, float, float], conversation_id: str) -> LimitExceeded:
-    """The error that tells of a reached limit."""
+    """Return the error for a reached limit."""
     kind, value, bound = limit
     return LimitExceeded(kind, value, bound, f"Conversation {conversation_id!r}")
 
 
 def output_error(action: Stop, state: Fold) -> OutputInvalid:
-    """The error that tells of an output that was not taken."""
+    """Return the error for a run that ended without a valid output."""
     return OutputInvalid(action.output, state.output_failures + 1)

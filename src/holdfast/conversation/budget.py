@@ -1,5 +1,7 @@
-"""What a conversation spends from the budgets of its tree: reserved before each model call, settled
-with its answer."""
+"""The spending of a conversation from the budgets of its tree.
+
+An amount is reserved before each model call and settled with its answer.
+"""
 
 from __future__ import annotations
 
@@ -33,20 +35,19 @@ if TYPE_CHECKING:
     from holdfast.llm.model import Model
     from holdfast.store import Lease
 
-# Seconds between two looks for room, by the first of this process's tree that waits and by the
-# others: what other processes give back, a pause.
-_LOOK, _LOOK_BEHIND = 0.05, 0.25
-_TREE = "The tree of conversation"
-_MARGIN = 1.1  # of a request's estimated tokens: rather too many than too few
+# Seconds between two attempts to reserve, for the first waiter of this process's tree and for the
+# others. An event tells of room that this process frees, but not of other processes' room.
+_POLL_SECONDS, _POLL_SECONDS_BEHIND = 0.05, 0.25
+_TREE_SOURCE = "The tree of conversation"
+_ESTIMATE_FACTOR = 1.1  # a factor for estimated request tokens: better too many than too few
 _STEP = Amount(1)
-_ENDLESS = 10**15  # no call takes more
-_COUNTED = frozenset(
-    (ev.Condensation, ev.Decision, ev.Message)
-)  # events that tell of model calls which are no step
+_MAX_AMOUNT = 10**15  # tokens or billionths of a dollar; no call takes more
+# events that carry the usage of model calls that are not steps
+_USAGE_EVENTS = frozenset((ev.Condensation, ev.Decision, ev.Message))
 
 
-class _Place:
-    """Somebody who waits: for room in the budget of `root`."""
+class _Waiter:
+    """The place of one thread that waits for room in the budget of `root`."""
 
     __slots__ = ("event", "root")
 
@@ -56,29 +57,34 @@ class _Place:
 
 
 class Line:
-    """Those of a tree that wait for room in this process, the first first, so that none is
-    overtaken for ever in the budget that it waits for. Thread-safe."""
+    """The threads of a tree that wait for room in this process, in order of arrival.
+
+    No waiter is overtaken for ever in the budget that it waits for. Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: deque[_Place] = deque()
+        self._waiting: deque[_Waiter] = deque()
 
-    def join(self, root: str) -> _Place:
-        """Stand behind the others."""
-        mine = _Place(root)
+    def join(self, root: str) -> _Waiter:
+        """Join the end of the line."""
+        mine = _Waiter(root)
         with self._lock:
             self._waiting.append(mine)
         return mine
 
-    def leave(self, mine: _Place) -> None:
-        """Wait no more."""
+    def leave(self, mine: _Waiter) -> None:
+        """Leave the line."""
         with self._lock:
             self._waiting.remove(mine)
         self.wake()
 
-    def behind(self, mine: _Place | None, roots: Sequence[str]) -> str:
-        """In which of the budgets `roots` somebody waits for room before `mine`, None for one that
-        does not stand in line; "" in none."""
+    def behind(self, mine: _Waiter | None, roots: Sequence[str]) -> str:
+        """Return the first of the budgets `roots` for which another thread waits ahead of `mine`;
+        "" for none.
+
+        `mine` is None for a caller that is not in the line: every waiter is ahead of it.
+        """
         if not self._waiting:
             return ""
         with self._lock:
@@ -90,7 +96,7 @@ class Line:
         return ""
 
     def wake(self) -> None:
-        """There may be room: have the first of each budget look."""
+        """Wake the first waiter of each budget: there may be room."""
         if self._waiting:
             with self._lock:
                 seen: set[str] = set()
@@ -101,20 +107,20 @@ class Line:
 
 
 class Spending:
-    """The budgets of one open conversation: its own tree's, if it has one, then those of what it
-    came of."""
+    """The budgets of one open conversation: its own tree's, if it has one, then those of its
+    ancestors."""
 
     __slots__ = (
         "_above",
         "_ahead_of",
         "_began",
         "_count",
+        "_expected_model",
         "_journal",
+        "_max_output",
         "_metered",
-        "_most",
-        "_next",
         "_roots",
-        "_unmatched",
+        "_settled_ahead",
         "ahead",
         "budgets",
         "counts_cost",
@@ -141,27 +147,28 @@ class Spending:
         self.line = line
         self.counts_tokens = any(budget.tokens is not None for budget in budgets)
         self.counts_cost = any(budget.cost is not None for budget in budgets)
-        self.due: list[
-            Settlement
-        ] = []  # to be written with the next append; under the journal's lock
+        # settlements to write with the next append; guarded by the journal's lock
+        self.due: list[Settlement] = []
         self.held: dict[str, Amount] = {}
-        self.ahead: str | None = (
-            None  # the key of what is held for a next model call that has not begun
-        )
-        self._ahead_of: tuple[int, object] = (0, None)  # the last event then, and the model
-        self._next: Model | None = (
-            None  # that model, while the append is made that is to reserve it
-        )
+        # the key of the reservation for the next model call, if made ahead of it
+        self.ahead: str | None = None
+        # the seq and the model that the reservation ahead was made for
+        self._ahead_of: tuple[int, object] = (0, None)
+        # the model of that call, during the append that reserves it
+        self._expected_model: Model | None = None
         self._roots = tuple([budget.root for budget in budgets])
         self._count = itertools.count(1)
-        self._most: tuple[object, int] = (None, 0)  # a model, and how long an answer of it may be
-        self._metered: dict[bool, Metered] = {}  # the last that was handed out, by `told`
-        self._unmatched = Amount()  # settled already of what an event is still to tell of
+        self._max_output: tuple[object, int] = (None, 0)  # a model and its longest answer in tokens
+        self._metered: dict[
+            bool, MeteredModel
+        ] = {}  # the last wrapper handed out, by `in_condensation`
+        # settled amounts that a coming `Condensation` event carries as well
+        self._settled_ahead = Amount()
 
-    # --- before a call ---
+    # --- reservation ---
 
     def step(self, llm: Model, draft: Sequence[Any] = ()) -> Amount:
-        """What the conversation's next model call may take, once `draft` is written. Under the
+        """Return the most that the next model call may take once `draft` is written. Holds the
         journal's lock."""
         if not (self.counts_tokens or self.counts_cost):
             return _STEP
@@ -170,10 +177,10 @@ class Spending:
         for event in draft:
             if type(event) is ev.ToolResult:
                 total += tokens.result(event.result)
-        return self._amount(1, int(sizes.worth(total) * _MARGIN), llm)
+        return self._amount(1, int(sizes.worth(total) * _ESTIMATE_FACTOR), llm)
 
-    def _known(self, llm: Model) -> bool:
-        """Whether it can be said what a call of that model may take."""
+    def _is_priced(self, llm: Model) -> bool:
+        """Return True if the most that a call of this model may take is known."""
         try:
             self._check(llm)
         except ConfigurationError:
@@ -181,14 +188,15 @@ class Spending:
         return True
 
     def _check(self, llm: Model) -> None:
-        if self._most[0] is not llm:
+        if self._max_output[0] is not llm:
             check_tree("The tree's budget has", llm, self.counts_tokens, self.counts_cost)
-            self._most = (llm, most_output(llm) or 0)
+            self._max_output = (llm, most_output(llm) or 0)
 
     def _amount(self, steps: int, read: int, llm: Model) -> Amount:
-        """Raises `ConfigurationError` if it cannot be said."""
+        """Return the most that a call may take. Raises `ConfigurationError` if that is not
+        known."""
         self._check(llm)
-        written = self._most[1]
+        written = self._max_output[1]
         cost = 0
         if self.counts_cost:
             prices = [
@@ -205,12 +213,14 @@ class Spending:
         return Amount(steps, read + written, cost)
 
     def hold(self, amount: Amount, token: Cancellation, going: Callable[[], bool]) -> str | None:
-        """Reserve an amount, waiting for room while calls that run may give it back; the key to
-        settle it under, None if `token` was raised or it is not `going` on. Raises `LimitExceeded`.
+        """Reserve an amount and return the key of the reservation.
+
+        Waits for room while running calls may give some back. Returns None if `token` was
+        cancelled or `going()` returned False. Raises `LimitExceeded`.
         """
-        self.give_back()  # or it might wait for room that it has itself
+        self.give_back()  # else it might wait for room that its own reservation takes
         key = self._key()
-        mine: _Place | None = None
+        mine: _Waiter | None = None
         forget: Callable[[], None] | None = None
         try:
             while not token and going():
@@ -228,7 +238,7 @@ class Spending:
                     forget = token.add_callback(mine.event.set)
                 else:
                     mine.root = root
-                    mine.event.wait(_LOOK_BEHIND if behind else _LOOK)
+                    mine.event.wait(_POLL_SECONDS_BEHIND if behind else _POLL_SECONDS)
                 mine.event.clear()
             return None
         finally:
@@ -247,46 +257,50 @@ class Spending:
         lease = self._lease()
         return f"{lease.conversation_id}#{lease.epoch}.{next(self._count)}"
 
-    def _wanted(self, key: str, amount: Amount) -> Reservation:
+    def _reservation_of(self, key: str, amount: Amount) -> Reservation:
         journal = self._journal
         return Reservation(key, self._roots, amount, self._since(), journal.clock().timestamp())
 
     def _since(self) -> float:
-        """Since when the tree is at work, by what is known here: while a call waits for a child, so
-        is whose call it is."""
+        """Return the start of the tree's current work, in seconds since the epoch, as known here.
+
+        While a call waits for a child, the conversation of that call is at work too.
+        """
         mine = self._journal.fold.run_since
         since = self._journal.clock().timestamp() if mine is None else mine.timestamp()
-        since = max(
-            since, self._began
-        )  # what a dead owner left running was not worked on until it was taken up
+        # time in which a dead owner's run waited to be taken up does not count
+        since = max(since, self._began)
         above = self._above
         return since if above is None or above.idle else min(since, above._since())
 
     @property
     def idle(self) -> bool:
-        """Whether the conversation is in no run here."""
+        """True if the conversation is in no run here."""
         return self._journal.closed or self._journal.fold.status is not ConversationStatus.RUNNING
 
     def _reserve(self, key: str, amount: Amount) -> Shortage | None:
-        return self._journal.store.reserve(self._lease(), self._wanted(key, amount))
+        return self._journal.store.reserve(self._lease(), self._reservation_of(key, amount))
 
-    # --- with the append of what comes before it: a transaction less for each step ---
+    # --- reservation with the append before the call: saves a transaction per step ---
 
     def expect(self, llm: Model) -> None:
-        """What is being appended closes the last open call: have it reserve what the next model
-        call may take, if there is room at once. Within a transaction."""
-        self._next = llm
+        """Reserve the next model call's amount with the append in progress, if there is room at
+        once.
+
+        Called within the transaction that closes the last open call.
+        """
+        self._expected_model = llm
 
     def reservation(self, draft: Sequence[Any]) -> Reservation | None:
-        """What is to be reserved with these events; none while others wait for room. Under the
-        journal's lock."""
-        llm, self._next = self._next, None
+        """Return the reservation to make with these events; None while others wait for room.
+        Holds the journal's lock."""
+        llm, self._expected_model = self._expected_model, None
         if (
             llm is None
             or not draft
             or self.ahead is not None
             or self.line.behind(None, self._roots)
-            or not self._known(llm)
+            or not self._is_priced(llm)
         ):
             return None
         key, amount = self._key(), self.step(llm, draft)
@@ -294,17 +308,17 @@ class Spending:
         self.held[key], self.ahead = (
             amount,
             key,
-        )  # before it is: an append that is broken off may have been written
-        return self._wanted(key, amount)
+        )  # set before the append: an aborted append may have been written
+        return self._reservation_of(key, amount)
 
     def reserved(self, held: bool) -> None:
-        """Whether it is. Under the journal's lock."""
+        """Drop the reservation ahead unless the store `held` it. Holds the journal's lock."""
         if not held and self.ahead is not None:
             self.held.pop(self.ahead, None)
             self.ahead = None
 
     def give_back(self) -> None:
-        """Something else comes before the next model call, or there is none."""
+        """Give back the reservation ahead: the next action is not a model call."""
         if self.ahead is not None:
             self.settle(self.ahead, Amount())
             self.ahead = None
@@ -319,12 +333,15 @@ class Spending:
             " conversation's agent."
         )
         return LimitExceeded(
-            short.type, short.value, short.limit, f"{_TREE} {short.root!r}", advice.strip()
+            short.type, short.value, short.limit, f"{_TREE_SOURCE} {short.root!r}", advice.strip()
         )
 
     def begin(self, llm: Model, token: Cancellation, going: Callable[[], bool]) -> str | None:
-        """Reserve what the conversation's next model call may take; as `hold`. None too if
-        something came into the journal meanwhile: what is to be done next may be another thing."""
+        """Reserve the conversation's next model call, as `hold`.
+
+        Returns None as well if an event was appended meanwhile, since the next action may have
+        changed.
+        """
         journal = self._journal
         with journal.changed:
             seq, ahead = journal.fold.last_seq, self.ahead
@@ -343,12 +360,12 @@ class Spending:
         return key
 
     def ask(self, key: str, llm: Model, ask: Callable[[], Completion]) -> Completion:
-        """Make a model call that was reserved. A failure is settled at once, an answer with the
-        append that writes it."""
+        """Make a reserved model call. A failure is settled at once, an answer with the append
+        that writes it."""
         try:
             answer = ask()
         except BaseException as error:
-            self.settle(key, _refused(error))
+            self.settle(key, _failure_amount(error))
             raise
         with self._journal.changed:
             self.due.append(
@@ -356,18 +373,18 @@ class Spending:
             )
         return answer
 
-    # --- after it ---
+    # --- settlement ---
 
     def settle(self, key: str, amount: Amount | None = None) -> None:
-        """Settle a reservation now; None: all of it is spent."""
+        """Settle a reservation now; `amount` None counts the whole reservation as spent."""
         self._journal.store.settle([Settlement(key, amount)])
         self.held.pop(key, None)
         self.line.wake()
 
     def _spent(self, held: Amount, usage: Usage, cost: float | None, llm: Model) -> Amount:
-        """What a call took; as reserved, where the provider does not say, or what it says is no
-        number."""
-        counted = _counted(usage)
+        """Return the amount that a call took; the reserved one where the provider gives no
+        usable number."""
+        counted = _token_count(usage)
         if not counted:
             return held
         spent = _billionths(cost)
@@ -376,49 +393,59 @@ class Spending:
         return Amount(held.steps, counted, held.cost if spent is None else spent)
 
     def settled(self, draft: Sequence[Any]) -> list[Settlement]:
-        """What is to be settled with these events: what is due, and the usage of model calls that
-        nobody reserved: an analyzer's, a condenser's of its own. Under the journal's lock."""
+        """Return the settlements to write with these events. Holds the journal's lock.
+
+        They are those that are due, and the usage of model calls that nobody reserved, such as
+        an analyzer's or a condenser's own.
+        """
         found = list(self.due)
         for event in draft:
-            if type(event) in _COUNTED and (extra := self._extra(event)) is not None:
+            if type(event) in _USAGE_EVENTS and (extra := self._unreserved(event)) is not None:
                 found.append(Settlement("", extra, self._roots))
         return found
 
-    def _extra(self, event: Any) -> Amount | None:
-        counted, cost = _counted(event.usage), _billionths(event.cost) or 0
+    def _unreserved(self, event: Any) -> Amount | None:
+        counted, cost = _token_count(event.usage), _billionths(event.cost) or 0
         if not counted and not cost:
             return None
         if type(event) is not ev.Condensation:
             return Amount(0, counted, cost)
-        known, self._unmatched = self._unmatched, Amount()
+        known, self._settled_ahead = self._settled_ahead, Amount()
         return Amount(0, max(0, counted - known.tokens), max(0, cost - known.cost))
 
     def written(self, settled: Sequence[Settlement]) -> None:
-        """They are in the store. Under the journal's lock."""
+        """Forget settlements that are in the store now. Holds the journal's lock."""
         if settled:
             self.due.clear()
             for one in settled:
                 self.held.pop(one.key, None)
             self.line.wake()
 
-    # --- other calls ---
+    # --- model calls beside the loop ---
 
-    def metered(self, llm: Any, told: bool = False) -> Any:
-        """The model for whoever else asks it: each call is reserved and settled. `told`: a
-        `Condensation` will tell of their usage, too."""
-        if told:
-            self._unmatched = Amount()  # one that left nothing out told of nothing
+    def metered(self, llm: Any, in_condensation: bool = False) -> Any:
+        """Return the model for callers beside the loop: each call is reserved and settled.
+
+        `in_condensation` says that a `Condensation` event will carry the usage, too.
+        """
+        if in_condensation:
+            self._settled_ahead = Amount()  # a condensation that left nothing out wrote no event
         if not (self.counts_tokens or self.counts_cost):
             return llm
-        found = self._metered.get(told)
+        found = self._metered.get(in_condensation)
         if found is None or found.wrapped is not llm:
-            found = self._metered[told] = Metered(llm, self, told)
+            found = self._metered[in_condensation] = MeteredModel(llm, self, in_condensation)
         return found
 
     def other(
-        self, read: int, llm: Model, token: Cancellation, ask: Callable[[], Completion], told: bool
+        self,
+        read: int,
+        llm: Model,
+        token: Cancellation,
+        ask: Callable[[], Completion],
+        in_condensation: bool,
     ) -> Completion:
-        """Ask a model something that is no step."""
+        """Make a model call that is not a step. Raises `LimitExceeded`, `Cancelled`."""
         key = self.hold(self._amount(0, read, llm), token, lambda: True)
         if key is None:
             raise Cancelled(
@@ -427,24 +454,24 @@ class Spending:
         try:
             answer = ask()
         except BaseException as error:
-            self.settle(key, _refused(error))
+            self.settle(key, _failure_amount(error))
             raise
         spent = self._spent(self.held[key], answer.usage, answer.cost, llm)
         self.settle(key, spent)
-        if told:
-            known = self._unmatched
-            self._unmatched = Amount(0, known.tokens + spent.tokens, known.cost + spent.cost)
+        if in_condensation:
+            known = self._settled_ahead
+            self._settled_ahead = Amount(0, known.tokens + spent.tokens, known.cost + spent.cost)
         return answer
 
 
-class Metered:
-    """A model whose calls are reserved and settled: a condenser's, a tool's. All else is the
-    model's own."""
+class MeteredModel:
+    """A model whose calls are reserved and settled, for condensers and tools. Other attributes
+    are the wrapped model's."""
 
-    def __init__(self, llm: Any, spending: Spending, told: bool) -> None:
+    def __init__(self, llm: Any, spending: Spending, in_condensation: bool) -> None:
         self.wrapped = llm
         self._spending = spending
-        self._told = told
+        self._in_condensation = in_condensation
 
     def completion(
         self,
@@ -454,18 +481,18 @@ class Metered:
         cancelled: Cancellation | None = None,
         **more: Any,
     ) -> Completion:
-        """As the model's own. Raises `LimitExceeded` too."""
+        """Return the wrapped model's completion. Raises `LimitExceeded` too."""
         return self._spending.other(
             _size(messages, tools, more.get("system")),
             self.wrapped,
             cancelled or Cancellation(),
             lambda: self.wrapped.completion(messages, tools, cancelled=cancelled, **more),
-            self._told,
+            self._in_condensation,
         )
 
     def replace(self, **more: Any) -> Any:
-        """As the model's own, reserved and settled like it."""
-        return Metered(self.wrapped.replace(**more), self._spending, self._told)
+        """Return a copy with other settings, metered in the same way."""
+        return MeteredModel(self.wrapped.replace(**more), self._spending, self._in_condensation)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.wrapped, name)
@@ -475,20 +502,20 @@ class Metered:
 
 
 def _size(messages: Any, tools: Sequence[Any], system: str | None) -> int:
-    """The tokens of a request, rather too many than too few."""
+    """Return a high estimate of a request's tokens."""
     found = tokens.text(system or "") + sum(
         [len(msgspec.json.encode(tool.input_schema)) // 3 + 50 for tool in tools]
     )
     if isinstance(messages, str):
-        return int((found + tokens.text(messages)) * _MARGIN)
+        return int((found + tokens.text(messages)) * _ESTIMATE_FACTOR)
     items = getattr(messages, "items", messages)
     return found + sum([len(msgspec.json.encode(item, enc_hook=str)) // 3 + 10 for item in items])
 
 
 def of_tree(event: ev.Error) -> bool:
-    """Whether it was the budget of a tree that a run ended on: what others had spent by then is not
-    in its journal."""
-    return str(event.details.get("source", "")).startswith(_TREE)
+    """Return True if a run ended on the budget of a tree, whose spending by others its journal
+    does not show."""
+    return str(event.details.get("source", "")).startswith(_TREE_SOURCE)
 
 
 def _covers(held: Amount, amount: Amount) -> bool:
@@ -496,8 +523,7 @@ def _covers(held: Amount, amount: Amount) -> bool:
 
 
 def fair(usage: Usage, cost: float | None) -> tuple[Usage, float | None]:
-    """What an answer says it took, without what no call can take: less than nothing, or no
-    number."""
+    """Return an answer's usage and cost without impossible values: negative or not finite."""
     if cost is not None and not 0 <= cost < math.inf:
         cost = None
     if min(usage.input_tokens, usage.output_tokens) < 0:
@@ -509,11 +535,11 @@ def fair(usage: Usage, cost: float | None) -> tuple[Usage, float | None]:
     return usage, cost
 
 
-def _counted(usage: Usage) -> int:
-    """The tokens of an answer. A provider, or anybody's model, may say anything."""
+def _token_count(usage: Usage) -> int:
+    """Return the tokens of an answer. A provider or a custom model may report any value."""
     return sum(
         [
-            min(int(count), _ENDLESS)
+            min(int(count), _MAX_AMOUNT)
             for count in (usage.input_tokens, usage.output_tokens)
             if 0 < count < math.inf
         ]
@@ -521,20 +547,22 @@ def _counted(usage: Usage) -> int:
 
 
 def _billionths(cost: float | None) -> int | None:
-    """A cost as a budget has it; None for one that is none."""
-    return None if cost is None or not 0 <= cost < math.inf else min(round(cost * DOLLAR), _ENDLESS)
+    """Return a cost in billionths of a dollar; None if it is missing or impossible."""
+    return (
+        None if cost is None or not 0 <= cost < math.inf else min(round(cost * DOLLAR), _MAX_AMOUNT)
+    )
 
 
 def _price(llm: Model, usage: Usage) -> int | None:
     try:
         return _billionths(llm.cost(usage))
-    except Exception:  # anybody's class: what cannot be said is not known
+    except Exception:  # a custom model class: a price that cannot be computed is unknown
         return None
 
 
-def _refused(error: BaseException) -> Amount | None:
-    """What a call that failed took: nothing, if a provider said so in time; None (all of it) if
-    nobody knows."""
+def _failure_amount(error: BaseException) -> Amount | None:
+    """Return the amount that a failed call took: none if a provider refused it, None (all) if
+    unknown."""
     return Amount() if isinstance(error, LLMError) and error.status >= 400 else None
 
 
@@ -544,8 +572,11 @@ def _budget(root: str, limits: Limits) -> Budget:
 
 
 def spending_of(journal: Journal, limits: Limits | None, above: Spending | None) -> Spending | None:
-    """What a conversation spends from, None if nothing bounds it: by the limits of its own agent's
-    tree, and `above`, what its parent does, else what the store says of that. Under the lease."""
+    """Return the `Spending` of a conversation, None if nothing bounds it. Needs the lease.
+
+    The budgets are its own agent's tree limits, then those of `above`, the parent's spending.
+    Without an open parent the store supplies the ancestors' budgets.
+    """
     lease = journal.lease
     if lease is None:
         return None

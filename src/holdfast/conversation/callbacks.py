@@ -1,4 +1,4 @@
-"""Subscriptions: each a cursor into the journal on a thread of its own."""
+"""Subscriptions: each is a cursor into the journal with a thread of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _log = logging.getLogger("holdfast")
 
 
 def guarded(callback: Callable[..., object]) -> Callable[..., None]:
-    """A listener that raises harms itself alone."""
+    """Return `callback` with its exceptions logged, so that a failing listener does not stop the
+    run."""
 
     def call(*arguments: Any) -> None:
         try:
@@ -36,8 +37,10 @@ def _not_a_coroutine(result: object) -> None:
 
 
 class Subscription:
-    """Tells `callback` of every event after `after_seq`, in order, each once. One that raises is
-    logged and goes on."""
+    """A subscription that calls `callback` with every event after `after_seq`, in order, each once.
+
+    An exception of the callback is logged; the subscription continues with the next event.
+    """
 
     __slots__ = ("_callback", "_cursor", "_deadline", "_journal", "_stopping", "_thread")
 
@@ -54,8 +57,7 @@ class Subscription:
 
     @property
     def seq(self) -> int:
-        """The seq of the last event that was told: what to give as `after_seq` to go on from
-        here."""
+        """The seq of the last delivered event: the `after_seq` with which to continue from here."""
         return self._cursor
 
     def _run(self) -> None:
@@ -81,8 +83,8 @@ class Subscription:
                 self._cursor = event.seq
 
     def close(self, timeout: float = 5.0) -> None:
-        """Tell what has happened so far and end; give up after `timeout` seconds. Idempotent; may
-        be called by the callback itself."""
+        """Deliver the events up to now and end; give up after `timeout` seconds. Idempotent; the
+        callback itself may call it."""
         with self._journal.changed:
             self._deadline = min(self._deadline, time.monotonic() + timeout)
             self._stopping = True

@@ -1,4 +1,5 @@
-"""Runs the calls whose turn it is. Each is journaled before it begins and when it ends."""
+"""Execution of the tool calls whose turn it is. Each call is journaled before it begins and when
+it ends."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ from holdfast.agent.output import is_output
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.conversation.callbacks import guarded
 from holdfast.conversation.children import Children
-from holdfast.conversation.counted import Counted
-from holdfast.conversation.deciding import Decided, decide
+from holdfast.conversation.counted_model import CountedModel
 from holdfast.conversation.hooking import result_noted
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.outputs import trimmed
 from holdfast.conversation.questions import OnQuestion, Questions
 from holdfast.conversation.state import ConversationStatus, OpenCall
+from holdfast.conversation.verdicts import CallVerdict, decide
 from holdfast.errors import (
     ConversationClosed,
     StoreError,
@@ -52,35 +53,33 @@ UNKNOWN = (
     "Its outcome is unknown: it may have happened, in part or whole, or not at all. Check what is"
     " there before you repeat it."
 )
-UNWRITABLE = (
-    "The result of {name!r} cannot be written down: {problem}. Its effect may have happened."
-)
-DOUBTFUL = " A record of this call is damaged, so it is not known how far it came."
+UNWRITABLE = "The result of {name!r} cannot be stored: {problem}. Its effect may have happened."
+DOUBTFUL = " A record of this call is damaged, so its progress is unknown."
 REJECTED = "Not run: {by} rejected this call{reason}"
 DENIED = "Not run: this call is not allowed{reason}"
-EDITED = "[Whoever approved this call changed its arguments to {arguments}; it was run with these.]"
+EDITED = "[The approver of this call changed its arguments to {arguments}; it was run with these.]"
 INTERRUPTED = "Not run: the conversation was interrupted before this call began."
 
 
-LEFT = "holdfast/left"
-"""The key of a result's meta that says: the call goes on when the conversation is opened again. It
-is not written while that is being closed."""
+CONTINUES_LATER = "holdfast/left"
+"""The `meta` key of a result whose call continues when the conversation is opened again. The
+result is not written while the conversation is being closed."""
 
 
 def _unknown(more: str = "") -> ToolResult:
     return ToolResult.failure(UNKNOWN_OUTCOME + more, "unknown", meta={"outcome": "unknown"})
 
 
-def _told_edited(result: ToolResult, call: ToolCall) -> ToolResult:
+def _with_edit_note(result: ToolResult, call: ToolCall) -> ToolResult:
     note = TextContent(EDITED.format(arguments=call.raw_arguments))
     return msgspec.structs.replace(result, content=(note, *result.content))
 
 
 class _Batch:
-    """Calls that run side by side: the queue of those that have not begun, and the threads that
-    help."""
+    """Calls that run side by side: the queue of those that have not begun, and the helper
+    threads."""
 
-    __slots__ = ("_hired", "_most", "_start", "failures", "helpers", "known", "queue")
+    __slots__ = ("_helper_count", "_max_helpers", "_start", "failures", "helpers", "known", "queue")
 
     def __init__(
         self, calls: Sequence[ToolCall], start: Callable[[int], threading.Thread], most: int
@@ -90,11 +89,11 @@ class _Batch:
         self.helpers: list[threading.Thread] = []
         self.failures: list[BaseException] = []
         self._start = start
-        self._most = most - 1  # beside the thread that drives
-        self._hired = 0
+        self._max_helpers = most - 1  # besides the driving thread
+        self._helper_count = 0
 
     def next(self) -> ToolCall | None:
-        """The next call to run; None if none waits."""
+        """Return the next call to run; None if none waits."""
         try:
             return self.queue.popleft()
         except IndexError:
@@ -108,19 +107,19 @@ class _Batch:
         self.hire(len(new))
 
     def hire(self, wanted: int) -> None:
-        """Start that many threads, if there may be so many."""
+        """Start up to `wanted` more helper threads, within the limit of the batch."""
         self.helpers = [helper for helper in self.helpers if helper.is_alive()]
         for _ in range(wanted):
-            if len(self.helpers) >= self._most:
+            if len(self.helpers) >= self._max_helpers:
                 return
-            self._hired += 1
+            self._helper_count += 1
             try:
-                self.helpers.append(self._start(self._hired))
-            except RuntimeError:  # no further thread is to be had; those there are do the work
+                self.helpers.append(self._start(self._helper_count))
+            except RuntimeError:  # the system has no further thread; the existing ones do the work
                 return
 
     def busy(self) -> bool:
-        """Whether a helper is at work."""
+        """Return True if a helper is at work."""
         return any(helper.is_alive() for helper in self.helpers)
 
     def join(self) -> None:
@@ -130,11 +129,10 @@ class _Batch:
 
 
 class Calls:
-    """The calls of one conversation, the threads that they run on, and what they asked to have
-    cleaned up at its end.
+    """The tool calls of one conversation, their threads, and the cleanups that tools registered.
 
-    `run` and `recover` are the driver's, on its thread; the rest may be called from any. `token`
-    cancels what runs now, a model call included; `closing` says that nothing further is to begin.
+    The driver calls `run` and `recover` on its thread; the rest is thread-safe. `token` cancels
+    the running calls, a model call included. `closing` is True once no further call may begin.
     """
 
     __slots__ = (
@@ -142,7 +140,7 @@ class Calls:
         "_batch",
         "_cleaned",
         "_cleanups",
-        "_counted",
+        "_counted_model",
         "_journal",
         "_on_progress",
         "_on_question",
@@ -177,19 +175,18 @@ class Calls:
         self._threads: set[threading.Thread] | None = None
         self._cleanups: dict[object, Callable[[], None]] | None = None
         self._cleaned = False
-        self._counted: Counted | None = None  # the model as calls were handed it last
+        self._counted_model: CountedModel | None = None  # the model wrapper that calls got last
 
     def serve(self, agent: Agent) -> None:
-        """Run the calls that follow with another agent's tools."""
+        """Run later calls with another agent's tools."""
         self._agent = agent
 
     def cancel(self) -> None:
-        """Cancel the model call and the tool calls that run now; those that come later are not
-        affected."""
+        """Cancel the running model call and tool calls; later ones are not affected."""
         self._cancel(self.token)
 
     def interrupt(self) -> None:
-        """`cancel`, and interrupt the children that are open here."""
+        """Cancel the running calls, and interrupt the children that are open here."""
         self.cancel()
         if self.children is not None:
             self.children.interrupt()
@@ -247,10 +244,10 @@ class Calls:
                         return
             except BaseException as error:
                 batch.failures.append(error)
-                self._cancel(token)  # the store failed, or Ctrl-C: nothing further is to begin
+                self._cancel(token)  # the store failed, or Ctrl-C: no further call may begin
 
         with self._journal.changed:
-            # Helpers are this loop's also if whoever approves a call has one started.
+            # Helpers get this loop's context even if an approving thread starts them.
             name, context = f"holdfast-call-{calls[0].id}", contextvars.copy_context()
             batch = _Batch(
                 calls,
@@ -261,7 +258,7 @@ class Calls:
         try:
             with self._journal.changed:
                 batch.hire(len(calls) - 1)
-                batch.admit(self._ready())  # those approved since `calls` was drawn up
+                batch.admit(self._ready())  # calls approved since `calls` was drawn up
             while True:
                 work()
                 batch.join()
@@ -269,7 +266,7 @@ class Calls:
                     if not batch.busy() and (batch.failures or token or not batch.queue):
                         self._batch = None
                         break
-        except BaseException:  # Ctrl-C between or while waiting for calls
+        except BaseException:  # Ctrl-C between calls or while waiting for them
             with self._journal.changed:
                 self._batch = None
             self._cancel(token)
@@ -286,19 +283,18 @@ class Calls:
                 self._batch.admit(self._ready())
 
     def _ready(self) -> list[ToolCall]:
-        """The calls that the loop may start now. Holds the journal's lock."""
+        """Return the calls that the loop may start now. Holds the journal's lock."""
         return [item.call for item in self._journal.fold.turn if item.ready]
 
     def _is_alone(self) -> bool:
-        """True if no other call may run beside the one whose turn it is."""
+        """Return True if no other call may run beside the one whose turn it is."""
         with self._journal.changed:
             return len(self._journal.fold.turn) == 1
 
     def _run_one(
         self, call: ToolCall, started: bool, token: Cancellation, attempt: int = 1
     ) -> bool:
-        """Run one call to its `ToolResult` event; False if the conversation no longer wants calls
-        begun."""
+        """Run one call to its `ToolResult` event; return False if no further call may begin."""
         journal = self._journal
         edited = False
         if not started:
@@ -312,7 +308,7 @@ class Calls:
                     or item.attempt >= attempt
                     or item.offered
                 ):
-                    return True  # it was answered meanwhile, or joined a batch that had it already
+                    return True  # answered meanwhile, or already part of a batch
                 if item.arguments is not None:
                     call, edited = (
                         msgspec.structs.replace(call, arguments=item.arguments, raw="", invalid=""),
@@ -346,7 +342,7 @@ class Calls:
         except (ConversationClosed, StoreError, WrongProcess):
             raise
         except BaseException as error:  # sys.exit in a callback, or Ctrl-C on a borrowed thread
-            if not journal.owner.here:  # of a child that the callback forked
+            if not journal.owner.here:  # in a child process that the callback forked
                 raise
             result = ToolResult.failure(
                 f"{call.name!r} was ended by {type(error).__name__}. Its effect may have happened.",
@@ -355,14 +351,13 @@ class Calls:
             interrupt = error if isinstance(error, KeyboardInterrupt) else None
         if self._agent.delegates is not None and self.team is not None:
             result = self.team().kept(call.id, result)
-        if self.closing and self._agent.delegates is not None and LEFT in result.meta:
+        if self.closing and self._agent.delegates is not None and CONTINUES_LATER in result.meta:
             return False
         if edited:
-            result = _told_edited(result, call)
+            result = _with_edit_note(result, call)
         with journal:
-            if (
-                call.id in journal.fold.open
-            ):  # else Ctrl-C left this call behind, and it has been settled since
+            # otherwise Ctrl-C left this call behind, and it has been settled since
+            if call.id in journal.fold.open:
                 self.write_result(call, result, time.monotonic() - began)
                 if (
                     journal.spending is not None
@@ -388,7 +383,7 @@ class Calls:
             token,
             self.runtime,
             tell,
-            self._keep,
+            self._register_cleanup,
             journal.process_environment,
             self.questions,
             self.llm(),
@@ -399,22 +394,25 @@ class Calls:
         return context
 
     def context(self, call: ToolCall) -> ToolContext:
-        """What a call is given that is not run here."""
+        """Return the context of a call that runs elsewhere."""
         return self._context(call, 1, self.token)
 
     def llm(self, told: bool = False) -> Any:
-        """The agent's model for calls beside the loop, within the budgets of the tree. `told`: an
-        event tells of the usage; else a `Note` is written."""
+        """Return the agent's model for calls beside the loop, within the budgets of the tree.
+
+        With `in_condensation` the caller's `Condensation` event carries the usage; otherwise
+        each call writes a `Note`.
+        """
         spending = self._journal.spending
         llm = self._agent.llm if spending is None else spending.metered(self._agent.llm, told)
         if told:
             return llm
-        if self._counted is None or self._counted.wrapped is not llm:
-            self._counted = Counted(llm, self._journal)
-        return self._counted
+        if self._counted_model is None or self._counted_model.wrapped is not llm:
+            self._counted_model = CountedModel(llm, self._journal)
+        return self._counted_model
 
     def family(self) -> Children:
-        """The children that its calls spawned and that are open here."""
+        """Return the children that the conversation's calls spawned and that are open here."""
         with self._journal.changed:
             if self.closing:
                 raise ToolCancelled("The conversation is being closed; its calls spawn no more.")
@@ -423,10 +421,10 @@ class Calls:
             return self.children
 
     def write_result(self, call: ToolCall, result: ToolResult, duration: float = 0.0) -> None:
-        """Journal a call's result, within a transaction. A large output is trimmed, and the store
-        keeps the whole.
+        """Journal a call's result, within a transaction.
 
-        A result that cannot be written becomes an error of the call.
+        A large output is trimmed, and the store keeps the whole. A result that cannot be written
+        becomes an error of the call.
         """
         kept: list[bytes] = []
         try:
@@ -437,7 +435,7 @@ class Calls:
             UnreadableEvent,
             TypeError,
             ValueError,
-        ) as error:  # what is no JSON cannot even be measured
+        ) as error:  # a value that is not JSON cannot even be measured
             problem = error.problem if isinstance(error, UnreadableEvent) else str(error)
             result, kept = (
                 ToolResult.failure(
@@ -451,13 +449,16 @@ class Calls:
         if HOOK in result.meta:
             result_noted(self._journal, result)
 
-    # --- what clients run ---
+    # --- calls that clients run ---
 
     def refused(
         self, calls: Sequence[ToolCall], verdicts: Sequence[Verdict]
     ) -> dict[int, ToolResult]:
-        """Which of an answer's calls that clients would run are answered at once, by their place,
-        and how; runs users' code."""
+        """Return the immediate results of client calls that are refused, by their index in the
+        answer.
+
+        Runs user code.
+        """
         clients, found = self._journal.fold.clients, dict[int, ToolResult]()
         if clients:
             for index, call in enumerate(calls):
@@ -470,22 +471,23 @@ class Calls:
         return found
 
     def returned(self, item: OpenCall, result: ToolResult) -> ToolResult:
-        """A client's result as it is to be told; runs users' code."""
+        """Return a client's result after hooks and edits, in the form that the model is shown.
+        Runs user code."""
         call = item.effective
         try:
             result = self._agent.tools.told(
                 call, result, self._context(call, item.attempt, self.token), self._hooks
             )
         except Exception as error:
-            # the effect has happened; that its result cannot be told must not leave the call open
+            # The effect has happened. A failure to convert its result must not leave the call open.
             result = ToolResult.failure(
                 f"{call.name!r} was run, but its result is held back: {type(error).__name__}:"
                 f" {error}"
             )
-        return result if item.arguments is None else _told_edited(result, call)
+        return result if item.arguments is None else _with_edit_note(result, call)
 
     def write_settled(self, item: OpenCall, reason: str, kind: str) -> None:
-        """Within a transaction: answer a call that no client will answer."""
+        """Answer a call that no client will answer. Within a transaction."""
         if item.runner:
             self.write_result(
                 item.call,
@@ -494,14 +496,14 @@ class Calls:
         else:
             self.write_result(item.call, ToolResult.failure(f"Not run: {reason}", "cancelled"))
 
-    # --- what is decided before, and what is settled after ---
+    # --- decisions before a call, recovery after a crash ---
 
-    def decide(self, calls: Sequence[ToolCall], token: Cancellation) -> list[Decided]:
-        """What the agent's analyzer and policy say of each call; runs users' code."""
+    def decide(self, calls: Sequence[ToolCall], token: Cancellation) -> list[CallVerdict]:
+        """Return the verdict of the agent's analyzer and policy on each call. Runs user code."""
         return decide(self._agent, self._journal, self.runtime, calls, token)
 
-    def write_decision(self, call: ToolCall, verdict: Decided) -> None:
-        """Within a transaction: the verdict, and for a call that may not run its answer."""
+    def write_decision(self, call: ToolCall, verdict: CallVerdict) -> None:
+        """Journal the verdict on a call and, if it is denied, its result. Within a transaction."""
         if verdict.silent:
             return
         risk = verdict.risk
@@ -530,8 +532,11 @@ class Calls:
             )
 
     def recover(self, calls: Sequence[ToolCall]) -> None:
-        """Settle what a dead owner left: repeat what may be repeated, have the tool say what
-        happened if it can, and tell the model of the rest that it cannot know."""
+        """Settle the calls that a dead owner left open.
+
+        A repeatable call runs again. A tool with `reconcile` reports the outcome. Any other call
+        gets a result that tells the model that its outcome is unknown.
+        """
         with self._journal.changed:
             token, attempts = (
                 self.token,
@@ -558,19 +563,19 @@ class Calls:
             result = (
                 _unknown(DOUBTFUL)
                 if call.id in doubtful
-                else self._settled(ran, attempts[call.id], token)
+                else self._recovered(ran, attempts[call.id], token)
             )
             if result is None:
                 again.append(call)
                 continue
             with self._journal as journal:
                 if call.id in journal.fold.open:
-                    self.write_result(call, _told_edited(result, ran) if edited else result)
+                    self.write_result(call, _with_edit_note(result, ran) if edited else result)
         if again:
             self.run(again, (), token, {call.id: attempts[call.id] + 1 for call in again})
 
-    def _settled(self, call: ToolCall, attempt: int, token: Cancellation) -> ToolResult | None:
-        """The result of a call that was started once; None if it is to be run again."""
+    def _recovered(self, call: ToolCall, attempt: int, token: Cancellation) -> ToolResult | None:
+        """Return the result of a call that was started once; None if it is to run again."""
         try:
             tool = self._agent.tools.get(call.name)
         except ToolNotFound:
@@ -581,12 +586,11 @@ class Calls:
             return _unknown()
         try:
             found = tool.reconcile(call, self._context(call, attempt, token))
-            if isinstance(
-                found, bool
-            ):  # it reads as "it happened", or not, and would be taken for the result
+            # a bool looks like "it happened" or not, but would be taken for the result
+            if isinstance(found, bool):
                 raise TypeError(
-                    f"reconcile returned {found}; it takes the call's result, or None if it did not"
-                    " happen"
+                    f"reconcile returned {found}; it must return the call's result, or None if the"
+                    " call did not happen"
                 )
             if found is None:
                 return None
@@ -597,14 +601,13 @@ class Calls:
             raise
         except BaseException as error:
             _log.warning(
-                "conversation %s: reconcile of %s could not tell: %s",
+                "conversation %s: reconcile of %s failed: %s",
                 self._journal.id,
                 call.name,
                 type(error).__name__,
             )
             return _unknown(
-                f" {call.name!r} was asked what happened, and could not tell:"
-                f" {type(error).__name__}: {error}"
+                f" The reconcile function of {call.name!r} failed: {type(error).__name__}: {error}"
             )
 
     def refuse_queued(self) -> None:
@@ -632,7 +635,7 @@ class Calls:
 
         return report
 
-    # --- threads and what is to be cleaned up ---
+    # --- threads and cleanups ---
 
     def _start_thread(
         self, work: Callable[[], None], name: str, context: contextvars.Context | None = None
@@ -649,22 +652,22 @@ class Calls:
 
         thread = threading.Thread(target=run, name=name, daemon=True)
         with self._journal.changed:
-            thread.start()  # under the lock, so that whoever finds it may join it
+            thread.start()  # under the lock, so that any thread that finds it may join it
             if self._threads is None:
                 self._threads = set()
             self._threads.add(thread)
         return thread
 
-    def _keep(self, key: object, cleanup: Callable[[], None]) -> None:
+    def _register_cleanup(self, key: object, cleanup: Callable[[], None]) -> None:
         with self._journal.changed:
             if not self._cleaned:
                 self._cleanups = {**(self._cleanups or {}), key: cleanup}
                 return
-        cleanup()  # by a call that `close` left behind
+        cleanup()  # registered by a call that `close` left behind
 
     def left_running(self, deadline: float) -> list[str]:
-        """Wait for this conversation's call threads until `deadline` (monotonic seconds); the names
-        of those that did not end."""
+        """Wait for this conversation's call threads until `deadline` (monotonic seconds); return
+        the names of those that still run."""
         with self._journal.changed:
             threads = list(self._threads or ())
         for thread in threads:
@@ -677,7 +680,7 @@ class Calls:
         ]
 
     def clean_up(self) -> None:
-        """Run what tools asked to have run at the end, the last asked first."""
+        """Run the cleanups that tools registered, the last registered first."""
         with self._journal.changed:
             cleanups, self._cleanups, self._cleaned = (
                 list((self._cleanups or {}).values()),

@@ -1,4 +1,4 @@
-"""The conversations that a conversation's calls spawned: their ids, whose they are, and how they
+"""The child conversations that a conversation's calls spawn: their ids, their owner and their
 end."""
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
 class Spawned(NamedTuple):
-    """What a child is told of where it comes from: the idempotency key of the call, and whose child
-    it is."""
+    """The origin of a child: the idempotency key of the call that spawned it, and the family it
+    joins."""
 
     key: str
     family: Children
@@ -40,12 +40,14 @@ class Spawned(NamedTuple):
 class _Child(NamedTuple):
     conversation: Conversation
     detached: bool
-    forget: Callable[[], None]  # takes back what the call's cancellation would do
+    forget: Callable[[], None]  # removes the callback of the call's cancellation
 
 
 class Children:
-    """The children of one conversation that are open in this process. Thread-safe; made for the
-    first of them."""
+    """The children of one conversation that are open in this process.
+
+    Created with the first child. Thread-safe.
+    """
 
     __slots__ = ("_counts", "_lock", "_on_question", "_open", "_stopped", "journal", "runtime")
 
@@ -55,12 +57,11 @@ class Children:
         self._on_question = on_question
         self._lock = threading.Lock()
         self._open: dict[str, _Child] = {}
-        self._counts: dict[
-            tuple[str, int], int
-        ] = {}  # children without a name, of each attempt of a call
+        # number of unnamed children by call id and attempt
+        self._counts: dict[tuple[str, int], int] = {}
         self._stopped = False
 
-    # --- a call spawns ---
+    # --- spawning ---
 
     def spawn(
         self,
@@ -72,7 +73,7 @@ class Children:
         detached: bool,
         runtime: object | None,
     ) -> Conversation:
-        """See `ToolContext.spawn`."""
+        """Open a child conversation; see `ToolContext.spawn`."""
         context.cancelled.raise_if_set()
         key = context.idempotency_key
         if name and not _NAME.fullmatch(name):
@@ -86,9 +87,9 @@ class Children:
             )
         with self._lock:
             if id is None:
-                id = self._derived(context.call_id, context.attempt, name)
+                id = self._derived_id(context.call_id, context.attempt, name)
             else:
-                id = self._placed(id)
+                id = self._in_namespace(id)
             known = self._open.get(id)
             if known is not None and known.conversation.status is not ConversationStatus.CLOSED:
                 child = known.conversation
@@ -103,7 +104,7 @@ class Children:
                     )
                 if runtime is None:
                     runtime = runtime_of(agent) or self.runtime
-                child = self._opened(key, id, agent, runtime)
+                child = self._open_child(key, id, agent, runtime)
                 if self._stopped:
                     raise ToolCancelled(
                         "The conversation is being closed; its calls spawn no more."
@@ -111,15 +112,15 @@ class Children:
                 forget = (
                     _nothing
                     if detached
-                    else context.cancelled.add_callback(lambda: self._cut(child))
+                    else context.cancelled.add_callback(lambda: self._interrupt_child(child))
                 )
                 self._open[id] = _Child(child, detached, forget)
         if message is not None:
-            child._begin_with(message)  # pyright: ignore[reportPrivateUsage]: the two are one thing
+            child._send_first(message)  # pyright: ignore[reportPrivateUsage]: the two are one thing
         return child
 
-    def _derived(self, call_id: str, attempt: int, name: str) -> str:
-        """An id that the same call gives again whenever it is repeated."""
+    def _derived_id(self, call_id: str, attempt: int, name: str) -> str:
+        """Return an id that the same call derives again whenever it is repeated."""
         begin = f"{self.journal.id}.{call_id}"
         if name:
             return f"{begin}-{name}"
@@ -127,19 +128,19 @@ class Children:
         self._counts[call_id, attempt] = count
         return begin if count == 1 else f"{begin}-{count}"
 
-    def _placed(self, id: str) -> str:
-        """An id that was given, where the parent's stands: an agent server's are
+    def _in_namespace(self, id: str) -> str:
+        """Return a given id in the namespace of the parent: an agent server's ids are
         `{tenant}/{id}`."""
         tenant, slash, _ = self.journal.id.rpartition("/")
         own = id.removeprefix(f"{tenant}{slash}")
         if "/" in own:
             raise ConfigurationError(
-                f"spawn: id takes no '/', which would be another's place than {self.journal.id!r}"
-                f" has, not {id!r}."
+                f"spawn: id takes no '/', which would leave the namespace of {self.journal.id!r},"
+                f" not {id!r}."
             )
         return f"{tenant}{slash}{own}"
 
-    def _opened(self, key: str, id: str, agent: Agent, runtime: object | None) -> Conversation:
+    def _open_child(self, key: str, id: str, agent: Agent, runtime: object | None) -> Conversation:
         from holdfast.conversation.conversation import Conversation
 
         if id == self.journal.id:
@@ -156,9 +157,8 @@ class Children:
             new_id=journal.new_id,
             _spawned=Spawned(key, self),
         )
-        recorded: Callable[[str], bool] | None = getattr(
-            journal.store, "recorded", None
-        )  # an agent server's
+        # only an agent server's store has it
+        recorded: Callable[[str], bool] | None = getattr(journal.store, "recorded", None)
         if not child._journal.fold.last_seq and recorded is not None and recorded(id):  # pyright: ignore[reportPrivateUsage]
             raise ConfigurationError(
                 f"spawn: conversation {id!r} exists, and was spawned by no call; {journal.id!r}"
@@ -178,54 +178,54 @@ class Children:
                 )
         return child
 
-    # --- they end ---
+    # --- the end of children ---
 
     def open(self) -> list[Conversation]:
-        """Those that are open here, the detached ones too."""
+        """Return the children that are open here, the detached ones too."""
         with self._lock:
             return [child.conversation for child in self._open.values()]
 
-    def _mine(self) -> list[Conversation]:
+    def _attached(self) -> list[Conversation]:
         with self._lock:
             return [child.conversation for child in self._open.values() if not child.detached]
 
-    def _cut(self, child: Conversation) -> None:
-        """The call that spawned it was cancelled."""
+    def _interrupt_child(self, child: Conversation) -> None:
+        """Interrupt a child whose spawning call was cancelled."""
         try:
             child.interrupt()
-        except ConversationBusy:  # a signal handler broke into an append of the child
+        except ConversationBusy:  # a signal handler interrupted an append of the child
             threading.Thread(
                 target=lambda: _quietly(child.interrupt),
                 name=f"holdfast-interrupt-{child.id}",
                 daemon=True,
             ).start()
-        except HoldfastError:  # it is closed, or its store is gone
+        except HoldfastError:  # the child is closed, or its store is gone
             pass
 
     def interrupt(self) -> None:
-        """Interrupt those that are not detached."""
-        for child in self._mine():
-            self._cut(child)
+        """Interrupt the children that are not detached."""
+        for child in self._attached():
+            self._interrupt_child(child)
 
     def stop(self) -> None:
-        """Have those that are not detached begin nothing further, and spawn no more; `close` is to
-        follow."""
+        """Let the children that are not detached begin nothing further, and spawn no more.
+        `close` follows."""
         with self._lock:
             self._stopped = True
-        for child in self._mine():
+        for child in self._attached():
             child._stop()  # pyright: ignore[reportPrivateUsage]
 
     def close(self, deadline: float) -> None:
-        """Close those that are not detached, until `deadline` (monotonic seconds)."""
+        """Close the children that are not detached, until `deadline` (monotonic seconds)."""
         self.stop()
-        for child in self._mine():
+        for child in self._attached():
             try:
                 child.close(max(0.1, deadline - time.monotonic()))
             except Exception:
                 _log.exception("closing %s, a child of conversation %s", child.id, self.journal.id)
 
     def closed(self, child: Conversation) -> None:
-        """A child is closed, by whomever."""
+        """Forget a child that is closed."""
         with self._lock:
             found = self._open.get(child.id)
             if found is None or found.conversation is not child:
@@ -235,7 +235,7 @@ class Children:
 
     @property
     def busy(self) -> bool:
-        """Whether one of them is driven now, or one of theirs."""
+        """True if a child or one of its descendants is driven now."""
         return any(child.busy or child.children_busy for child in self.open())
 
 

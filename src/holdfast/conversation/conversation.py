@@ -1,4 +1,4 @@
-"""`Conversation`: an agent at work on one journal, and everything that may be asked of it."""
+"""`Conversation`: an agent at work on one journal, and every operation on it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from holdfast.conversation.actions import Wait, next_action
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.children import Spawned
 from holdfast.conversation.driver import RUNNING, Driver, inside
-from holdfast.conversation.fixed import Fixed
 from holdfast.conversation.journal import Clock, Journal, utc_now
 from holdfast.conversation.observer import Observing, observe, observers
 from holdfast.conversation.outputs import blobs_of
 from holdfast.conversation.questions import OnQuestion
 from holdfast.conversation.runtimes import runtime_of
+from holdfast.conversation.set_once import SetOnce
 from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus, Fold, fold
 from holdfast.conversation.stream import EventStream
 from holdfast.errors import (
@@ -51,29 +51,36 @@ _log = logging.getLogger("holdfast")
 
 
 def random_id() -> str:
-    """128 random bits in hex."""
+    """Return 128 random bits in hex."""
     return os.urandom(16).hex()
 
 
-class Conversation(Fixed):
-    """One conversation with an agent: the loop, on a thread of its own (`start_thread`) or on the
+class Conversation(SetOnce):
+    """One conversation with an agent. Its loop runs on its own thread (`start_thread`) or on the
     caller's (`run`).
 
-    With no `store` it lives in memory. An `id` that the store knows goes on where it stopped. The
-    constructor only reads; the lease is taken by `start_thread`, `run` or the first write, which
-    raise `LeaseHeld` while another owner has the conversation.
-
-    `runtime` is handed to tools as `ToolContext.runtime`; None: the runtime that the agent's tools
-    work in, if there is one. `on_delta` is told of a streamed answer's pieces,
-    `on_progress(call_id, message)` of what tools report, both on the thread where it happens. What
-    running calls ask the user is declined at once; with `on_question="wait"` the call waits for
-    `answer` or `decline`, with a function it is what `on_question(question)` returns, on the call's
-    thread: the form's values, True, or None to decline. `observer` is who follows it
-    (`holdfast.observe`), or several, and what its calls spawn. `clock` and `new_id` default to the
-    system's.
+    An `id` that the store knows continues where it stopped. The constructor only reads.
+    `start_thread`, `run` and the first write take the lease and raise `LeaseHeld` while another
+    owner has it.
 
     Every method is thread-safe. `with Conversation(agent) as conversation:` closes it. Raises
-    `ConfigurationError` (a `ValueError`) naming the argument that does not fit.
+    `ConfigurationError` (a `ValueError`) that names the argument that does not fit.
+
+    Args:
+        store: Keeps the journal; None keeps it in memory.
+        id: The conversation's id; None makes a new one.
+        runtime: Handed to tools as `ToolContext.runtime`; None takes the runtime of the agent's
+            tools, if they share one.
+        on_delta: Called with each piece of a streamed answer, on the thread that receives it.
+        on_progress: Called as `on_progress(call_id, message)` with tools' progress, on their
+            thread.
+        on_question: Handles running calls' questions to the user. None declines them at once. With
+            "wait" the call waits for `answer` or `decline`. A function is called with the question
+            on the call's thread; it returns the form's values, True, or None to decline.
+        observer: One observer (`holdfast.observe`) or several; they follow spawned conversations,
+            too.
+        clock: Returns the current time, with a time zone.
+        new_id: Returns a new unique id.
     """
 
     __slots__ = (
@@ -91,9 +98,9 @@ class Conversation(Fixed):
         "store",
     )
 
-    fixed = {
+    set_once = {
         "agent": (
-            "Another agent goes on with conversation.fork(agent=...), or with Conversation(agent,"
+            "To continue with another agent use conversation.fork(agent=...), or Conversation(agent,"
             " store, id=...) once this one is closed."
         ),
         "store": (
@@ -143,7 +150,7 @@ class Conversation(Fixed):
         observe(self._journal, self._observers, self._driver.above)
         self._subscriptions: list[Subscription] = []
         self._opened = False
-        self._loop: threading.Thread | None = None  # the one that start_thread made
+        self._loop: threading.Thread | None = None  # made by start_thread
         self._close_from_within = False
 
     @classmethod
@@ -158,9 +165,9 @@ class Conversation(Fixed):
         """Return a conversation that goes on from `state` under a new id, with any agent, model or
         toolset; `options` as in the constructor.
 
-        Calls that had not begun stay open: one that waits for a decision still waits, and one that
-        was approved waits again, since the copy needs an approval of its own. A call that had begun
-        has an unknown outcome here, and the model is told so. Large outputs are kept whole
+        Calls that had not begun stay open. One that waits for a decision still waits. One that
+        was approved waits again, since the copy needs an approval of its own. A call that had
+        begun has an unknown outcome here, and the model is told so. Large outputs are kept whole
         (`get_output`) if they are in the same store.
         """
         if not isinstance(state, ConversationState):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
@@ -180,13 +187,15 @@ class Conversation(Fixed):
         id: str | None = None,
         **options: Any,
     ) -> Conversation:
-        """A new conversation in the same store that begins with this one's events up to `seq`
-        (None: all), with the same or another agent, model or toolset; `options` as in the
-        constructor. The two share these events: none is copied.
+        """Return a new conversation in the same store that begins with this one's events up to
+        `seq` (None: all).
 
-        Calls that were open there are answered in the fork: as not run, or, if they had begun, as
-        of unknown outcome. Raises `ConfigurationError` for a seq that is not there, `StoreError` if
-        `id` exists.
+        It may have another agent, model or toolset; `options` as in the constructor. The two share
+        these events: none is copied.
+
+        The fork answers calls that were open there: as not run, or, if they had begun, as of
+        unknown outcome. Raises `ConfigurationError` for a seq that does not exist, `StoreError`
+        if `id` exists.
         """
         with self._journal.changed:
             events, state = list(self._journal.events), self._journal.fold.copy()
@@ -197,7 +206,7 @@ class Conversation(Fixed):
             del events[seq:]
             state = fold(events)
         runtime = self._driver.calls.runtime
-        if runtime is runtime_of(self.agent):  # then the fork takes that of its own agent
+        if runtime is runtime_of(self.agent):  # the fork then takes its own agent's runtime
             runtime = None
         inherited: dict[str, Any] = {
             "runtime": runtime,
@@ -215,10 +224,11 @@ class Conversation(Fixed):
             _known=([*events, *answers], state),
         )
         try:
-            # In one transaction: a fork whose calls are open must not be there for a moment, in
-            # which somebody could run them.
+            # In one transaction: a fork with open calls must not exist even briefly, since another
+            # process could run them.
             self.store.fork(self.id, forked._journal.summary(()), answers)
-        except ConversationNotFound:  # this one was never written, so there is nothing to share
+        except ConversationNotFound:
+            # this conversation was never written, so there is nothing to share
             if events or self.store.read(forked.id, 0, 1):
                 raise
         return forked
@@ -240,14 +250,14 @@ class Conversation(Fixed):
                 )
                 for event in state.events:
                     for id in blobs_of(event):
-                        with suppress(StoreError):  # it is not in this store
+                        with suppress(StoreError):  # the blob is not in this store
                             journal.keep(self.store.blob(id), event.seq)
 
-    # --- what it is ---
+    # --- state ---
 
     @property
     def state(self) -> ConversationState:
-        """A snapshot of everything so far; `get_state` is the same."""
+        """A snapshot of everything so far; `get_state` returns the same."""
         journal = self._journal
         with journal.changed:
             return ConversationState.of(
@@ -255,12 +265,12 @@ class Conversation(Fixed):
             )
 
     def get_state(self) -> ConversationState:
-        """A snapshot of everything so far, as `state`."""
+        """Return a snapshot of everything so far, as `state`."""
         return self.state
 
     @property
     def status(self) -> ConversationStatus:
-        """Where the conversation stands, without a snapshot."""
+        """The conversation's status, without a snapshot."""
         if self._journal.closed or self._driver.calls.closing:
             return ConversationStatus.CLOSED
         return (
@@ -271,14 +281,14 @@ class Conversation(Fixed):
 
     @property
     def failure(self) -> Exception | None:
-        """Why nothing more can be journaled (a `StoreError`: a full disk, a lost lease), None if
-        nothing is wrong. Open it again to go on."""
+        """The error after which nothing can be journaled (a `StoreError`: a full disk, a lost
+        lease); None if there is none. Open the conversation again to continue."""
         return self._driver.failure
 
     @property
     def hosted(self) -> bool:
-        """Whether somebody calls `advance` as soon as there is something to do: a message to a
-        conversation at rest has it RUNNING."""
+        """True if a host calls `advance` as soon as there is work. A message to a hosted
+        conversation at rest sets it to RUNNING."""
         return self._driver.hosted
 
     @hosted.setter
@@ -289,12 +299,12 @@ class Conversation(Fixed):
 
     @property
     def busy(self) -> bool:
-        """Whether a loop drives now."""
+        """True if a loop drives the conversation now."""
         return self._driver.thread is not None
 
     @property
     def has_work(self) -> bool:
-        """Whether `advance` would do something. Of no meaning while `busy`."""
+        """True if `advance` would do something. Not meaningful while `busy`."""
         driver, journal = self._driver, self._journal
         with journal.changed:
             if journal.closed or driver.calls.closing or driver.failure is not None:
@@ -305,8 +315,8 @@ class Conversation(Fixed):
 
     @property
     def spawned_by(self) -> str:
-        """The idempotency key of the call that spawned it, "" for none. Of one that was opened by
-        its id, known once it has the lease."""
+        """The idempotency key of the call that spawned the conversation, "" for none. If it was
+        opened by its id, the key is known once it has the lease."""
         return self._journal.spawned_by
 
     @property
@@ -316,41 +326,43 @@ class Conversation(Fixed):
         return self.store.list(spawned_by=self.id)
 
     def open_children(self) -> list[Conversation]:
-        """Those of them that are open here: what their calls ask and what waits for a decision is
-        theirs to be told."""
+        """Return the children that are open here. Their questions and pending decisions are
+        answered on them."""
         return [] if self._driver.calls.children is None else self._driver.calls.children.open()
 
     @property
     def children_busy(self) -> bool:
-        """Whether one of those that are open here is driven now, or one that came of them."""
+        """True if a child that is open here, or one of its descendants, is driven now."""
         return self._driver.calls.children is not None and self._driver.calls.children.busy
 
     @property
     def output(self) -> Any:
-        """`state.output` as an object of the agent's `output_type`; None if there is none. Raises
-        `OutputInvalid` if it does not fit that type (any more)."""
+        """`state.output` as an object of the agent's `output_type`; None if there is none.
+        Raises `OutputInvalid` if it does not fit that type (any more)."""
         with self._journal.changed:
             fold = self._journal.fold
             seq, value = fold.output_seq, fold.output
         return made(self._driver.agent.output, value) if seq else None
 
     def get_history(self) -> list[ev.AnyEvent]:
-        """The events so far, in order."""
+        """Return the events so far, in order."""
         with self._journal.changed:
             return list(self._journal.events)
 
     def get_output(self, call_id: str) -> ToolResult:
-        """The whole result of a call, also where the journal has only its beginning and end. Raises
-        `ConfigurationError` if it has none."""
+        """Return the whole result of a call, even if the journal holds only its beginning and
+        end. Raises `ConfigurationError` if the call has no result."""
         found = self._journal.output(call_id)
         if found is None:
             raise ConfigurationError(f"get_output: call {call_id!r} has no result.")
         return found
 
     def replay(self, agent: Agent | None = None) -> Replay:
-        """Run what is in the journal once more, its answers and results as they were, and tell
-        whether the model would be asked the same today: by today's Holdfast, and by `agent` (its
-        prompt, tools, model and limits) if one is given."""
+        """Replay the journal with its recorded answers and results, and return the comparison.
+
+        It says whether today's Holdfast would send the model the same requests, and, with
+        `agent`, whether that agent would (its prompt, tools, model and limits).
+        """
         if agent is not None and not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"replay takes an Agent or None, not {agent!r}.")
         from holdfast.conversation.replay import replay
@@ -363,18 +375,18 @@ class Conversation(Fixed):
             f" events={self._journal.fold.last_seq})"
         )
 
-    # --- what it is told ---
+    # --- operations ---
 
     def send_message(
         self, message: str | Message | ContentLike, *, sender: str = "user"
     ) -> ev.Message:
-        """Say something to the agent, as the user or as the conversation `sender`: one append;
-        never waits for a tool or a model. Returns the event.
+        """Send the agent a message from the user or from the conversation `sender`, and return its
+        event.
 
-        A conversation at rest whose loop was started is RUNNING when this returns; while PAUSED or
-        WAITING_FOR_CONFIRMATION no status changes. Hooks on messages may take their time. Raises
-        `ConfigurationError` for an empty message, `HookDenied` if a hook lets it not pass,
-        `ConversationClosed`, `LeaseHeld`.
+        One append; never waits for a tool or a model, but hooks on messages may take their time.
+        A conversation at rest whose loop was started is RUNNING when this returns. While PAUSED
+        or WAITING_FOR_CONFIRMATION the status does not change. Raises `ConfigurationError` for
+        an empty message, `HookDenied` if a hook denies it, `ConversationClosed`, `LeaseHeld`.
         """
         content = orders.said(orders.content_of(message))
         if sender != "user":
@@ -386,8 +398,8 @@ class Conversation(Fixed):
         with self._journal:
             return orders.send(self._driver, heard.content, "", sender, heard)
 
-    def _begin_with(self, message: str | Message | ContentLike) -> None:
-        """Say something unless somebody has said anything before."""
+    def _send_first(self, message: str | Message | ContentLike) -> None:
+        """Send a message unless the conversation already has one."""
         content = orders.said(orders.content_of(message))
         self._open()
         if self._journal.fold.message_seq:
@@ -398,8 +410,8 @@ class Conversation(Fixed):
                 orders.send(self._driver, heard.content, heard=heard)
 
     def start_thread(self) -> None:
-        """Drive the loop on a thread of its own until `close`. Idempotent. An unfinished run goes
-        on. Raises `LeaseHeld`."""
+        """Drive the loop on its own thread until `close`. Continues an unfinished run.
+        Idempotent. Raises `LeaseHeld`."""
         self._open()
         driver = self._driver
         with self._journal.changed:
@@ -434,10 +446,10 @@ class Conversation(Fixed):
         """Drive the loop on the caller's thread until the conversation rests, and return its state;
         `start_thread` and `wait` in one.
 
-        Goes on from PAUSED, ERROR or STUCK as `resume` does. A model's or a limit's error is not
-        raised: it is the state's `error`, with status ERROR. Ctrl-C pauses the conversation and is
-        raised. Where nothing is left but calls that clients are to run (`state.offers`) it returns
-        with status RUNNING. Raises `LeaseHeld`, `StoreError`, `ConversationBusy`.
+        Continues from PAUSED, ERROR or STUCK as `resume` does. A model's or a limit's error is
+        not raised: it is the state's `error`, with status ERROR. Ctrl-C pauses the conversation
+        and is raised. If only calls that clients run are left (`state.offers`), returns with
+        status RUNNING. Raises `LeaseHeld`, `StoreError`, `ConversationBusy`.
         """
         self._drive("run", resume=True)
         return self.state
@@ -469,9 +481,11 @@ class Conversation(Fixed):
         )
 
     def begin(self, resume: bool = False) -> ConversationStatus:
-        """Begin a run, or go on with one, and drive nothing: where there is something to do it is
-        RUNNING, in the journal, when this returns; with `resume` also after a pause or an error.
-        For whoever calls `advance` then. Raises `ConversationClosed`, `LeaseHeld`, `StoreError`."""
+        """Begin or continue a run without driving it, for a caller that then calls `advance`.
+
+        If there is work, the journal says RUNNING when this returns; with `resume` also after a
+        pause or an error. Raises `ConversationClosed`, `LeaseHeld`, `StoreError`.
+        """
         self._open()
         driver = self._driver
         orders.drain(driver)
@@ -488,12 +502,11 @@ class Conversation(Fixed):
         return self.status
 
     def advance(self, hands_over: Callable[[], bool] | None = None) -> ConversationStatus:
-        """Drive the loop on the caller's thread while there is something to do, and return the
-        status.
+        """Drive the loop on the caller's thread while there is work, and return the status.
 
         Unlike `run` it does not resume a paused or failed conversation. It serves programs that
-        drive many conversations by few threads (`hosted`). `hands_over` is asked between two steps;
-        when it returns True, `advance` returns with work left to do. Raises `LeaseHeld`,
+        drive many conversations with few threads (`hosted`). `hands_over` is called between two
+        steps; when it returns True, `advance` returns with work left to do. Raises `LeaseHeld`,
         `StoreError`, `ConversationBusy`.
         """
         self._open()
@@ -503,7 +516,10 @@ class Conversation(Fixed):
         return self.status
 
     def _drive(self, method: str, resume: bool | None) -> None:
-        """`resume`: also after a pause or an error; None: begin no run."""
+        """Drive the loop on this thread until it rests.
+
+        `resume` True also continues after a pause or an error; None begins no run.
+        """
         self._open()
         self._not_inside(method)
         driver = self._driver
@@ -522,9 +538,8 @@ class Conversation(Fixed):
             contextvars.copy_context().run(driver.drive, until_rest=True)
         except KeyboardInterrupt:
             self._journal.break_off()
-            with suppress(
-                HoldfastError
-            ):  # closed, or the store is gone: then nothing runs on anyway
+            # closed, or the store is gone: nothing runs on anyway
+            with suppress(HoldfastError):
                 self.interrupt()
             raise
         finally:
@@ -533,14 +548,14 @@ class Conversation(Fixed):
                 self._finish(time.monotonic() + 5.0)
 
     def pause(self) -> None:
-        """Step no further: what runs now (a model call, calls that have begun) ends first. Survives
-        a restart; `resume` ends it."""
+        """Stop after the current model call or the calls that have begun. Survives a restart;
+        `resume` ends it."""
         self._open()
         with self._journal:
             orders.pause(self._driver)
 
     def resume(self) -> None:
-        """Go on after a pause or an interrupt; try again after ERROR or STUCK. Otherwise does
+        """Continue after a pause or an interrupt; try again after ERROR or STUCK. Otherwise does
         nothing."""
         self._open()
         with self._journal:
@@ -549,9 +564,11 @@ class Conversation(Fixed):
             effect()
 
     def interrupt(self) -> None:
-        """Pause at once: the running model call is cancelled, running tools are told to stop
-        (commands are killed), calls that wait are answered as not run. What a tool had done by then
-        stays done. At rest it does nothing."""
+        """Pause at once. At rest it does nothing.
+
+        The running model call is cancelled, running tools are told to stop (commands are
+        killed), and queued calls are answered as not run. Effects that tools already had remain.
+        """
         self._open()
         with self._journal:
             effect = orders.interrupt(self._driver)
@@ -559,14 +576,16 @@ class Conversation(Fixed):
             effect()
 
     def condense(self, instructions: str | None = None) -> None:
-        """Have the agent's condenser shorten what the model is shown from here on; the journal
-        keeps all. `instructions` are for a condenser that has a model write a summary.
+        """Have the agent's condenser shorten the history that the model is shown; the journal keeps
+        all.
 
-        Whoever drives the conversation does it before the next request, also at rest. Where nobody
-        drives, it is done on the caller's thread before this returns, unless calls are open or the
-        run was paused or cut off: then the next run does it. It comes to a `Condensation` in the
-        journal, which says in `failed` if nothing could be left out. Raises `ConfigurationError` if
-        the agent has no condenser.
+        A driven conversation condenses before its next request, also at rest. Otherwise the
+        caller's thread condenses before this returns; but if calls are open or the run was paused
+        or cut off, the next run does it. The result is a `Condensation` event, whose `failed` says
+        if nothing could be left out. Raises `ConfigurationError` if the agent has no condenser.
+
+        Args:
+            instructions: For a condenser that has a model write a summary.
         """
         if instructions is not None and not isinstance(instructions, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(
@@ -584,7 +603,7 @@ class Conversation(Fixed):
                 or not journal.fold.condensing
             ):
                 return
-        with suppress(ConversationBusy):  # somebody drives meanwhile
+        with suppress(ConversationBusy):  # another thread drives meanwhile
             self._drive("condense", resume=None)
 
     def approve(
@@ -596,12 +615,13 @@ class Conversation(Fixed):
         by: str = "user",
         reason: str = "",
     ) -> None:
-        """Let a call that waits for confirmation run, with other `arguments` if given; without
+        """Approve a call that waits for confirmation, with other `arguments` if given; without
         `call_id` all that wait now.
 
-        Give the `arguments_hash` of what was looked at (`state.pending_confirmations`) where that
-        may have been another call. Raises `ConfigurationError` if the call does not wait (or none
-        does) or its hash is another, `ToolValidationError` if the new arguments do not fit.
+        Give the `arguments_hash` of the call that was reviewed (`state.pending_confirmations`)
+        if the pending call may have changed since. Raises `ConfigurationError` if the call does
+        not wait (or none does) or its hash differs, `ToolValidationError` if the new arguments
+        do not fit.
         """
         if call_id is None and (arguments is not None or arguments_hash is not None):
             raise ConfigurationError(
@@ -612,9 +632,8 @@ class Conversation(Fixed):
             arguments = orders.json_arguments(arguments)
             with self._journal.changed:
                 name = orders.pending(self._journal, call_id)[0].name
-            self._driver.agent.tools.get(name).validate(
-                arguments
-            )  # users' code: not under the lock
+            # user code, so not under the lock
+            self._driver.agent.tools.get(name).validate(arguments)
         with self._journal as journal:
             calls = orders.pending(journal, call_id)
             effect = orders.approve(
@@ -624,8 +643,8 @@ class Conversation(Fixed):
             effect()
 
     def reject(self, call_id: str | None = None, reason: str = "", *, by: str = "user") -> None:
-        """Answer a call that waits for confirmation as not run, and tell the model why; without
-        `call_id` all that wait now.
+        """Answer a call that waits for confirmation as not run, and tell the model the reason;
+        without `call_id` all that wait now.
 
         Raises `ConfigurationError` if the call does not wait, or none does.
         """
@@ -645,18 +664,17 @@ class Conversation(Fixed):
         *,
         by: str = "user",
     ) -> None:
-        """Answer what a running call asks the user (`state.pending_questions`); without
-        `question_id` the only question there is.
+        """Answer a running call's question to the user (`state.pending_questions`); without
+        `question_id` the only one.
 
-        `values` are the form's, without those that have a default; True for a yes, None or False to
-        decline. Raises `ConfigurationError` if they do not fit the form, or no call waits for that
-        answer.
+        `values` are the form's values; those with a default may be missing. True says yes, None
+        or False declines. Raises `ConfigurationError` if they do not fit the form, or no call
+        waits for that answer.
         """
         self._open()
         question = self._driver.calls.questions.waiting(question_id)
-        found = filled(
-            f"answer: question {question.id!r}", question.schema, values
-        )  # a schema of others: not under the lock
+        # a schema from elsewhere, so not under the lock
+        found = filled(f"answer: question {question.id!r}", question.schema, values)
         with self._journal:
             effect = self._driver.calls.questions.answer(question.id, found, clean(by), "")
         effect()
@@ -664,8 +682,8 @@ class Conversation(Fixed):
     def decline(
         self, question_id: str | None = None, reason: str = "", *, by: str = "user"
     ) -> None:
-        """Decline what a running call asks the user; without `question_id` the only question there
-        is. Raises as `answer`."""
+        """Decline a running call's question to the user; without `question_id` the only one.
+        Raises as `answer`."""
         if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"decline: reason takes a str, not {reason!r}.")
         self._open()
@@ -677,10 +695,13 @@ class Conversation(Fixed):
         effect()
 
     def obey(self, command: Command, key: str | None = None) -> None:
-        """Do a command (`holdfast.commands`) in one transaction. With a `key` it goes by way of the
-        store's inbox: given again under the same one it is not done again, and this returns at
-        once. Raises the command's `ConfigurationError` if it does not fit, `ToolValidationError` if
-        an approval's new arguments do not; `ConversationClosed`, `LeaseHeld`, `StoreError`."""
+        """Carry out a command (`holdfast.commands`) in one transaction.
+
+        With a `key` the command goes through the store's inbox: a second one with the same key
+        is not carried out again, and the call returns at once. Raises the command's
+        `ConfigurationError` if it does not fit, `ToolValidationError` if an approval's new
+        arguments do not; `ConversationClosed`, `LeaseHeld`, `StoreError`.
+        """
         self._open()
         if key is None:
             orders.do(self._driver, command)
@@ -688,15 +709,21 @@ class Conversation(Fixed):
             orders.obey(self._driver, lambda: self.store.post(self.id, command, key), key)
 
     def drain_inbox(self) -> None:
-        """Do what other processes have posted (`store.post`). Comes to pass by itself, well within
-        a second, while this conversation is open; to be called by whoever cannot wait."""
+        """Carry out the commands that other processes posted (`store.post`).
+
+        An open conversation does this by itself, well within a second; call it to avoid that
+        delay.
+        """
         if self._opened:
             orders.drain(self._driver)
 
     def wait(self, timeout: float | None = None) -> ConversationStatus:
-        """Block until nothing runs any more, here or at a client, at most `timeout` seconds;
-        returns the status then. Returns at once where nobody drives. Raises `ConversationBusy`
-        inside of itself."""
+        """Block until nothing runs any more, here or at a client, at most `timeout` seconds; return
+        the status.
+
+        Returns at once if nothing drives the conversation. Raises `ConversationBusy` if called
+        from within its own loop.
+        """
         self._not_inside("wait")
         journal, driver = self._journal, self._driver
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -713,8 +740,8 @@ class Conversation(Fixed):
         return self.status
 
     def _at_rest(self) -> bool:
-        """Whether the loop has nothing to do. A driver that was told, but has not woken yet, is not
-        at rest."""
+        """Return True if the loop has nothing to do. A driver that was notified but has not
+        woken yet is not at rest."""
         driver = self._driver
         fold = self._journal.fold
         return driver.resting and (
@@ -724,20 +751,20 @@ class Conversation(Fixed):
     def _not_inside(self, method: str) -> None:
         if id(self._driver) in inside.get():
             raise ConversationBusy(
-                f"Conversation {self.id!r}: {method}() was called by its own model, tool or"
-                " listener, which it would wait for forever."
+                f"Conversation {self.id!r}: its own model, tool or listener called {method}(),"
+                " which would wait for itself forever."
             )
 
-    # --- who listens ---
+    # --- callbacks ---
 
     def register_event_callback(
         self, callback: Callback, after_seq: int | None = None
     ) -> Subscription:
-        """Have `callback(event)` called for every event from now on (or after `after_seq`), in
-        order, on a thread of its own.
+        """Call `callback(event)` for every event from now on (or after `after_seq`), in order, on
+        its own thread.
 
-        One that raises is logged and told of the next event. `close` waits for it up to its
-        deadline.
+        An exception of the callback is logged, and the next event follows. `close` waits for the
+        callback up to its deadline.
         """
         if not callable(callback):
             raise ConfigurationError(
@@ -763,19 +790,19 @@ class Conversation(Fixed):
 
     register_callback = register_event_callback
 
-    # --- its end ---
+    # --- closing ---
 
     def close(self, timeout: float = 5.0) -> None:
-        """Stop, as `interrupt`, and let go of threads, processes, connections and the lease, within
-        about `timeout` seconds. Idempotent.
+        """Interrupt the run and release threads, processes, connections and the lease, within about
+        `timeout` seconds. Idempotent.
 
-        What is in the store stays: a run that this cuts off goes on when the conversation is opened
-        and started again. A callback that does not stop when asked to is left behind, with a
-        warning in the log. Called by one of the conversation's own calls, it takes effect when that
-        call returns.
+        The store keeps everything: a run that this cuts off continues when the conversation is
+        opened and started again. A callback that does not stop when asked to is left behind,
+        with a warning in the log. If one of the conversation's own calls closes it, the close
+        takes effect when that call returns.
         """
         journal, driver = self._journal, self._driver
-        if not journal.owner.here:  # a forked child: nothing here is its own
+        if not journal.owner.here:  # a forked child process owns nothing here
             return
         deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
         with journal.changed:
@@ -799,8 +826,8 @@ class Conversation(Fixed):
         self._finish(deadline)
 
     def _stop(self) -> None:
-        """Begin nothing further, here and in its children, and cancel what runs; `close` is to
-        follow."""
+        """Begin nothing further, here and in its children, and cancel running calls. `close`
+        follows."""
         driver = self._driver
         with self._journal.changed:
             driver.calls.closing = True
@@ -855,15 +882,14 @@ class Conversation(Fixed):
                     " store, id=...)."
                 )
             if failure is not None:
-                raise failure.with_traceback(
-                    None
-                )  # raised to many, it must not gather the tracebacks of all
+                # raised to many callers, it must not gather the tracebacks of all
+                raise failure.with_traceback(None)
             if self._opened:
                 return
             journal.acquire()
             self._opened = True
             self.agent.connections.opened(self._driver.calls.runtime)
-        orders.drain(self._driver)  # what was posted while nobody held it
+        orders.drain(self._driver)  # commands posted while nobody held the lease
 
     def __enter__(self) -> Conversation:
         return self
@@ -873,8 +899,7 @@ class Conversation(Fixed):
 
 
 def _weakly(conversation: Conversation) -> Callable[[], None]:
-    """What the store calls when there is news: it must not keep a conversation alive that nobody
-    else holds."""
+    """Return the store's callback for news, which does not keep the conversation alive."""
     reference = weakref.ref(conversation)
 
     def notify() -> None:

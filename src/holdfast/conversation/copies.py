@@ -1,5 +1,5 @@
-"""What follows the events that a fork shares, or that a copy of a state begins with: how calls that
-were open there are left."""
+"""The events that follow a fork's shared events or a copied state: they settle the calls that
+were open there."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def closed(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev.AnyE
                 seq=seq, id=new_id(), timestamp=clock(), call_id=item.call.id, result=result
             )
         )
-    if state.status is ConversationStatus.WAITING_FOR_CONFIRMATION:  # for nothing any more
+    if state.status is ConversationStatus.WAITING_FOR_CONFIRMATION:  # no call waits any more
         found.append(
             ev.Status(
                 seq=state.last_seq + len(found) + 1,
@@ -85,9 +85,8 @@ def continued(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev.A
                     risk=item.risk,
                 )
             )
-    if (
-        not left and state.status is ConversationStatus.WAITING_FOR_CONFIRMATION
-    ):  # for nothing any more
+    # no call waits any more
+    if not left and state.status is ConversationStatus.WAITING_FOR_CONFIRMATION:
         found.append(
             ev.Status(
                 seq=state.last_seq + len(found) + 1,

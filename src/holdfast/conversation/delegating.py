@@ -1,5 +1,5 @@
-"""What the tools of `agent.delegation` do: children of one conversation at work, told of,
-collected, cancelled, and found again after a crash."""
+"""The delegation tools at work: children of one conversation are started, reported, collected,
+cancelled, and found again after a crash. `agent.delegation` defines the tools."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.delegation import CHILD, CHILDREN, LONGEST_WAIT, Delegates
 from holdfast.content import TextContent, ToolCall, ToolResult
-from holdfast.conversation.calls import LEFT
-from holdfast.conversation.given import (
+from holdfast.conversation.calls import CONTINUES_LATER
+from holdfast.conversation.delegated import (
     RESUMED,
     STOPPED,
-    Given,
+    DelegatedChild,
     children_of,
     ids_of,
     last_word,
     sends,
 )
-from holdfast.conversation.outcomes import OVER, Outcome, done, interruptible, shut, team_busy
+from holdfast.conversation.outcomes import ENDED, Outcome, done, interruptible, shut, team_busy
 from holdfast.conversation.state import ConversationStatus
 from holdfast.errors import (
     ConfigurationError,
@@ -48,38 +48,35 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast")
 _S = ConversationStatus
 
-_LOOK = 0.25  # seconds between two looks how far a child is
-_DEEPEST = 1000  # conversations above one another; more can only be a circle
-_CLOSES = 10.0  # seconds that a message waits for a child that is being closed
-_HEARS = 1.0  # seconds in which another owner takes a message out of its inbox
-_PAGE = 200  # events of another conversation that are read at once
+_POLL_SECONDS = 0.25  # seconds between two checks of a child's progress
+_MAX_ANCESTORS = 1000  # depth of ancestors; a deeper chain can only be a cycle
+_CLOSE_SECONDS = 10.0  # seconds that a message waits for a closing child
+_INBOX_SECONDS = 1.0  # seconds that another owner gets to take a message out of its inbox
+_PAGE_EVENTS = 200  # events of another conversation per read
 
 
 class Team:
-    """The delegates of one conversation, those in the background above all: each has a thread that
-    waits for its end. Thread-safe."""
+    """The delegates of one conversation. Each child in the background has a thread that waits
+    for its end. Thread-safe."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._lock = threading.Lock()
         self._background: dict[str, threading.Thread] = {}
-        self._given: dict[str, Given] | None = (
-            None  # the children of this and earlier owners, by id
-        )
-        self._places: set[object] = set()  # of those that are about to begin in the background
-        self._quiet: dict[
-            str, int
-        ] = {}  # children whose results somebody waits for, and how many do
-        self._untold: set[str] = (
-            set()
-        )  # those of them that came to an end of which no message was sent
-        self._sent: list[datetime] | None = None  # when this conversation sent to others
-        self._metas: dict[
-            str, dict[str, Any]
-        ] = {}  # what the results of calls tell of children, by call
-        self._read: dict[
-            str, tuple[int, Outcome]
-        ] = {}  # how far children are that others have, and up to which event
+        # the children of this and earlier owners, by id
+        self._delegated: dict[str, DelegatedChild] | None = None
+        # places of children that are about to start in the background
+        self._places: set[object] = set()
+        # number of callers that wait for a child's result, by child
+        self._awaited: dict[str, int] = {}
+        # those of them that ended without a message about it
+        self._unreported: set[str] = set()
+        # the times of this conversation's messages to others
+        self._sent_times: list[datetime] | None = None
+        # facts about children in a result's meta, by call
+        self._metas: dict[str, dict[str, Any]] = {}
+        # outcomes of children that others own, each with its last event
+        self._outcome_cache: dict[str, tuple[int, Outcome]] = {}
         self._depth: int | None = None
         self._attached: list[Delegates] = []
 
@@ -92,7 +89,7 @@ class Team:
     def give(
         self, context: ToolContext, delegates: Delegates, agent: str, task: str, background: bool
     ) -> ToolResult:
-        """`delegate`."""
+        """Run the tool `delegate`."""
         made = delegates.agent(agent)
         if made is None:
             raise ToolError(
@@ -102,22 +99,22 @@ class Team:
             )
         self._check_depth(delegates)
         try:
-            with self._at_work(delegates, context.attempt <= 1) as place:
+            with self._held_place(delegates, context.attempt <= 1) as place:
                 if not background:
-                    return self._told(context, self._waited_for(context, made, agent, task))
-                child = self._begun(context, made, task, delegates.detached)
-                self._note(child.id, Given(agent, True, 0, delegates.detached))
+                    return self._remember_meta(context, self._run_child(context, made, agent, task))
+                child = self._start_child(context, made, task, delegates.detached)
+                self._record_child(child.id, DelegatedChild(agent, True, 0, delegates.detached))
                 found = Outcome.of(child, agent)
                 self._watch(child, agent, place)
         except ConversationClosed:
-            return self._told(context, _left(agent))
+            return self._remember_meta(context, _continues_later(agent))
         except ToolError:
             if self._driver.calls.closing:
-                return self._told(context, _left(agent))
+                return self._remember_meta(context, _continues_later(agent))
             raise
         text = (
             f"{agent} works on it in the background, in the conversation {child.id}. Its answer is"
-            " sent to you as a message; delegate_poll tells how far it is, delegate_collect waits"
+            " sent to you as a message. delegate_poll reports its progress, delegate_collect waits"
             " for it, delegate_cancel stops it."
         )
         meta = {
@@ -128,16 +125,17 @@ class Team:
                 "background": True,
             }
         }
-        return self._told(context, ToolResult((TextContent(text),), meta=meta))
+        return self._remember_meta(context, ToolResult((TextContent(text),), meta=meta))
 
-    def _told(self, context: ToolContext, result: ToolResult) -> ToolResult:
-        """A result whose meta is to stay whatever hooks make of it."""
+    def _remember_meta(self, context: ToolContext, result: ToolResult) -> ToolResult:
+        """Return the result, and remember its meta in case hooks change it."""
         with self._lock:
             self._metas[context.call_id] = dict(result.meta)
         return result
 
     def kept(self, call_id: str, result: ToolResult) -> ToolResult:
-        """A call's result after hooks, which tells of children what it told before them."""
+        """Return a call's result after hooks, with the facts about children that it had before
+        them."""
         with self._lock:
             meta = self._metas.pop(call_id, None)
         return (
@@ -147,12 +145,12 @@ class Team:
         )
 
     def poll(self, delegates: Delegates, ids: Sequence[str]) -> ToolResult:
-        """`delegate_poll`."""
-        found = [self._outcome(id) for id in self._wanted(ids)]
+        """Run the tool `delegate_poll`."""
+        found = [self._outcome(id) for id in self._selected(ids)]
         if not found:
             return ToolResult((TextContent("No agent works in the background."),))
         lines = [
-            f"{one.progress}." + (" Its answer can be collected." if one.status in OVER else "")
+            f"{one.progress}." + (" Its answer can be collected." if one.status in ENDED else "")
             for one in found
         ]
         return ToolResult(
@@ -162,44 +160,45 @@ class Team:
     def collect(
         self, context: ToolContext, delegates: Delegates, ids: Sequence[str], timeout: float
     ) -> ToolResult:
-        """`delegate_collect`."""
-        wanted = self._wanted(ids)
+        """Run the tool `delegate_collect`."""
+        wanted = self._selected(ids)
         if not wanted:
             return ToolResult(
                 (TextContent("No agent works in the background, so there is nothing to collect."),)
             )
-        with self._hushed(wanted):
-            return self._told(context, self._collected(context, delegates, wanted, timeout))
+        with self._hold_messages(wanted):
+            return self._remember_meta(
+                context, self._collected(context, delegates, wanted, timeout)
+            )
 
     @contextmanager
-    def _hushed(self, ids: Sequence[str]) -> Generator[None]:
-        """Send no message of what these come to meanwhile; what nobody was told of by then is sent
-        afterwards."""
+    def _hold_messages(self, ids: Sequence[str]) -> Generator[None]:
+        """Hold back the outcome messages of these children meanwhile; afterwards send those that
+        are still needed."""
         with self._lock:
             for id in ids:
-                self._quiet[id] = self._quiet.get(id, 0) + 1
+                self._awaited[id] = self._awaited.get(id, 0) + 1
         try:
             yield
         finally:
             untold: list[str] = []
             with self._lock:
                 for id in ids:
-                    self._quiet[id] -= 1
-                    if not self._quiet[id]:
-                        del self._quiet[id]
-                        if id in self._untold:
-                            self._untold.remove(id)
+                    self._awaited[id] -= 1
+                    if not self._awaited[id]:
+                        del self._awaited[id]
+                        if id in self._unreported:
+                            self._unreported.remove(id)
                             untold.append(id)
             for id in untold:
                 try:
                     found = self._outcome(id)
-                    if (
-                        found.status in OVER and not self._driver.calls.closing
-                    ):  # else it is told when the conversation is opened again
+                    # else the outcome is posted when the conversation is opened again
+                    if found.status in ENDED and not self._driver.calls.closing:
                         self._post(found)
                 except (ConversationClosed, StoreError) as error:
                     _log.warning(
-                        "conversation %s: what became of its child %s could not be told: %s",
+                        "conversation %s: the outcome of its child %s could not be posted: %s",
                         self.id,
                         id,
                         error,
@@ -214,12 +213,14 @@ class Team:
         try:
             for id in wanted:
                 if self._outcome(id).status is _S.PAUSED:
-                    self._go_on(context, delegates, id)
+                    self._reopen(context, delegates, id)
             known: dict[str, Outcome] = {}
             while True:
                 found = [known.get(id) or self._outcome(id) for id in wanted]
                 known = {
-                    one.id: one for one in found if one.status in OVER and not self._works(one.id)
+                    one.id: one
+                    for one in found
+                    if one.status in ENDED and not self._is_watched(one.id)
                 }
                 open = [one for one in found if one.id not in known]
                 if (
@@ -233,14 +234,16 @@ class Team:
                 if line != told:
                     context.report_progress(line)
                     told = line
-                context.cancelled.wait(min(_LOOK / 5, max(0.0, deadline - time.monotonic())))
+                context.cancelled.wait(
+                    min(_POLL_SECONDS / 5, max(0.0, deadline - time.monotonic()))
+                )
         except ConversationClosed:
-            return _left("The agents")
+            return _continues_later("The agents")
         if self._driver.calls.closing:
-            return _left("The agents")
-        over = [one for one in found if one.status in OVER]
+            return _continues_later("The agents")
+        over = [one for one in found if one.status in ENDED]
         for one in over:
-            self._settle(one.id, one.seq)
+            self._mark_known(one.id, one.seq)
         texts = [
             f"{one.agent} ({one.id}):\n{one.told}" if len(found) > 1 else one.told for one in over
         ]
@@ -256,45 +259,45 @@ class Team:
         )
 
     def cancel(self, context: ToolContext, delegates: Delegates, ids: Sequence[str]) -> ToolResult:
-        """`delegate_cancel`."""
-        wanted = self._wanted(ids)
+        """Run the tool `delegate_cancel`."""
+        wanted = self._selected(ids)
         lines: list[str] = []
-        with self._hushed(wanted):
+        with self._hold_messages(wanted):
             for id in wanted:
-                self._stop(context, id)
+                self._cancel_child(context, id)
                 found = self._outcome(id)
-                self._settle(id, found.seq)
+                self._mark_known(id, found.seq)
                 lines.append(
                     f"{found.agent} ({id}) was done already."
-                    if found.status in OVER
+                    if found.status in ENDED
                     else found.told
                 )
         meta = {CHILDREN: [{**self._outcome(id).meta(), "collected": True} for id in wanted]}
-        return self._told(context, ToolResult((TextContent("\n".join(lines)),), meta=meta))
+        return self._remember_meta(context, ToolResult((TextContent("\n".join(lines)),), meta=meta))
 
-    def _stop(self, context: ToolContext, id: str) -> None:
+    def _cancel_child(self, context: ToolContext, id: str) -> None:
         from holdfast import commands as cmd
 
         child = self._open(id)
         if child is not None and child.status is not _S.CLOSED:
-            if child.status not in OVER or team_busy(child):
+            if child.status not in ENDED or team_busy(child):
                 child.interrupt()
                 child.close()
-                self._ended(id)
-        elif self._outcome(id).status not in (*OVER, _S.PAUSED):  # another owner has it
+                self._join_watcher(id)
+        elif self._outcome(id).status not in (*ENDED, _S.PAUSED):  # another process owns the child
             self._driver.journal.store.post(id, cmd.Interrupt(), f"{context.idempotency_key}>{id}")
-            deadline = time.monotonic() + _CLOSES
+            deadline = time.monotonic() + _CLOSE_SECONDS
             while (
-                self._outcome(id).status not in (*OVER, _S.PAUSED)
+                self._outcome(id).status not in (*ENDED, _S.PAUSED)
                 and not context.cancelled
                 and time.monotonic() < deadline
             ):
-                context.cancelled.wait(_LOOK / 5)
+                context.cancelled.wait(_POLL_SECONDS / 5)
 
     def tell(
         self, context: ToolContext, delegates: Delegates, conversation: str, text: str
     ) -> ToolResult:
-        """`send_to`."""
+        """Run the tool `send_to`."""
         from holdfast import commands as cmd
 
         journal = self._driver.journal
@@ -302,31 +305,35 @@ class Team:
             conversation = journal.spawned_by.rpartition(":")[0]
             if not conversation:
                 raise ToolError(
-                    "Nobody gave this conversation its work but the user; answer instead.",
+                    "This conversation has no parent: the user gave it its work. Answer instead.",
                     "not_found",
                     retryable=False,
                 )
         if conversation == self.id:
             raise ToolError("That is this conversation itself.", "validation", retryable=False)
-        # On an agent server the part before the slash is the tenant: nobody sends to another's.
+        # On an agent server the part before the slash is the tenant: no message crosses tenants.
         mine = conversation.rpartition("/")[0] == self.id.rpartition("/")[0]
         if not mine or (
             conversation not in delegates.send_to
             and self._root(conversation) != self._root(self.id)
         ):
             raise ToolError(
-                f"There is no conversation {conversation!r} that this one may send to.",
+                f"This conversation may send to no conversation {conversation!r}.",
                 "not_found",
                 retryable=False,
             )
         given = self._children().get(conversation)
         if given is not None:
-            self._made(delegates, conversation)
+            self._agent_of(delegates, conversation)
         self._check_messages(delegates)
         begins = (
-            given is not None and self._open(conversation) is None and not self._works(conversation)
+            given is not None
+            and self._open(conversation) is None
+            and not self._is_watched(conversation)
         )
-        with self._at_work(delegates, context.attempt <= 1) if begins else nullcontext() as place:
+        with (
+            self._held_place(delegates, context.attempt <= 1) if begins else nullcontext() as place
+        ):
             command = cmd.Send((TextContent(text),), sender=self.id)
             try:
                 journal.store.post(
@@ -337,79 +344,87 @@ class Team:
                     f"There is no conversation {conversation!r}.", "not_found", retryable=False
                 ) from None
             with self._lock:
-                if self._sent is not None:
-                    self._sent.append(journal.clock())
-            heard = self._heard(context, delegates, conversation, place, given is not None)
+                if self._sent_times is not None:
+                    self._sent_times.append(journal.clock())
+            heard = self._wait_until_read(
+                context, delegates, conversation, place, given is not None
+            )
         if not heard:
             return ToolResult(
                 (
                     TextContent(
-                        f"Sent to {conversation}. It is not at work now, and hears it when it"
-                        " goes on."
+                        f"Sent to {conversation}. It is not running now and reads the message when"
+                        " it continues."
                     ),
                 )
             )
         return ToolResult((TextContent(f"Sent to {conversation}."),))
 
-    def _heard(
+    def _wait_until_read(
         self, context: ToolContext, delegates: Delegates, id: str, place: object, own: bool
     ) -> bool:
-        """Have a message in an inbox taken out: by the child, which is opened again if it had come
-        to its end, or by whoever has that conversation."""
-        deadline = time.monotonic() + (_CLOSES if own else _HEARS)
+        """Wait until a message is taken out of an inbox; return False if it is still there in the
+        end.
+
+        The child takes it, reopened if it had ended, or another owner of that conversation does.
+        """
+        deadline = time.monotonic() + (_CLOSE_SECONDS if own else _INBOX_SECONDS)
         while True:
             child = self._open(id)
             if child is not None:
                 child.drain_inbox()
-            if self._works(id) or not self._unheard(id):
-                return True  # who watches it looks into its inbox once more when it is closed
+            if self._is_watched(id) or not self._has_mail(id):
+                # the watching thread drains the inbox once more when it closes the child
+                return True
             if own:
                 try:
-                    self._go_on(context, delegates, id, place)
+                    self._reopen(context, delegates, id, place)
                     return True
                 except (
                     LeaseHeld,
                     ConversationClosed,
-                ):  # it is being closed, or another owner has it
+                ):  # being closed, or owned by another process
                     if self._driver.calls.closing:
                         raise
             if context.cancelled or time.monotonic() > deadline:
                 return False
-            context.cancelled.wait(_LOOK / 5)
+            context.cancelled.wait(_POLL_SECONDS / 5)
 
-    def _unheard(self, id: str) -> bool:
-        """Whether something waits in an inbox."""
+    def _has_mail(self, id: str) -> bool:
+        """Return True if an inbox holds a command."""
         return bool(self._driver.journal.store.list([id], waiting=True))
 
     def _check_messages(self, delegates: Delegates) -> None:
-        """Raises `ToolError` if this conversation has sent as many messages to others since the
-        user said something as it may."""
+        """Raise `ToolError` if this conversation has used up the messages that it may send
+        between two messages of the user."""
         journal = self._driver.journal
         with self._lock:
-            sent = self._sent
+            sent = self._sent_times
         if sent is None:
             with journal.changed:
                 events = list(journal.events) if journal.fold.assistant is not None else []
             sent = sends(events)
             with self._lock:
-                self._sent = sent = sent if self._sent is None else self._sent
+                self._sent_times = sent = sent if self._sent_times is None else self._sent_times
         if len(sent) < delegates.max_messages:
             return
-        words = [word for id in self._above(self.id) if (word := self._last_word(id)) is not None]
+        words = [
+            word for id in self._ancestors(self.id) if (word := self._last_word(id)) is not None
+        ]
         since = max(words, default=None)
         with self._lock:
-            self._sent = sent = [at for at in sent if since is None or at >= since]
+            self._sent_times = sent = [at for at in sent if since is None or at >= since]
         if len(sent) >= delegates.max_messages:
             raise ToolError(
-                f"This conversation has sent {len(sent)} messages to others since the user last"
-                " said something, and may send no more until the user does. Do not try again:"
-                " finish with what you have, and say what is still open.",
+                f"This conversation has sent {len(sent)} messages to others since the user's last"
+                " message, and may send no more until the next one. Do not try again: finish with"
+                " what you have, and say what is still open.",
                 "rate_limit",
                 retryable=False,
             )
 
     def _last_word(self, id: str) -> datetime | None:
-        """When the user last said something in a conversation."""
+        """Return the time of the user's last message in a conversation."""
         journal = self._driver.journal
         if id == self.id:
             with journal.changed:
@@ -417,10 +432,12 @@ class Team:
         listed = journal.store.list([id])
         at = listed[0].last_seq if listed else 0
         while at > 0:
-            at -= _PAGE
+            at -= _PAGE_EVENTS
             if (
                 word := last_word(
-                    journal.store.read(id, max(0, at), _PAGE if at >= 0 else _PAGE + at)
+                    journal.store.read(
+                        id, max(0, at), _PAGE_EVENTS if at >= 0 else _PAGE_EVENTS + at
+                    )
                 )
             ) is not None:
                 return word
@@ -428,8 +445,10 @@ class Team:
 
     # --- children ---
 
-    def _begun(self, context: ToolContext, agent: Agent, task: str, detached: bool) -> Conversation:
-        """The child of this call, with its task, at work."""
+    def _start_child(
+        self, context: ToolContext, agent: Agent, task: str, detached: bool
+    ) -> Conversation:
+        """Return the child of this call, with its task, running."""
         child = context.spawn(agent, detached=detached)
         if not child._journal.fold.message_seq:  # pyright: ignore[reportPrivateUsage]
             child.send_message(task, sender=self.id)
@@ -438,9 +457,9 @@ class Team:
         child.start_thread()
         return child
 
-    def _waited_for(self, context: ToolContext, agent: Agent, name: str, task: str) -> ToolResult:
-        child = self._begun(context, agent, task, False)
-        self._note(child.id, Given(name, False))
+    def _run_child(self, context: ToolContext, agent: Agent, name: str, task: str) -> ToolResult:
+        child = self._start_child(context, agent, task, False)
+        self._record_child(child.id, DelegatedChild(name, False))
         told = ""
         try:
             found = Outcome.of(child, name)
@@ -452,22 +471,22 @@ class Team:
                 if progress != told:
                     context.report_progress(progress)
                     told = progress
-                if child.wait(_LOOK) is not _S.RUNNING and not done(child):
-                    context.cancelled.wait(_LOOK / 5)
+                if child.wait(_POLL_SECONDS) is not _S.RUNNING and not done(child):
+                    context.cancelled.wait(_POLL_SECONDS / 5)
             if context.cancelled:
                 child.wait(2.0)
                 found = Outcome.of(child, name)
         finally:
             child.close()
-        if self._driver.calls.closing and found.status not in OVER:
-            return _left(name)
-        if child.failure is not None and found.status not in OVER:
+        if self._driver.calls.closing and found.status not in ENDED:
+            return _continues_later(name)
+        if child.failure is not None and found.status not in ENDED:
             return ToolResult.failure(
-                f"{name} stopped, for what it did could not be written down: {child.failure}",
+                f"{name} stopped because its work could not be stored: {child.failure}",
                 meta={CHILD: found.meta()},
             )
         output = found.output if found.status is _S.FINISHED else None
-        if context.cancelled and found.status not in OVER:
+        if context.cancelled and found.status not in ENDED:
             return ToolResult.failure(found.told, "cancelled", meta={CHILD: found.meta()})
         error = found.status is not _S.FINISHED
         return ToolResult(
@@ -478,9 +497,13 @@ class Team:
         )
 
     @contextmanager
-    def _at_work(self, delegates: Delegates, bounded: bool = True) -> Generator[object]:
-        """Hold a place until the end, or until somebody watches who has it. Raises `ToolError` if
-        as many are at work as may be; not for what is done again (`bounded`)."""
+    def _held_place(self, delegates: Delegates, bounded: bool = True) -> Generator[object]:
+        """Hold a place among the running children for the `with` block, or until a thread watches
+        the child.
+
+        Raises `ToolError` if `max_running` children run already, unless `bounded` is False: a
+        repeated call is not limited again.
+        """
         place = object()
         with self._lock:
             working = list(self._background)
@@ -493,9 +516,8 @@ class Team:
             running = len(self._places) + sum(id not in paused for id in self._background)
             if bounded and running >= delegates.max_running:
                 raise ToolError(
-                    f"{running} agents are at work for this conversation, and more than"
-                    f" {delegates.max_running} may not be. Collect or cancel one, or wait for an"
-                    " answer.",
+                    f"{running} agents work for this conversation; at most {delegates.max_running}"
+                    " may. Collect or cancel one, or wait for an answer.",
                     "rate_limit",
                     retryable=False,
                 )
@@ -508,20 +530,20 @@ class Team:
 
     def _check_depth(self, delegates: Delegates) -> None:
         if self._depth is None:
-            self._depth = len(self._above(self.id)) - 1
+            self._depth = len(self._ancestors(self.id)) - 1
         if self._depth >= delegates.max_depth:
             raise ToolError(
-                f"This conversation is itself a delegate, {self._depth} below the one that began,"
-                f" and there may be no more than {delegates.max_depth}. Do the task yourself.",
+                f"This conversation is itself a delegate, {self._depth} levels below the root; at"
+                f" most {delegates.max_depth} are allowed. Do the task yourself.",
                 "validation",
                 retryable=False,
             )
 
-    def _above(self, id: str) -> list[str]:
-        """A conversation and those that it comes from, the first one last."""
+    def _ancestors(self, id: str) -> list[str]:
+        """Return a conversation and its ancestors, the root last."""
         found = [id]
         store = self._driver.journal.store
-        while len(found) < _DEEPEST:
+        while len(found) < _MAX_ANCESTORS:
             key = self._driver.journal.spawned_by if found[-1] == self.id else ""
             listed = [] if key else store.list([found[-1]])
             above = key.rpartition(":")[0] or (listed[0].spawner if listed else "")
@@ -531,27 +553,27 @@ class Team:
         return found
 
     def _root(self, id: str) -> str:
-        return self._above(id)[-1]
+        return self._ancestors(id)[-1]
 
     # --- the background ---
 
     def _watch(self, child: Conversation, agent: str, place: object = None) -> None:
-        """Tell the conversation when a child has come to an end, in the `place` that was held for
-        it. Idempotent."""
+        """Watch a child on a thread that posts its outcome, and release the `place` held for it.
+        Idempotent."""
         with self._lock:
             self._places.discard(place)
             if child.id in self._background:
                 return
             context = contextvars.copy_context()
             thread = threading.Thread(
-                target=lambda: context.run(self._watched, child, agent),
+                target=lambda: context.run(self._watch_loop, child, agent),
                 name=f"holdfast-delegate-{child.id}",
                 daemon=True,
             )
             self._background[child.id] = thread
             thread.start()
 
-    def _watched(self, child: Conversation, agent: str) -> None:
+    def _watch_loop(self, child: Conversation, agent: str) -> None:
         ended = False
         try:
             journal = child._journal  # pyright: ignore[reportPrivateUsage]
@@ -560,33 +582,33 @@ class Team:
                     if child.status is _S.CLOSED:
                         return
                     if not done(child):
-                        journal.changed.wait(None if child.status not in OVER else _LOOK)
+                        journal.changed.wait(None if child.status not in ENDED else _POLL_SECONDS)
                         continue
                 self._announce(child, agent)
                 ended = shut(child)
             child.close()
         except (ConversationClosed, StoreError) as error:
             _log.warning(
-                "conversation %s: what became of its child %s could not be told: %s",
+                "conversation %s: the outcome of its child %s could not be posted: %s",
                 self.id,
                 child.id,
                 error,
             )
         finally:
-            self._end(child.id)
-        # Who sends looks whether the child is watched when the message is in the inbox, and here it
-        # is the other way round: one of them sees it.
+            self._unwatch(child.id)
+        # A sender posts first and then checks for a watcher. Here the watch ends first and the
+        # inbox is checked then. One of the two sees the message.
         if ended and not self._driver.calls.closing:
-            self._open_again(child.id, lambda: self._unheard(child.id))
+            self._open_again(child.id, lambda: self._has_mail(child.id))
 
     def _open_again(self, id: str, wanted: Callable[[], bool]) -> bool:
-        """Have a child of an earlier call go on, if it is `wanted`; False, with a warning, if it
-        cannot."""
-        delegates = self._giver(id)
+        """Reopen a child of an earlier call and let it continue, if `wanted()`; return False,
+        with a warning, if that fails."""
+        delegates = self._delegates_of(id)
         try:
             if wanted() and delegates is not None:
                 call = ToolCall(id.removeprefix(f"{self.id}."), "delegate", {})
-                self._go_on(self._driver.calls.context(call), delegates, id)
+                self._reopen(self._driver.calls.context(call), delegates, id)
             return True
         except (HoldfastError, ConfigurationError) as error:
             _log.warning(
@@ -594,9 +616,9 @@ class Team:
             )
             return False
 
-    def _giver(self, id: str) -> Delegates | None:
-        """The delegates that a child of an earlier call is one of, also if another agent acts now
-        than the one that gave it work."""
+    def _delegates_of(self, id: str) -> Delegates | None:
+        """Return the delegates that a child of an earlier call belongs to, even after a handoff
+        to another agent."""
         name = self._children()[id].agent
         return next(
             (
@@ -609,13 +631,13 @@ class Team:
 
     def _announce(self, child: Conversation, agent: str) -> None:
         with self._lock:
-            if child.id in self._quiet:
-                self._untold.add(child.id)
+            if child.id in self._awaited:
+                self._unreported.add(child.id)
                 return
         self._post(Outcome.of(child, agent))
 
     def _post(self, found: Outcome) -> None:
-        """The result as a message of the child's: once, however often this is called."""
+        """Post the outcome as a message from the child; once, however often this is called."""
         if found.seq <= self._children()[found.id].known:
             return
         from holdfast import commands as cmd
@@ -623,41 +645,41 @@ class Team:
 
         what = "is done" if found.status is _S.FINISHED else "did not finish"
         text = (
-            f"[{found.agent}, whom you gave a task in the conversation {found.id},"
+            f"[{found.agent}, to which you gave a task in the conversation {found.id},"
             f" {what}.]\n\n{found.told}"
         )
         key = f"{found.id}@{found.seq}"
         self._driver.journal.store.post(self.id, cmd.Send((TextContent(text),), key, found.id), key)
-        self._settle(found.id, found.seq)
+        self._mark_known(found.id, found.seq)
         drain(self._driver)
 
-    def _end(self, id: str) -> None:
-        """This thread watches a child no more."""
+    def _unwatch(self, id: str) -> None:
+        """Stop watching a child on this thread."""
         with self._lock:
             if self._background.get(id) is threading.current_thread():
                 del self._background[id]
 
-    def _ended(self, id: str) -> None:
-        """Wait until nobody watches a child that is closed."""
+    def _join_watcher(self, id: str) -> None:
+        """Wait until no thread watches a closed child."""
         with self._lock:
             thread = self._background.get(id)
         if thread is not None:
-            thread.join(_CLOSES)
+            thread.join(_CLOSE_SECONDS)
 
-    def _works(self, id: str) -> bool:
+    def _is_watched(self, id: str) -> bool:
         with self._lock:
             return id in self._background
 
     @property
     def busy(self) -> bool:
-        """Whether a child works in the background."""
+        """True if a child works in the background."""
         with self._lock:
             return bool(self._background)
 
     def join(self, deadline: float) -> None:
-        """Wait for the threads, until `deadline` (monotonic seconds); the children are closed."""
+        """Wait for the threads of closed children, until `deadline` (monotonic seconds)."""
         with self._lock:
-            given = self._given or {}
+            given = self._delegated or {}
             threads = [
                 thread
                 for id, thread in self._background.items()
@@ -685,16 +707,17 @@ class Team:
         store = self._driver.journal.store
         listed = store.list([id])
         last = listed[0].last_seq if listed else 0
-        read = self._read.get(id)
+        read = self._outcome_cache.get(id)
         if read is None or read[0] != last:
-            self._read[id] = read = (
+            self._outcome_cache[id] = read = (
                 last,
                 Outcome.of(Conversation(self._driver.agent, store, id), agent),
             )
         return read[1]
 
-    def _wanted(self, ids: Sequence[str]) -> list[str]:
-        """The children that are meant. Raises `ToolError` for an id that is none's."""
+    def _selected(self, ids: Sequence[str]) -> list[str]:
+        """Return the named children; by default those in the background. Raises `ToolError` for
+        an unknown id."""
         known = self._children()
         if not ids:
             with self._lock:
@@ -710,70 +733,73 @@ class Team:
                 )
         return list(dict.fromkeys(ids))
 
-    def _note(self, id: str, given: Given) -> None:
+    def _record_child(self, id: str, given: DelegatedChild) -> None:
         children = self._children()
         with self._lock:
             given.known = children[id].known if id in children else 0
             children[id] = given
 
-    def _settle(self, id: str, seq: int) -> None:
-        """The model knows what a child had come to with that event of its."""
+    def _mark_known(self, id: str, seq: int) -> None:
+        """Record that the model knows a child's outcome as of event `seq`."""
         children = self._children()
         with self._lock:
             if id in children:
                 children[id].known = max(children[id].known, seq)
 
-    def _children(self) -> dict[str, Given]:
-        """The children that were given work, by id; read from the journal once."""
+    def _children(self) -> dict[str, DelegatedChild]:
+        """Return the delegated children by id; read from the journal once."""
         with self._lock:
-            if self._given is not None:
-                return self._given
+            if self._delegated is not None:
+                return self._delegated
         journal = self._driver.journal
         with journal.changed:
             events = list(journal.events) if journal.fold.assistant is not None else []
         found = children_of(self.id, events)
         with self._lock:
-            if self._given is None:
-                self._given = found
-            return self._given
+            if self._delegated is None:
+                self._delegated = found
+            return self._delegated
 
     # --- after a crash ---
 
-    def _made(self, delegates: Delegates, id: str) -> Agent:
-        """The agent of a child of an earlier call. Raises `ToolError` if it is not there any
-        more."""
+    def _agent_of(self, delegates: Delegates, id: str) -> Agent:
+        """Return the agent of a child of an earlier call. Raises `ToolError` if it no longer
+        exists."""
         given = self._children()[id]
         made = delegates.agent(given.agent) if given.agent in delegates.given else None
         if made is None:
             raise ToolError(
-                f"The agent {given.agent!r} of the conversation {id!r} is not there any more.",
+                f"The agent {given.agent!r} of the conversation {id!r} no longer exists.",
                 "not_found",
                 retryable=False,
             )
         return made
 
-    def _go_on(
+    def _reopen(
         self, context: ToolContext, delegates: Delegates, id: str, place: object = None
     ) -> None:
-        """Open a child of an earlier call again, and have it go on. Raises `LeaseHeld` if another
-        owner has it, which is then nothing of ours."""
+        """Reopen a child of an earlier call and let it continue. Raises `LeaseHeld` if another
+        owner has it."""
         given = self._children()[id]
-        child = context.spawn(self._made(delegates, id), id=id, detached=delegates.detached)
+        child = context.spawn(self._agent_of(delegates, id), id=id, detached=delegates.detached)
         try:
             child.drain_inbox()
             if child.status is _S.PAUSED:
                 child.resume()
             child.start_thread()
         except BaseException:
-            if not self._works(id):
-                child.close(_LOOK)
+            if not self._is_watched(id):
+                child.close(_POLL_SECONDS)
             raise
         given.detached = delegates.detached
         self._watch(child, given.agent, place)
 
     def attach(self, delegates: Delegates) -> None:
-        """Open again what works in the background, when this conversation was opened again; tell of
-        what has ended meanwhile. Once for each agent."""
+        """Reopen the background children of a reopened conversation, and post outcomes reached
+        meanwhile.
+
+        Does so once per agent.
+        """
         if any(one is delegates for one in self._attached):
             self.go_on()
             return
@@ -793,13 +819,13 @@ class Team:
                 id not in listed
                 or not given.background
                 or given.agent not in delegates.given
-                or self._works(id)
+                or self._is_watched(id)
             ):
                 continue
             status = listed[id].status
-            if status in OVER and self._unheard(id):
+            if status in ENDED and self._has_mail(id):
                 self._open_again(id, lambda: True)
-            elif status in OVER:
+            elif status in ENDED:
                 if listed[id].last_seq != given.known and not any(
                     not ids or id in ids for ids in awaited
                 ):
@@ -811,8 +837,7 @@ class Team:
     # --- interrupts ---
 
     def stopping(self) -> None:
-        """Write down which children an interrupt of this conversation stops. Within a
-        transaction."""
+        """Journal which children an interrupt of this conversation stops. Within a transaction."""
         with self._lock:
             watched = list(self._background)
         children = self._children()
@@ -828,16 +853,15 @@ class Team:
             for id in stopped:
                 children[id].stopped = True
             text = (
-                "The interrupt stopped what works in the background; it goes on with this"
-                " conversation."
+                "The interrupt stopped the background agents; they resume with this conversation."
             )
             self._driver.journal.add(
                 ev.Note, about=STOPPED, text=text, details={"children": stopped}
             )
 
     def go_on(self) -> None:
-        """Have children go on that an interrupt stopped, when this conversation does. Not within a
-        transaction."""
+        """Resume the children that an interrupt stopped, when this conversation resumes. Not
+        within a transaction."""
         journal = self._driver.journal
         if journal.fold.status is _S.PAUSED:
             return
@@ -859,26 +883,31 @@ class Team:
                         team.go_on()
                 except HoldfastError as error:
                     _log.warning(
-                        "conversation %s: its child %s does not go on: %s", self.id, id, error
+                        "conversation %s: its child %s cannot resume: %s", self.id, id, error
                     )
                     continue
             resumed.append(id)
         if resumed:
-            text = "What an interrupt had stopped goes on."
+            text = "The agents that an interrupt had stopped resume."
             try:
                 with journal:
                     journal.add(ev.Note, about=RESUMED, text=text, details={"children": resumed})
             except HoldfastError as error:
                 _log.warning(
-                    "conversation %s: that its children go on could not be written down: %s",
+                    "conversation %s: the resumption of its children could not be journaled: %s",
                     self.id,
                     error,
                 )
 
 
-def _left(agent: str) -> ToolResult:
-    """The conversation is being closed: no result is written, so that the call is made again, and
-    finds its child, when it is opened."""
+def _continues_later(agent: str) -> ToolResult:
+    """Return the result of a call that continues later: the conversation is being closed.
+
+    The result is not written. The call is made again when the conversation is opened, and finds
+    its child.
+    """
     return ToolResult.failure(
-        f"{agent} goes on when the conversation is opened again.", "cancelled", meta={LEFT: True}
+        f"{agent} continues when the conversation is opened again.",
+        "cancelled",
+        meta={CONTINUES_LATER: True},
     )

@@ -1,4 +1,4 @@
-"""The loop: it asks `next_action`, does that, and writes down what came of it. One driver per open
+"""The loop: it asks `next_action`, does that, and journals the outcome. One driver per open
 conversation."""
 
 from __future__ import annotations
@@ -73,22 +73,22 @@ _log = logging.getLogger("holdfast")
 
 RUNNING = ConversationStatus.RUNNING
 
-# The conversations whose loops led to this thread's work, outermost first: none of them may wait
-# for itself.
+# The ids of the drivers whose loops led to this thread's work, outermost first. None of them may
+# wait for itself.
 inside: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar(
     "holdfast_inside", default=()
 )
 
-# A conversation at rest keeps the bytes of its view only if it is longer than this: a shorter one
-# is made anew in 0.2 ms, and of many open conversations most are short and at rest.
-SHORT = 64
+# A conversation at rest keeps the bytes of its view only if it has more items than this. A shorter
+# one is rebuilt in 0.2 ms, and most open conversations are short and at rest.
+MIN_CACHED_VIEW_ITEMS = 64
 
-CONDENSATIONS = 3  # times that one answer's request may turn out too long
+MAX_CONDENSATIONS = 3  # times that the request for one answer may turn out too long
 
 
 def nudge_for(answer: Completion | ev.Assistant) -> str | None:
-    """What the model is told instead of a user, if it answered without a call, and with nothing or
-    not to the end."""
+    """Return the message to the model after an empty or cut-off answer without calls; None if
+    none is needed."""
     if answer.calls or answer.stop_reason == "pause":
         return None
     return (
@@ -100,8 +100,8 @@ def nudge_for(answer: Completion | ev.Assistant) -> str | None:
     )
 
 
-class Obeyed:
-    """What became of a command of the inbox, for the `waiting` callers that posted it."""
+class CommandOutcome:
+    """The outcome of an inbox command, for the `waiting` callers that posted it."""
 
     __slots__ = ("done", "error", "waiting")
 
@@ -112,20 +112,20 @@ class Obeyed:
 
 
 class Driver:
-    """Drives one conversation. `drive` runs on one thread at a time; everything else may be called
-    from any."""
+    """The driver of one conversation. `drive` runs on one thread at a time; the rest is
+    thread-safe."""
 
     __slots__ = (
-        "_announced",
         "_condensations",
-        "_contributed",
+        "_condense_trigger",
+        "_contributed_seq",
         "_delta_listeners",
-        "_fresh",
+        "_just_taken_over",
+        "_last_head",
         "_on_delta",
-        "_seen",
-        "_sighted",
-        "_trigger",
+        "_sight_checked",
         "_view",
+        "_view_seq",
         "above",
         "agent",
         "agent_name",
@@ -154,45 +154,42 @@ class Driver:
         on_question: OnQuestion = None,
     ) -> None:
         self.own_agent = agent
-        self.agent_name, self.agent = in_force(
-            agent, journal.fold
-        )  # who answers: another one after a handoff
-        self.guests: list[Agent] = []  # others whose connections are open here
+        # the agent in force: another one after a handoff
+        self.agent_name, self.agent = in_force(agent, journal.fold)
+        self.guests: list[Agent] = []  # other agents whose connections are open here
         self.journal = journal
-        self.above: Journal | None = (
-            None  # that of the conversation whose call spawned this one, if that is open here
-        )
+        # the journal of the spawning conversation, if that is open here
+        self.above: Journal | None = None
         self.calls = Calls(self.agent, journal, runtime, on_progress, on_question)
-        self.thread: threading.Thread | None = None  # who drives
-        self.resting = True  # whether that one waits for something to do
-        self.failure: Exception | None = None  # why nothing more can be journaled
-        self.hooking: hooks.Hooking | None = None  # only where the agent has hooks
-        self.taken = 0  # the number of the last command of the inbox that was done
-        self.hosted = False  # whether somebody drives as soon as there is something to do
-        self.hands_over: Callable[[], bool] | None = (
-            None  # asked between steps: True if `drive` is to return
-        )
-        self.obeyed: dict[str, Obeyed] | None = (
-            None  # what became of posted commands, by key, for those who wait to hear it
-        )
+        self.thread: threading.Thread | None = None  # the driving thread
+        self.resting = True  # True if it waits for something to do
+        self.failure: Exception | None = None  # the error after which nothing can be journaled
+        self.hooking: hooks.HookState | None = None  # None unless the agent has hooks
+        self.taken = 0  # the number of the last inbox command that was done
+        self.hosted = False  # True if a host drives it as soon as there is work
+        # called between steps: True if `drive` must return
+        self.hands_over: Callable[[], bool] | None = None
+        # outcomes of posted commands by key, for the callers that wait for them
+        self.obeyed: dict[str, CommandOutcome] | None = None
         self.team_made: Team | None = None
         self._delta_listeners: tuple[Callable[[Delta], None], ...] = ()
         self._on_delta: Told | None = None
         if on_delta is not None:
             self.add_delta_listener(guarded(on_delta))
         self._condensations = 0  # since the last answer
-        self._contributed = 0  # the last seq that the agent's contributors have seen
-        self._fresh = False  # whether the agent has just taken over
-        self._trigger: int | None = (
-            None  # the tokens of a request from which on it is to be shortened
-        )
+        self._contributed_seq = 0  # the last seq that the agent's contributors saw
+        self._just_taken_over = False  # True if the agent has just taken over
+        # the tokens of a request from which it is condensed
+        self._condense_trigger: int | None = None
         self._view: View | None = None
-        self._seen = 0  # how many events the view was fed
-        self._sighted = False  # whether the last Agent event was made when there was a picture
-        self._announced: tuple[ev.Agent | None, object] = (
+        self._view_seq = 0  # number of events that the view was fed
+        self._sight_checked = (
+            False  # True if the last Agent event was made when there was a picture
+        )
+        self._last_head: tuple[ev.Agent | None, object] = (
             None,
             None,
-        )  # the last Agent event, and the tool definitions it was found to fit
+        )  # the last Agent event, and the tool definitions that it matches
 
     # --- the loop ---
 
@@ -213,11 +210,11 @@ class Driver:
             listener(delta)
 
     def drive(self, until_rest: bool) -> None:
-        """Do what there is to do, until the conversation rests (`until_rest`) or closes. Raises
-        what the store raises.
+        """Run the loop until the conversation rests (`until_rest`) or closes. Raises the store's
+        errors.
 
-        To be called in a context of its own, which ends with it: Ctrl-C must not leave this thread
-        marked as being inside.
+        Call it in its own context, which ends with it: after Ctrl-C this thread must not stay
+        marked as inside the loop.
         """
         inside.set((*inside.get(), id(self)))
         try:
@@ -235,7 +232,7 @@ class Driver:
                 except (ConversationClosed, StoreError):
                     raise
                 except BaseException as error:
-                    self._view = None  # it may have been fed in part
+                    self._view = None  # it may have been fed partly
                     if (
                         until_rest
                         and not isinstance(error, Exception)
@@ -259,12 +256,15 @@ class Driver:
             self.leave()
 
     def serve(self, agent: Agent, name: str) -> None:
-        """Have another agent answer from the next request on."""
+        """Let another agent answer from the next request on."""
         self.agent, self.agent_name = agent, name
         self.calls.serve(agent)
-        self._announced = (None, None)
+        self._last_head = (None, None)
         if self.thread is threading.current_thread():
-            self._contributed, self._fresh = 0, True  # its skills have not seen what the user said
+            self._contributed_seq, self._just_taken_over = (
+                0,
+                True,
+            )  # its skills have not seen the user's messages
             self._begin_serving()
 
     def _begin_serving(self) -> None:
@@ -272,11 +272,12 @@ class Driver:
         if agent is not self.own_agent and not any(guest is agent for guest in self.guests):
             agent.connections.opened(self.calls.runtime)
             self.guests.append(agent)
-        self._trigger = None if agent.condenser is None else trigger_of(agent)
+        self._condense_trigger = None if agent.condenser is None else trigger_of(agent)
         if agent.delegates is not None:
             self.calls.team = self.team
         if self.journal.fold.assistant is not None:
-            for giver in givers(agent, self.own_agent):  # who acts may not be who gave the work
+            for giver in givers(agent, self.own_agent):
+                # the agent in force may not be the one that delegated
                 if giver.delegates is not None:
                     self.team().attach(giver.delegates)
         agent.connections.connect(
@@ -286,7 +287,7 @@ class Driver:
         )
 
     def team(self) -> Team:
-        """Who keeps what the agent delegates; made when it delegates first."""
+        """Return the conversation's team of delegates, created at the first delegation."""
         from holdfast.conversation.delegating import Team
 
         with self.journal.changed:
@@ -295,38 +296,37 @@ class Driver:
             return self.team_made
 
     def let_guests_go(self) -> None:
-        """Be done with the agents that the conversation was handed to."""
+        """Close the connections of agents that the conversation was handed to."""
         guests, self.guests = self.guests, []
         for guest in guests:
             guest.connections.closed(self.calls.runtime)
 
     def fail(self, error: Exception) -> None:
-        """What happens from here on could not be written down, so nothing further may happen."""
+        """Stop for good: events can no longer be journaled, so nothing further may happen."""
         with self.journal.changed:
             first = self.failure is None
             self.failure = self.failure or error
             self.journal.changed.notify_all()
         self.calls.cancel()
-        if self.calls.children is not None:  # whoever has the lease now has them too
+        if self.calls.children is not None:  # the lease's new owner now has the children too
             self.calls.children.stop()
         if first:
             _log.error("conversation %s stopped: %s", self.journal.id, error)
 
     def _next(self, until_rest: bool) -> Action | None:
-        """What to do next, once there is something; None when this thread is to drive no
-        further."""
+        """Wait for the next action and return it; None if this thread must stop driving."""
         journal = self.journal
         if journal.observed is not None:
             journal.observed.tell()
         with journal.changed:
             while not self.calls.closing:
-                if self.failure is not None:  # the inbox found that the lease was lost
+                if self.failure is not None:  # draining the inbox found that the lease was lost
                     raise self.failure.with_traceback(None)
                 if journal.stale:
                     journal.acquire()
-                if self._trigger is not None and journal.fold.sizes is None:
+                if self._condense_trigger is not None and journal.fold.sizes is None:
                     journal.fold.measure(journal.tail)
-                action = self._decide(self._trigger)
+                action = self._decide(self._condense_trigger)
                 if journal.spending is not None and not isinstance(action, Step):
                     journal.spending.give_back()
                 if not isinstance(action, Wait):
@@ -339,12 +339,13 @@ class Driver:
                 self.resting = True
                 journal.changed.notify_all()
                 journal.changed.wait()
-            # before the lock is let go, or a message would count on a driver that has decided to go
+            # before the lock is released; else a message would count on a driver that has decided
+            # to leave
             self.leave()
         return None
 
     def leave(self) -> None:
-        """This thread drives no further, if it did."""
+        """Stop driving on this thread, if it is the driving one."""
         with self.journal.changed:
             if self.thread is threading.current_thread():
                 self.thread = None
@@ -371,7 +372,7 @@ class Driver:
                 pass
 
     def _decide(self, trigger: int | None = None) -> Action:
-        """What `next_action` says for the agent that is in force. Holds the journal's lock."""
+        """Return `next_action` for the agent in force. Holds the journal's lock."""
         agent = self.agent
         return next_action(
             self.journal.fold, agent.limits, trigger, agent.stuck, agent.output_rounds
@@ -395,7 +396,7 @@ class Driver:
         )
         with self.journal as journal:
             if self._decide() != action:
-                return  # a message came in between
+                return  # a message arrived in between
             if stopped is not None and hooks.goes_on(self, stopped):
                 return
             if action.limit is not None:
@@ -404,11 +405,11 @@ class Driver:
                 self._write_error(output_error(action, journal.fold))
             else:
                 journal.add(ev.Status, status=action.status.value, reason=action.reason)
-        if self._view is not None and len(self._view.transcript) <= SHORT:
+        if self._view is not None and len(self._view.transcript) <= MIN_CACHED_VIEW_ITEMS:
             self._view = None
 
     def write_error(self, error: BaseException) -> None:
-        """Stop the run on `error`, for the loop's other rooms. Within a transaction."""
+        """Stop the run on `error`, for other modules of the loop. Within a transaction."""
         self._write_error(error)
 
     def _write_error(self, error: BaseException) -> None:
@@ -438,7 +439,7 @@ class Driver:
         fields: dict[str, Any] = {"error": type(error).__name__, "message": clean(str(error))}
         try:
             self.journal.add(ev.Error, **fields, details=details)
-        except UnreadableEvent:  # an error of somebody's class may hold anything
+        except UnreadableEvent:  # a custom error's details may hold anything
             self.journal.add(ev.Error, **fields)
         self.journal.add(
             ev.Status, status=ConversationStatus.ERROR.value, reason=type(error).__name__
@@ -454,25 +455,29 @@ class Driver:
         contributed = bool(self.agent.contributors) or hooks.wants_additions(self)
         if contributed and not self._contribute():
             return
-        news = self._news()
+        news = self._changed_head()
         with journal.changed:
             with journal:
                 if journal.fold.status is not RUNNING or self.calls.closing:
                     return
-                if self._late(contributed):
+                if self._must_reconsider(contributed):
                     return
                 if news is not None:
                     journal.add(ev.Agent, **news)
             token = self.calls.token
         spending = journal.spending
-        held = None if spending is None else spending.begin(self.agent.llm, token, self._going)
+        held = None if spending is None else spending.begin(self.agent.llm, token, self._may_ask)
         if spending is not None and held is None:
-            return  # it was paused, or something came in while it waited for room
+            return  # paused, or an event arrived while it waited for room
         with journal.changed:
             head = journal.fold.agent
             assert head is not None
-            # What came in since the lock was let go may have stopped the run, too.
-            transcript = None if self._late(contributed) or not self._going() else self._catch_up()
+            # An event since the lock was released may have stopped the run, too.
+            transcript = (
+                None
+                if self._must_reconsider(contributed) or not self._may_ask()
+                else self._catch_up()
+            )
             based_on = journal.fold.last_seq
         if transcript is None:
             if spending is not None and held is not None:
@@ -480,7 +485,7 @@ class Driver:
             return
         on_delta = self._on_delta
         if on_delta is not None:
-            on_delta.restart()  # if an interrupt or an error broke off what was told
+            on_delta.restart()  # an interrupt or an error may have cut off the last deltas
         began = time.monotonic()
         try:
             ask = partial(self.agent.step, transcript, head, on_delta=on_delta, cancelled=token)
@@ -492,52 +497,55 @@ class Driver:
                 else spending.ask(held, self.agent.llm, ask)
             )
         except ContextTooLong as error:
-            if not token and (self._condensations >= CONDENSATIONS or self._condense(error, token)):
+            if not token and (
+                self._condensations >= MAX_CONDENSATIONS or self._condense(error, token)
+            ):
                 with journal:
                     self._write_error(error)
             self._condensations += 1
             return
         except Exception as error:
-            if not token:  # else whoever cancelled has said what is to be
+            if not token:  # else the cancelling caller has set the status
                 with journal:
                     self._write_error(error)
             return
         self._condensations = 0
         duration = time.monotonic() - began
-        notes: Sequence[hooks.Told] = ()
+        notes: Sequence[hooks.HookNote] = ()
         if self.agent.hooked is not None and self.agent.hooked.after_model:
             found = hooks.answered(self, completion, based_on, duration, token)
             if found is None:
-                return  # it was held back
+                return  # hooks held the answer back
             completion, notes = found
         if on_delta is not None:
             on_delta.whole()
         self._write_answer(completion, based_on, duration, token, notes)
 
-    def _late(self, contributed: bool) -> bool:
-        """Whether something came in that is to be looked at before the model is asked: a message
-        since contributors were, or the first picture since its sight was looked up. Holds the
-        journal's lock."""
+    def _must_reconsider(self, contributed: bool) -> bool:
+        """Return True if something arrived that must be handled before the model is asked.
+
+        That is a message since the contributors were asked, or the first picture since the
+        model's sight was looked up. Holds the journal's lock.
+        """
         fold = self.journal.fold
-        return (contributed and fold.message_seq > self._contributed) or (
-            fold.pictures and not self._sighted
+        return (contributed and fold.message_seq > self._contributed_seq) or (
+            fold.pictures and not self._sight_checked
         )
 
-    def _going(self) -> bool:
-        """Whether it is still to ask the model."""
+    def _may_ask(self) -> bool:
+        """Return True if the run may still call the model."""
         return self.journal.fold.status is RUNNING and not self.calls.closing
 
     def _contribute(self) -> bool:
-        """Have added what the agent's parts want said before the next model call; False if that
-        failed, and the run with it."""
+        """Add the contributions of the agent's parts before the next model call; return False if
+        that failed, and the run with it."""
         journal = self.journal
         with journal.changed:
-            news = journal.after(self._contributed) if self._contributed else journal.tail
+            news = journal.after(self._contributed_seq) if self._contributed_seq else journal.tail
             token, last = self.calls.token, journal.fold.last_seq
-            seen = (
-                0 if self._fresh else self._contributed or journal.fold.based_on
-            )  # they are asked before every answer
-            self._fresh = False
+            # contributors are asked before every answer
+            seen = 0 if self._just_taken_over else self._contributed_seq or journal.fold.based_on
+            self._just_taken_over = False
             situation = Situation(
                 journal.id,
                 news,
@@ -562,9 +570,8 @@ class Driver:
         with journal if found else journal.changed:
             if journal.fold.status is not RUNNING or self.calls.closing or token:
                 return False
-            alone = (
-                journal.fold.last_seq == last
-            )  # what came in meanwhile they are asked about before the request is made
+            # contributors are asked again about events that arrived meanwhile
+            alone = journal.fold.last_seq == last
             for addition in found:
                 if isinstance(addition, Remark):
                     journal.add(
@@ -593,20 +600,19 @@ class Driver:
                         cost=addition.cost,
                         model=addition.model,
                     )
-            self._contributed = (journal.next_seq - 1 if found else last) if alone else last
+            self._contributed_seq = (journal.next_seq - 1 if found else last) if alone else last
         return True
 
     def _condense_now(self, asked: str | None, tokens: int) -> None:
-        """What `next_action` wants shortened: one `Condensation`, also if there is nothing to leave
-        out, or it would want it again."""
+        """Write one `Condensation`, also if nothing can be left out; otherwise `next_action`
+        would ask for it again."""
         with self.journal.changed:
             token = self.calls.token
         if asked is not None:
-            reason = ContextTooLong("Somebody asked for the conversation to be shortened.")
+            reason = ContextTooLong("A condensation of the conversation was requested.")
         else:
             reason = ContextTooLong(
-                f"The request has {tokens:,} tokens; it is to be shortened from"
-                f" {self._trigger:,} on."
+                f"The request has {tokens:,} tokens; it is condensed from {self._condense_trigger:,} on."
             )
         failed = self._condense(reason, token, asked)
         if failed and not token:
@@ -617,7 +623,8 @@ class Driver:
     def _condense(
         self, reason: ContextTooLong, token: Cancellation, asked: str | None = None
     ) -> str:
-        """Have the agent's condenser leave something out; "" if it did, else why not."""
+        """Have the agent's condenser leave something out; return "" if it did, else the reason
+        why not."""
         journal, condenser = self.journal, self.agent.condenser
         if condenser is None:
             return "the agent has no condenser"
@@ -663,15 +670,15 @@ class Driver:
                         )
             except UnreadableEvent as error:
                 _log.error(
-                    "conversation %s: what the condenser made cannot be written: %s",
+                    "conversation %s: the condenser's result cannot be stored: %s",
                     journal.id,
                     error.problem,
                 )
-                return f"what the condenser made cannot be written: {error.problem}"
+                return f"the condenser's result cannot be stored: {error.problem}"
         return ""
 
     def _work(self, reason: ContextTooLong, token: Cancellation, instructions: str) -> Work:
-        """What a condenser works on. Holds the journal's lock."""
+        """Return the input of the condenser. Holds the journal's lock."""
         from holdfast.agent.condensers.work import Work, pieces_of
 
         journal = self.journal
@@ -680,7 +687,11 @@ class Driver:
         summaries = {
             event.id for event in journal.tail if type(event) is ev.Condensation and event.hidden
         }
-        limit = sizes.tokens if self._trigger is None else min(sizes.tokens, self._trigger)
+        limit = (
+            sizes.tokens
+            if self._condense_trigger is None
+            else min(sizes.tokens, self._condense_trigger)
+        )
         target = max(
             1,
             int(limit * float(getattr(self.agent.condenser, "to", 0.5)))
@@ -700,8 +711,8 @@ class Driver:
         )
 
     def _fits(self, found: Condensed, work: Work) -> bool:
-        """Whether it leaves out anything that is shown, and nothing that never was. Holds the
-        journal's lock."""
+        """Return True if the condenser hides something that is shown, and nothing that never
+        was. Holds the journal's lock."""
         shown = {piece.seq for piece in work.pieces if not piece.summary}
         hidden = set(found.hidden)
         calls = {call.id for piece in work.pieces for call, _ in piece.results}
@@ -723,26 +734,28 @@ class Driver:
             }
         return not left
 
-    def _news(self) -> dict[str, Any] | None:
-        """The fields of an `Agent` event, if what requests are made of has changed since the last.
-        Runs users' code: not under the lock."""
+    def _changed_head(self) -> dict[str, Any] | None:
+        """Return the fields of a new `Agent` event if the parts of requests have changed since the
+        last one.
+
+        Runs user code, so the caller must not hold the lock.
+        """
         agent, last = self.agent, self.journal.fold.agent
         definitions = agent.tools.definitions()
         sighted = self.journal.fold.pictures
         if (
             last is not None
-            and self._announced[0] is last
-            and self._announced[1] is definitions
-            and sighted is self._sighted
+            and self._last_head[0] is last
+            and self._last_head[1] is definitions
+            and sighted is self._sight_checked
         ):
-            # an agent is frozen: only its tools may have changed, and then their tuple is another
+            # an agent is frozen: only its tools may have changed, and then in a new tuple
             return None
         tools, parameters = agent.definitions(last), agent.llm.parameters()
-        if sighted or (
-            last is not None and says_sight(last.parameters)
-        ):  # else nobody needs to know
+        # without a picture the model's sight does not matter
+        if sighted or (last is not None and says_sight(last.parameters)):
             parameters = with_sight(agent.llm, parameters)
-        self._sighted = sighted
+        self._sight_checked = sighted
         now: dict[str, Any] = {
             "system_prompt": agent.system_prompt,
             "tools": tools,
@@ -758,22 +771,22 @@ class Driver:
             }
         if last is None or any(getattr(last, name) != value for name, value in now.items()):
             return {**now, "prompt_parts": lengths(agent.prompt_parts())}
-        self._announced = (last, definitions)
+        self._last_head = (last, definitions)
         return None
 
     def head(self) -> dict[str, Any]:
-        """The fields of an `Agent` event that says who answers now. Runs users' code: not under the
-        lock."""
-        self._announced = (None, None)
-        found = self._news()
+        """Return the fields of an `Agent` event for the agent that answers now. Runs user code,
+        so the caller must not hold the lock."""
+        self._last_head = (None, None)
+        found = self._changed_head()
         assert found is not None, "another agent has another name"
         return found
 
     def _catch_up(self) -> Transcript:
-        """The next request's transcript; costs what was appended since the last one. Holds the
-        journal's lock."""
+        """Return the next request's transcript. Its cost is that of the events since the last
+        one. Holds the journal's lock."""
         journal = self.journal
-        new = journal.after(self._seen) if self._view is not None else ()
+        new = journal.after(self._view_seq) if self._view is not None else ()
         if self._view is None or any(
             type(event) is ev.Condensation and event.changes for event in new
         ):
@@ -781,9 +794,9 @@ class Driver:
         else:
             for event in new:
                 self._view.feed(event)
-        self._seen = journal.fold.last_seq
+        self._view_seq = journal.fold.last_seq
         transcript = self._view.ready()
-        transcript.last_answer = journal.fold.assistant  # also one that a condensation hides
+        transcript.last_answer = journal.fold.assistant  # even if a condensation hides it
         return transcript
 
     def _write_answer(
@@ -792,15 +805,16 @@ class Driver:
         based_on: int,
         duration: float,
         token: Cancellation,
-        notes: Sequence[hooks.Told] = (),
+        notes: Sequence[hooks.HookNote] = (),
     ) -> None:
-        """Append the answer, the reply to an empty one, the decisions, and the starts of the calls
-        whose turn it is; then run these."""
+        """Append the answer, the reply to an empty one, the decisions, and the starts of the
+        calls whose turn it is; then run those calls."""
         usage, cost = fair(answer.usage, answer.cost)
         if cost is None and self.agent.limits.cost is not None:
             cost = self.agent.llm.cost(usage)
         asked = answer.calls
-        if asked:  # a model may use a wire name that it was not told now: guards know the other one
+        if asked:
+            # a model may use a wire name of an earlier request; guards know the canonical one
             tools = self.agent.tools
             asked = tuple(
                 [
@@ -848,12 +862,12 @@ class Driver:
                     notes=answer.notes,
                     host=answer.host,
                 )
-            except UnreadableEvent as error:  # a model may be anybody's class
+            except UnreadableEvent as error:  # a custom model may return anything
                 raise BadResponse(
-                    f"The model's answer cannot be written down: {error.problem}"
+                    f"The model's answer cannot be stored: {error.problem}"
                 ) from error
             for index, (call, verdict) in enumerate(zip(calls, verdicts, strict=False)):
-                if index not in refused:  # nobody is to be asked about what is not run
+                if index not in refused:  # no decision is needed for a call that is not run
                     self.calls.write_decision(call, verdict)
             for index, result in refused.items():
                 self.calls.write_start(calls[index], 1)
@@ -861,7 +875,7 @@ class Driver:
             if not calls:
                 if (nudge := nudge_for(answer)) is not None:
                     journal.add(ev.Message, content=(TextContent(nudge),), sender="holdfast")
-            elif token and not self.calls.closing:  # an interrupt, which this answer outran
+            elif token and not self.calls.closing:  # an interrupt that came before this answer
                 denied = {
                     call.id
                     for call, verdict in zip(calls, verdicts, strict=False)

@@ -1,7 +1,7 @@
-"""Handing a conversation over: which of its agents is in force, and the change from one to another.
+"""Handoffs: the agent in force, and the change from one agent to another.
 
-The transcript stays; prompt, tools, model and limits are the other agent's from the next request
-on. What the run has used up stays used.
+The transcript stays. From the next request on the prompt, tools, model and limits are the new
+agent's. The run keeps the steps, tokens and cost that it has used.
 """
 
 from __future__ import annotations
@@ -27,32 +27,35 @@ UNBOUNDED = "Nothing was handed over. Go on yourself: {error}"
 
 
 def in_force(agent: Agent, state: Fold) -> tuple[str, Agent]:
-    """The agent that answers in a conversation that is opened with `agent`, and its name; `agent`
-    itself where it knows none of the name that the journal has."""
+    """Return the name and the agent that answers in a conversation opened with `agent`.
+
+    It is `agent` itself, named "", if the agent does not know the name in the journal.
+    """
     name = "" if state.agent is None else state.agent.name
     found = find(agent, name) if name else agent
     return ("", agent) if found is None else (name, found)
 
 
 def givers(agent: Agent, own: Agent) -> list[Agent]:
-    """The agents that may have given work in a conversation that is opened with `own` and in which
-    `agent` answers, that one first."""
+    """Return the agents that may have delegated work in a conversation that was opened with `own`.
+
+    The first one is `agent`, which answers now.
+    """
     if own.handoffs is None:
         return [agent] if agent is own else [agent, own]
     return [agent, *(one for one in (own, *family(own).values()) if one is not agent)]
 
 
 def settle(driver: Driver) -> None:
-    """Have the driver serve the agent that the journal has in force, also if another process handed
-    over since it was read."""
+    """Make the driver serve the agent in force, also if another process handed over meanwhile."""
     name, agent = in_force(driver.own_agent, driver.journal.fold)
     if agent is not driver.agent:
         driver.serve(agent, name)
 
 
 def refusal(driver: Driver, name: str) -> str:
-    """Why a handoff to the agent of that name is not done, which is known before it is run; "" if
-    nothing is."""
+    """Return the reason to refuse a handoff to the agent of that name before it runs; "" if
+    none."""
     shown = name or MAIN
     if name == driver.agent_name:
         return ITSELF.format(name=shown)
@@ -64,7 +67,7 @@ def refusal(driver: Driver, name: str) -> str:
 
 
 def _trouble(driver: Driver, name: str, agent: Agent | None) -> str:
-    """What the model is told of a handoff that cannot be done."""
+    """Return the message to the model about a handoff that cannot be done; "" if it can."""
     if agent is None:
         return UNKNOWN.format(name=name)
     if name == driver.agent_name:
@@ -90,7 +93,8 @@ def _trouble(driver: Driver, name: str, agent: Agent | None) -> str:
 
 
 def hand_over(driver: Driver, name: str) -> None:
-    """Do what the last handoff says: one `Agent` event, from which on the other agent answers."""
+    """Carry out the last handoff: append one `Agent` event, from which on the other agent
+    answers."""
     journal, before = driver.journal, (driver.agent, driver.agent_name)
     agent = find(driver.own_agent, name)
     trouble = _trouble(driver, name, agent)

@@ -1,5 +1,5 @@
-"""What a conversation asks its agent's hooks, where it stands in the loop, and what it writes down
-of what they say."""
+"""The places in the loop at which a conversation asks its agent's hooks, and the events that
+record their answers."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ if TYPE_CHECKING:
     from holdfast.conversation.driver import Driver
     from holdfast.conversation.journal import Journal
 
-DENIALS = 3  # times in a row that an answer, or the end of a run, may be denied
-DENIED = "denied"  # the stop reason of an answer that was held back
-LEAST = 0.1  # seconds that hooks have at the end however little time is left
+MAX_DENIALS = 3  # denials in a row of an answer, or of the end of a run
+DENIED = "denied"  # the stop reason of a denied answer
+MIN_END_SECONDS = 0.1  # seconds that end hooks have at least
 
 HELD_BACK = "Your answer was not accepted{reason} It is not shown here. Answer again."
 GO_ON = "The work is not done yet."
 
 
-class Told(NamedTuple):
-    """A note to be journaled: of which hook, and what."""
+class HookNote(NamedTuple):
+    """A note to journal about a hook."""
 
     hook: str
     text: str
     details: dict[str, Any] = {}
 
     def write(self, journal: Journal) -> None:
-        """Within a transaction."""
+        """Add the note. Within a transaction."""
         journal.add(ev.Note, about=f"hook:{self.hook}", text=self.text, details=self.details)
 
 
-class Heard(NamedTuple):
-    """A message as hooks let it pass, with what they add, and what is to be noted."""
+class HookedMessage(NamedTuple):
+    """A message after its hooks, with their additions and notes."""
 
     content: tuple[Content, ...]
     added: tuple[Addition, ...] = ()
-    notes: tuple[Told, ...] = ()
+    notes: tuple[HookNote, ...] = ()
 
     def write(self, journal: Journal) -> None:
-        """What stands behind the message. Within its transaction."""
+        """Add the additions and notes that follow the message. Within its transaction."""
         for one in self.added:
             if one.about not in journal.fold.abouts:
                 journal.add(ev.Message, content=one.content, sender="holdfast", about=one.about)
@@ -71,37 +71,35 @@ class Heard(NamedTuple):
             note.write(journal)
 
 
-class Stopped(NamedTuple):
-    """Why a run is not to be FINISHED: what its hook said, or the error of one that failed."""
+class StopObjection(NamedTuple):
+    """The reason why a run may not finish: a hook's objection, or the error of a failed hook."""
 
     hook: str
     reason: str
     error: HookDenied | None = None
 
 
-class Hooking:
-    """What is to be known of one conversation's hooks while it is open here."""
+class HookState:
+    """The state of one open conversation's hooks."""
 
     __slots__ = ("closing", "context", "hearing", "said", "started")
 
     def __init__(self) -> None:
-        self.closing = Cancellation()  # ends what waits and is not the run's
-        self.hearing = (
-            threading.RLock()
-        )  # whose turn it is to ask about what came through the inbox, which several threads drain
+        self.closing = Cancellation()  # cancels waits that do not belong to the run
+        # serialises the threads that drain the inbox while hooks judge a message
+        self.hearing = threading.RLock()
         self.started = False
-        self.context: ToolContext | None = (
-            None  # the last that was handed out: good as long as its cancellation
-        )
-        self.said: tuple[Addition, ...] = ()  # what hooks said at the start, for the next request
+        # the last context handed out; reused while its cancellation is the same
+        self.context: ToolContext | None = None
+        self.said: tuple[Addition, ...] = ()  # additions of the start hooks, for the next request
 
 
-def hooking(driver: Driver) -> Hooking:
-    """The conversation's; made when it is asked for first."""
+def hooking(driver: Driver) -> HookState:
+    """Return the hook state of the conversation, created at the first use."""
     found = driver.hooking
     if found is None:
         with driver.journal.changed:
-            found = driver.hooking = driver.hooking or Hooking()
+            found = driver.hooking = driver.hooking or HookState()
     return found
 
 
@@ -125,31 +123,36 @@ def _context(driver: Driver, cancelled: Cancellation) -> ToolContext:
 
 
 def noted(journal: Journal, error: HookDenied) -> None:
-    """Have it in the journal that a hook failed, or denied what is then nowhere to be seen. Within
-    a transaction."""
-    Told(error.hook, str(error), {"on": error.on, "failed": error.failed}).write(journal)
+    """Journal that a hook failed, or denied something that leaves no other trace. Within a
+    transaction."""
+    HookNote(error.hook, str(error), {"on": error.on, "failed": error.failed}).write(journal)
 
 
 # --- a message ---
 
 
 def turn(driver: Driver, command: object) -> AbstractContextManager[object]:
-    """So that hooks are asked once about a message that several threads find in the inbox: the
-    others wait."""
+    """Return a lock under which hooks are asked once about a message that several threads find
+    in the inbox."""
     hooked = driver.agent.hooked
     if hooked is None or not hooked.message:
         return nullcontext()
-    from holdfast.commands import Send  # few conversations have an inbox that is used
+    from holdfast.commands import Send  # loaded late: few conversations use an inbox
 
     return hooking(driver).hearing if isinstance(command, Send) else nullcontext()
 
 
-def heard(driver: Driver, content: tuple[Content, ...], sender: str = "user") -> Heard | HookDenied:
-    """A message as the agent's hooks let it pass. Runs users' code: not under the lock. Raises
-    `ConversationClosed` if that came first."""
+def heard(
+    driver: Driver, content: tuple[Content, ...], sender: str = "user"
+) -> HookedMessage | HookDenied:
+    """Return a message after the agent's hooks, or the denial.
+
+    Runs user code, so the caller must not hold the lock. Raises `ConversationClosed` if the
+    conversation closes meanwhile.
+    """
     hooked = driver.agent.hooked
     if hooked is None or not hooked.message:
-        return Heard(content)
+        return HookedMessage(content)
     from holdfast.conversation.orders import said as checked
 
     token = hooking(driver).closing
@@ -158,7 +161,7 @@ def heard(driver: Driver, content: tuple[Content, ...], sender: str = "user") ->
     context = _context(driver, token)
     what = "The message was not sent"
     added: list[Addition] = []
-    notes: list[Told] = []
+    notes: list[HookNote] = []
     for bound in hooked.message:
         subject = Incoming(content, sender)
         try:
@@ -169,13 +172,13 @@ def heard(driver: Driver, content: tuple[Content, ...], sender: str = "user") ->
         except HookDenied as error:
             found: HookDenied = error
         except (ConfigurationError, msgspec.ValidationError, ValueError, TypeError) as error:
-            text = hooked.blot(f"{what}: its hook {bound.name} gave content that is none: {error}")
+            text = hooked.blot(f"{what}: its hook {bound.name} returned invalid content: {error}")
             found = HookDenied(text, bound.name, "message", True)
         else:
             if said.deny is None:
                 if changed != content:
                     content = changed
-                    notes.append(Told(bound.name, "changed the message"))
+                    notes.append(HookNote(bound.name, "changed the message"))
                 if said.add:
                     added.append(addition(bound.name, said.add))
                 continue
@@ -183,12 +186,12 @@ def heard(driver: Driver, content: tuple[Content, ...], sender: str = "user") ->
         if token:
             raise _closed(driver)
         return found
-    return Heard(content, tuple(added), tuple(notes))
+    return HookedMessage(content, tuple(added), tuple(notes))
 
 
 def _closed(driver: Driver) -> ConversationClosed:
     return ConversationClosed(
-        f"Conversation {driver.journal.id!r} was closed before its hooks had heard the message."
+        f"Conversation {driver.journal.id!r} was closed before its hooks had passed the message."
     )
 
 
@@ -201,7 +204,7 @@ def _is_content(found: Any) -> bool:
 
 
 def _content(change: Any) -> tuple[Content, ...]:
-    if isinstance(change, dict):  # of a command
+    if isinstance(change, dict):  # given by a command hook
         given = cast("dict[str, Any]", change)
         if "text" in given:
             return blocks(given["text"])
@@ -213,8 +216,8 @@ def _content(change: Any) -> tuple[Content, ...]:
 
 
 def additions(driver: Driver, situation: Situation) -> list[Addition]:
-    """What the agent's hooks have to say before the model is asked, and have said at the start.
-    Raises `HookDenied`."""
+    """Return the additions of the agent's hooks before a model call and at the start. Raises
+    `HookDenied`."""
     hooked = driver.agent.hooked
     found: list[Addition] = []
     if driver.hooking is not None and driver.hooking.said:
@@ -238,7 +241,7 @@ def _answered_at(driver: Driver) -> int:
 
 
 def wants_additions(driver: Driver) -> bool:
-    """Whether `additions` might find something."""
+    """Return True if `additions` might return any."""
     hooked = driver.agent.hooked
     return (hooked is not None and bool(hooked.before_model)) or (
         driver.hooking is not None and bool(driver.hooking.said)
@@ -247,16 +250,15 @@ def wants_additions(driver: Driver) -> bool:
 
 def answered(
     driver: Driver, answer: Completion, based_on: int, duration: float, token: Cancellation
-) -> tuple[Completion, list[Told]] | None:
-    """The answer as the agent's hooks let it pass, and what is to be noted; None if it may not be,
-    which is written down."""
+) -> tuple[Completion, list[HookNote]] | None:
+    """Return the answer after the agent's hooks, and notes to journal; None if a hook denied it,
+    which is journaled here."""
     hooked = driver.agent.hooked
     assert hooked is not None
     context = _context(driver, token)
     tools = driver.agent.tools
-    if any(
-        tools.canonical(call.name) != call.name for call in answer.calls
-    ):  # a model may use a wire name: guards know the other one
+    # a model may use a wire name; guards know the canonical one
+    if any(tools.canonical(call.name) != call.name for call in answer.calls):
         calls = tuple(
             [
                 msgspec.structs.replace(call, name=tools.canonical(call.name))
@@ -264,7 +266,7 @@ def answered(
             ]
         )
         answer = msgspec.structs.replace(answer, calls=calls)
-    notes: list[Told] = []
+    notes: list[HookNote] = []
     what = "The model's answer was held back"
     for bound in hooked.after_model:
         given = answer
@@ -274,7 +276,7 @@ def answered(
                 answer, fields = _changed(hooked, bound, answer, said, what)
                 if fields:
                     notes.append(
-                        Told(bound.name, f"changed the model's answer: {', '.join(fields)}")
+                        HookNote(bound.name, f"changed the model's answer: {', '.join(fields)}")
                     )
         except HookDenied as error:
             _hold_back(
@@ -312,14 +314,14 @@ def _hold_back(
     reason: str,
     failed: HookDenied | None,
 ) -> None:
-    """Write down that there was an answer, which nobody is shown: what it took, why, and that the
-    model is to answer again."""
+    """Journal an answer that hooks denied: its usage, without its content, and the reason for
+    the model."""
     cost = answer.cost
     if cost is None and driver.agent.limits.cost is not None:
         cost = driver.agent.llm.cost(answer.usage)
     with driver.journal as journal:
         if token:
-            return  # as a model call that is cancelled
+            return  # treated like a cancelled model call
         denials = journal.fold.denials + 1
         journal.add(
             ev.Assistant,
@@ -341,7 +343,7 @@ def _hold_back(
         error = failed
         if error is not None:
             noted(journal, error)
-        elif denials >= DENIALS:
+        elif denials >= MAX_DENIALS:
             error = HookDenied(
                 f"The model's answers were held back {denials} times in a row: their hook {name}"
                 f" denied them{f': {reason}' if reason else ''}",
@@ -355,8 +357,9 @@ def _hold_back(
 # --- the end of a run ---
 
 
-def stopping(driver: Driver) -> Stopped | None:
-    """Why the run is not to be FINISHED; None if it may. Runs users' code: not under the lock."""
+def stopping(driver: Driver) -> StopObjection | None:
+    """Return the reason why the run may not finish; None if it may. Runs user code, so the
+    caller must not hold the lock."""
     hooked, journal = driver.agent.hooked, driver.journal
     if hooked is None or not hooked.stop:
         return None
@@ -370,9 +373,9 @@ def stopping(driver: Driver) -> Stopped | None:
                 bound, context, msgspec.structs.asdict, _no, subject, "The run is not finished"
             )
         except HookDenied as error:
-            return Stopped(bound.name, "", error)
+            return StopObjection(bound.name, "", error)
         if said.deny is not None:
-            return Stopped(bound.name, said.deny)
+            return StopObjection(bound.name, said.deny)
     return None
 
 
@@ -380,23 +383,23 @@ def _no(found: Any) -> bool:
     return False
 
 
-def goes_on(driver: Driver, stopped: Stopped) -> bool:
-    """Write down what hooks said against the end; whether the run goes on, or ends in another way.
-    Within a transaction."""
+def goes_on(driver: Driver, stopped: StopObjection) -> bool:
+    """Journal the hooks' objection to the end; return True if the run continues or ends
+    differently.
+
+    Within a transaction.
+    """
     journal = driver.journal
     if driver.calls.closing:
-        return True  # asked again when it is opened
+        return True  # asked again when the conversation is opened
     if stopped.error is not None:
         noted(journal, stopped.error)
         driver.write_error(stopped.error)
         return True
     times = journal.fold.stops
-    if times >= DENIALS:
-        text = (
-            f"did not want the run to be finished, {times + 1} times in a row, and was not heard"
-            " any more"
-        )
-        Told(stopped.hook, text, {"reason": stopped.reason}).write(journal)
+    if times >= MAX_DENIALS:
+        text = f"denied the end of the run {times + 1} times in a row and was overruled"
+        HookNote(stopped.hook, text, {"reason": stopped.reason}).write(journal)
         return False
     text = stopped.reason or GO_ON
     journal.add(
@@ -409,7 +412,7 @@ def goes_on(driver: Driver, stopped: Stopped) -> bool:
 
 
 def end_is_open(driver: Driver) -> bool:
-    """Whether a hook is still to say whether the run may be FINISHED: it failed, or was
+    """Return True if hooks must still be asked about the end of the run: one failed or was
     interrupted."""
     fold, hooked = driver.journal.fold, driver.agent.hooked
     if fold.error is not None and fold.error.error == HookDenied.__name__:
@@ -425,8 +428,11 @@ def end_is_open(driver: Driver) -> bool:
 def condensing(
     driver: Driver, reason: str, instructions: str, token: Cancellation
 ) -> tuple[str, str]:
-    """Why nothing is to be left out, "" if it may be; and the instructions with what hooks add.
-    Runs users' code: not under the lock."""
+    """Return a hook's refusal of a condensation, "" for none, and the instructions with hooks'
+    additions.
+
+    Runs user code, so the caller must not hold the lock.
+    """
     hooked = driver.agent.hooked
     if hooked is None or not hooked.condensation:
         return "", instructions
@@ -448,7 +454,7 @@ def condensing(
         if said.add:
             instructions = f"{instructions}\n\n{said.add}" if instructions else said.add
             with driver.journal as journal:
-                Told(
+                HookNote(
                     bound.name,
                     "added to the instructions of a condensation",
                     {"instructions": said.add},
@@ -460,7 +466,7 @@ def condensing(
 
 
 def start(driver: Driver) -> None:
-    """Tell the hooks that this process begins to drive the conversation, once."""
+    """Call the start hooks once, when this process begins to drive the conversation."""
     hooked = driver.agent.hooked
     if hooked is None:
         return
@@ -489,8 +495,11 @@ def start(driver: Driver) -> None:
 
 
 def end(driver: Driver, deadline: float) -> None:
-    """Tell the hooks that the conversation is being closed, if it was begun, until `deadline`
-    (monotonic seconds). The lease is still held."""
+    """Call the end hooks of a closing conversation if it was started, until `deadline` (monotonic
+    seconds).
+
+    The lease is still held.
+    """
     mine, hooked = driver.hooking, driver.agent.hooked
     if (
         mine is None
@@ -524,11 +533,11 @@ def end(driver: Driver, deadline: float) -> None:
 
     thread = threading.Thread(target=tell, name=f"holdfast-end-{driver.journal.id}", daemon=True)
     thread.start()
-    thread.join(max(LEAST, deadline - time.monotonic()))
+    thread.join(max(MIN_END_SECONDS, deadline - time.monotonic()))
     if thread.is_alive():
         token.cancel()
-        thread.join(0.5)  # what a command's group needs to be gone
-        text = "The conversation was closed: its hooks took longer than that could wait"
+        thread.join(0.5)  # seconds that a command's process group needs to end
+        text = "The conversation was closed: its end hooks did not return in time"
         failed.append(
             HookDenied(text, hooked.end[min(len(failed), len(hooked.end) - 1)].name, "end", True)
         )
@@ -537,7 +546,7 @@ def end(driver: Driver, deadline: float) -> None:
             with driver.journal as journal:
                 for error in failed:
                     noted(journal, error)
-        except HoldfastError:  # the lease is lost, or the disk full: it is closed all the same
+        except HoldfastError:  # the lease is lost, or the disk is full: close all the same
             pass
 
 
@@ -545,10 +554,10 @@ def end(driver: Driver, deadline: float) -> None:
 
 
 def result_noted(journal: Journal, result: ToolResult) -> None:
-    """Have it noted that a hook of a call failed. Within a transaction."""
+    """Journal that a hook of a call failed. Within a transaction."""
     said: Any = result.meta.get(HOOK)
     if isinstance(said, dict) and cast("dict[str, Any]", said).get("failed"):
         found = cast("dict[str, Any]", said)
-        Told(str(found.get("name", "")), result.text[:2000], {"on": "tool", "failed": True}).write(
-            journal
-        )
+        HookNote(
+            str(found.get("name", "")), result.text[:2000], {"on": "tool", "failed": True}
+        ).write(journal)

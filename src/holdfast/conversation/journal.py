@@ -1,5 +1,5 @@
-"""The journal of one open conversation: its events in memory, their fold, and the one way of
-appending."""
+"""The journal of one open conversation: its events in memory, their fold, and the only way to
+append."""
 
 from __future__ import annotations
 
@@ -35,28 +35,29 @@ _STATUSES = frozenset(status.value for status in ConversationStatus)
 
 
 def utc_now() -> datetime:
-    """The system's clock."""
+    """Return the system's time."""
     return datetime.now(UTC)
 
 
 class Journal:
-    """Thread-safe. Reads the store at once, takes the lease at the first write.
+    """The journal of one open conversation. Thread-safe.
 
-    `changed` guards everything here and is notified of every append. It is held over the store's
-    append, which it serialises, and over nothing else that can block.
+    Reads the store at once; takes the lease at the first write. `changed` guards everything here
+    and is notified of every append. It is held during the store's append, which it serialises,
+    and during nothing else that can block.
     """
 
     __slots__ = (
-        "_aside",
-        "_before",
-        "_behind",
         "_changed",
+        "_condensed_count",
         "_draft",
+        "_draft_extras",
         "_events",
         "_lease",
-        "_left",
-        "_mark",
+        "_needs_catch_up",
         "_notify",
+        "_orphan_marks",
+        "_process_mark",
         "_so_far",
         "_store",
         "clock",
@@ -82,33 +83,30 @@ class Journal:
         spawned_by: str = "",
     ) -> None:
         self.id = id
-        self.spawned_by = spawned_by  # as its store has it once there are events
-        self.spending: Spending | None = None  # what bounds the tree that it is of
-        self.observed: Observed | None = None  # who observes it
+        self.spawned_by = spawned_by  # the store has it once there are events
+        self.spending: Spending | None = None  # the budgets of its tree
+        self.observed: Observed | None = None  # its observers
         self.owner = OwnerProcess()
         self._changed = Changed()
         self.closed = False
-        # an append was broken off (Ctrl-C, a failing disk) after it may have been written
+        # an append was aborted (Ctrl-C, a failing disk) after it may have been written
         self.stale = False
         self._store = store
         self.clock = clock
         self.new_id = new_id
         self._notify = notify
         self._lease: Lease | None = None
-        self._left: tuple[
-            str, ...
-        ] = ()  # marks of what a dead owner's calls started, which is still to be ended
-        self._behind = False  # whether what came before the lease is still to be read
-        self._mark = ""  # what the processes that calls start carry under this lease
+        # marks of a dead owner's processes that are still to be ended
+        self._orphan_marks: tuple[str, ...] = ()
+        self._needs_catch_up = False  # True if the events before the lease are still to be read
+        self._process_mark = ""  # the mark of processes that calls start under this lease
         self._draft: ev.Recorded | None = None
-        self._aside: tuple[list[int], list[Blob]] | None = (
-            None  # of the draft: commands it does, blobs it refers to
-        )
+        # of the draft: numbers of commands done, blobs referred to
+        self._draft_extras: tuple[list[int], list[Blob]] | None = None
         self._events: list[ev.AnyEvent]
-        self._so_far: ev.SoFar | None = None  # what they had come to
-        # events before the first of `_events`: they are condensed, and read only when somebody asks
-        # for them
-        self._before = 0
+        self._so_far: ev.SoFar | None = None  # the fold of the events before `_events`
+        # number of condensed events before the first of `_events`; read only on demand
+        self._condensed_count = 0
         self.fold: Fold
         if known is None:
             self._read()
@@ -117,15 +115,14 @@ class Journal:
 
     @property
     def changed(self) -> Changed:
-        """The lock. Raises `WrongProcess` in a forked child, whose copy of it may be held by a
-        thread that is not there."""
+        """The lock. Raises `WrongProcess` in a forked child, where a thread that does not exist
+        there may hold it."""
         if not self.owner.here:
             self.owner.check(f"Conversation {self.id!r}")
         return self._changed
 
     def acquire(self) -> None:
-        """Take the lease if it is not held yet; catch up with what was written since the events
-        were read.
+        """Take the lease if it is not held yet, and read the events that were appended meanwhile.
 
         Raises `LeaseHeld`, `ConversationClosed`.
         """
@@ -137,57 +134,60 @@ class Journal:
                 )
             if self._lease is None:
                 self._lease = self._store.acquire(self.id, self._notify)
-                self._left, self._behind = self._lease.left, True
+                self._orphan_marks, self._needs_catch_up = self._lease.left, True
                 self.spawned_by = self._lease.spawned_by or self.spawned_by
-            if (
-                self._behind
-            ):  # also if this was broken off the last time: what the lease says must not be lost
+            # also after an aborted attempt: the lease's marks must not be lost
+            if self._needs_catch_up:
                 self._end_orphans()
                 if self.stale:
                     self._read()
                 self.stale = True
                 for event in self._store.read(self.id, self.fold.last_seq):
-                    self._take(event)
-                self.stale = self._behind = False
+                    self._apply(event)
+                self.stale = self._needs_catch_up = False
             elif self.stale:
-                # Ctrl-C may have fallen between the store, the events and the fold, so both are
-                # made anew.
+                # Ctrl-C may have fallen between the store, the events and the fold: read both
+                # again.
                 self._read()
                 self.stale = False
                 self.changed.notify_all()
 
     def _end_orphans(self) -> None:
-        """End what a dead owner's calls left running. Before anything else is done under the lease:
-        it might be the same once more."""
-        if self._left:
-            from holdfast.runtime import processes  # 40 ms of import that few need
+        """End the processes that a dead owner's calls left running.
+
+        Done first under the lease, since a repeated call might start the same process again.
+        """
+        if self._orphan_marks:
+            from holdfast.runtime import processes  # 40 ms of import that few conversations need
 
             assert self._lease is not None
-            if not processes.end_owned(self._left):
+            if not processes.end_owned(self._orphan_marks):
                 _log.error(
                     "conversation %s: processes that a killed owner left could not be ended",
                     self.id,
                 )
             self._store.note(self._lease, ())
-            self._left = ()
+            self._orphan_marks = ()
 
     def process_environment(self) -> dict[str, str]:
-        """What marks the processes that calls start, noted in the store before the first of them
-        begins."""
+        """Return the environment variables that mark processes started by calls.
+
+        The mark is in the store before the first process begins.
+        """
         from holdfast.runtime import processes
 
         with self.changed:
             self.acquire()
             assert self._lease is not None
-            if not self._mark:
+            if not self._process_mark:
                 mark = f"{self._lease.epoch}-{os.urandom(16).hex()}"
                 self._store.note(self._lease, (mark,))
-                self._mark = mark
-            return {processes.OWNER: self._mark}
+                self._process_mark = mark
+            return {processes.OWNER: self._process_mark}
 
     @property
     def store(self) -> Store:
-        """Where it is kept."""
+        """The store of the conversation."""
         return self._store
 
     @property
@@ -196,69 +196,72 @@ class Journal:
         return self._lease
 
     def commands(self) -> list[Posted]:
-        """What waits in the inbox. None without the lease. Raises `Fenced`."""
+        """Return the commands in the inbox; none without the lease. Raises `Fenced`."""
         with self.changed:
             return [] if self._lease is None or self.closed else self._store.commands(self._lease)
 
     def _read(self) -> None:
-        """Read what is needed to go on, and fold it."""
+        """Read and fold the events that the loop needs to continue."""
         tail = self._store.tail(self.id)
-        self._before = tail[0].seq - 1 if tail else 0
-        if self._before:
+        self._condensed_count = tail[0].seq - 1 if tail else 0
+        if self._condensed_count:
             at = next(
                 (
                     event.so_far
                     for event in tail
                     if isinstance(event, ev.Condensation)
                     and event.so_far is not None
-                    and event.so_far.seq == self._before
-                    and event.so_far.status in _STATUSES  # a newer version may have others
+                    and event.so_far.seq == self._condensed_count
+                    and event.so_far.status in _STATUSES  # a newer version may write other statuses
                 ),
                 None,
             )
-            if at is None:  # it does not say what came before
-                tail, self._before = self._store.read(self.id), 0
+            if at is None:  # no checkpoint of the earlier events
+                tail, self._condensed_count = self._store.read(self.id), 0
             else:
                 self._so_far = at
-                self.fold = Fold.after(at, self._at)
+                self.fold = Fold.after(at, self._event_at)
                 self.fold.take(tail)
-        if not self._before:
+        if not self._condensed_count:
             self.fold = fold(tail)
         self._events = tail
 
     @property
     def events(self) -> list[ev.AnyEvent]:
-        """All events. Those that were condensed are read from the store when this is asked for
-        first. Under the lock."""
-        if self._before:
-            head = self._store.read(self.id, 0, self._before)
-            self._events, self._before = head + self._events, 0
+        """All events. Condensed ones are read from the store at the first access. Needs the
+        lock."""
+        if self._condensed_count:
+            head = self._store.read(self.id, 0, self._condensed_count)
+            self._events, self._condensed_count = head + self._events, 0
         return self._events
 
     def events_until(self, seq: int) -> tuple[ev.AnyEvent, ...]:
-        """The events up to one. Thread-safe: what stands is never changed."""
+        """Return the events up to `seq`. Thread-safe: existing events never change."""
         with self.changed:
             return tuple(self.events[:seq])
 
     @property
     def tail(self) -> list[ev.AnyEvent]:
-        """The events that were read so far: at least all that a model is still shown something of.
-        Under the lock."""
+        """The events in memory: at least all that a model is still shown. Needs the lock."""
         return self._events
 
     def after(self, seq: int) -> list[ev.AnyEvent]:
-        """The events after one. Under the lock."""
-        return self._events[seq - self._before :] if seq >= self._before else self.events[seq:]
+        """Return the events after `seq`. Needs the lock."""
+        return (
+            self._events[seq - self._condensed_count :]
+            if seq >= self._condensed_count
+            else self.events[seq:]
+        )
 
-    def _take(self, event: ev.AnyEvent) -> None:
+    def _apply(self, event: ev.AnyEvent) -> None:
         self._events.append(event)
         self.fold.apply(event)
 
-    # --- a transaction: `with journal as j: j.add(...)` ---
+    # --- transactions: `with journal as j: j.add(...)` ---
 
     def __enter__(self) -> Journal:
-        """Begin an append. What is added is written in one transaction when the block ends, and not
-        at all if it raises."""
+        """Begin an append. Added events are written in one transaction when the block ends, and
+        not at all if it raises."""
         self.changed.acquire()
         try:
             if self._draft is not None:
@@ -281,11 +284,13 @@ class Journal:
     ) -> None:
         try:
             if kind is None and (
-                self._draft or self._aside or (self.spending is not None and self.spending.due)
+                self._draft
+                or self._draft_extras
+                or (self.spending is not None and self.spending.due)
             ):
                 self._append(self._draft or ev.Recorded())
         finally:
-            self._draft = self._aside = None
+            self._draft = self._draft_extras = None
             self._changed.release()
             if self.observed is not None and not self._changed.held():
                 self.observed.tell()
@@ -293,11 +298,11 @@ class Journal:
     def break_off(self) -> None:
         """End this thread's transaction if Ctrl-C fell where its `with` did not see it."""
         while self._changed.held():
-            self._draft = self._aside = None
+            self._draft = self._draft_extras = None
             self._changed.release()
 
     def add(self, kind: type[E], id: str = "", **fields: Any) -> E:
-        """Make the next event, with the next `seq`, the clock's `timestamp` and a new `id` if none
+        """Add the next event, with the next `seq`, the clock's `timestamp` and a new `id` if none
         is given.
 
         Raise `UnreadableEvent`, with nothing added, if the event could not be read back.
@@ -310,7 +315,7 @@ class Journal:
             timestamp=self.clock(),
             **fields,
         )
-        if event.timestamp.tzinfo is None:  # other readers would take it for their own time
+        if event.timestamp.tzinfo is None:  # other readers would take it for local time
             raise UnreadableEvent(
                 f"Event {event.seq} ({event.type})",
                 "its timestamp has no time zone; give a clock like datetime.now(UTC)",
@@ -319,15 +324,15 @@ class Journal:
         return event
 
     def keep(self, data: bytes, seq: int | None = None) -> None:
-        """Have the store keep bytes that an event of this transaction refers to: event `seq`, or
-        the one to be added next."""
-        self._aside = self._aside or ([], [])
-        self._aside[1].append(Blob(self.next_seq if seq is None else seq, data))
+        """Store bytes with this transaction for event `seq` that refers to them, by default the
+        next one."""
+        self._draft_extras = self._draft_extras or ([], [])
+        self._draft_extras[1].append(Blob(self.next_seq if seq is None else seq, data))
 
     def take(self, posted: Posted) -> None:
         """Mark a command as done by this transaction."""
-        self._aside = self._aside or ([], [])
-        self._aside[0].append(posted.number)
+        self._draft_extras = self._draft_extras or ([], [])
+        self._draft_extras[0].append(posted.number)
 
     @property
     def next_seq(self) -> int:
@@ -340,12 +345,11 @@ class Journal:
         spending = self.spending
         settled = None if spending is None else spending.settled(draft)
         reserved = None if spending is None else spending.reservation(draft)
-        self.stale = (
-            True  # until it is over: a disk that fails may leave it open whether it was written
-        )
+        # until the append returns: a failing disk may leave its outcome open
+        self.stale = True
         try:
             if reserved is not None and spending is not None:
-                taken, blobs = self._aside or ((), ())
+                taken, blobs = self._draft_extras or ((), ())
                 held = self._store.append(
                     self._lease,
                     draft,
@@ -357,29 +361,33 @@ class Journal:
                 )
                 spending.reserved(held)
             elif settled:
-                taken, blobs = self._aside or ((), ())
+                taken, blobs = self._draft_extras or ((), ())
                 self._store.append(
                     self._lease, draft, summary, taken=taken, blobs=blobs, settled=settled
                 )
-            elif self._aside is None:
+            elif self._draft_extras is None:
                 self._store.append(self._lease, draft, summary)
             else:
                 self._store.append(
-                    self._lease, draft, summary, taken=self._aside[0], blobs=self._aside[1]
+                    self._lease,
+                    draft,
+                    summary,
+                    taken=self._draft_extras[0],
+                    blobs=self._draft_extras[1],
                 )
             for event in draft:
-                self._take(event)
+                self._apply(event)
             self.stale = False
             if self.observed is not None and draft:
                 self.observed.add(draft)
             if settled and spending is not None:
                 spending.written(settled)
         finally:
-            # Ctrl-C may fall behind the store's append: whoever waits looks again
+            # Ctrl-C may fall after the store's append: waiting threads must look again
             self.changed.notify_all()
 
     def summary(self, draft: Sequence[Any]) -> Summary:
-        """What a listing is to show once `draft` is written."""
+        """Return the listing entry of the conversation once `draft` is written."""
         title, status = self.fold.title, self.fold.status.value
         condensed = self.fold.condensed
         for event in draft:
@@ -409,13 +417,14 @@ class Journal:
     def condense(
         self, hidden: Sequence[int], summary: str, replaced: Sequence[int] = (), **more: Any
     ) -> ev.Condensation:
-        """Add a `Condensation` with these and other fields; a plan that would be shown no more
-        stands behind its summary. Within a transaction."""
+        """Add a `Condensation` with these fields. Within a transaction.
+
+        A plan that would no longer be shown is appended to the summary.
+        """
         plan = self.fold.planned
         summary = kept(plan, summary, hidden, replaced)
-        if plan is not None and plan.call_id in more.get(
-            "trimmed", ()
-        ):  # what an agent goes by is not cut
+        # the plan that an agent follows is not trimmed
+        if plan is not None and plan.call_id in more.get("trimmed", ()):
             more["trimmed"] = {
                 call_id: most
                 for call_id, most in more["trimmed"].items()
@@ -425,26 +434,26 @@ class Journal:
                 more["failed"] = "nothing can be left out but the plan"
         found = whole_until(self._events, hidden, replaced) if hidden else 0
         more["replaced"] = tuple(replaced)
-        so_far = self._fold_until(found).so_far() if found > self._before else None
+        so_far = self._fold_until(found).so_far() if found > self._condensed_count else None
         return self.add(
             ev.Condensation, hidden=tuple(hidden), summary=summary, so_far=so_far, **more
         )
 
     def _fold_until(self, seq: int) -> Fold:
-        """The fold as it was with event `seq`, one of those that were read."""
+        """Return the fold right after event `seq`, which must be in memory."""
         found = Fold()
-        if self._before:
+        if self._condensed_count:
             assert self._so_far is not None
-            found = Fold.after(self._so_far, self._at)
-        found.take(self._events[: seq - self._before])
+            found = Fold.after(self._so_far, self._event_at)
+        found.take(self._events[: seq - self._condensed_count])
         return found
 
-    def _at(self, seq: int) -> ev.AnyEvent:
+    def _event_at(self, seq: int) -> ev.AnyEvent:
         return self._store.read(self.id, seq - 1, 1)[0]
 
     def output(self, call_id: str) -> ToolResult | None:
-        """The whole result of a call, also where the journal has only its beginning and end; None
-        if it has none. Thread-safe."""
+        """Return the whole result of a call, even if the journal holds only its beginning and
+        end; None if the call has no result. Thread-safe."""
         with self.changed:
             events = reversed(self.events)
             found = next(
@@ -458,22 +467,21 @@ class Journal:
         return None if found is None else whole(found.result, self._store.blob)
 
     def add_all(self, events: Sequence[ev.AnyEvent]) -> None:
-        """Add events that have their seqs already, to a journal that has none. Raise
-        `UnreadableEvent`."""
+        """Add events that already have their seqs to an empty journal. Raise `UnreadableEvent`."""
         draft = self._draft
         assert draft is not None, "add_all outside of a transaction"
         for event in events:
             draft.add(event)
         if self.observed is not None:
-            self.observed.skip(len(events))  # it was done elsewhere
+            self.observed.skip(len(events))  # observers saw them in the original conversation
 
     def close(self) -> None:
-        """Give the lease back; every later append raises `ConversationClosed`. Idempotent."""
+        """Release the lease; every later append raises `ConversationClosed`. Idempotent."""
         with self.changed:
             self.closed = True
-            if self._left:
+            if self._orphan_marks:
                 self._end_orphans()
             lease, self._lease = self._lease, None
             self.changed.notify_all()
-            if lease is not None:  # under the lock: whoever finds it closed may open it again
+            if lease is not None:  # under the lock: a thread that finds it closed may open it again
                 self._store.release(lease)

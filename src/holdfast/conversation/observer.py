@@ -1,5 +1,5 @@
-"""Who observes a conversation: what an observer is, and `Observed`, which tells all of a
-conversation's, and bears with them."""
+"""The observer protocols, and `Observed`, which notifies a conversation's observers and contains
+their failures."""
 
 from __future__ import annotations
 
@@ -28,58 +28,64 @@ Undo = Callable[[], None]
 
 
 class Watch(Protocol):
-    """One open conversation, as an observer follows it. What a method raises is logged once and
-    goes no further; none may block for long."""
+    """An observer's view of one open conversation.
+
+    An exception of a method is logged once and goes no further. No method may block for long.
+    """
 
     def told(self, events: Sequence[ev.AnyEvent]) -> None:
-        """They are in the journal. In their order, one call at a time, in the context of whoever
-        appended them, with no lock held."""
+        """Receive events that were appended to the journal.
+
+        They come in order, one call at a time, in the context of the appending thread, with no
+        lock held.
+        """
         ...
 
     def asking(self, head: ev.Agent) -> Told[Completion]:
-        """The model is asked, on this thread. What is returned is called there with the answer, or
-        with the error that there was instead."""
+        """Note that the model is asked on this thread. The returned function is called there
+        with the answer or the error."""
         ...
 
     def calling(self, call_id: str) -> Undo:
-        """A tool call that has begun runs on this thread, until what is returned is called
-        there."""
+        """Note that a tool call runs on this thread until the returned function is called there."""
         ...
 
     def condensing(self) -> Told[Condensed]:
-        """The condenser is asked, on this thread; as `asking`. None: there was nothing to leave
-        out."""
+        """Note that the condenser is asked on this thread, like `asking`. The outcome None means
+        that nothing could be left out."""
         ...
 
     def spawned(self, conversation_id: str, fold: Callable[[], Fold] | None, call_id: str) -> Watch:
-        """A call of this conversation begins another, or opens it again."""
+        """Return the watch of a conversation that a call of this one spawns or reopens."""
         ...
 
     def close(self) -> None:
-        """The conversation is closed: what is still open was cut off."""
+        """Note that the conversation is closed: spans that are still open were cut off."""
         ...
 
 
 class Observer(Protocol):
-    """Follows any number of conversations. Thread-safe. See `holdfast.observe` for those there
-    are."""
+    """An observer of any number of conversations. Thread-safe. `holdfast.observe` has
+    implementations."""
 
     def watch(
         self, conversation_id: str, fold: Callable[[], Fold] | None, elsewhere: bool = False
     ) -> Watch:
-        """A conversation is opened. `fold()` is what its journal comes to now: only to be read, and
-        only within a call of the watch. One that is open `elsewhere`, in another process, has none,
-        and only its events are told."""
+        """Return the watch of a conversation that is opened.
+
+        `fold()` is the journal's present fold: read-only, and only within a call of the watch.
+        It is None for a conversation that is open `elsewhere`, in another process; only its
+        events are reported.
+        """
         ...
 
     def headers(self) -> Mapping[str, str]:
-        """What a request to another service is to carry, so that what it does there is known to
-        belong here."""
+        """Return the headers of a request to another service that link its work to this one's."""
         ...
 
     def served(self, method: str, headers: Mapping[str, str]) -> Callable[[str, int], None]:
-        """The agent server begins to serve a request, in this context; what is returned is called
-        there with its route and status."""
+        """Note that the agent server begins to serve a request in this context. The returned
+        function is called there with the route and the status."""
         ...
 
 
@@ -87,8 +93,8 @@ Observing = Observer | Sequence[Observer] | None
 
 
 def observers(what: str, given: Any) -> tuple[Observer, ...]:
-    """One observer or several, as a tuple. Raises `ConfigurationError` naming the argument `what`
-    for anything else."""
+    """Return one observer or several as a tuple. Raises `ConfigurationError` naming the argument
+    `what` for anything else."""
     if given is None:
         return ()
     found: tuple[Any, ...] = tuple(given) if isinstance(given, list | tuple) else (given,)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
@@ -102,7 +108,7 @@ def observers(what: str, given: Any) -> tuple[Observer, ...]:
 
 
 def headers_of(given: Iterable[Observer]) -> Mapping[str, str]:
-    """What all of them want a request to carry. One that raises adds nothing."""
+    """Return the request headers of all observers. A failing observer adds none."""
     found: dict[str, str] = {}
     for one in given:
         found.update(quietly(one.headers) or {})
@@ -110,7 +116,7 @@ def headers_of(given: Iterable[Observer]) -> Mapping[str, str]:
 
 
 def quietly(work: Callable[..., T], *arguments: Any) -> T | None:
-    """Call an observer's method that belongs to no conversation; None if it raises."""
+    """Call an observer's method that belongs to no conversation; return None if it raises."""
     try:
         return work(*arguments)
     except Exception:
@@ -119,8 +125,8 @@ def quietly(work: Callable[..., T], *arguments: Any) -> T | None:
 
 
 def observe(journal: Journal, given: Sequence[Observer], above: Journal | None) -> None:
-    """Have a conversation observed by whoever was handed over, or else by those of the conversation
-    that spawned it."""
+    """Attach the given observers to a conversation, or by default those of the spawning
+    conversation."""
 
     def now() -> Fold:
         return journal.fold
@@ -134,18 +140,18 @@ def observe(journal: Journal, given: Sequence[Observer], above: Journal | None) 
 
 
 class Observed:
-    """The watches of one conversation. Events are noted under the journal's lock (`add`), and told
-    once it is let go (`tell`)."""
+    """The watches of one conversation. Events are queued under the journal's lock (`add`), and
+    delivered once it is released (`tell`)."""
 
-    __slots__ = ("_failed", "_lock", "_news", "_skipped", "_teller", "_watches")
+    __slots__ = ("_failure_logged", "_lock", "_news", "_skipped", "_teller_id", "_watches")
 
     def __init__(self) -> None:
         self._watches: list[Watch] = []
         self._news: deque[tuple[contextvars.Context | None, Sequence[ev.AnyEvent]]] = deque()
         self._lock = threading.Lock()
-        self._teller = 0  # the thread that tells
+        self._teller_id = 0  # the id of the delivering thread
         self._skipped = 0
-        self._failed = False
+        self._failure_logged = False
 
     @classmethod
     def of(
@@ -155,7 +161,7 @@ class Observed:
         fold: Callable[[], Fold] | None,
         elsewhere: bool = False,
     ) -> Observed | None:
-        """Those of a conversation that is opened; None if nobody observes it."""
+        """Return the watches of a conversation that is opened; None if it has no observer."""
         if not given:
             return None
         found = cls()
@@ -167,7 +173,7 @@ class Observed:
     def spawned(
         self, conversation_id: str, fold: Callable[[], Fold] | None, call_id: str
     ) -> Observed:
-        """Those of a conversation that a call of this one spawned."""
+        """Return the watches of a conversation that a call of this one spawned."""
         self.tell()
         found = Observed()
         found._watches = found._each(
@@ -176,10 +182,10 @@ class Observed:
         return found
 
     def add(self, events: Sequence[ev.AnyEvent]) -> None:
-        """They were appended. Under the journal's lock."""
+        """Queue appended events. Holds the journal's lock."""
         if self._skipped:
             events, self._skipped = events[self._skipped :], 0
-        # Only of what begins a run it matters whose doing it is.
+        # Only events that begin a run need the context of their appender.
         context = (
             contextvars.copy_context()
             if any(type(event) is ev.Status for event in events)
@@ -188,16 +194,16 @@ class Observed:
         self._news.append((context, events))
 
     def skip(self, count: int) -> None:
-        """Tell nobody of so many of the events that are added next."""
+        """Leave out the next `count` added events."""
         self._skipped = count
 
     def tell(self) -> None:
-        """Tell what was added. Not under the journal's lock. What a watch itself appends is told
-        after what it is being told."""
-        if not self._news or self._teller == (here := threading.get_ident()):
+        """Deliver the queued events. Not under the journal's lock. Events that a watch itself
+        appends are delivered after the present one."""
+        if not self._news or self._teller_id == (here := threading.get_ident()):
             return
         with self._lock:
-            self._teller = here
+            self._teller_id = here
             try:
                 while self._news:
                     context, events = self._news.popleft()
@@ -210,7 +216,7 @@ class Observed:
                         except Exception:
                             self._tell_failure()
             finally:
-                self._teller = 0
+                self._teller_id = 0
 
     def asked(self, head: ev.Agent, ask: Callable[[], Completion]) -> Completion:
         """Ask the model, observed."""
@@ -245,7 +251,7 @@ class Observed:
                     self._tell_failure()
 
     def close(self) -> None:
-        """The conversation is closed."""
+        """Close the watches."""
         self.tell()
         self._each([watch.close for watch in self._watches])
 
@@ -256,17 +262,17 @@ class Observed:
         return found
 
     def _guarded(self, work: Callable[[], object]) -> None:
-        """An observer that fails harms nobody."""
+        """Run an observer's function; its failure is logged and affects nothing else."""
         try:
             work()
         except Exception:
             self._tell_failure()
 
     def _tell_failure(self) -> None:
-        if not self._failed:
-            self._failed = True
+        if not self._failure_logged:
+            self._failure_logged = True
             _log.exception(
-                "an observer of a conversation failed; what it fails at again is not told"
+                "an observer of a conversation failed; its further failures are not logged"
             )
 
 

@@ -1,5 +1,5 @@
-"""What is asked of a conversation, by its own methods or through its store's inbox: each done in
-one transaction, in one way."""
+"""The operations on a conversation, called by its methods or read from its store's inbox. Each
+is one transaction."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.content import Content, Message, TextContent, ToolCall, blocks
-from holdfast.conversation.actions import not_taken
-from holdfast.conversation.driver import RUNNING, Driver, Obeyed
-from holdfast.conversation.hooking import Heard, end_is_open, heard, noted, turn
+from holdfast.conversation.actions import output_problem
+from holdfast.conversation.driver import RUNNING, CommandOutcome, Driver
+from holdfast.conversation.hooking import HookedMessage, end_is_open, heard, noted, turn
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.state import AT_REST, ConversationStatus, OpenCall, undecided
 from holdfast.errors import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast")
 _S = ConversationStatus
 
-Effect = Callable[[], None]  # to be had once the transaction is over and no lock is held
+Effect = Callable[[], None]  # called once the transaction is over and no lock is held
 
 
 def content_of(message: Any) -> tuple[Content, ...]:
@@ -67,7 +67,7 @@ def content_of(message: Any) -> tuple[Content, ...]:
 
 
 def said(content: tuple[Content, ...]) -> tuple[Content, ...]:
-    """Return the blocks that a user may send. Raise `ConfigurationError` if they say nothing."""
+    """Return the blocks that a user may send. Raise `ConfigurationError` if they are empty."""
     for block in content:
         if isinstance(block, TextContent) and not isinstance(block.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"TextContent: text takes a str, not {block.text!r}.")
@@ -84,10 +84,10 @@ def said(content: tuple[Content, ...]) -> tuple[Content, ...]:
     return content
 
 
-class Passed(NamedTuple):
-    """A `Send` that hooks have heard."""
+class PassedSend(NamedTuple):
+    """A `Send` command whose message the hooks have passed."""
 
-    heard: Heard
+    heard: HookedMessage
     event_id: str
     sender: str
 
@@ -97,10 +97,10 @@ def send(
     content: tuple[Content, ...],
     event_id: str = "",
     sender: str = "user",
-    heard: Heard | None = None,
+    heard: HookedMessage | None = None,
 ) -> ev.Message:
-    """A message of the user, or of the conversation `sender`. Within a transaction, as all that
-    follows."""
+    """Add a message of the user, or of the conversation `sender`. Within a transaction, like the
+    functions that follow."""
     journal = driver.journal
     sent = journal.add(ev.Message, event_id, content=content, sender=sender)
     if heard is not None:
@@ -110,11 +110,11 @@ def send(
     return sent
 
 
-def passed(driver: Driver, content: tuple[Content, ...], sender: str = "user") -> Heard:
-    """A message as hooks let it pass. Not within a transaction. Raises `HookDenied`, which is
-    noted."""
+def passed(driver: Driver, content: tuple[Content, ...], sender: str = "user") -> HookedMessage:
+    """Return a message after the agent's hooks. Not within a transaction. Raises `HookDenied`,
+    which is journaled."""
     found = heard(driver, content, sender)
-    if isinstance(found, Heard):
+    if isinstance(found, HookedMessage):
         return found
     with driver.journal as journal:
         noted(journal, found)
@@ -122,18 +122,18 @@ def passed(driver: Driver, content: tuple[Content, ...], sender: str = "user") -
 
 
 def pause(driver: Driver) -> None:
-    """Step no further."""
+    """Pause after the current step."""
     if driver.journal.fold.status is not _S.PAUSED:
         driver.journal.add(ev.Status, status=_S.PAUSED.value)
 
 
 def resume(driver: Driver) -> Effect | None:
-    """Go on after a pause; try again after an error. The effect has children go on that an
+    """Continue after a pause; try again after an error. The effect resumes children that an
     interrupt stopped."""
     journal, fold = driver.journal, driver.journal.fold
     if fold.status is _S.PAUSED:
-        # Back to where it would be: waiting, at work if there is something to do, else at rest.
-        # A run whose last answer came after the pause still ends: as FINISHED, by the loop.
+        # Back to the status without the pause: waiting, running if there is work, else at rest. A
+        # run whose last answer came after the pause still ends, as FINISHED, by the loop.
         status = (
             _S.WAITING_FOR_CONFIRMATION
             if fold.waits
@@ -148,20 +148,23 @@ def resume(driver: Driver) -> Effect | None:
 
 
 def _unfinished(driver: Driver) -> bool:
-    """Whether there is something to do: for the model, for a call, or for a run that is to have an
-    output and has none."""
+    """Return True if there is work: for the model, for a call, or for a run whose required
+    output is missing."""
     fold = driver.journal.fold
     return (
         fold.owed
         or bool(fold.open)
-        or bool(driver.agent.output_rounds and not_taken(fold))
+        or bool(driver.agent.output_rounds and output_problem(fold))
         or end_is_open(driver)
     )
 
 
 def interrupt(driver: Driver) -> Effect | None:
-    """Pause at once; the effect cancels what runs. At rest it does nothing, but to what a child of
-    another has at work in the background."""
+    """Pause at once; the effect cancels the running calls.
+
+    At rest it does nothing, except that a spawned conversation interrupts its background
+    children.
+    """
     journal, team = driver.journal, driver.team_made
     if journal.fold.status in AT_REST:
         if not journal.fold.condensing:
@@ -183,8 +186,8 @@ def interrupt(driver: Driver) -> Effect | None:
 
 
 def condense(driver: Driver, instructions: str = "") -> None:
-    """Have what the model is shown shortened, by whoever drives. Raises `ConfigurationError` if the
-    agent has no condenser."""
+    """Request a condensation from the driving thread. Raises `ConfigurationError` if the agent
+    has no condenser."""
     if driver.agent.condenser is None:
         raise ConfigurationError(
             "condense: the agent has no condenser; give it one, such as"
@@ -194,17 +197,16 @@ def condense(driver: Driver, instructions: str = "") -> None:
 
 
 def json_arguments(arguments: Any) -> dict[str, Any]:
-    """New arguments for a call, as a copy of its own. Raises `ConfigurationError` for what is no
+    """Return a copy of new arguments for a call. Raises `ConfigurationError` unless they are a
     JSON object."""
     import json
 
     try:
-        data = json.dumps(
-            arguments, ensure_ascii=False, allow_nan=False
-        ).encode()  # half of a surrogate pair has no bytes
+        # fails for half of a surrogate pair, which has no UTF-8 bytes
+        data = json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
         found = None if too_deep(data) else json.loads(data)
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"approve: arguments takes what JSON can say: {error}.") from error
+        raise ConfigurationError(f"approve: arguments must be valid JSON: {error}.") from error
     except RecursionError:
         found = None
     if found is None and isinstance(arguments, dict):
@@ -217,14 +219,14 @@ def json_arguments(arguments: Any) -> dict[str, Any]:
 
 
 def pending(journal: Journal, call_id: str | None) -> list[ToolCall]:
-    """The calls that wait for a decision; the one of that id alone if it is given. Raises
+    """Return the calls that wait for a decision, or only the one with that id. Raises
     `ConfigurationError` if there is none."""
     waiting = [item.call for item in journal.fold.open.values() if item.asked is not None]
     if not waiting:
         raise ConfigurationError(
             "No call waits for a decision."
             if call_id is None
-            else f"No call waits for a decision, {call_id!r} neither."
+            else f"Call {call_id!r} does not wait for a decision; no call does."
         )
     if call_id is None:
         return waiting
@@ -245,14 +247,14 @@ def approve(
     by: str,
     reason: str,
 ) -> Effect | None:
-    """Let calls run; the effect starts them if others of their batch are running. Raises
-    `ConfigurationError` if the hash is not theirs."""
+    """Approve calls; the effect starts them if others of their batch are running. Raises
+    `ConfigurationError` if `arguments_hash` is not theirs."""
     journal = driver.journal
     for call in calls:
         if arguments_hash is not None and arguments_hash != call.arguments_hash:
             raise ConfigurationError(
-                f"Call {call.id!r} has other arguments than those that were approved (their hash is"
-                f" {call.arguments_hash}). Look again."
+                f"Call {call.id!r} has other arguments than those that were approved (its"
+                f" arguments_hash is {call.arguments_hash}). Review it again."
             )
         journal.add(
             ev.Decision,
@@ -307,7 +309,7 @@ def reject(driver: Driver, calls: list[ToolCall], reason: str, by: str) -> Effec
 
 
 def _offered(journal: Journal, call_id: str) -> OpenCall:
-    """An open call that a client is to run. Raises `ConfigurationError`."""
+    """Return an open call that a client may run. Raises `ConfigurationError`."""
     item = journal.fold.open.get(call_id)
     if item is None:
         raise ConfigurationError(
@@ -315,8 +317,8 @@ def _offered(journal: Journal, call_id: str) -> OpenCall:
         )
     if not item.offered:
         raise ConfigurationError(
-            f"Call {call_id!r} of {item.call.name!r} is not open to clients: it is run where the"
-            " conversation is."
+            f"Call {call_id!r} of {item.call.name!r} is not open to clients: the conversation's own"
+            " process runs it."
         )
     if item.asked is not None:
         raise ConfigurationError(
@@ -326,7 +328,7 @@ def _offered(journal: Journal, call_id: str) -> OpenCall:
 
 
 def _claimed(journal: Journal, call_id: str, runner: str) -> OpenCall:
-    """An open call that `runner` has claimed. Raises `ConfigurationError`."""
+    """Return an open call that `runner` has claimed. Raises `ConfigurationError`."""
     item = _offered(journal, call_id)
     if not runner or item.runner != runner:
         whose = f"was claimed by {item.runner!r}" if item.runner else "was not claimed"
@@ -337,7 +339,7 @@ def _claimed(journal: Journal, call_id: str, runner: str) -> OpenCall:
 
 
 def claim(driver: Driver, call_id: str, runner: str) -> None:
-    """A client begins to run a call; claimed once more by the same one it stays as it is."""
+    """Start a call at a client; a second claim by the same client changes nothing."""
     item, status = _offered(driver.journal, call_id), driver.journal.fold.status
     if item.runner and item.runner != runner:
         raise ConfigurationError(f"Call {call_id!r} was claimed by {item.runner!r}.")
@@ -349,7 +351,7 @@ def claim(driver: Driver, call_id: str, runner: str) -> None:
     if not item.runner:
         if status is not RUNNING:
             raise ConfigurationError(
-                f"Call {call_id!r} is not to begin now: the conversation is {status.value}."
+                f"Call {call_id!r} cannot begin now: the conversation is {status.value}."
             )
         driver.calls.write_start(item.call, 1, runner)
 
@@ -358,9 +360,9 @@ def settle(driver: Driver, call_id: str, reason: str, kind: str, runner: str | N
     """Answer a call that no client will answer."""
     item = _offered(driver.journal, call_id)
     if runner is not None and runner != item.runner:
-        whose = f"was claimed by {item.runner!r}" if item.runner else "is claimed by none"
+        whose = f"was claimed by {item.runner!r}" if item.runner else "is not claimed"
         raise ConfigurationError(
-            f"Call {call_id!r} {whose}; it was to be settled for {runner or 'none'!r}."
+            f"Call {call_id!r} {whose}, so it cannot be settled for {runner or 'none'!r}."
         )
     driver.calls.write_settled(item, reason, kind)
 
@@ -368,9 +370,10 @@ def settle(driver: Driver, call_id: str, reason: str, kind: str, runner: str | N
 # --- the inbox ---
 
 
-def _obey(driver: Driver, command: Command) -> Effect | None:
-    """One command of the inbox. Raises `ConfigurationError` for what does not fit (any more)."""
-    from holdfast import commands as cmd  # few conversations have an inbox that is used
+def _dispatch(driver: Driver, command: Command) -> Effect | None:
+    """Carry out one command of the inbox. Raises `ConfigurationError` if it does not fit (any
+    more)."""
+    from holdfast import commands as cmd  # loaded late: few conversations use an inbox
 
     match command:
         case cmd.Send(content, event_id, sender):
@@ -395,9 +398,8 @@ def _obey(driver: Driver, command: Command) -> Effect | None:
         case cmd.Reject(call_id, reason, by):
             return reject(driver, pending(driver.journal, call_id), clean(reason), clean(by))
         case cmd.Answer(question_id, values, reason, by):
-            filled_in = (
-                values if isinstance(values, dict) else None
-            )  # `_fitted` has made a True the form's defaults
+            # `_fitted` has replaced True by the form's defaults
+            filled_in = values if isinstance(values, dict) else None
             return driver.calls.questions.answer(question_id, filled_in, clean(by), clean(reason))
         case cmd.Pause():
             pause(driver)
@@ -411,7 +413,7 @@ def _obey(driver: Driver, command: Command) -> Effect | None:
 
 
 def drain(driver: Driver) -> None:
-    """Do what waits in the inbox, each command and its mark in one transaction. Does nothing
+    """Carry out the commands in the inbox, each with its mark in one transaction. Does nothing
     without the lease.
 
     A command that does not fit is dropped, with a warning in the log. If the lease was lost the
@@ -421,8 +423,8 @@ def drain(driver: Driver) -> None:
         for posted in _waiting(driver):
             with turn(driver, posted.command):
                 if posted.number <= driver.taken:
-                    continue  # another thread has done it meanwhile
-                command = _fitted(driver, posted.command)  # runs users' code: not under the lock
+                    continue  # another thread has carried it out
+                command = _fitted(driver, posted.command)  # user code, so not under the lock
                 effect = _take(driver, posted, command)
             if effect is not None:
                 effect()
@@ -439,9 +441,11 @@ def _waiting(driver: Driver) -> list[Posted]:
         )
 
 
-def _fitted(driver: Driver, command: Command | Unreadable) -> Command | Passed | ConfigurationError:
-    """Return a command with what users' code makes of it, such as a result after the agent's hooks;
-    an error if it does not fit."""
+def _fitted(
+    driver: Driver, command: Command | Unreadable
+) -> Command | PassedSend | ConfigurationError:
+    """Return a command after user code has checked or changed it, such as a result after the
+    agent's hooks; an error if it does not fit."""
     from holdfast import commands as cmd
 
     if isinstance(command, cmd.Unreadable):
@@ -454,7 +458,7 @@ def _fitted(driver: Driver, command: Command | Unreadable) -> Command | Passed |
             return (
                 found
                 if isinstance(found, HookDenied)
-                else Passed(found, command.event_id, command.sender)
+                else PassedSend(found, command.event_id, command.sender)
             )
         if isinstance(command, cmd.Return):
             with driver.journal.changed:
@@ -484,25 +488,25 @@ def _fitted(driver: Driver, command: Command | Unreadable) -> Command | Passed |
 
 
 def _misfit(said: str, error: Exception) -> ConfigurationError:
-    """What does not fit, without saying how: the log is no place for arguments."""
+    """Return an error without the details, which may hold arguments and must not reach the log."""
     misfit = ConfigurationError(said)
     misfit.__cause__ = error
     return misfit
 
 
 def _take(
-    driver: Driver, posted: Posted, command: Command | Passed | ConfigurationError
+    driver: Driver, posted: Posted, command: Command | PassedSend | ConfigurationError
 ) -> Effect | None:
     journal = driver.journal
     with journal.changed:
         if posted.number <= driver.taken or driver.calls.closing:
-            return None  # another thread has done it meanwhile
+            return None  # another thread has carried it out
         driver.taken = posted.number
         effect = misfit = None
         with journal:
             journal.take(posted)
             try:
-                effect = _done(driver, command)
+                effect = _carry_out(driver, command)
             except ConfigurationError as error:
                 misfit = error
         if driver.obeyed is not None and (heard := driver.obeyed.get(posted.key)) is not None:
@@ -517,19 +521,19 @@ def _take(
         return effect
 
 
-def _done(driver: Driver, command: Command | Passed | ConfigurationError) -> Effect | None:
+def _carry_out(driver: Driver, command: Command | PassedSend | ConfigurationError) -> Effect | None:
     if isinstance(command, HookDenied):
         noted(driver.journal, command)
     if isinstance(command, ConfigurationError):
         raise command
-    if isinstance(command, Passed):
+    if isinstance(command, PassedSend):
         send(driver, command.heard.content, command.event_id, command.sender, command.heard)
         return None
-    return _obey(driver, command)
+    return _dispatch(driver, command)
 
 
-def _told(error: ConfigurationError) -> ConfigurationError | ToolValidationError:
-    """What does not fit, for whoever asked, who may know the arguments."""
+def _with_cause(error: ConfigurationError) -> ConfigurationError | ToolValidationError:
+    """Return the error with its details, for the caller that gave the arguments."""
     cause = error.__cause__
     if isinstance(cause, ToolValidationError):
         return cause
@@ -537,36 +541,37 @@ def _told(error: ConfigurationError) -> ConfigurationError | ToolValidationError
 
 
 def do(driver: Driver, command: Command) -> None:
-    """Do a command at once, after those that wait in the inbox. Raises its `ConfigurationError` or
+    """Carry out a command at once, after those in the inbox. Raises its `ConfigurationError` or
     `ToolValidationError`."""
     from holdfast import commands as cmd
 
-    command = cmd.decode(cmd.encode(command))  # what could not be posted is not taken here either
+    # a command that could not be posted is refused here too
+    command = cmd.decode(cmd.encode(command))
     drain(driver)
     fitted = _fitted(driver, command)
     if isinstance(fitted, ConfigurationError):
         if isinstance(fitted, HookDenied):
             with driver.journal as journal:
                 noted(journal, fitted)
-        raise _told(fitted)
+        raise _with_cause(fitted)
     with driver.journal as journal:
         if driver.calls.closing:
             raise ConversationClosed(
                 f"Conversation {journal.id!r} is closed. Open it again with Conversation(agent,"
                 " store, id=...)."
             )
-        effect = _done(driver, fitted)
+        effect = _carry_out(driver, fitted)
     if effect is not None:
         effect()
 
 
 def obey(driver: Driver, post: Callable[[], bool], key: str) -> None:
-    """Do a command by way of the inbox: `post` leaves it there under `key`. Raises its
-    `ConfigurationError` or `ToolValidationError`, whichever thread did it."""
+    """Carry out a command through the inbox; `post` leaves it there under `key`. Raises its
+    `ConfigurationError` or `ToolValidationError`, whichever thread carried it out."""
     changed = driver.journal.changed
     with changed:
         driver.obeyed = {} if driver.obeyed is None else driver.obeyed
-        heard = driver.obeyed.setdefault(key, Obeyed())
+        heard = driver.obeyed.setdefault(key, CommandOutcome())
         heard.waiting += 1
     try:
         before = not post()
@@ -579,11 +584,11 @@ def obey(driver: Driver, post: Callable[[], bool], key: str) -> None:
                 if not driver.obeyed:
                     driver.obeyed = None
     if heard.error is not None:
-        raise _told(heard.error)
+        raise _with_cause(heard.error)
     if not heard.done and not before:
         if driver.failure is not None:
             raise driver.failure.with_traceback(None)
         raise ConversationClosed(
-            f"Conversation {driver.journal.id!r} was closed; what it was asked to do is in its"
-            " inbox, for whoever opens it next."
+            f"Conversation {driver.journal.id!r} was closed; the command stays in its inbox for the"
+            " next owner."
         )

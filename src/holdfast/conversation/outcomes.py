@@ -1,4 +1,4 @@
-"""Where a child of a conversation stands, as its parent's model, and who watches, are told."""
+"""The outcome of a child conversation, for its parent's model and its watchers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 _S = ConversationStatus
 
-OVER = frozenset((_S.FINISHED, _S.ERROR, _S.STUCK))
-"""The statuses in which a child has come to something."""
+ENDED = frozenset((_S.FINISHED, _S.ERROR, _S.STUCK))
+"""The statuses in which a child's run is over."""
 
 
 class Outcome(NamedTuple):
-    """Where a child stands."""
+    """The present status and result of a child."""
 
     id: str
     agent: str
     status: ConversationStatus
-    seq: int  # the last event of what it came to
+    seq: int  # the last event of the outcome
     answer: str
     error: ev.Error | None
     steps: int
@@ -37,11 +37,11 @@ class Outcome(NamedTuple):
 
     @classmethod
     def of(cls, child: Conversation, agent: str) -> Outcome:
-        """That of a child that is open here, or was just read."""
+        """Return the outcome of a child that is open here, or was just read."""
         state = child.state
         with child._journal.changed:  # pyright: ignore[reportPrivateUsage]
             fold = child._journal.fold  # pyright: ignore[reportPrivateUsage]
-            status, seq = standing(fold), fold.status_seq
+            status, seq = effective_status(fold), fold.status_seq
         calls = state.pending_calls
         doing = ", ".join(_title(call) for call in calls[:3])
         waits = tuple([pending.call for pending in state.pending_confirmations])
@@ -62,7 +62,7 @@ class Outcome(NamedTuple):
         )
 
     def meta(self, background: bool = False) -> dict[str, Any]:
-        """For the result that tells of it."""
+        """Return the `meta` entry for a result about the child."""
         found: dict[str, Any] = {
             "id": self.id,
             "agent": self.agent,
@@ -77,7 +77,7 @@ class Outcome(NamedTuple):
 
     @property
     def progress(self) -> str:
-        """One line."""
+        """The child's progress in one line."""
         steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
         if self.waits:
             return (
@@ -89,7 +89,7 @@ class Outcome(NamedTuple):
 
     @property
     def told(self) -> str:
-        """What came of it, for the model."""
+        """The child's result in the words for the parent's model."""
         said = f" Its last words were:\n{self.answer}" if self.answer.strip() else ""
         steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
         match self.status:
@@ -119,9 +119,12 @@ class Outcome(NamedTuple):
                 return f"{self.progress}."
 
 
-def standing(fold: Fold) -> ConversationStatus:
-    """A child's status. One whose last answer outran an interrupt is idle when it goes on, and has
-    finished all the same."""
+def effective_status(fold: Fold) -> ConversationStatus:
+    """Return a child's effective status.
+
+    A child whose last answer came before its interrupt took effect is idle when it resumes; it
+    counts as finished.
+    """
     answered = (
         fold.status is _S.IDLE and fold.assistant is not None and not fold.owed and not fold.open
     )
@@ -129,21 +132,21 @@ def standing(fold: Fold) -> ConversationStatus:
 
 
 def done(child: Conversation) -> bool:
-    """Whether a child has come to an end, and nothing that it started works on."""
+    """Return True if a child has ended and none of its own children works."""
     if child.status is _S.CLOSED:
         return True
     driver = child._driver  # pyright: ignore[reportPrivateUsage]
     with child._journal.changed:  # pyright: ignore[reportPrivateUsage]
         fold = child._journal.fold  # pyright: ignore[reportPrivateUsage]
         rests = driver.failure is not None or (
-            driver.resting and standing(fold) in OVER and not fold.asked
+            driver.resting and effective_status(fold) in ENDED and not fold.asked
         )
     return rests and not team_busy(child)
 
 
 def shut(child: Conversation) -> bool:
-    """Have a child that has come to an end hear nothing more; False if it has heard something by
-    now. To be closed then."""
+    """Refuse further messages to a child that has ended, so that it can be closed; return False
+    if one arrived meanwhile."""
     child.drain_inbox()
     with child._journal.changed:  # pyright: ignore[reportPrivateUsage]
         if not done(child):
@@ -154,16 +157,16 @@ def shut(child: Conversation) -> bool:
 
 
 def team_busy(child: Conversation) -> bool:
-    """Whether one of its own works in the background."""
+    """Return True if one of the child's own children works in the background."""
     team = child._driver.team_made  # pyright: ignore[reportPrivateUsage]
     return team is not None and team.busy
 
 
 def interruptible(child: Conversation) -> bool:
-    """Whether an interrupt stops it, or has done so just now. Takes no lock."""
+    """Return True if an interrupt stops the child, or has just done so. Takes no lock."""
     journal = child._journal  # pyright: ignore[reportPrivateUsage]
     if child.status is not _S.PAUSED:
-        return child.status not in (*OVER, _S.CLOSED, _S.IDLE) or team_busy(child)
+        return child.status not in (*ENDED, _S.CLOSED, _S.IDLE) or team_busy(child)
     event = next((event for event in reversed(journal.tail) if isinstance(event, ev.Status)), None)
     return event is not None and event.reason == "interrupted"
 

@@ -1,4 +1,4 @@
-"""Large outputs: the store keeps them whole, once; the journal and the model have their beginning
+"""Large outputs: the store keeps them whole, once. The journal and the model get their beginning
 and end."""
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from holdfast.events import AnyEvent
 from holdfast.events import ToolResult as ToolResultEvent
 from holdfast.store import BLOBS, blob_id
 
-_HEAD = 0.7  # of what is shown; how a text begins says more than how it ends
+_HEAD = 0.7  # the beginning's part of the shown text, which says more than the end
 
 
 def trimmed(result: ToolResult, limit: int) -> tuple[ToolResult, list[bytes]]:
-    """A result with at most `limit` characters in each text, and the bytes to keep: `meta[BLOBS]`
-    names each, and what it is of."""
-    if BLOBS in result.meta:  # ours alone to say: a tool could name what is another conversation's
+    """Return a result with at most `limit` characters in each text, and the bytes to keep.
+
+    `meta[BLOBS]` lists the name and origin of each blob.
+    """
+    if BLOBS in result.meta:
+        # only Holdfast may set it: a tool could name another conversation's blobs
         result = msgspec.structs.replace(
             result, meta={key: value for key, value in result.meta.items() if key != BLOBS}
         )
@@ -62,7 +65,7 @@ def trimmed(result: ToolResult, limit: int) -> tuple[ToolResult, list[bytes]]:
 
 
 def blobs_of(event: AnyEvent) -> list[str]:
-    """The names of the blobs that an event refers to."""
+    """Return the names of the blobs that an event refers to."""
     entries: Any = event.result.meta.get(BLOBS) if isinstance(event, ToolResultEvent) else None
     return (
         [entry["id"] for entry in cast("list[dict[str, Any]]", entries)]
@@ -72,7 +75,7 @@ def blobs_of(event: AnyEvent) -> list[str]:
 
 
 def whole(result: ToolResult, blob: Callable[[str], bytes]) -> ToolResult:
-    """The inverse of `trimmed`: `blob(id)` gives the bytes of that name."""
+    """Return the result before `trimmed`; `blob(id)` returns the bytes of that name."""
     entries: Any = result.meta.get(BLOBS)
     if not isinstance(entries, list):
         return result

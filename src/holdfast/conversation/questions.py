@@ -1,5 +1,5 @@
-"""What running calls ask the user: each question journaled before it is asked, and its answer when
-it is given."""
+"""Questions of running calls to the user. Each question is journaled before it is asked, and its
+answer when it is given."""
 
 from __future__ import annotations
 
@@ -21,48 +21,47 @@ OnQuestion = Callable[[ev.Question], dict[str, Any] | bool | None] | Literal["wa
 
 _log = logging.getLogger("holdfast")
 
-_LONGEST = 10_000  # characters of a question; more than anybody reads
-_HANDED_OVER = 5.0  # seconds from an answer's append to its effect, at most
-_MOST = 100  # questions of one call: a server that asks for ever must not fill the journal
+_MAX_QUESTION_CHARS = 10_000  # characters of a question
+_HANDOVER_SECONDS = 5.0  # seconds from an answer's append to its effect
+_MAX_QUESTIONS = 100  # questions of one call; an endlessly asking server must not fill the journal
 
 DECLINED = "the user declined"
 LATE = "no answer within {timeout:g} s"
-TAKEN_BACK = "the question was taken back before it was answered"
+TAKEN_BACK = "the question was withdrawn before it was answered"
 
 
-class _Asked:
-    """A question that a call of this process waits with. `values` are valid once `settled`; None
+class _WaitingQuestion:
+    """A question that a call of this process waits for. `values` are valid once `settled`; None
     declines."""
 
     __slots__ = ("question", "settled", "values", "woken")
 
     def __init__(self, question: ev.Question) -> None:
         self.question = question
-        self.woken = threading.Event()  # look what has happened
+        self.woken = threading.Event()  # set when the question is settled or cancelled
         self.settled = False
         self.values: dict[str, Any] | None = None
 
     def settle(self, values: dict[str, Any] | None) -> None:
-        """Hand over the answer. Once it is journaled."""
+        """Hand over the answer, once it is journaled."""
         if not self.settled:
             self.values, self.settled = values, True
         self.woken.set()
 
 
 class Questions:
-    """The questions of one conversation's calls. `ask` blocks a call's thread; the rest may be
-    called from any."""
+    """The questions of one conversation's calls. `ask` blocks a call's thread. Thread-safe."""
 
     __slots__ = ("_journal", "_live", "_on_question")
 
     def __init__(self, journal: Journal, on_question: OnQuestion) -> None:
         self._journal = journal
         self._on_question = on_question
-        self._live: dict[str, _Asked] | None = None  # under the journal's lock
+        self._live: dict[str, _WaitingQuestion] | None = None  # guarded by the journal's lock
 
     @property
     def reachable(self) -> bool:
-        """Whether anybody was named who is asked."""
+        """True if questions can be answered: the conversation has an `on_question`."""
         return self._on_question is not None
 
     def ask(
@@ -75,13 +74,16 @@ class Questions:
         timeout: float | None,
         flags: list[Cancellation],
     ) -> dict[str, Any] | None:
-        """See `ToolContext.ask`; `flags` take the question back."""
+        """Ask the user; see `ToolContext.ask`. A cancelled flag of `flags` withdraws the
+        question."""
         if schema is not None:
             schema = check_form(schema)
         on_question = self._on_question
         if on_question is None:
             return None
-        asked = self._begin(call_id, clean(message)[:_LONGEST], schema, clean(url), clean(asker))
+        asked = self._begin(
+            call_id, clean(message)[:_MAX_QUESTION_CHARS], schema, clean(url), clean(asker)
+        )
         if asked is None:
             return None
         forget = [flag.add_callback(asked.woken.set) for flag in flags]
@@ -102,18 +104,17 @@ class Questions:
 
     def _begin(
         self, call_id: str, message: str, schema: dict[str, Any] | None, url: str, asker: str
-    ) -> _Asked | None:
+    ) -> _WaitingQuestion | None:
         with self._journal as journal:
             item = journal.fold.open.get(call_id)
-            if item is None:  # it was answered meanwhile, and what asks was left behind
+            if item is None:  # answered meanwhile; the asking call was left behind
                 return None
-            if item.questioned >= _MOST:
+            if item.questioned >= _MAX_QUESTIONS:
                 _log.warning(
-                    "conversation %s: call %s has asked %d questions; it is told that the user"
-                    " declines",
+                    "conversation %s: call %s has asked %d questions; further ones are declined",
                     journal.id,
                     call_id,
-                    _MOST,
+                    _MAX_QUESTIONS,
                 )
                 return None
             question = ev.Question(
@@ -127,15 +128,17 @@ class Questions:
                 reason=message,
                 question=question,
             )
-            asked = _Asked(question)
+            asked = _WaitingQuestion(question)
             self._live = {
                 **(self._live or {}),
                 question.id: asked,
-            }  # before it is written: whoever reads it may answer at once
+            }  # before it is written: a reader may answer at once
         return asked
 
-    def _wait(self, asked: _Asked, timeout: float | None, flags: list[Cancellation]) -> str:
-        """Wait for an answer from elsewhere; why there is none, should that be so."""
+    def _wait(
+        self, asked: _WaitingQuestion, timeout: float | None, flags: list[Cancellation]
+    ) -> str:
+        """Wait for an answer through `answer`; return the reason if none came."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not asked.settled and not any(flags):
             left = None if deadline is None else deadline - time.monotonic()
@@ -146,10 +149,12 @@ class Questions:
         return TAKEN_BACK
 
     def _call(
-        self, callback: Callable[[ev.Question], dict[str, Any] | bool | None], asked: _Asked
+        self,
+        callback: Callable[[ev.Question], dict[str, Any] | bool | None],
+        asked: _WaitingQuestion,
     ) -> str:
-        """Ask the owner's function, nothing locked, and journal what it says; why there is no
-        answer, should that be so."""
+        """Call `on_question` without a lock and journal its answer; return the reason if there
+        is none."""
         question = asked.question
         try:
             found = callback(question)
@@ -174,12 +179,12 @@ class Questions:
                 waits = self._pending(question.id)
                 if waits:
                     self._write(question, values, "on_question", "")
-            if waits:  # else somebody else was first
+            if waits:  # otherwise another answer was first
                 asked.settle(values)
         return DECLINED
 
-    def _end(self, asked: _Asked, reason: str, by: str = "holdfast") -> None:
-        """Journal that there is no answer, if there is none."""
+    def _end(self, asked: _WaitingQuestion, reason: str, by: str = "holdfast") -> None:
+        """Journal that there is no answer, unless there is one."""
         with self._journal.changed:
             if asked.settled:
                 return
@@ -187,37 +192,40 @@ class Questions:
             with (
                 suppress(ConversationClosed, StoreError),
                 self._journal as journal,
-            ):  # else its result cannot be written down either
+            ):  # otherwise its result cannot be stored either
                 if self._pending(asked.question.id):
                     self._write(asked.question, None, by, reason)
                 else:
                     answered = asked.question.id.rpartition("?")[0] in journal.fold.open
             if not answered:
                 asked.settle(None)
-        while not asked.settled and asked.woken.wait(
-            _HANDED_OVER
-        ):  # whoever journaled the answer hands it over in this moment
+        # the thread that journaled the answer is about to hand it over
+        while not asked.settled and asked.woken.wait(_HANDOVER_SECONDS):
             asked.woken.clear()
         asked.settle(None)
 
-    # --- answers, from elsewhere ---
+    # --- answers ---
 
     def waiting(self, question_id: str | None) -> ev.Question:
-        """The question that is meant (None: the only one there is). Raises `ConfigurationError`."""
+        """Return the waiting question with that id; None means the only one. Raises
+        `ConfigurationError`."""
         with self._journal.changed:
-            return self._asked(question_id).question
+            return self._waiting_question(question_id).question
 
     def answer(
         self, question_id: str, values: dict[str, Any] | None, by: str, reason: str
     ) -> Callable[[], None]:
-        """Within a transaction: journal `values`, filled in, or that the user declines (None); the
-        effect hands it to the call. Raises `ConfigurationError` if the call does not wait for it
-        any more."""
-        asked = self._asked(question_id)
+        """Journal an answer within a transaction: the filled-in `values`, or None if the user
+        declines.
+
+        The returned effect hands it to the call. Raises `ConfigurationError` if the call no
+        longer waits for it.
+        """
+        asked = self._waiting_question(question_id)
         self._write(asked.question, values, by, reason)
         return lambda: asked.settle(values)
 
-    def _asked(self, question_id: str | None) -> _Asked:
+    def _waiting_question(self, question_id: str | None) -> _WaitingQuestion:
         live = {id: asked for id, asked in (self._live or {}).items() if self._pending(id)}
         if question_id is None and len(live) == 1:
             return next(iter(live.values()))

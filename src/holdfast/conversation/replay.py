@@ -1,10 +1,8 @@
-"""Replay: a journal run once more, with the answers and results that it has, and compared with what
-today's code makes of it.
+"""Replay: run a journal again with its recorded answers and results, and compare today's requests.
 
-What came from outside stays as it was recorded: messages, answers, results, decisions, which tools
-were registered by then. What code made of it is made again: prompt, tool definitions and parameters
-by the agent, the messages of each request by the view and the wire, and when the model is asked by
-`next_action`.
+Messages, answers, results, decisions and the set of registered tools stay as recorded. Code
+computes the rest again: the agent its prompt, tool definitions and parameters, the view and the
+wire the messages of each request, and `next_action` the times at which the model is asked.
 """
 
 from __future__ import annotations
@@ -46,14 +44,17 @@ from holdfast.llm.transcript import Transcript
 from holdfast.llm.wires import Wire, known, wire
 
 _UNLIMITED = Limits(None, None, None, None)
-_NUDGES = (stuck.ABOUT, REPAIR)  # how the `about` of messages begins that `next_action` has told
-_LONGEST = 200  # lines of a difference that are shown
+_NUDGES = (stuck.ABOUT, REPAIR)  # prefixes of the `about` of messages that `next_action` caused
+_MAX_SHOWN_LINES = 200  # shown lines of a difference
 
 
 class Difference(Data, frozen=True):
-    """Where a replay goes another way than the journal: at model request number `request` (from 1),
-    or after it. Event `seq` is what came of it then. `text` says what differs, recorded lines
-    marked with `-`, today's with `+`."""
+    """The first difference between a replay and its journal: at model request number `request`
+    (from 1), or after it.
+
+    `seq` is the event that the journal has there. `text` shows the difference, recorded lines
+    marked with `-`, today's with `+`.
+    """
 
     request: int
     seq: int
@@ -64,11 +65,10 @@ class Difference(Data, frozen=True):
 
 
 class Replay(Data, frozen=True):
-    """What a replay found: how many model requests were compared, of these how many to the last
-    byte, and the first that differs.
+    """The result of a replay: the number of compared model requests, how many of them byte by byte,
+    and the first difference.
 
-    Requests are compared to the last byte by their hash, which models that are not Holdfast's own
-    do not record.
+    Byte comparison uses the request's hash, which only Holdfast's own models record.
     """
 
     requests: int = 0
@@ -77,7 +77,7 @@ class Replay(Data, frozen=True):
 
     @property
     def same(self) -> bool:
-        """Whether nothing differs."""
+        """True if nothing differs."""
         return self.difference is None
 
     def __str__(self) -> str:
@@ -90,24 +90,23 @@ class Replay(Data, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One model request of a replay. Good until the next one is asked for: they share one
-    transcript."""
+    """One model request of a replay. Valid until the next one: they share one transcript."""
 
     number: int
     answer: ev.Assistant
     head: ev.Agent
     transcript: Transcript
     action: Action
-    """What today's loop does where the journal asked the model."""
+    """The action of today's loop at the point where the journal asked the model."""
 
     @property
     def wire(self) -> Wire:
-        """The wire that it went over; OpenAI's Chat Completions for one that is not Holdfast's."""
+        """The recorded wire; OpenAI's Chat Completions if the model was not Holdfast's."""
         return wire(self.answer.wire if known(self.answer.wire) else "openai_chat")
 
     @property
     def body(self) -> bytes:
-        """The bytes that the model of the journal would be sent today."""
+        """The bytes that the recorded model would be sent today."""
         head = routed(self.head, self.answer.route, self.transcript)
         return make_request(
             self.wire, head.model, head.parameters, self.transcript, (), None, head, False
@@ -115,14 +114,16 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def hash(self) -> str:
-        """What `Assistant.request_hash` is today."""
+        """The `Assistant.request_hash` of today's request."""
         head = routed(self.head, self.answer.route, self.transcript)
         return request_hash(self.wire, head.model, self.transcript, head)
 
 
 def requests(events: Sequence[ev.AnyEvent], agent: Agent | None = None) -> Iterator[Request]:
-    """The model requests that a journal tells of, as today's code makes them, one after the other;
-    costs what each adds. The limits are those of the agent in force then, none without an agent."""
+    """Yield the model requests of a journal as today's code makes them; each costs what it adds.
+
+    The limits are those of the agent in force at each request; none without an agent.
+    """
     view, state = View(), Fold()
     seen = number = 0
     for event in events:
@@ -143,8 +144,8 @@ def requests(events: Sequence[ev.AnyEvent], agent: Agent | None = None) -> Itera
 
 
 def _action(agent: Agent | None, state: Fold, limits: Limits | None = None) -> Action:
-    """What today's loop does: by the settings of the agent in force, or, without an agent, what the
-    journal alone tells."""
+    """Return the action of today's loop: by the settings of the agent in force, or by the
+    journal alone."""
     if agent is None:
         return next_action(state, _UNLIMITED)
     found = in_force(agent, state)[1]
@@ -152,8 +153,8 @@ def _action(agent: Agent | None, state: Fold, limits: Limits | None = None) -> A
 
 
 def replay(events: Sequence[ev.AnyEvent], agent: Agent | None = None) -> Replay:
-    """Compare every model request, and every end of a run, with what today's code makes of it;
-    stops at the first difference."""
+    """Compare every model request and every end of a run with today's code; stop at the first
+    difference."""
     if agent is None:
         return _replay(events, None)
     heads = {event.name: event for event in events if isinstance(event, ev.Agent)}
@@ -180,8 +181,8 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
     for event in events:
         if isinstance(event, ev.Agent):
             ever.setdefault(event.name, set()).update([tool.name for tool in event.tools])
-    compared: ev.Agent | None = None  # the head before
-    shown = 0  # items of the transcript in the last request that was the same
+    compared: ev.Agent | None = None  # the previous head
+    shown = 0  # items of the transcript in the last equal request
     for request in requests(events, agent):
         answer = request.answer
         if end and end <= answer.seq:
@@ -189,12 +190,12 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
         if damaged is not None and damaged.seq <= answer.based_on:
             text = (
                 f"- event {damaged.seq} is damaged and cannot be read ({damaged.reason})\n+ no"
-                " request after it can be made again"
+                " later request can be made again"
             )
             return Replay(count, hashed, Difference(request.number, damaged.seq, text))
         count, text = request.number, ""
         if not isinstance(request.action, Step):
-            text = f"- the model is asked\n+ {_said(request.action)}"
+            text = f"- the model is asked\n+ {_describe(request.action)}"
         elif agent is not None and request.head is not compared:
             text = _head_differs(request.head, compared, agent, ever.get(request.head.name, set()))
             compared = request.head
@@ -210,8 +211,8 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
 
 
 def _after(events: Sequence[ev.AnyEvent], answer: ev.Assistant) -> str:
-    """What the loop itself said to an empty answer, or one that was cut off. (If nothing, the
-    journal may have been forked there.)"""
+    """Compare the loop's own message after an empty or cut-off answer. A journal forked there
+    has none."""
     following = events[answer.seq] if answer.seq < len(events) else None
     if (
         not isinstance(following, ev.Message)
@@ -224,17 +225,20 @@ def _after(events: Sequence[ev.AnyEvent], answer: ev.Assistant) -> str:
 
 
 def _ends(events: Sequence[ev.AnyEvent], agent: Agent | None) -> tuple[int, str]:
-    """The first end of a run at which today's loop would not end it: its seq, and what differs; (0,
-    "") if there is none. Ends at a limit are compared if there is an `agent`."""
+    """Return the seq and text of the first end of a run at which today's loop would not end it; (0,
+    "") for none.
+
+    Ends at a limit are compared only with an `agent`.
+    """
     state = Fold()
     for event in events:
         if isinstance(event, ev.Damaged):
-            break  # what today's loop would do after it cannot be told
+            break  # the further actions of today's loop are unknown
         if isinstance(event, ev.Status) and event.status in (
             ConversationStatus.FINISHED,
             ConversationStatus.STUCK,
         ):
-            # By settings that are not known here, if the model was told first.
+            # The stuck settings are unknown here if the model was nudged first.
             told = (
                 agent is None
                 and event.status == ConversationStatus.STUCK
@@ -242,7 +246,7 @@ def _ends(events: Sequence[ev.AnyEvent], agent: Agent | None) -> tuple[int, str]
             )
             action = _action(agent, state, _UNLIMITED)
             if not told and (not isinstance(action, Stop) or action.status != event.status):
-                return event.seq, f"- the run is over: {event.status}\n+ {_said(action)}"
+                return event.seq, f"- the run is over: {event.status}\n+ {_describe(action)}"
         elif (
             agent is not None
             and isinstance(event, ev.Message)
@@ -251,7 +255,7 @@ def _ends(events: Sequence[ev.AnyEvent], agent: Agent | None) -> tuple[int, str]
         ):
             action = _action(agent, state)
             if action != Nudge(event.about, event.text):
-                return event.seq, f"- the model is told: {event.text!r}\n+ {_said(action)}"
+                return event.seq, f"- the model is told: {event.text!r}\n+ {_describe(action)}"
         elif (
             agent is not None
             and isinstance(event, ev.Error)
@@ -260,12 +264,12 @@ def _ends(events: Sequence[ev.AnyEvent], agent: Agent | None) -> tuple[int, str]
         ):
             action = _action(agent, state)
             if not isinstance(action, Stop):
-                return event.seq, f"- the run is over: {event.message}\n+ {_said(action)}"
+                return event.seq, f"- the run is over: {event.message}\n+ {_describe(action)}"
         state.apply(event)
     return 0, ""
 
 
-def _said(action: Action) -> str:
+def _describe(action: Action) -> str:
     match action:
         case Stop(status, reason, limit, output):
             why = (
@@ -291,12 +295,12 @@ def _said(action: Action) -> str:
 
 
 def _head_differs(recorded: ev.Agent, before: ev.Agent | None, agent: Agent, ever: set[str]) -> str:
-    """How the agent differs from an `Agent` event. Which tools there were is the journal's to say,
-    what they are the agent's."""
+    """Return the differences between the agent and an `Agent` event. The journal decides which
+    tools existed, the agent what they are."""
     parts: list[str] = []
     known = find(agent, recorded.name)
     if known is None:
-        return f"agent:\n- {recorded.name}\n+ the agent may hand over to none of that name"
+        return f"agent:\n- {recorded.name}\n+ the agent has no handoff of that name"
     agent = known
     if agent.llm.model != recorded.model:
         parts.append(f"model:\n- {recorded.model}\n+ {agent.llm.model}")
@@ -305,8 +309,8 @@ def _head_differs(recorded: ev.Agent, before: ev.Agent | None, agent: Agent, eve
         parts.append("parameters:\n" + _diff(_json(written), _json(parameters)))
     if agent.system_prompt != recorded.system_prompt:
         parts.append("system prompt:\n" + _diff(recorded.system_prompt, agent.system_prompt))
-    today = {tool.name: _told(tool) for tool in agent.tools.definitions()}
-    for tool in map(_told, recorded.tools):
+    today = {tool.name: _model_part(tool) for tool in agent.tools.definitions()}
+    for tool in map(_model_part, recorded.tools):
         if (now := today.get(tool.name)) is None:
             parts.append(f"tool {tool.name!r}:\n- it is there\n+ the agent has no such tool")
         elif now != tool:
@@ -327,7 +331,7 @@ def _head_differs(recorded: ev.Agent, before: ev.Agent | None, agent: Agent, eve
     return "\n".join(parts)
 
 
-def _told(tool: ev.ToolDefinition) -> ev.ToolDefinition:
+def _model_part(tool: ev.ToolDefinition) -> ev.ToolDefinition:
     """Return the part of a definition that the model sees."""
     return (
         msgspec.structs.replace(tool, executor="", parallel=False)
@@ -337,8 +341,8 @@ def _told(tool: ev.ToolDefinition) -> ev.ToolDefinition:
 
 
 def _messages_differ(request: Request, shown: int) -> str:
-    """The head is the same, the messages are not: how they were written before is not recorded, so
-    today's form of the new ones is shown."""
+    """Return the new messages in today's form, for requests whose heads are equal. Their
+    recorded form is unknown."""
     new = request.transcript.items[shown:]
     names = {tool.name: tool.wire_name for tool in request.head.tools}
     alone = Transcript(list(new)).fragments(request.wire, names, request.head.model)
@@ -348,8 +352,8 @@ def _messages_differ(request: Request, shown: int) -> str:
         for message in msgspec.json.decode(b"[" + fragment + b"]")
     ]
     told = (
-        "its messages are written in another way than when this was recorded; these are new since"
-        " the request before, as of today:"
+        "its messages are encoded differently than when it was recorded; these are new since the"
+        " previous request, in today's form:"
     )
     return "\n".join([told, *(f"+ {line}" for text in lines for line in text.splitlines())])
 
@@ -358,7 +362,7 @@ def _diff(recorded: str, today: str) -> str:
     lines = difflib.unified_diff(
         recorded.splitlines(), today.splitlines(), "recorded", "today", lineterm="", n=2
     )
-    return "\n".join(list(lines)[2:]) or "(they differ in white space at line ends alone)"
+    return "\n".join(list(lines)[2:]) or "(only white space at line ends differs)"
 
 
 def _json(value: object) -> str:
@@ -369,6 +373,8 @@ def _short(text: str) -> str:
     lines = text.splitlines()
     return (
         text
-        if len(lines) <= _LONGEST
-        else "\n".join([*lines[:_LONGEST], f"... and {len(lines) - _LONGEST} lines more"])
+        if len(lines) <= _MAX_SHOWN_LINES
+        else "\n".join(
+            [*lines[:_MAX_SHOWN_LINES], f"... and {len(lines) - _MAX_SHOWN_LINES} lines more"]
+        )
     )

@@ -1,4 +1,4 @@
-"""The runtime of a conversation that was given none."""
+"""The default runtime of a conversation."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from holdfast.agent.agent import Agent
 
 
 def runtime_of(agent: Agent) -> object | None:
-    """The runtime that the agent's tools work in; None if they work in none, or in several. Asks no
-    service."""
+    """Return the runtime that the agent's tools share; None if they use none, or several.
+    Contacts no service."""
     found = None
     for tool in agent.tools.list_tools():
         if tool.runtime is not None and tool.runtime is not found:

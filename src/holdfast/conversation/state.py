@@ -1,4 +1,4 @@
-"""A conversation's state: the fold of its journal, and the snapshot of it that users hold."""
+"""The state of a conversation: the fold of its journal, and the snapshot that users hold."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from holdfast.tools.plans import PLAN, texts
 
 
 class ConversationStatus(StrEnum):
-    """Where a conversation stands. The transition table is in `docs/architecture.md`."""
+    """The status of a conversation. The transition table is in `docs/architecture.md`."""
 
     IDLE = "idle"
     RUNNING = "running"
@@ -48,7 +48,7 @@ AT_REST = frozenset(
 )
 
 
-_NOTHING = Usage()
+_NO_USAGE = Usage()
 
 
 class OpenCall:
@@ -85,12 +85,11 @@ class OpenCall:
         self.asked: str | None = None
         self.doubtful = False
         self.approved = False
-        self.risk = ""  # what an analyzer said of it
+        self.risk = ""  # the analyzer's risk level, "" for none
         self.arguments: dict[str, Any] | None = None
-        self.questions: tuple[
-            ev.Question, ...
-        ] = ()  # what it asks the user and was not answered yet
-        self.questioned = 0  # how many questions it has asked, in all of its attempts
+        # its unanswered questions to the user
+        self.questions: tuple[ev.Question, ...] = ()
+        self.questioned = 0  # the number of its questions, over all of its attempts
 
     @property
     def ready(self) -> bool:
@@ -99,12 +98,12 @@ class OpenCall:
 
     @property
     def held_by_client(self) -> bool:
-        """True if a client runs the call, or is to claim it on its turn."""
+        """True if a client runs the call, or may claim it on its turn."""
         return self.offered and self.asked is None
 
     @property
     def effective(self) -> ToolCall:
-        """The call with the arguments that it is to be run with."""
+        """The call with the arguments that it runs with."""
         return (
             self.call
             if self.arguments is None
@@ -112,8 +111,8 @@ class OpenCall:
         )
 
     def decide(self, decision: ev.Decision) -> None:
-        """Take in a decision about this call. An approval of other arguments than the call has
-        approves nothing."""
+        """Apply a decision about this call. An approval for other arguments than the call has is
+        ignored."""
         if decision.question is not None:
             self.questions = (*self.questions, decision.question)
             self.questioned += 1
@@ -149,15 +148,16 @@ def turn(calls: Iterable[OpenCall]) -> list[OpenCall]:
 
 
 def undecided(calls: Iterable[OpenCall]) -> bool:
-    """Return True if no call can proceed before somebody decides: all calls whose turn it is wait
-    for a decision, and there is one."""
+    """Return True if there are open calls and all whose turn it is wait for a decision."""
     now = turn(calls)
     return bool(now) and all(item.asked is not None for item in now)
 
 
 class Fold:
-    """What the loop needs to know of a journal, kept up to date event by event. One owner: the
-    journal, under its lock."""
+    """The facts of a journal that the loop needs, updated event by event.
+
+    The journal owns it and guards it by its lock.
+    """
 
     __slots__ = (
         "_uncounted",
@@ -209,60 +209,51 @@ class Fold:
         self.created: datetime | None = None
         self.last_time: datetime | None = None
         self.condensed = 0
-        self.wanted: str | None = (
-            # the instructions of a condensation that somebody asked for, and that is still to come
-            None
-        )
-        self.sizes: Sizes | None = (
-            None  # the tokens of the next request, if somebody wants to know them (`measure`)
-        )
+        # the instructions of a requested condensation that is still to come
+        self.wanted: str | None = None
+        # the tokens of the next request, once measured (`measure`)
+        self.sizes: Sizes | None = None
         self.message_seq = 0
-        self.abouts: dict[
-            str, int
-        ] = {}  # what the loop has told the model of, and that is still shown: `Message.about`, and its seq
-        self.pictures = (
-            False  # whether there is any in what was said or returned, as far as it was read
-        )
-        self.planned: ev.Plan | None = (
-            None  # the plan, whether it is approved, and where a model is shown it
-        )
-        self.heard_seq = 0  # the last message that was not the loop's own
+        # seqs of Holdfast's own messages that are still shown, by `Message.about`
+        self.abouts: dict[str, int] = {}
+        # True if a message or result read so far contains a picture
+        self.pictures = False
+        # the plan, its approval, and the place where a model is shown it
+        self.planned: ev.Plan | None = None
+        self.heard_seq = 0  # the seq of the last message that is not Holdfast's own
         self.based_on = 0
         self.agent: ev.Agent | None = None
-        self.handoff: str | None = (
-            None  # the agent that the conversation was handed to, and that has not taken over yet
-        )
-        self.clients: tuple[str, ...] = ()  # names of the tools of `agent` whose calls clients run
-        self.parallel: frozenset[str] = (
-            frozenset()
-        )  # names of the tools of `agent` whose calls may run side by side
+        # the agent of a pending handoff, which has not taken over yet
+        self.handoff: str | None = None
+        self.clients: tuple[str, ...] = ()  # tools of `agent` whose calls clients run
+        # tools of `agent` whose calls may run side by side
+        self.parallel: frozenset[str] = frozenset()
         self.assistant: ev.Assistant | None = None
         self.open: dict[str, OpenCall] = {}
         self.blanks = 0  # answers in a row without text or call
-        self.denials = 0  # answers in a row that hooks held back
-        # times that hooks did not let the run be finished since it began, or somebody said
-        # something
+        self.denials = 0  # answers in a row that hooks denied
+        # times that hooks kept the run from finishing, since its begin or the last message
         self.stops = 0
         self.error: ev.Error | None = None
         self.title = ""
         self.steps = 0
         self._usage = Usage()
-        self._uncounted: list[Usage] = []  # what `usage` has not added up yet: few ask for it
-        self.cost = 0.0  # of the calls whose price is known
-        self.unpriced = 0  # calls whose price is not
-        self.recent = Recent()  # what its last steps have in common
-        self.output: Any = None  # what the tool `finish` was given, if nothing came after it
-        self.output_seq = 0  # that result's seq; 0: there is none
-        self.output_failed = ""  # why the last answer's call of `finish` was not taken
-        self.output_failures = 0  # rounds of this run that the model was told of
-        self.run_since: datetime | None = None  # since when it is at work
-        self.run_spent = 0.0  # seconds that it was at work before a pause or a wait for a decision
+        self._uncounted: list[Usage] = []  # usage not yet added to `_usage`, since few read it
+        self.cost = 0.0  # US dollars, of the calls with a known price
+        self.unpriced = 0  # calls with an unknown price
+        self.recent = Recent()  # the last steps, to detect repetition
+        self.output: Any = None  # the arguments of the tool `finish`, unless something followed it
+        self.output_seq = 0  # the seq of that result; 0 for none
+        self.output_failed = ""  # the problem with the last answer's call of `finish`
+        self.output_failures = 0  # failed rounds of this run that the model was told of
+        self.run_since: datetime | None = None  # the start of its current work
+        self.run_spent = 0.0  # seconds of work before a pause or a wait for a decision
         self.run_steps = 0
         self.run_tokens = 0
         self.run_cost = 0.0
 
     def copy(self) -> Fold:
-        """Another one that is as far."""
+        """Return an independent copy."""
         found = copy(self)
         found._uncounted = list(self._uncounted)
         found.sizes = None
@@ -272,7 +263,7 @@ class Fold:
         return found
 
     def apply(self, event: ev.AnyEvent) -> None:
-        """Take in the journal's next event."""
+        """Apply the journal's next event."""
         self.last_seq = event.seq
         self.last_time = event.timestamp
         if self.created is None:
@@ -280,15 +271,16 @@ class Fold:
         match event:
             case ev.ToolCallStarted():
                 if (call := self.open.get(event.call_id)) is not None:
-                    call.asked = None  # it may run, even if the approval cannot be read
+                    call.asked = None  # the call may run even if its approval cannot be read
                     call.attempt = event.attempt
                     call.runner = event.runner
-                    call.questions = ()  # what an attempt before this one asked, nobody waits for
+                    # nobody waits for the answers to an earlier attempt's questions
+                    call.questions = ()
             case ev.ToolResult():
-                self._closed(event)
+                self._apply_result(event)
                 self.pictures = self.pictures or has_picture(event.result.content)
             case ev.Assistant():
-                self._answered(event)
+                self._apply_answer(event)
                 self.assistant = event
                 self.open = self.opened(event.calls)
             case ev.Message():
@@ -302,7 +294,7 @@ class Fold:
                     self.planned = planning.after_message(self.planned)
                 self.pictures = self.pictures or has_picture(event.content)
                 if event.model:
-                    self._spent(event.usage, event.cost)
+                    self._count_usage(event.usage, event.cost)
                 if event.about:
                     self.abouts[event.about] = event.seq
                     if event.about.endswith("@stop"):
@@ -310,23 +302,23 @@ class Fold:
                 if not self.title:
                     self.title = event.text.strip().split("\n", 1)[0][:80]
             case ev.Status():
-                self._became(event)
+                self._apply_status(event)
             case ev.Agent():
-                self._heads(event)
+                self._apply_agent(event)
             case ev.Error():
                 self.error = event
             case ev.Condensation():
-                self._shortened(event)
+                self._apply_condensation(event)
             case ev.Note():
                 if event.model:
-                    self._spent(event.usage, event.cost)
+                    self._count_usage(event.usage, event.cost)
             case ev.Decision():
-                if event.usage != _NOTHING or event.cost:
-                    self._spent(event.usage, event.cost)
+                if event.usage != _NO_USAGE or event.cost:
+                    self._count_usage(event.usage, event.cost)
                 if (call := self.open.get(event.call_id)) is not None:
                     call.decide(event)
             case ev.Damaged():
-                self._damaged(event)
+                self._apply_damaged(event)
             case _:
                 pass
         self.recent.feed(event)
@@ -345,12 +337,14 @@ class Fold:
         """The open calls whose turn it is."""
         return turn(self.open.values())
 
-    def _damaged(self, event: ev.Damaged) -> None:
-        """Take in an event that cannot be read. What it may have said of a call is in doubt, and no
-        call begins or is repeated because of it."""
+    def _apply_damaged(self, event: ev.Damaged) -> None:
+        """Apply an event that cannot be read.
+
+        Its effect on a call is in doubt, so that no call begins or is repeated because of it.
+        """
         kind, found = event.original_type, damage.stand_in(event)
         usage, cost, _ = damage.spent(event)
-        self._spent(usage, cost)
+        self._count_usage(usage, cost)
         if kind == "assistant":
             self.steps += 1
             self.run_steps += 1
@@ -358,9 +352,9 @@ class Fold:
         elif kind == "agent":
             self.clients = (*self.clients, *damage.client_tools(event))
         if isinstance(found, ev.Status):
-            self._became(found)
+            self._apply_status(found)
         elif isinstance(found, ev.ToolResult):
-            self._closed(found)
+            self._apply_result(found)
         elif found is not None:
             self.message_seq = self.heard_seq = event.seq
             self.output, self.output_seq, self.output_failed = None, 0, ""
@@ -377,22 +371,24 @@ class Fold:
                     call.asked = "A decision on this call was damaged and cannot be read."
 
     def measure(self, journal: Sequence[ev.AnyEvent]) -> Sizes:
-        """Have the tokens of the next request kept from now on. `journal` has at least all events
-        that are still shown."""
+        """Measure the tokens of the next request from now on, and return the sizes.
+
+        `journal` must hold at least all events that the model is still shown.
+        """
         if self.sizes is None:
             self.sizes = Sizes.of(journal, self.agent)
         return self.sizes
 
     @property
     def condensing(self) -> bool:
-        """Whether a condensation that somebody asked for is to be done now."""
+        """True if a requested condensation is due now."""
         return (
             self.wanted is not None
             and not self.open
             and (self.status is ConversationStatus.RUNNING or self.status in AT_REST)
         )
 
-    def _shortened(self, event: ev.Condensation) -> None:
+    def _apply_condensation(self, event: ev.Condensation) -> None:
         self.wanted = event.request
         if self.abouts and event.hidden:
             hidden = frozenset(event.hidden)
@@ -400,11 +396,11 @@ class Fold:
         self.planned = planning.after_condensation(self.planned, event)
         if event.so_far is not None:
             self.condensed = max(self.condensed, event.so_far.seq)
-        self._spent(event.usage, event.cost)
+        self._count_usage(event.usage, event.cost)
 
-    def _spent(self, usage: Usage, cost: float | None) -> None:
-        """Count model calls that are no step: a condenser's, an analyzer's."""
-        if usage != _NOTHING:
+    def _count_usage(self, usage: Usage, cost: float | None) -> None:
+        """Count model calls that are not steps, such as a condenser's or an analyzer's."""
+        if usage != _NO_USAGE:
             self._uncounted.append(usage)
             self.run_tokens += usage.input_tokens + usage.output_tokens
             self.unpriced += cost is None
@@ -412,7 +408,7 @@ class Fold:
             self.cost += cost
             self.run_cost += cost
 
-    def _closed(self, event: ev.ToolResult) -> None:
+    def _apply_result(self, event: ev.ToolResult) -> None:
         item = self.open.pop(event.call_id, None)
         if item is not None and item.call.name == PLAN:
             unheard = self.heard_seq > self.based_on
@@ -422,9 +418,9 @@ class Fold:
         elif item is not None and item.call.name == HANDOFF and self.handoff is None:
             self.handoff = handed_to(event.result)
         elif item is not None and item.call.name == FINISH:
-            self._handed_over(event)
+            self._apply_output(event)
 
-    def _heads(self, event: ev.Agent) -> None:
+    def _apply_agent(self, event: ev.Agent) -> None:
         self.agent = event
         self.handoff = None
         self.clients = tuple(
@@ -446,8 +442,8 @@ class Fold:
             ]
         )
 
-    def _handed_over(self, event: ev.ToolResult) -> None:
-        """Take in what came of a call of `finish`."""
+    def _apply_output(self, event: ev.ToolResult) -> None:
+        """Apply the result of a call of `finish`."""
         if is_output(FINISH, event.result):
             self.output, self.output_seq = event.result.structured_content, event.seq
         elif event.result.is_error and not (
@@ -455,7 +451,7 @@ class Fold:
         ):
             self.output_failed = event.result.text or "the call failed"
 
-    def _answered(self, event: ev.Assistant) -> None:
+    def _apply_answer(self, event: ev.Assistant) -> None:
         self.output, self.output_seq, self.output_failed = None, 0, ""  # the run goes on
         self.based_on = event.based_on
         paused = event.stop_reason in ("pause", "denied")
@@ -476,22 +472,21 @@ class Fold:
             self.cost += cost
             self.run_cost += cost
 
-    def _became(self, event: ev.Status) -> None:
+    def _apply_status(self, event: ev.Status) -> None:
         try:
             status = ConversationStatus(event.status)
         except ValueError:
-            return  # a newer version's status; what it means to us is unknown
-        if (
-            status in AT_REST
-        ):  # the run is over, and the next one counts anew, also if a pause comes first
+            return  # a newer version's status, unknown here
+        # The run is over. The next one counts from zero, even after a pause.
+        if status in AT_REST:
             self.run_since = None
             self.run_spent = 0.0
             self.run_steps = 0
             self.run_tokens = 0
             self.run_cost = 0.0
             self.blanks = 0
-            # Of a run that ended on it the last failure is still to be told, if the run is resumed:
-            # that counts for no new round.
+            # If invalid output ended the run, a resumed run first tells the model of the last
+            # failure; that must not count as a new round.
             self.output_failures = (
                 -1 if self.error is not None and self.error.error == OutputInvalid.__name__ else 0
             )
@@ -506,7 +501,7 @@ class Fold:
         self.status_seq = event.seq
 
     def so_far(self) -> ev.SoFar:
-        """All of this, for whoever goes on from here later. No call may be open."""
+        """Return the fold as a checkpoint from which `after` continues. No call may be open."""
         return ev.SoFar(
             self.last_seq,
             self.created or ev.EPOCH,
@@ -539,7 +534,8 @@ class Fold:
 
     @classmethod
     def after(cls, so_far: ev.SoFar, event: Callable[[int], ev.AnyEvent]) -> Fold:
-        """The inverse of `so_far`; `event(seq)` reads one."""
+        """Return the fold at a checkpoint: the inverse of `so_far`. `event(seq)` reads one
+        event."""
         found = cls()
         found.last_seq, found.created, found.condensed = so_far.seq, so_far.created, so_far.seq
         found.status, found.status_seq = ConversationStatus(so_far.status), so_far.status_seq
@@ -569,14 +565,14 @@ class Fold:
             so_far.output_failed,
             so_far.output_seq,
         )
-        # Any of these may be damaged by now; then it is as if there was none.
+        # These events may be damaged by now; such an event is treated as missing.
         if so_far.output_seq:
             output = event(so_far.output_seq)
             found.output = (
                 output.result.structured_content if isinstance(output, ev.ToolResult) else None
             )
         if so_far.agent_seq and isinstance(head := event(so_far.agent_seq), ev.Agent):
-            found._heads(head)
+            found._apply_agent(head)
         if so_far.assistant_seq and isinstance(answer := event(so_far.assistant_seq), ev.Assistant):
             found.assistant = answer
         if so_far.error_seq and isinstance(error := event(so_far.error_seq), ev.Error):
@@ -584,8 +580,8 @@ class Fold:
         return found
 
     def take(self, events: Sequence[ev.AnyEvent]) -> None:
-        """Take in many events at once. What an earlier answer's calls became matters no more once
-        there is a later answer."""
+        """Apply many events at once. Calls of any answer but the last need not be folded in
+        detail."""
         last = next(
             (
                 index
@@ -600,21 +596,21 @@ class Fold:
         for event in events[:last]:
             kind = type(event)
             if kind is ev.Assistant:
-                self._answered(cast(ev.Assistant, event))
+                self._apply_answer(cast(ev.Assistant, event))
                 plans = [call for call in cast(ev.Assistant, event).calls if call.name == PLAN]
                 self.open = (
                     {call.id: OpenCall(call) for call in plans} if plans or self.open else self.open
                 )
             elif kind is ev.ToolResult:
                 if self.open:
-                    self._closed(cast(ev.ToolResult, event))
+                    self._apply_result(cast(ev.ToolResult, event))
                 self.pictures = self.pictures or has_picture(
                     cast(ev.ToolResult, event).result.content
                 )
             elif kind is ev.Decision:
                 if (item := self.open.get(cast(ev.Decision, event).call_id)) is not None:
                     item.decide(cast(ev.Decision, event))
-                self._spent(cast(ev.Decision, event).usage, cast(ev.Decision, event).cost)
+                self._count_usage(cast(ev.Decision, event).usage, cast(ev.Decision, event).cost)
             elif kind is not ev.ToolCallStarted:
                 self.apply(event)
         self.recent = recent
@@ -623,7 +619,7 @@ class Fold:
 
     @property
     def plan(self) -> tuple[ev.PlanStep, ...]:
-        """The steps of the plan as it stands."""
+        """The steps of the current plan."""
         return () if self.planned is None else self.planned.steps
 
     @property
@@ -636,8 +632,8 @@ class Fold:
 
     @property
     def owed(self) -> bool:
-        """Whether the model has something to answer: a message it has not seen, the results of its
-        last calls, or an answer that its provider paused."""
+        """True if the model owes an answer: to a message it has not seen, to the results of its
+        last calls, or to continue an answer that its provider paused."""
         last = self.assistant
         if self.message_seq > self.based_on or last is None:
             return self.message_seq > self.based_on
@@ -660,20 +656,23 @@ class Fold:
 
     @property
     def asked(self) -> bool:
-        """Whether a message came since the conversation came to rest."""
+        """True if a message arrived since the conversation came to rest."""
         return self.status in AT_REST and self.message_seq > max(self.status_seq, self.based_on)
 
 
 def fold(journal: Sequence[ev.AnyEvent]) -> Fold:
-    """The fold of a whole journal."""
+    """Return the fold of a whole journal."""
     found = Fold()
     found.take(journal)
     return found
 
 
 class PendingConfirmation(Data, frozen=True):
-    """A call that waits for `approve` or `reject`: why, the hash of the arguments that an approval
-    is bound to, and its risk, "" if nobody said."""
+    """A call that waits for `approve` or `reject`.
+
+    `reason` says why. An approval is bound to `arguments_hash`. `risk` is "" if no analyzer
+    judged it.
+    """
 
     call: ToolCall
     reason: str
@@ -682,8 +681,8 @@ class PendingConfirmation(Data, frozen=True):
 
 
 class Offer(Data, frozen=True):
-    """A call that a client is to run, with the arguments that it is to be run with, and the
-    `runner` that claimed it, "" for none."""
+    """A call for a client to run, with its effective arguments, and the `runner` that claimed it
+    ("" for none)."""
 
     call: ToolCall
     runner: str = ""
@@ -702,8 +701,8 @@ _HOW_TO_GO_ON = {
 
 
 class ConversationState:
-    """A snapshot of a conversation, serializable whole: `id`, `status` and `events`; everything
-    else is a fold over the events.
+    """A snapshot of a conversation that serializes completely: `id`, `status` and `events`.
+    Everything else is a fold over the events.
 
     `Conversation.from_state(state, agent)` makes a conversation of it again, with the same or
     another agent, model or toolset.
@@ -728,8 +727,8 @@ class ConversationState:
         folded: Fold,
         read: Callable[[int], tuple[ev.AnyEvent, ...]],
     ) -> ConversationState:
-        """A state whose fold is known, and whose events are `read(last_seq)` when they are asked
-        for: most ask for less."""
+        """Return a state whose fold is known. `read(last_seq)` loads its events when they are
+        first needed."""
         found = cls(id, (), status)
         found._fold, found._events, found._read = folded, None, read
         return found
@@ -762,13 +761,13 @@ class ConversationState:
 
     @property
     def output(self) -> Any:
-        """What the last run ended with, as a JSON value, if the agent has an `output_type`; None if
+        """The last run's output as a JSON value, if the agent has an `output_type`; None if
         there is none."""
         return self._folded.output
 
     @property
     def error(self) -> ev.Error | None:
-        """What the last run stopped on, None if it did not."""
+        """The error that ended the last run, None if it did not end with one."""
         return self._folded.error
 
     def raise_for_status(self) -> ConversationState:
@@ -804,24 +803,24 @@ class ConversationState:
 
     @property
     def unpriced(self) -> int:
-        """The number of model calls whose price is not known, and which are not in `cost`."""
+        """The number of model calls whose price is unknown; `cost` does not include them."""
         return self._folded.unpriced
 
     @property
     def steps(self) -> int:
-        """The number of model calls that were answered."""
+        """The number of model calls that returned an answer."""
         return self._folded.steps
 
     @property
     def plan(self) -> tuple[ev.PlanStep, ...]:
-        """The steps of the plan as it stands: what the tool `plan` was last called with; none if it
-        never was."""
+        """The steps of the current plan: the arguments of the last call of the tool `plan`;
+        empty if it was never called."""
         return self._folded.plan
 
     @property
     def plan_approved(self) -> bool:
-        """Whether the user approved the plan as it stands (`Agent(planning="first")`), and has
-        asked for nothing more since it was finished."""
+        """True if the user approved the current plan (`Agent(planning="first")`) and has asked
+        for nothing more since it was finished."""
         planned = self._folded.planned
         return (
             planned is not None
@@ -842,7 +841,7 @@ class ConversationState:
 
     @property
     def pending_confirmations(self) -> tuple[PendingConfirmation, ...]:
-        """Calls that wait for somebody to approve or reject them."""
+        """Calls that wait for an approval or a rejection."""
         return tuple(
             PendingConfirmation(item.call, item.asked, item.call.arguments_hash, item.risk)
             for item in self._folded.open.values()
@@ -851,8 +850,8 @@ class ConversationState:
 
     @property
     def pending_questions(self) -> tuple[tuple[str, ev.Question], ...]:
-        """What running calls ask the user (`Conversation.answer`, `decline`), each with the id of
-        its call."""
+        """Questions of running calls to the user (`Conversation.answer`, `decline`), each with
+        the id of its call."""
         return tuple(
             (call_id, question)
             for call_id, item in self._folded.open.items()
@@ -860,14 +859,14 @@ class ConversationState:
         )
 
     def at(self, seq: int) -> ConversationState:
-        """The state as it was when event `seq` was the last one; 0 is before the first. Raises
-        `ConfigurationError` for a seq that is not there."""
+        """Return the state right after event `seq`; 0 is before the first event. Raises
+        `ConfigurationError` for a seq that does not exist."""
         if not isinstance(seq, int) or not 0 <= seq <= len(self.events):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"at takes a seq from 0 to {len(self.events)}, not {seq!r}.")
         return ConversationState(self.id, self.events[:seq])
 
     def to_json(self) -> bytes:
-        """`{"version": 1, "id": ..., "status": ..., "events": [...]}` as UTF-8 bytes."""
+        """Return `{"version": 1, "id": ..., "status": ..., "events": [...]}` as UTF-8 bytes."""
         raws = [msgspec.Raw(ev.encode(event)) for event in self.events]
         return msgspec.json.encode(
             {"version": 1, "id": self.id, "status": self.status.value, "events": raws}
@@ -875,8 +874,8 @@ class ConversationState:
 
     @classmethod
     def from_json(cls, data: bytes | str) -> ConversationState:
-        """The inverse of `to_json`. Raises `ConfigurationError` (a `ValueError`) on anything
-        else."""
+        """Return the state that `to_json` wrote. Raises `ConfigurationError` (a `ValueError`) on
+        anything else."""
         if too_deep(data, MAX_DOCUMENT_DEPTH):
             raise ConfigurationError(
                 f"This is not a conversation's state: it is nested deeper than {MAX_DOCUMENT_DEPTH}"

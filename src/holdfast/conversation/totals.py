@@ -1,5 +1,4 @@
-"""What conversations spent: each by itself, and with all that came of it: its forks, and what its
-calls spawned."""
+"""The spending of conversations: each by itself, and with its forks and spawned conversations."""
 
 from __future__ import annotations
 
@@ -10,11 +9,11 @@ from holdfast.store import Store, Summary
 
 
 class Spent(Data, frozen=True):
-    """What model calls took.
+    """The usage and cost of model calls.
 
     `steps` are answers of the agent's model. `usage` and `cost` (US dollars) are those of all
-    calls, also of summaries, judges, tools and hooks. `unpriced` calls had no known price and are
-    not in `cost`, which is None if that leaves nothing.
+    calls, also of summaries, judges, tools and hooks. `unpriced` calls had no known price and
+    are not in `cost`, which is None if that leaves nothing.
     """
 
     steps: int = 0
@@ -33,8 +32,10 @@ class Spent(Data, frozen=True):
 
 
 class Totals(Data, frozen=True):
-    """What the conversation `id` spent itself (`own`: not what it shares with the one it was forked
-    from), and the totals of its children."""
+    """The spending of conversation `id` and the totals of its children.
+
+    `own` excludes the events that a fork shares with its origin.
+    """
 
     id: str
     own: Spent
@@ -42,13 +43,13 @@ class Totals(Data, frozen=True):
 
     @property
     def whole(self) -> Spent:
-        """Of the whole tree, each answer counted once."""
+        """The spending of the whole tree, each answer counted once."""
         return sum((child.whole for child in self.children), self.own)
 
 
 def totals(store: Store, conversation_id: str) -> Totals:
-    """What a conversation and all its descendants spent, by their journals; reads those. Raises
-    `ConversationNotFound`."""
+    """Return the spending of a conversation and all its descendants, read from their journals.
+    Raises `ConversationNotFound`."""
     children: dict[str, list[Summary]] = {}
     root: Summary | None = None
     for summary in store.list():

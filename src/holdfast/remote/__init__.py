@@ -1,5 +1,5 @@
-"""The same conversation on an agent server: `RemoteConversation`, and `RemoteWorkspace`, where its
-commands run and its files are."""
+"""Conversations on an agent server: `RemoteConversation`, and `RemoteWorkspace` with their files
+and commands."""
 
 from holdfast.remote.conversation import RemoteConversation
 from holdfast.remote.workspace import RemoteWorkspace

@@ -1,5 +1,5 @@
-"""Calls that an agent server offers to its clients: claimed, run here by the agent's own tools, and
-their results brought back."""
+"""Calls that an agent server offers to its clients: claim them, run them here with the agent's
+own tools, and return their results."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _log = logging.getLogger("holdfast.remote")
 
 
 class ClientCalls:
-    """Runs those calls of one conversation whose tools this client has, at most `parallel_calls` at
-    once, each on one of its threads.
+    """The calls of one conversation that this client runs, at most `parallel_calls` at once, each
+    on a thread.
 
-    `look` says that there is news in the copy; `cancel` and `close` end what runs. A call that this
-    client has claimed is its own over any number of reconnects; one that another claimed is left
-    alone.
+    Call `look` when the copy has news; `cancel` and `close` end running calls. A call that this
+    client claimed stays its own over any number of reconnects. One that another client claimed
+    is left alone.
     """
 
     __slots__ = (
@@ -51,7 +51,7 @@ class ClientCalls:
         "_on_idle",
         "_on_progress",
         "_queue",
-        "_refused",
+        "_refused_at_seq",
         "_running",
         "_runtime",
         "_threads",
@@ -73,7 +73,7 @@ class ClientCalls:
         asks: Asks,
     ) -> None:
         self.closing = False
-        self._ended = Cancellation()  # nothing is asked of the server any more
+        self._ended = Cancellation()  # cancelled once no further request may be sent
         self.context = contextvars.copy_context()
         self.mark = mark
         self._agent = agent
@@ -85,23 +85,22 @@ class ClientCalls:
         self._on_idle = on_idle
         self._asks = asks
         self._queue: list[ToolCall] = []
-        self._running: dict[str, Cancellation] = {}  # those in the queue too
+        self._running: dict[str, Cancellation] = {}  # running and queued calls
         self._done: set[str] = set()
-        self._refused: dict[
-            str, int
-        ] = {}  # at which seq a claim was refused: without news it would be again
+        # the seq at which a claim was refused; without news it would be refused again
+        self._refused_at_seq: dict[str, int] = {}
         self._threads: set[threading.Thread] = set()
         self._cleanups: dict[object, Callable[[], None]] = {}
 
     @property
     def working(self) -> bool:
-        """Whether a call runs here."""
+        """True if a call runs here."""
         return bool(self._threads)
 
-    # --- what the stream tells ---
+    # --- news from the stream ---
 
     def look(self) -> None:
-        """Begin with what is offered, cancel what is no longer wanted. Does not block."""
+        """Start offered calls, and cancel those that are no longer wanted. Does not block."""
         copy = self._copy
         stale: list[Cancellation] = []
         with copy.changed:
@@ -116,12 +115,12 @@ class ClientCalls:
                     known = (
                         call.id in self._running
                         or call.id in self._done
-                        or self._refused.get(call.id) == fold.last_seq
+                        or self._refused_at_seq.get(call.id) == fold.last_seq
                     )
                     if not known and item.runner in ("", self._client) and self._has(call):
                         self._running[call.id] = Cancellation()
                         self._queue.append(call)
-                self._hire()
+                self._start_threads()
         for token in stale:
             token.cancel()
 
@@ -136,7 +135,7 @@ class ClientCalls:
         said = self._copy.after(fold.status_seq - 1)[0]
         return isinstance(said, ev.Status) and said.reason == "interrupted"
 
-    def _hire(self) -> None:
+    def _start_threads(self) -> None:
         for _ in range(min(len(self._queue), self._agent.parallel_calls - len(self._threads))):
             context = self.context.copy()
             thread = threading.Thread(
@@ -148,11 +147,11 @@ class ClientCalls:
             self._threads.add(thread)
             try:
                 thread.start()
-            except RuntimeError:  # no further thread is to be had; those there are do the work
+            except RuntimeError:  # the system has no further thread; the existing ones do the work
                 self._threads.discard(thread)
                 return
 
-    # --- a thread ---
+    # --- call threads ---
 
     def _work(self) -> None:
         inside.set((*inside.get(), self.mark))
@@ -183,38 +182,37 @@ class ClientCalls:
             self._on_idle()
 
     def _run_one(self, call: ToolCall, token: Cancellation) -> bool:
-        """Claim a call, run it, give its result back. False if it was not ours to run."""
+        """Claim a call, run it and return its result to the server; return False if it was not
+        ours to run."""
         if token or self.closing:
             return False
         path = f"{self._copy.path}/calls/{quote(call.id, safe='')}"
-        if not self._claimed(f"{path}/claim", call, token):
+        if not self._claim(f"{path}/claim", call, token):
             return False
         began = time.monotonic()
         if token or self.closing:
             result = ToolResult.failure(INTERRUPTED, "cancelled")
         else:
             result = self._result(call, token)
-            self._link.owner.check(
-                f"Conversation {self._copy.id!r}"
-            )  # a child that the callback forked must not answer the call
-        self._give_back(f"{path}/result", call, result, time.monotonic() - began)
+            # a child process that the callback forked must not answer the call
+            self._link.owner.check(f"Conversation {self._copy.id!r}")
+        self._post_result(f"{path}/result", call, result, time.monotonic() - began)
         return True
 
-    def _claimed(self, path: str, call: ToolCall, token: Cancellation) -> bool:
+    def _claim(self, path: str, call: ToolCall, token: Cancellation) -> bool:
         number = 0
         while not (token or self.closing):
             try:
                 self._link.request("POST", path, {}, client=self._client, cancelled=self._ended)
                 return True
             except HoldfastError as error:
-                if (
-                    type(error) is StoreError
-                ):  # the server cannot be asked now; it may have heard this all the same
+                # the server cannot be reached now; the request may have arrived all the same
+                if type(error) is StoreError:
                     self._ended.wait(pause(number))
                     number += 1
                     continue
                 with self._copy.changed:
-                    self._refused[call.id] = self._copy.fold.last_seq
+                    self._refused_at_seq[call.id] = self._copy.fold.last_seq
                 _log.info(
                     "conversation %s: call %s is not run by this client: %s",
                     self._copy.id,
@@ -232,7 +230,7 @@ class ClientCalls:
             token,
             self._runtime,
             self._progress_of(call),
-            self._keep,
+            self._register_cleanup,
             None,
             self._asks,
             self._agent.llm,
@@ -254,18 +252,18 @@ class ClientCalls:
 
         return report
 
-    def _keep(self, key: object, cleanup: Callable[[], None]) -> None:
+    def _register_cleanup(self, key: object, cleanup: Callable[[], None]) -> None:
         with self._copy.changed:
             self._cleanups.setdefault(key, cleanup)
 
-    def _give_back(self, path: str, call: ToolCall, result: ToolResult, duration: float) -> None:
-        """Post a result until the server takes or refuses it. A call whose result cannot be posted
-        stays this client's as long as it lives."""
+    def _post_result(self, path: str, call: ToolCall, result: ToolResult, duration: float) -> None:
+        """Post a result until the server takes or refuses it. A call whose result cannot be
+        posted stays this client's as long as it lives."""
         try:
             msgspec.json.encode(result)
         except (TypeError, ValueError) as error:
             result = ToolResult.failure(
-                f"{call.name!r} ran, but its result cannot be said in JSON: {error}.", "internal"
+                f"{call.name!r} ran, but its result is not valid JSON: {error}.", "internal"
             )
         body: dict[str, Any] = {"result": result, "duration": duration}
         once = f"{self._client}-{call.id}"
@@ -277,7 +275,8 @@ class ClientCalls:
                 )
                 return
             except HoldfastError as error:
-                if type(error) is StoreError and not self.closing:  # the server cannot be asked now
+                if type(error) is StoreError and not self.closing:
+                    # the server cannot be reached now
                     self._ended.wait(pause(number))
                     number += 1
                     continue
@@ -297,25 +296,25 @@ class ClientCalls:
                     )
                     continue
                 _log.warning(
-                    "conversation %s: the result of call %s was not taken: %s",
+                    "conversation %s: the agent server refused the result of call %s: %s",
                     self._copy.id,
                     call.id,
                     error,
                 )
                 return
 
-    # --- the end ---
+    # --- closing ---
 
     def cancel(self) -> None:
-        """Cancel what runs now."""
+        """Cancel the running calls."""
         with self._copy.changed:
             tokens = list(self._running.values())
         for token in tokens:
             token.cancel()
 
     def close(self, deadline: float) -> list[str]:
-        """End: cancel what runs, wait for it until `deadline`, clean up. The names of threads that
-        did not end."""
+        """Cancel the running calls, wait for them until `deadline`, and clean up. Return the
+        names of threads that still run."""
         self.closing = True
         self.cancel()
         with self._copy.changed:

@@ -23,7 +23,7 @@ from holdfast.content import ContentLike, Message, ToolResult
 from holdfast.conversation import orders
 from holdfast.conversation.callbacks import Callback, Subscription, guarded
 from holdfast.conversation.driver import inside
-from holdfast.conversation.fixed import Fixed
+from holdfast.conversation.set_once import SetOnce
 from holdfast.conversation.state import ConversationState, ConversationStatus
 from holdfast.errors import (
     ConfigurationError,
@@ -57,33 +57,33 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast.remote")
 
 RUNNING = ConversationStatus.RUNNING
-_LOOK = 15.0  # seconds after which a conversation that says nothing is asked after
+_STATUS_POLL_SECONDS = 15.0  # seconds of silence after which the server is asked for its status
 
 
-class RemoteConversation(Fixed):
-    """One conversation with an agent, as `Conversation(agent)`, but on the agent server of
-    `workspace`: there its journal is, its loop runs, and goes on without this program too. The
-    methods, their arguments, what they return and raise are those of `Conversation`.
+class RemoteConversation(SetOnce):
+    """One conversation with an agent on the agent server of `workspace`.
 
-    The agent travels as its serial form. Its tools run on the server where the server has them or
-    may import their module; with `client_tools`, all others run here, while this object is open:
-    what is of `__main__`, closures, methods of objects, clients of MCP and A2A.
+    The server holds its journal and runs its loop, even without this program. The methods, their
+    arguments, results and errors are those of `Conversation`.
 
-    An `id` that the server knows goes on where it stopped; then `agent` may be None (no tool runs
-    here), and one whose form is another than the conversation's is a `ConfigurationError`.
-    `on_delta`, `on_progress` and `on_question` are as in `Conversation`, but that a streamed
-    answer's pieces and the progress of the server's tools come as the network brings them: some may
-    be missing.
+    The agent is sent in its serial form. Its tools run on the server if the server has them or may
+    import their module. With `client_tools`, all others run here while this object is open:
+    functions of `__main__`, closures, methods of objects, clients of MCP and A2A.
 
-    `detach` lets go of it and has it run on; `close` and `with` stop it, as they do a
-    `Conversation`. Thread-safe. The constructor asks the server, and raises what it answers, or
-    `StoreError` if it cannot be reached.
+    An `id` that the server knows continues where it stopped. Then `agent` may be None (no tool runs
+    here); an agent that differs from the conversation's is a `ConfigurationError`. `on_delta`,
+    `on_progress` and `on_question` are as in `Conversation`. The pieces of a streamed answer and
+    the progress of the server's tools arrive over the network, so some may be missing.
+
+    `detach` leaves the conversation running; `close` and `with` stop it, as they do a
+    `Conversation`. Thread-safe. The constructor sends a request. It raises the server's error,
+    or `StoreError` if the server cannot be reached.
     """
 
-    fixed = {
+    set_once = {
         "agent": (
-            "Another agent goes on with conversation.fork(agent=...); other tools are registered"
-            " with agent.tools."
+            "To continue with another agent use conversation.fork(agent=...); other tools are"
+            " registered with agent.tools."
         ),
         "workspace": (
             "Open the conversation anew with RemoteConversation(agent, workspace, id=...)."
@@ -92,8 +92,8 @@ class RemoteConversation(Fixed):
             "Give the id to RemoteConversation(agent, workspace, id=...), or fork the conversation"
             " under another one."
         ),
-        "client": "It names this object to the agent server.",
-        "warnings": "They are what the agent server said.",
+        "client": "The agent server knows this object by that name.",
+        "warnings": "They come from the agent server.",
     }
 
     def __init__(
@@ -121,7 +121,7 @@ class RemoteConversation(Fixed):
             "on_progress": on_progress,
             "on_question": on_question,
         }
-        self._told = None if agent is None else agent.tools.definitions()
+        self._sent_tools = None if agent is None else agent.tools.definitions()
         found = _made if _made is not None else self._create(id)
         self.id = found.id
         self.warnings = tuple(found.warnings)
@@ -154,12 +154,12 @@ class RemoteConversation(Fixed):
         )
         self._subscriptions: list[Subscription] = []
         self._lock = threading.RLock()
-        # Of one that is parked the server does not say whose its tools are.
+        # The server does not say who runs the tools of a parked conversation.
         self._clients = self._calls is not None and (
             found.clients or (_made is None and not found.tools)
         )
         self._started = found.started
-        self._drives = False  # whether this object has it run
+        self._drives = False  # True if this object started the loop
         self._runner: threading.Thread | None = None
         self._closing = self._closed = self._close_from_within = self._stop = False
         self._link.opened()
@@ -199,10 +199,10 @@ class RemoteConversation(Fixed):
         id: str | None = None,
         **options: Any,
     ) -> RemoteConversation:
-        """A new conversation on the agent server of `workspace` that goes on from `state`;
+        """Return a new conversation on the agent server of `workspace` that continues from `state`;
         `options` as in the constructor.
 
-        The state is that of any conversation, local or remote. What waits in it is as in
+        The state may be of a local or a remote conversation. Its pending calls are treated as in
         `Conversation.from_state`. The server takes states of up to 32 MB; large outputs are not
         sent with it. Raises `ConfigurationError` if `id` has events already.
         """
@@ -212,13 +212,13 @@ class RemoteConversation(Fixed):
             raise ConfigurationError(f"from_state: agent takes an Agent, not {agent!r}.")
         conversation = cls(agent, workspace, id, **options)
         try:
-            conversation._begin_with(state)
+            conversation._import_state(state)
         except BaseException:
             conversation.detach()
             raise
         return conversation
 
-    def _begin_with(self, state: ConversationState) -> None:
+    def _import_state(self, state: ConversationState) -> None:
         new = not self._copy.fold.last_seq
         try:
             if new and state.events:
@@ -230,7 +230,7 @@ class RemoteConversation(Fixed):
                 )
             elif state.events:
                 raise Conflict("It has events.")
-            self._current()
+            self._catch_up()
         except Conflict as error:
             raise ConfigurationError(
                 f"from_state: conversation {self.id!r} has events already; give another id."
@@ -248,9 +248,9 @@ class RemoteConversation(Fixed):
         id: str | None = None,
         **options: Any,
     ) -> RemoteConversation:
-        """As `Conversation.fork`, on the same server: a new conversation that begins with this
-        one's events up to `seq` (None: all)."""
-        self._current()
+        """Return a new conversation on the same server that begins with this one's events up to
+        `seq` (None: all), like `Conversation.fork`."""
+        self._catch_up()
         last = self._copy.fold.last_seq
         if seq is not None and (not isinstance(seq, int) or not 0 <= seq <= last):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"fork takes a seq from 0 to {last}, not {seq!r}.")
@@ -267,30 +267,30 @@ class RemoteConversation(Fixed):
             found = self._link.read(
                 created, "POST", f"{self._copy.path}/fork", body, client=self.client
             )
-        except Conflict as error:  # as a store says it
+        except Conflict as error:  # the error of a local store
             raise StoreError(str(error)) from error
         return RemoteConversation(
             agent or self.agent, self.workspace, found.id, **given, _made=found
         )
 
-    # --- what it is ---
+    # --- state ---
 
     @property
     def state(self) -> ConversationState:
-        """A snapshot of everything so far; `get_state` is the same. Kept up to date by the server,
-        so it may be asked for often."""
+        """A snapshot of everything so far; `get_state` returns the same. The server's stream
+        keeps it up to date, so reading it often is cheap."""
         self._follow()
         copy = self._copy
         with copy.changed:
             return ConversationState.of(self.id, self._status(), copy.fold.copy(), copy.until)
 
     def get_state(self) -> ConversationState:
-        """A snapshot of everything so far, as `state`."""
+        """Return a snapshot of everything so far, as `state`."""
         return self.state
 
     @property
     def status(self) -> ConversationStatus:
-        """Where the conversation stands, without a snapshot."""
+        """The conversation's status, without a snapshot."""
         self._follow()
         return self._status()
 
@@ -303,28 +303,28 @@ class RemoteConversation(Fixed):
 
     @property
     def failure(self) -> Exception | None:
-        """Why it can be followed no more (it was deleted, the key is not valid any more), None if
-        nothing is wrong."""
+        """The error that ended following (it was deleted, or the key is no longer valid); None
+        if there is none."""
         return self._follower.lost
 
     @property
     def output(self) -> Any:
-        """As `Conversation.output`: an object of the `output_type` that the agent has here. Without
-        an agent it is the JSON value."""
+        """The output as an object of the local agent's `output_type`, like
+        `Conversation.output`. Without an agent, the JSON value."""
         self._follow()
         with self._copy.changed:
             seq, value = self._copy.fold.output_seq, self._copy.fold.output
         return made(None if self.agent is None else self.agent.output, value) if seq else None
 
     def get_history(self) -> list[ev.AnyEvent]:
-        """The events so far, in order."""
+        """Return the events so far, in order."""
         self._follow()
         return list(self._copy.until(self._copy.fold.last_seq))
 
     def get_output(self, call_id: str) -> ToolResult:
-        """The whole result of a call, also where the journal has only its beginning and end. Raises
-        `ConfigurationError` if it has none."""
-        if not call_id or "/" in call_id or call_id in (".", ".."):  # which no path can have
+        """Return the whole result of a call, even if the journal holds only its beginning and
+        end. Raises `ConfigurationError` if the call has no result."""
+        if not call_id or "/" in call_id or call_id in (".", ".."):  # not possible in a path
             raise ConfigurationError(f"get_output: call {call_id!r} has no result.")
         return self._link.read(
             ToolResult.from_json,
@@ -334,7 +334,7 @@ class RemoteConversation(Fixed):
         )
 
     def replay(self, agent: Agent | None = None) -> Replay:
-        """As `Conversation.replay`, on this machine."""
+        """Replay the journal on this machine, like `Conversation.replay`."""
         if agent is not None and not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"replay takes an Agent or None, not {agent!r}.")
         from holdfast.conversation.replay import replay
@@ -348,19 +348,19 @@ class RemoteConversation(Fixed):
             f" url={self._link.address!r})"
         )
 
-    # --- what it is told ---
+    # --- operations ---
 
     def send_message(self, message: str | Message | ContentLike) -> ev.Message:
-        """As `Conversation.send_message`: say something to the agent, as the user. Returns the
-        event, which is in the journal then."""
+        """Send the agent a message from the user, like `Conversation.send_message`. Returns the
+        journaled event."""
         content = orders.said(orders.content_of(message))
         self._check_open()
-        self._tell_tools()
+        self._send_tools()
         event_id, before = os.urandom(16).hex(), self._copy.fold.last_seq
-        self._ask("POST", "messages", {"content": content, "eventId": event_id})
+        self._post("POST", "messages", {"content": content, "eventId": event_id})
         deadline, number = time.monotonic() + self._link.timeout, 0
         while True:
-            self._current()
+            self._catch_up()
             found = self._copy.find(event_id, before)
             if isinstance(found, ev.Message):
                 return found
@@ -373,7 +373,7 @@ class RemoteConversation(Fixed):
             time.sleep(min(0.01 * number, 0.5))
 
     def start_thread(self) -> None:
-        """Have the server drive the loop until `close`. Idempotent. An unfinished run goes on."""
+        """Have the server drive the loop until `close`. Continues an unfinished run. Idempotent."""
         self._check_open()
         with self._lock:
             if self._runner is not None:
@@ -384,14 +384,14 @@ class RemoteConversation(Fixed):
             if self._started and self._drives:
                 return
             self._prepare()
-            self._tell_tools()
-            self._ask("POST", "start")
+            self._send_tools()
+            self._post("POST", "start")
             self._started = True
-        self._current()
+        self._catch_up()
 
     def run(self) -> ConversationState:
-        """As `Conversation.run`: have the server drive the loop until the conversation rests, wait
-        for that, and return its state."""
+        """Have the server drive the loop until the conversation rests, wait for that, and return
+        its state, like `Conversation.run`."""
         self._check_open()
         self._not_inside("run")
         with self._lock:
@@ -402,10 +402,10 @@ class RemoteConversation(Fixed):
             self._runner = threading.current_thread()
         try:
             self._prepare()
-            self._tell_tools()
+            self._send_tools()
             self._follow()
-            self._ask("POST", "run")
-            self._current()
+            self._post("POST", "run")
+            self._catch_up()
             self._wait(None)
         except KeyboardInterrupt:
             with suppress(HoldfastError):
@@ -416,22 +416,22 @@ class RemoteConversation(Fixed):
         return self.state
 
     def pause(self) -> None:
-        """Step no further: what runs now (a model call, calls that have begun) ends first. Survives
-        a restart; `resume` ends it."""
+        """Stop after the current model call or the calls that have begun. Survives a restart;
+        `resume` ends it."""
         self._order("pause")
 
     def resume(self) -> None:
-        """Go on after a pause or an interrupt; try again after ERROR or STUCK. Otherwise does
+        """Continue after a pause or an interrupt; try again after ERROR or STUCK. Otherwise does
         nothing."""
         self._order("resume")
 
     def interrupt(self) -> None:
-        """Pause at once, as `Conversation.interrupt`; calls that run here are cancelled too."""
+        """Pause at once, like `Conversation.interrupt`; cancels the calls that run here, too."""
         self._order("interrupt")
 
     def condense(self, instructions: str | None = None) -> None:
-        """Have the agent's condenser shorten what the model is shown, as `Conversation.condense`;
-        the server does it when it can."""
+        """Have the agent's condenser shorten the history that the model is shown, like
+        `Conversation.condense`; the server does it when it can."""
         self._order("condense", {"instructions": instructions})
 
     def approve(
@@ -443,8 +443,8 @@ class RemoteConversation(Fixed):
         by: str = "user",
         reason: str = "",
     ) -> None:
-        """As `Conversation.approve`: let a call that waits for confirmation run; without `call_id`
-        all that wait now."""
+        """Approve a call that waits for confirmation, like `Conversation.approve`; without
+        `call_id` all that wait now."""
         if call_id is None and (arguments is not None or arguments_hash is not None):
             raise ConfigurationError(
                 "approve takes arguments and arguments_hash with a call_id alone."
@@ -461,8 +461,8 @@ class RemoteConversation(Fixed):
         self._order("approve", given)
 
     def reject(self, call_id: str | None = None, reason: str = "", *, by: str = "user") -> None:
-        """As `Conversation.reject`: answer a call that waits for confirmation as not run; without
-        `call_id` all that wait now."""
+        """Answer a call that waits for confirmation as not run, like `Conversation.reject`;
+        without `call_id` all that wait now."""
         if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"reject: reason takes a str, not {reason!r}.")
         self._order("reject", {"callId": call_id, "reason": reason, "by": by})
@@ -474,8 +474,8 @@ class RemoteConversation(Fixed):
         *,
         by: str = "user",
     ) -> None:
-        """As `Conversation.answer`: answer what a running call asks; without `question_id` the only
-        question there is."""
+        """Answer a running call's question, like `Conversation.answer`; without `question_id`
+        the only one."""
         self._order(
             "answer",
             {"questionId": self._question(question_id), "values": values, "by": by},
@@ -485,8 +485,8 @@ class RemoteConversation(Fixed):
     def decline(
         self, question_id: str | None = None, reason: str = "", *, by: str = "user"
     ) -> None:
-        """As `Conversation.decline`: decline what a running call asks; without `question_id` the
-        only question there is."""
+        """Decline a running call's question, like `Conversation.decline`; without `question_id`
+        the only one."""
         if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"decline: reason takes a str, not {reason!r}.")
         given = {
@@ -501,7 +501,7 @@ class RemoteConversation(Fixed):
         if question_id is not None:
             return question_id
         self._check_open()
-        self._current()
+        self._catch_up()
         waiting = [
             question.id for item in self._copy.fold.open.values() for question in item.questions
         ]
@@ -518,14 +518,14 @@ class RemoteConversation(Fixed):
         self._order("answer", given, keep=("values",), once=f"{self.client}-{question_id}")
 
     def drain_inbox(self) -> None:
-        """Read what came of orders that others gave the server. Comes to pass by itself while this
-        is followed."""
+        """Read the events that other clients' commands caused. A followed conversation does this
+        by itself."""
         if not self._closing:
-            self._current()
+            self._catch_up()
 
     def wait(self, timeout: float | None = None) -> ConversationStatus:
-        """Block until nothing runs any more, at most `timeout` seconds; returns the status then.
-        Raises `ConversationBusy` inside of itself."""
+        """Block until nothing runs any more, at most `timeout` seconds; return the status.
+        Raises `ConversationBusy` if called from within the conversation."""
         self._not_inside("wait")
         self._follow()
         if not self._started and self._runner is None and not self._closing:
@@ -540,7 +540,7 @@ class RemoteConversation(Fixed):
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             with copy.changed:
-                seq, until = copy.fold.last_seq, time.monotonic() + _LOOK
+                seq, until = copy.fold.last_seq, time.monotonic() + _STATUS_POLL_SECONDS
                 while not self._at_rest():
                     left = (
                         until - time.monotonic()
@@ -565,12 +565,11 @@ class RemoteConversation(Fixed):
             return True
         if fold.status is RUNNING or fold.asked:
             return False
-        return not any(
-            item.attempt and item.asked is None for item in fold.open.values()
-        )  # a pause lets what runs end first
+        # a pause lets calls that have begun end first
+        return not any(item.attempt and item.asked is None for item in fold.open.values())
 
     def _driven(self) -> bool:
-        """Whether the server has it run, whoever asked for that."""
+        """Return True if the server drives the conversation, whichever client started it."""
         found = self._info(self.id)
         if found.error:
             _log.warning(
@@ -587,18 +586,20 @@ class RemoteConversation(Fixed):
     def _not_inside(self, method: str) -> None:
         if self._mark in inside.get():
             raise ConversationBusy(
-                f"Conversation {self.id!r}: {method}() was called by its own model, tool or"
-                " listener, which it would wait for forever."
+                f"Conversation {self.id!r}: its own model, tool or listener called {method}(),"
+                " which would wait for itself forever."
             )
 
-    # --- who listens ---
+    # --- callbacks ---
 
     def register_event_callback(
         self, callback: Callback, after_seq: int | None = None
     ) -> Subscription:
-        """As `Conversation.register_event_callback`: `callback(event)` for every event from now on
-        (or after `after_seq`), in order, each once whatever the network does, on a thread of its
-        own."""
+        """Call `callback(event)` for every event from now on (or after `after_seq`), like
+        `Conversation.register_event_callback`.
+
+        Events come in order, each once despite network failures, on a thread of its own.
+        """
         if not callable(callback):
             raise ConfigurationError(
                 "register_event_callback: callback takes a function of one event, not"
@@ -620,21 +621,24 @@ class RemoteConversation(Fixed):
 
     register_callback = register_event_callback
 
-    # --- its end ---
+    # --- closing ---
 
     def close(self, timeout: float = 5.0) -> None:
-        """As `Conversation.close`: have the server stop what runs and park the conversation, if
-        this object had it run; let go of threads and connections, within about `timeout` seconds.
-        Idempotent. It stays on the server, and goes on when it is opened and started again."""
+        """Stop and park the conversation on the server, if this object started it, like
+        `Conversation.close`.
+
+        Releases threads and connections within about `timeout` seconds. Idempotent. The
+        conversation stays on the server, and continues when it is opened and started again.
+        """
         self._end(timeout, stop=True)
 
     def detach(self, timeout: float = 5.0) -> None:
-        """Let go of threads and connections as `close`, but have the server go on. Calls that run
-        here are cancelled; the workspace stays."""
+        """Release threads and connections like `close`, but leave the server running. Calls that
+        run here are cancelled; the workspace stays."""
         self._end(timeout, stop=False)
 
     def _end(self, timeout: float, stop: bool) -> None:
-        if not self.workspace.link.owner.here:  # a forked child: nothing here is its own
+        if not self.workspace.link.owner.here:  # a forked child process owns nothing here
             return
         deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
         with self._lock:
@@ -648,9 +652,9 @@ class RemoteConversation(Fixed):
         if not stop:
             self.workspace.keep()
         if self._calls is not None and self._mark in inside.get() and self._calls.working:
-            self._close_from_within = True  # when the call returns
+            self._close_from_within = True  # done when the call returns
             self._calls.closing = True
-            self._stop_there(deadline)
+            self._stop_on_server(deadline)
             self._calls.cancel()
             return
         self._finish(deadline)
@@ -664,7 +668,7 @@ class RemoteConversation(Fixed):
             if self._closed:
                 return
             self._closed = True
-        self._stop_there(deadline)
+        self._stop_on_server(deadline)
         left = [] if self._calls is None else self._calls.close(deadline)
         if left:
             _log.warning(
@@ -673,7 +677,7 @@ class RemoteConversation(Fixed):
                 ", ".join(left),
             )
         if self._follower.started and self._follower.lost is None:
-            with suppress(HoldfastError):  # what happened until the end is told too
+            with suppress(HoldfastError):  # callbacks also get the last events
                 self._copy.catch_up(timeout=max(0.5, deadline - time.monotonic()))
         self._follower.stop(max(0.1, deadline - time.monotonic()))
         with self._copy.changed:
@@ -684,9 +688,9 @@ class RemoteConversation(Fixed):
             self.agent.connections.closed()
         self._link.closed()
 
-    def _stop_there(self, deadline: float) -> None:
-        """Have the server stop it, once: before calls end here, whose results would have the model
-        asked."""
+    def _stop_on_server(self, deadline: float) -> None:
+        """Stop the conversation on the server, once, before calls end here; their results would
+        otherwise make the server ask the model."""
         stop, self._stop = self._stop, False
         if stop and self._follower.lost is None:
             try:
@@ -698,7 +702,7 @@ class RemoteConversation(Fixed):
                 )
             except HoldfastError as error:
                 _log.warning(
-                    "conversation %s: the agent server could not be told to stop it: %s",
+                    "conversation %s: the request to stop it on the agent server failed: %s",
                     self.id,
                     error,
                 )
@@ -715,7 +719,7 @@ class RemoteConversation(Fixed):
             " workspace, id=...)."
         )
 
-    # --- the server ---
+    # --- requests to the server ---
 
     def _check_open(self) -> None:
         if self._closing:
@@ -726,7 +730,7 @@ class RemoteConversation(Fixed):
         if self._follower.lost is not None:
             raise self._follower.lost.with_traceback(None)
 
-    def _ask(
+    def _post(
         self, method: str, what: str, body: dict[str, Any] | None = None, once: str | None = None
     ) -> None:
         self._link.request(method, f"{self._copy.path}/{what}", body, client=self.client, once=once)
@@ -738,7 +742,7 @@ class RemoteConversation(Fixed):
         keep: tuple[str, ...] = (),
         once: str | None = None,
     ) -> None:
-        """Have the server do something, and see what came of it."""
+        """Send a command to the server, and read the resulting events."""
         self._check_open()
         body = {
             name: value
@@ -748,13 +752,13 @@ class RemoteConversation(Fixed):
         try:
             json.dumps(body.get("values"))
         except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"{what}: values takes what JSON can say: {error}.") from error
-        self._ask("POST", what, body, once)
-        self._current()
+            raise ConfigurationError(f"{what}: values must be valid JSON: {error}.") from error
+        self._post("POST", what, body, once)
+        self._catch_up()
 
     def _prepare(self) -> None:
-        """What begins to run here or there belongs to the caller's context: no tool may wait for
-        what waits for it."""
+        """Give the caller's context to calls and questions, so that no tool waits for a
+        conversation that waits for it."""
         self._drives = True
         context = contextvars.copy_context()
         self._questions.context = context
@@ -768,16 +772,16 @@ class RemoteConversation(Fixed):
         ):
             self._follow()
 
-    def _tell_tools(self) -> None:
-        """Tell the server of tools that were registered or taken out since it was told."""
+    def _send_tools(self) -> None:
+        """Send the server the tools if they changed since they were last sent."""
         agent = self.agent
         if agent is None:
             return
         now = agent.tools.definitions()
-        if now is self._told:
+        if now is self._sent_tools:
             return
         with self._lock:
-            if now != self._told:
+            if now != self._sent_tools:
                 body = tools_request(agent, self.workspace, self._client_tools)
                 found = self._link.read(
                     created, "PUT", f"{self._copy.path}/tools", body, client=self.client
@@ -785,17 +789,17 @@ class RemoteConversation(Fixed):
                 for warning in found.warnings:
                     _log.warning("conversation %s: %s", self.id, warning)
                 self._clients = found.clients and self._calls is not None
-            self._told = now
+            self._sent_tools = now
             if self._clients and self._drives:
                 self._follow()
 
-    def _current(self) -> None:
-        """Have here what the server has now."""
+    def _catch_up(self) -> None:
+        """Bring the copy up to date with the server."""
         self._copy.catch_up()
         self._look()
 
     def _follow(self) -> None:
-        """Be told of all that happens from now on."""
+        """Follow the event stream from now on."""
         if not self._follower.started and not self._closing:
             self._copy.catch_up()
             self._follower.start()
@@ -809,7 +813,7 @@ class RemoteConversation(Fixed):
         self._questions.look()
 
     def _note(self, kind: str, data: bytes) -> None:
-        """What no journal keeps: a piece of an answer, a tool's progress."""
+        """Deliver data that is not journaled: a piece of an answer, a tool's progress."""
         try:
             if kind == "delta" and self._on_delta is not None:
                 self._on_delta(msgspec.json.decode(data, type=Delta))
@@ -826,8 +830,7 @@ class _Progress(msgspec.Struct, rename="camel"):
 
 
 def _same_agent(agent: Agent, head: ev.Agent | None, id: str) -> None:
-    """Raises `ConfigurationError` if a conversation that exists is another agent's, as far as its
-    journal tells."""
+    """Raise `ConfigurationError` if the journal of an existing conversation shows another agent."""
     if head is None:
         return
     theirs = {tool.name: tool for tool in head.tools}
@@ -846,9 +849,9 @@ def _same_agent(agent: Agent, head: ev.Agent | None, id: str) -> None:
             other.append(f"another tool {tool.name!r}")
     if other:
         raise ConfigurationError(
-            f"RemoteConversation: agent is not the one that conversation {id!r} has: it has"
-            f" {', '.join(other)}. Leave agent out to go on with that one, or fork the conversation"
-            " with another agent."
+            f"RemoteConversation: agent differs from the agent of conversation {id!r}, which has"
+            f" {', '.join(other)}. Leave agent out to continue with that one, or fork the"
+            " conversation with another agent."
         )
 
 
@@ -861,8 +864,8 @@ def _check(
         )
     if agent is None and id is None:
         raise ConfigurationError(
-            "RemoteConversation: agent takes an Agent; only a conversation that exists (id=...)"
-            " needs none."
+            "RemoteConversation: agent takes an Agent; only an existing conversation (id=...) needs"
+            " none."
         )
     if agent is not None and not isinstance(agent, Agent):
         raise ConfigurationError(f"RemoteConversation: agent takes an Agent, not {agent!r}.")

@@ -1,5 +1,5 @@
-"""The client's copy of a journal that is kept on an agent server: its events so far, their fold,
-and the lock that both are under."""
+"""The client's copy of a journal on an agent server: its events so far, their fold, and their
+lock."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from holdfast.errors import StoreError
 from holdfast.remote.link import Link
 from holdfast.remote.pool import TooLong
 
-PAGE = 1000  # events asked for at once
+PAGE_EVENTS = 1000  # events per request
 
 
 class Copy:
-    """Dense from event 1, whatever comes in twice or out of order. Thread-safe; `changed` is
-    notified of every event and of the end."""
+    """A copy of a journal, dense from event 1 even if events arrive twice or out of order.
 
-    # The shape of a conversation's own journal as far as a `Subscription` reads it: id, changed,
-    # fold, after.
+    Thread-safe; `changed` is notified of every event and of the end.
+    """
+
+    # Has the attributes of a `Journal` that a `Subscription` reads: id, changed, fold, after.
 
     __slots__ = ("_client", "_events", "_fetching", "_link", "changed", "fold", "id")
 
@@ -40,12 +41,12 @@ class Copy:
 
     @property
     def path(self) -> str:
-        """Where the conversation is on its server."""
+        """The conversation's path on its server."""
         return f"/api/conversations/{quote(self.id, safe='')}"
 
     def take(self, events: Sequence[ev.AnyEvent]) -> bool:
-        """Take in what follows on what is here; drop what is here already. False if something
-        between is missing."""
+        """Add the events that follow those here, and drop known ones; return False if events
+        between are missing."""
         with self.changed:
             last = before = self.fold.last_seq
             for event in events:
@@ -60,14 +61,14 @@ class Copy:
             return not events or events[-1].seq <= last
 
     def catch_up(self, timeout: float | None = None) -> None:
-        """Read what the server has beyond this, within `timeout` seconds in all. Raises as
+        """Read the server's further events, within `timeout` seconds in all. Raises as
         `Link.request`.
 
         Without a `timeout` the link's counts from the last whole page: a long journal may take
         longer.
         """
-        with self._fetching:  # two at once would read the same
-            limit, seconds = PAGE, self._link.timeout if timeout is None else timeout
+        with self._fetching:  # two threads at once would read the same events
+            limit, seconds = PAGE_EVENTS, self._link.timeout if timeout is None else timeout
             deadline = time.monotonic() + seconds
             while True:
                 asked, left = self.fold.last_seq, deadline - time.monotonic()
@@ -93,28 +94,28 @@ class Copy:
                 where = f"GET {self.path}/events: {self._link.address}"
                 if now == asked:
                     raise StoreError(
-                        f"{where} sent events {events[0].seq}..{events[-1].seq} where event"
-                        f" {asked + 1} was asked for."
+                        f"{where} sent events {events[0].seq}..{events[-1].seq} instead of event"
+                        f" {asked + 1}."
                     )
                 if timeout is None and len(events) == limit:
                     deadline = time.monotonic() + seconds
                 if time.monotonic() >= deadline:
                     raise StoreError(
-                        f"{where} says that there are {last} events, but sent no more than {now} of"
-                        f" them in {seconds:g} s."
+                        f"{where} reports {last} events, but sent only {now} of them in"
+                        f" {seconds:g} s."
                     )
 
     def after(self, seq: int) -> list[ev.AnyEvent]:
-        """The events after one. Under the lock."""
+        """Return the events after `seq`. Needs the lock."""
         return self._events[seq:]
 
     def until(self, seq: int) -> tuple[ev.AnyEvent, ...]:
-        """The events up to one. What stands is never changed."""
+        """Return the events up to `seq`. Thread-safe: existing events never change."""
         with self.changed:
             return tuple(self._events[:seq])
 
     def find(self, event_id: str, after: int) -> ev.AnyEvent | None:
-        """The event of that id after seq `after`, None if it has not come."""
+        """Return the event of that id after seq `after`, None if it has not arrived."""
         with self.changed:
             return next((event for event in self._events[after:] if event.id == event_id), None)
 

@@ -1,4 +1,4 @@
-"""What an agent server answers instead of a result, as the error that it names."""
+"""The errors that an agent server's failed responses name."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ class _Body(msgspec.Struct, frozen=True):
 
 
 def failure(status: int, body: bytes, address: str, what: str) -> HoldfastError:
-    """The error that an answer with `status` stands for; `what` says what was asked. An error that
-    this Holdfast does not know, or that is none of ours, is a `ConfigurationError`, a
-    `ConversationNotFound` or a `StoreError` by its status."""
+    """Return the error for a failed response; `what` names the request.
+
+    An unknown error becomes a `ConfigurationError`, a `ConversationNotFound` or a `StoreError`
+    by its status.
+    """
     try:
         said = msgspec.json.decode(body, type=_Body).error
     except ValueError:
@@ -45,7 +47,7 @@ def failure(status: int, body: bytes, address: str, what: str) -> HoldfastError:
 def named(
     name: str, message: str, details: dict[str, Any] | None = None, status: int = 0
 ) -> HoldfastError:
-    """An error of `holdfast.errors` by the name of its class."""
+    """Return an error of `holdfast.errors` by the name of its class."""
     if name in ("NoSuchFile", "FileNotFoundError"):
         from holdfast.runtime.textfile import NoSuchFile
 
@@ -54,7 +56,8 @@ def named(
     if not (isinstance(found, type) and issubclass(found, HoldfastError)):
         found = _by_status(status)
     kind = cast("type[HoldfastError]", found)
-    if kind in (errors.LimitExceeded, errors.LeaseHeld):  # they make their message of their fields
+    if kind in (errors.LimitExceeded, errors.LeaseHeld):
+        # these classes build their message from their fields
         made = kind.__new__(kind)
         BaseException.__init__(made, message)
     else:
@@ -87,7 +90,7 @@ def _hint(status: int) -> str:
 
 
 def as_fault(error: HoldfastError) -> HoldfastError:
-    """The same for a workspace, whose errors are those of a runtime."""
+    """Return the error as a workspace raises it: the errors of a runtime."""
     if isinstance(error, StoreError) and type(error) in (StoreError, ConversationNotFound):
         return RuntimeFault(str(error))
     return error

@@ -1,5 +1,4 @@
-"""The thread that follows a conversation's event stream, through whatever the network does to
-it."""
+"""The thread that follows a conversation's event stream and reconnects after network failures."""
 
 from __future__ import annotations
 
@@ -16,18 +15,18 @@ from holdfast.remote.copy import Copy
 from holdfast.remote.link import Link, pause
 from holdfast.tools import Cancellation
 
-SILENCE = 30.0  # seconds without a byte: the server pings every 10
-LONGEST = 64 * 1024 * 1024  # bytes of one event, twice what a request may have
+SILENCE_SECONDS = 30.0  # seconds without a byte; the server pings every 10
+MAX_EVENT_BYTES = 64 * 1024 * 1024  # bytes of one event; twice the limit of a request
 
 _log = logging.getLogger("holdfast.remote")
 
 
 class Follower:
-    """Keeps a `Copy` up to date from the server's stream until `stop`; tells `on_events` after each
-    lot of events that it took in, and `on_note(kind, data)` of what no journal keeps. `lost` is why
-    it follows no more: the server does not know the conversation or the key.
+    """A thread that keeps a `Copy` up to date from the server's stream until `stop`.
 
-    Only what does not block may be done in `on_events` and `on_note`.
+    Calls `on_events` after each batch of new events, and `on_note(kind, data)` with data that is
+    not journaled; neither may block. `lost` is the error that ended following: the server does
+    not know the conversation or the key.
     """
 
     __slots__ = (
@@ -51,7 +50,7 @@ class Follower:
         on_events: Callable[[], None],
         on_note: Callable[[str, bytes], None],
         mark: int,
-        silence: float = SILENCE,
+        silence: float = SILENCE_SECONDS,
     ) -> None:
         self.lost: HoldfastError | None = None
         self.silence = silence
@@ -66,11 +65,11 @@ class Follower:
 
     @property
     def started(self) -> bool:
-        """Whether it follows, or has."""
+        """True once `start` was called."""
         return self._thread is not None
 
     def start(self) -> None:
-        """Begin to follow, once."""
+        """Begin to follow. Idempotent."""
         with self._copy.changed:
             if self._thread is not None or self._stopping:
                 return
@@ -80,14 +79,14 @@ class Follower:
             self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """Follow no further; wait for the thread for `timeout` seconds. Idempotent."""
+        """Stop following, and wait for the thread for `timeout` seconds. Idempotent."""
         self._stopping.cancel()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(max(0.0, timeout))
             if thread.is_alive():
                 _log.warning(
-                    "conversation %s: a listener keeps the thread that follows it, which was left"
+                    "conversation %s: a listener blocks the thread that follows it, which was left"
                     " behind",
                     self._copy.id,
                 )
@@ -99,13 +98,13 @@ class Follower:
             before = self._copy.fold.last_seq
             try:
                 self._follow()
-                why = "it ended"  # as a server's that is stopped does
+                why = "it ended"  # as when the server is stopped
             except Cancelled:
                 return
             except (
                 StoreError,
                 ValueError,
-            ) as error:  # ValueError: what came is no event, so something stands between
+            ) as error:  # ValueError: the data is no event, so a proxy must have changed it
                 if isinstance(error, HoldfastError) and type(error) is not StoreError:
                     self._give_up(error)
                     return
@@ -119,7 +118,7 @@ class Follower:
             failures = 0 if self._copy.fold.last_seq > before else failures + 1
             wait = pause(failures)
             _log.info(
-                "conversation %s: the event stream broke off (%s); asking again in %.1f s",
+                "conversation %s: the event stream ended (%s); reconnecting in %.1f s",
                 self._copy.id,
                 why,
                 wait,
@@ -129,7 +128,7 @@ class Follower:
 
     def _give_up(self, error: HoldfastError) -> None:
         if not self._stopping:
-            _log.error("conversation %s is followed no more: %s", self._copy.id, error)
+            _log.error("conversation %s can no longer be followed: %s", self._copy.id, error)
         with self._copy.changed:
             self.lost = error
             self._copy.changed.notify_all()
@@ -142,43 +141,41 @@ class Follower:
         with self._link.stream(
             f"{copy.path}/stream", query, headers, self._client, self.silence, self._stopping
         ) as chunks:
-            self._on_events()  # what could not be done while the server was gone
-            size = 0  # of what came since the last whole event
+            self._on_events()  # work that waited for the server
+            size = 0  # bytes since the last whole event
             at = last
             for chunk in chunks:
                 found: list[ev.AnyEvent] = []
                 whole = reader.feed(chunk)
                 size = 0 if whole else size + len(chunk)
-                if size > LONGEST:
+                if size > MAX_EVENT_BYTES:
                     raise StoreError(
                         f"{self._link.address} sent {size:,} bytes of a stream without an event"
                     )
                 for name, data in whole:
                     kind = name.decode("ascii", "replace")
                     if kind in ("delta", "progress"):
-                        self._taken(found)
+                        self._take(found)
                         answer = copy.fold.assistant
-                        if (
-                            kind == "progress" or answer is None or answer.seq <= at
-                        ):  # else its answer was asked for, and is here already
+                        # otherwise the answer was read already
+                        if kind == "progress" or answer is None or answer.seq <= at:
                             self._on_note(kind, data)
                     else:
                         found.append(self._event(data, found))
                         at = found[-1].seq
-                self._taken(found)
+                self._take(found)
 
     def _event(self, data: bytes, before: list[Any]) -> ev.AnyEvent:
         try:
             return ev.decode(data)
         except ValueError:
-            # something stands between that changes bytes; what cannot be read from a stream is
-            # asked for
-            self._taken(before)
+            # A proxy changes bytes. Events that cannot be read from the stream are requested.
+            self._take(before)
             self._copy.catch_up()
             self._on_events()
             raise
 
-    def _taken(self, events: list[Any]) -> None:
+    def _take(self, events: list[Any]) -> None:
         if not events:
             return
         given, events[:] = list(events), []

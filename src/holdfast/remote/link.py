@@ -1,5 +1,5 @@
-"""`Link`: what a client says to an agent server over HTTP, each thing once, however often the
-network has to be asked."""
+"""`Link`: a client's requests to an agent server over HTTP. A request that is sent again takes
+effect once."""
 
 from __future__ import annotations
 
@@ -32,27 +32,31 @@ if TYPE_CHECKING:
     from holdfast.conversation.observer import Observer
     from holdfast.tools import Cancellation
 
-BASE = 0.1  # seconds: the longest first wait before asking again; doubled for each further one
-CAP = 5.0  # seconds: a server that is started again should be found soon
+RETRY_BASE_SECONDS = (
+    0.1  # seconds, the longest first wait before a retry; doubled for each further one
+)
+RETRY_CAP_SECONDS = 5.0  # seconds, the longest wait: a restarted server is found soon
 # seconds without a byte after which a request is sent again: a lost packet must not use up all of
-# the time
-SILENCE = 20.0
-LONG = 5.0  # seconds after which a request that failed is taken to have been at work
-PASSING = frozenset((408, 425, 429, 502, 503, 504))  # statuses that say: not now
+# the timeout
+SILENCE_SECONDS = 20.0
+WORKING_SECONDS = 5.0  # seconds after which a failed request counts as having been at work
+TEMPORARY_STATUSES = frozenset((408, 425, 429, 502, 503, 504))  # statuses of temporary failures
 
 _log = logging.getLogger("holdfast.remote")
 
 Found = TypeVar("Found")
-STRANGE = "answered what an agent server does not ({}). Is something else at that address?"
+UNEXPECTED_ANSWER = (
+    "sent an answer unlike an agent server's ({}). Is another service at that address?"
+)
 
 
 class Link:
-    """An agent server's address and key, and a pool of connections to it. Thread-safe; makes no
+    """An agent server's address and key, and a pool of connections to it. Thread-safe; starts no
     thread.
 
-    `request` tries again what failed for the moment, within `timeout` seconds in all: what only
-    reads, what may be done twice, and what carries an `Idempotency-Key`, which the server does
-    once. Redirects are not followed.
+    `request` retries temporary failures within `timeout` seconds in all. Reads and repeatable
+    requests are retried as they are. Other requests carry an `Idempotency-Key`, so that the
+    server acts once. Redirects are not followed.
     """
 
     __slots__ = (
@@ -101,7 +105,7 @@ class Link:
             self._headers = header_text(
                 {"Authorization": f"Bearer {key.strip()}", "Accept": "application/json"}
             )
-        except ConfigurationError:  # which would show the key
+        except ConfigurationError:  # the original error would show the key
             raise ConfigurationError("RemoteWorkspace: key takes one line of ASCII.") from None
         self._prefix = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
         self._pool = Pool(
@@ -113,7 +117,7 @@ class Link:
         self.timeout = timeout
         self._lock = threading.Lock()
         self.owner = OwnerProcess()
-        self._users = 0  # open conversations
+        self._users = 0  # number of open conversations
         self._observers = observers
 
     def request(
@@ -130,12 +134,16 @@ class Link:
         cancelled: Cancellation | None = None,
         raw: bytes | None = None,
     ) -> Response:
-        """Ask, and return the answer if it is a success; `body` goes as JSON, `raw` as it is.
+        """Send a request and return a successful response. Raises the error that the server names,
+        `StoreError` if it cannot be reached, `Cancelled`.
 
-        `once` is the `Idempotency-Key`, which a POST gets in any case. `timeout` (None: the link's)
-        is for all attempts together. What runs for long has `patience`, seconds for each attempt,
-        and `timeout` then counts from when an attempt failed. Raises the error that the server
-        names, `StoreError` if it cannot be reached, `Cancelled`.
+        Args:
+            body: Sent as JSON.
+            once: The `Idempotency-Key`; by default a POST gets a random one.
+            timeout: Seconds for all attempts together; None takes the link's. With `patience` it
+                counts from the failure of an attempt.
+            patience: Seconds for each attempt of a request that runs for long.
+            raw: A text body, sent instead of `body` as it is.
         """
         data = raw if raw is not None else b"" if body is None else msgspec.json.encode(body)
         kind = "text/plain" if raw is not None else "application/json"
@@ -149,7 +157,7 @@ class Link:
         while True:
             began = time.monotonic()
             until = deadline if patience is None else began + patience
-            silence = min(SILENCE, until - began) if patience is None else patience
+            silence = min(SILENCE_SECONDS, until - began) if patience is None else patience
             asked: float | None = None
             cause: LLMError | None = None
             try:
@@ -173,17 +181,18 @@ class Link:
                     return response
                 error, final = (
                     failure(status, answer, self.address, f"{method} {path}"),
-                    status not in PASSING,
+                    status not in TEMPORARY_STATUSES,
                 )
                 asked = retry_after(response.headers, status=status)
             if final:
                 raise error from cause
             now = time.monotonic()
-            if patience is not None and now >= until:  # it had all of its time
+            if patience is not None and now >= until:  # its time is used up
                 raise error from cause
+            # the attempt was at work, not only connecting
             if patience is not None and now - began > max(
-                LONG, self._pool.connect_timeout + 1.0
-            ):  # it was at work, not only connecting
+                WORKING_SECONDS, self._pool.connect_timeout + 1.0
+            ):
                 deadline, number = now + timeout, 0
             wait = pause(number, asked)
             if time.monotonic() + wait >= deadline:
@@ -203,13 +212,15 @@ class Link:
         body: Any = None,
         **options: Any,
     ) -> Found:
-        """Ask as `request`, and return what `decode` makes of the answer. Raises `StoreError` for
-        one that it cannot read."""
+        """Send a request like `request`, and return the decoded body. Raises `StoreError` if
+        `decode` fails."""
         answer = self.request(method, path, body, **options).read()
         try:
             return decode(answer)
         except (ValueError, RecursionError) as error:
-            raise StoreError(f"{method} {path}: {self.address} {STRANGE.format(error)}") from error
+            raise StoreError(
+                f"{method} {path}: {self.address} {UNEXPECTED_ANSWER.format(error)}"
+            ) from error
 
     @contextmanager
     def stream(
@@ -221,8 +232,8 @@ class Link:
         silence: float,
         cancelled: Cancellation,
     ) -> Generator[Iterator[bytes]]:
-        """An event stream's bytes as they come; broken off after `silence` seconds without any. One
-        attempt: raises as `request`."""
+        """Yield the bytes of an event stream; end it after `silence` seconds without any. One
+        attempt; raises as `request`."""
         head = self._head(client).replace(
             "Accept: application/json", "Accept: text/event-stream"
         ) + header_text(headers)
@@ -248,7 +259,7 @@ class Link:
             raise self._unreachable(broken) from broken
         if response.status != 200:
             error = failure(response.status, answer, self.address, f"GET {path}")
-            passing = response.status in PASSING or response.status >= 500
+            passing = response.status in TEMPORARY_STATUSES or response.status >= 500
             raise StoreError(str(error)) if passing else error
         try:
             yield iter(response)
@@ -260,12 +271,13 @@ class Link:
             response.close()
 
     def opened(self) -> None:
-        """A conversation begins to use this."""
+        """Count a conversation that begins to use the link."""
         with self._lock:
             self._users += 1
 
     def closed(self) -> None:
-        """A conversation is done with this; the last one closes the idle connections."""
+        """Count a conversation that no longer uses the link; the last one closes the idle
+        connections."""
         with self._lock:
             self._users -= 1
             last = not self._users
@@ -287,7 +299,7 @@ class Link:
 
     def _unreachable(self, error: LLMError) -> StoreError:
         words = str(error).replace("base_url", "url")
-        return StoreError(f"The agent server {self.address} could not be asked: {words}")
+        return StoreError(f"The agent server {self.address} could not be reached: {words}")
 
     def __repr__(self) -> str:
         return f"Link({self.address!r})"
@@ -300,7 +312,7 @@ class Link:
 
 
 def pause(number: int, asked: float | None = None) -> float:
-    """Seconds before asking again for the `number`th time (from 0), with full jitter; never less
-    than what the server asked for."""
-    jitter = random.random() * min(CAP, BASE * 2 ** min(number, 20))
+    """Return the seconds before retry `number` (from 0), with full jitter; at least the seconds
+    that the server `asked` for."""
+    jitter = random.random() * min(RETRY_CAP_SECONDS, RETRY_BASE_SECONDS * 2 ** min(number, 20))
     return jitter if asked is None else max(asked, 0.0) + jitter

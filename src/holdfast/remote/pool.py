@@ -1,5 +1,5 @@
-"""Connections to an agent server: any method, answers whole or as a stream, over the keep-alive
-pool that models are asked through."""
+"""Connections to an agent server: every method, with whole or streamed responses, over the
+keep-alive pool for models."""
 
 from __future__ import annotations
 
@@ -12,33 +12,32 @@ if TYPE_CHECKING:
     from holdfast.tools import Cancellation
 
 
-MOST = (
-    256 * 1024 * 1024
-)  # bytes of one answer: more than the largest file, and than the largest output of a command, in JSON
+# bytes of one response; more than the largest file or command output in JSON
+MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 
 
 class TooLong(BadResponse):
-    """An answer that is longer than any that an agent server gives."""
+    """A response that is longer than any of an agent server."""
 
     retryable = False
 
 
-class Bounded(Response):
-    """A response whose body is read whole only up to `MOST` bytes. Then raises `TooLong`."""
+class BoundedResponse(Response):
+    """A response whose `read` raises `TooLong` after `MAX_RESPONSE_BYTES` bytes."""
 
     __slots__ = ()
 
     def read(self) -> bytes:
-        """As `Response.read`."""
+        """Return the whole body. Raises `TooLong`."""
         if self._body is None:
             found = bytearray()
             try:
                 for chunk in self:
                     found += chunk
-                    if len(found) > MOST:
+                    if len(found) > MAX_RESPONSE_BYTES:
                         raise TooLong(
-                            f"It sent an answer of more than {MOST:,} bytes, which was not read"
-                            " further."
+                            f"The server sent an answer of more than {MAX_RESPONSE_BYTES:,} bytes. The rest was"
+                            " not read."
                         )
             finally:
                 self.close()
@@ -47,9 +46,10 @@ class Bounded(Response):
 
 
 class Pool(HTTPPool):
-    """`HTTPPool` for every method, with a read timeout for each request, and a bound on answers."""
+    """An `HTTPPool` for every method, with a read timeout for each request, and a bound on
+    responses."""
 
-    _answer = Bounded
+    _answer = BoundedResponse
 
     def request(
         self,
@@ -66,10 +66,10 @@ class Pool(HTTPPool):
         """Send a request and return once the response's head is there; without `stream` the body
         too.
 
-        A reused connection that turns out to be closed before any byte of a response is replaced
-        once, silently, as every method here may be repeated: see `Link`. `deadline` is a
-        `time.monotonic()` value. Raises `LLMConnectionError`, `LLMTimeout`, `Cancelled`,
-        `BadResponse`.
+        A reused connection may turn out to be closed before any byte of a response. It is
+        replaced once, silently, since every request here may be repeated (see `Link`).
+        `deadline` is a `time.monotonic()` value. Raises `LLMConnectionError`, `LLMTimeout`,
+        `Cancelled`, `BadResponse`.
         """
         length = (
             f"Content-Length: {len(body)}\r\n" if body or method not in ("GET", "DELETE") else ""

@@ -1,5 +1,5 @@
-"""What running calls ask the user: of calls that the server runs by the journal, of a client's own
-calls at once."""
+"""Questions to the user of this program: those of calls on the server, through the journal, and
+those of the client's own calls."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _log = logging.getLogger("holdfast.remote")
 
 
 class Questions:
-    """Answers questions with a function of the program's, each on a thread of its own;
-    `answer(question_id, values, reason)` tells the server."""
+    """Answers questions with the program's function, each on its own thread;
+    `answer(question_id, values, reason)` sends the answer to the server."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Questions:
         self.context = contextvars.copy_context()
 
     def look(self) -> None:
-        """Begin to ask what the journal says is asked. Does not block."""
+        """Ask the new questions in the journal. Does not block."""
         if not callable(self._on_question):
             return
         with self._copy.changed:
@@ -59,14 +59,14 @@ class Questions:
                 context = self.context.copy()
                 thread = threading.Thread(
                     target=context.run,
-                    args=(self._tell, question),
+                    args=(self._ask_user, question),
                     name=f"holdfast-question-{question.id}",
                     daemon=True,
                 )
                 self._threads.add(thread)
                 thread.start()
 
-    def _tell(self, question: ev.Question) -> None:
+    def _ask_user(self, question: ev.Question) -> None:
         inside.set((*inside.get(), self._mark))
         values, reason = None, "the user declined"
         try:
@@ -80,25 +80,27 @@ class Questions:
             )
             reason = f"on_question raised {type(error).__name__}"
         try:
-            self._give(question.id, values, "" if values not in (None, False) else reason)
+            self._send_answer(question.id, values, "" if values not in (None, False) else reason)
         finally:
             with self._copy.changed:
                 self._threads.discard(threading.current_thread())
 
-    def _give(self, id: str, values: Any, reason: str) -> None:
-        """Tell the server an answer until it takes or refuses it: nobody is asked a second time."""
+    def _send_answer(self, id: str, values: Any, reason: str) -> None:
+        """Send an answer until the server takes or refuses it, so that the user is not asked
+        again."""
         number = 0
         while True:
             try:
                 self._answer(id, values, reason)
                 return
             except HoldfastError as error:
-                if type(error) is StoreError and not self._ended:  # the server cannot be asked now
+                if type(error) is StoreError and not self._ended:
+                    # the server cannot be reached now
                     self._ended.wait(pause(number))
                     number += 1
                     continue
                 _log.warning(
-                    "conversation %s: the answer to question %s was not taken: %s",
+                    "conversation %s: the agent server refused the answer to question %s: %s",
                     self._copy.id,
                     id,
                     error,
@@ -106,12 +108,12 @@ class Questions:
                 return
 
     def close(self) -> None:
-        """Tell the server nothing further."""
+        """Send no further answer."""
         self._ended.cancel()
 
     @property
     def reachable(self) -> bool:
-        """Whether this program has a function that asks its user."""
+        """True if this program has a function that asks its user."""
         return callable(self._on_question)
 
     def ask(
@@ -124,8 +126,7 @@ class Questions:
         timeout: float | None,
         flags: list[Cancellation],
     ) -> dict[str, Any] | None:
-        """What a call that runs here asks (`ToolContext.ask`): this program's own user, by its
-        function. Not journaled."""
+        """Ask this program's user for a call that runs here (`ToolContext.ask`). Not journaled."""
         if schema is not None:
             schema = check_form(schema)
         if not callable(self._on_question):

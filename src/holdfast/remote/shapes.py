@@ -1,4 +1,4 @@
-"""What an agent server is sent to make a conversation of an agent, and what it answers."""
+"""The bodies of requests that create a conversation on an agent server, and of the responses."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
-class Standing(msgspec.Struct, rename="camel"):
-    """Where a tool runs: `server`, `client` or `unavailable`."""
+class ToolPlacement(msgspec.Struct, rename="camel"):
+    """The place where a tool runs: `server`, `client` or `unavailable`."""
 
     name: str
     executor: str = "server"
@@ -28,27 +28,27 @@ class Standing(msgspec.Struct, rename="camel"):
 
 
 class Created(msgspec.Struct, rename="camel"):
-    """The server's answer to a new conversation, or what it tells of one that exists."""
+    """The server's description of a new or existing conversation."""
 
     id: str
     status: str = ""
     workspace: str = ""
-    tools: list[Standing] = []
+    tools: list[ToolPlacement] = []
     warnings: list[str] = []
     started: bool = False
     busy: bool = False
     open: bool = False
-    driven: bool | None = None  # None: a server that does not say so
+    driven: bool | None = None  # None from a server that does not report it
     error: str = ""
 
     @property
     def clients(self) -> bool:
-        """Whether a tool is to be run by clients."""
+        """True if clients run a tool."""
         return any(tool.executor == "client" for tool in self.tools)
 
 
 def created(data: bytes) -> Created:
-    """Read such an answer. Raises `ValueError`, also for an id that is none."""
+    """Decode a `Created`. Raises `ValueError`, also for an invalid id."""
     found = msgspec.json.decode(data, type=Created)
     if not ID.fullmatch(found.id):
         raise ValueError(f"the id {found.id[:80]!r}")
@@ -56,10 +56,10 @@ def created(data: bytes) -> Created:
 
 
 def tools_request(agent: Agent, workspace: RemoteWorkspace, client_tools: bool) -> dict[str, Any]:
-    """An agent's tools as the server is told of them, and the modules that it may find them in."""
+    """Return an agent's tools as sent to the server, with the modules that may hold them."""
     forms = tools_of(agent)
     for index, (form, tool) in enumerate(zip(forms, all_tools(agent), strict=True)):
-        if isinstance(tool, RemoteTool):  # of another workspace: an HTTP call from here
+        if isinstance(tool, RemoteTool):  # a tool of another workspace is an HTTP call from here
             forms[index] = msgspec.structs.replace(
                 form, module=BUILTIN if tool.workspace is workspace else ""
             )
@@ -71,12 +71,12 @@ def tools_request(agent: Agent, workspace: RemoteWorkspace, client_tools: bool) 
 
 
 def agent_request(agent: Agent) -> dict[str, Any]:
-    """An agent's serial form, and its secrets apart from it. Raises `ConfigurationError` naming
-    what has no serial form."""
+    """Return an agent's serial form with its secrets apart. Raises `ConfigurationError` that
+    names a part without a serial form."""
     form = form_of(agent)
     return {"agent": form.mapping, "secrets": form.secrets}
 
 
 def needs_workspace(request: dict[str, Any]) -> bool:
-    """Whether a tool of a request may be run by the server, and so in a workspace."""
+    """Return True if the server may run a tool of the request, and so needs a workspace."""
     return bool(request["tool_module_qualnames"])

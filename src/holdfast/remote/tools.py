@@ -1,4 +1,4 @@
-"""The tools of a workspace on an agent server, as a client has them: called here they run there."""
+"""A client's side of the tools of a workspace on an agent server: a call here runs there."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from holdfast.tools.json_values import copied
 if TYPE_CHECKING:
     from holdfast.remote.workspace import RemoteWorkspace
 
-BUILTIN = "holdfast.runtime"  # the module of a runtime's own tools, which a server has itself
+BUILTIN = "holdfast.runtime"  # the module of a runtime's own tools, which every server has
 
 
 class Described(msgspec.Struct, frozen=True, rename="camel"):
-    """A tool as the server tells of it."""
+    """The server's description of a tool."""
 
     name: str
     description: str = ""
@@ -30,8 +30,8 @@ class Described(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RemoteTool(Tool):
-    """One tool of a `RemoteWorkspace`. In a `RemoteConversation` that works there the server runs
-    it itself; anywhere else it is an HTTP call."""
+    """One tool of a `RemoteWorkspace`. In a `RemoteConversation` of that workspace the server
+    runs it itself; anywhere else a call is an HTTP request."""
 
     tool_type = "local_function"
     untrusted = True
@@ -53,12 +53,12 @@ class RemoteTool(Tool):
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        """As the server has it, to the letter: definitions that are the same everywhere let
-        conversations share a provider's prompt cache."""
+        """The server's schema, unchanged: identical definitions let conversations share a
+        provider's prompt cache."""
         return copied(self._schema_there)
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        """Run it in the workspace. Raises `ToolCancelled`, and what the server raises."""
+        """Run the tool in the workspace. Raises `ToolCancelled`, and the server's errors."""
         try:
             return self.workspace.call_tool(
                 self.name,

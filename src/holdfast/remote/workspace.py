@@ -18,7 +18,7 @@ from holdfast.conversation.observer import Observing, observers
 from holdfast.errors import Cancelled, ConfigurationError, Conflict, HoldfastError, RuntimeFault
 from holdfast.llm.http import Response
 from holdfast.remote.failures import as_fault
-from holdfast.remote.link import STRANGE, Found, Link
+from holdfast.remote.link import UNEXPECTED_ANSWER, Found, Link
 from holdfast.remote.tools import Described, RemoteTool
 from holdfast.runtime.microagents import Microagent
 
@@ -29,27 +29,29 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast.remote")
 
-_REMOVAL = 5.0  # seconds for it at the end
-LONGEST = 3600.0  # seconds that a command may take whose timeout is the server's
+_REMOVAL_SECONDS = 5.0  # seconds to remove the workspace in `close`
+MAX_COMMAND_SECONDS = 3600.0  # seconds that a command may take under the server's own timeout
 
 
 class RemoteWorkspace:
-    """An agent server, and a working directory there, for `RemoteConversation` and for a program's
+    """An agent server and a working directory there, for `RemoteConversation` and for a program's
     own commands and files.
 
-    `url` is the server's address, which may end in a path, `key` what `holdfast serve` printed or
-    was given. Without an `id` the workspace is made on the server when it is needed first, and
-    removed by `close`; one that an `id` names is made if it is not there, and stays.
+    Thread-safe; a context manager. The constructor sends no request. Raises `ConfigurationError` (a
+    `ValueError`) that names the argument that does not fit. The methods raise the errors of
+    `LocalRuntime`, and `RuntimeFault` if the server cannot be reached.
 
-    `timeout` is the number of seconds after which a request that cannot be delivered is given up,
-    however often it was tried; one that runs something has the time for that besides.
-    `connect_timeout` is for each connection. `verify=False` takes any certificate of an https
-    server; `ssl_context` is for certificates of your own. `observer` (`holdfast.observe.Telemetry`)
-    has each request carry the trace that it belongs to.
-
-    Thread-safe; a context manager. The constructor asks the server nothing. Raises
-    `ConfigurationError` (a `ValueError`) naming the argument that does not fit; the methods raise
-    what `LocalRuntime` raises, and `RuntimeFault` if the server cannot be asked.
+    Args:
+        url: The server's address, which may end in a path.
+        key: The key that `holdfast serve` printed or was given.
+        id: Names a workspace that is created if missing, and kept. None makes one at the first use,
+            which `close` removes.
+        timeout: Seconds after which an undelivered request is given up, over all its attempts. The
+            time that a command runs is extra.
+        connect_timeout: Seconds for each connection.
+        verify: False accepts any certificate of an https server.
+        ssl_context: For your own certificates.
+        observer: Adds its trace headers to each request (`holdfast.observe.Telemetry`).
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class RemoteWorkspace:
             observers("RemoteWorkspace: observer", observer),
         )
         self.id = id
-        self._named = id is not None
+        self._keep_on_close = id is not None
         self._open = False
         self._closed = False
         self._lock = threading.Lock()
@@ -101,18 +103,17 @@ class RemoteWorkspace:
         return self.link.address
 
     def made(self) -> str:
-        """The id of the workspace, which is made on the server if it is not there yet."""
+        """Return the id of the workspace, and create it on the server if needed."""
         with self._lock:
             if self._closed:
                 raise ConfigurationError(f"{self!r} is closed; make another one.")
             if not self._open:
-                id = (
-                    self.id or f"w-{self._once}"
-                )  # named here, so that asking again makes no second one
+                # named here, so that a retry creates no second one
+                id = self.id or f"w-{self._once}"
                 try:
                     self.link.request("POST", "/api/workspaces", {"id": id})
                 except Conflict:
-                    pass  # it is there already
+                    pass  # the workspace exists already
                 except HoldfastError as error:
                     raise as_fault(error) from error.__cause__
                 self.id, self._open = id, True
@@ -120,17 +121,17 @@ class RemoteWorkspace:
             return self.id
 
     def adopt(self, id: str) -> None:
-        """Be the workspace of a conversation that is on the server, unless this is another one
-        already. It stays there: it was not made here."""
+        """Use the workspace of an existing conversation, unless this has one already. It stays
+        on the server, since it was not created here."""
         with self._lock:
             if id and self.id is None and not self._closed:
-                self.id, self._open, self._named = id, True, True
+                self.id, self._open, self._keep_on_close = id, True, True
 
     def keep(self) -> None:
-        """Have `close` leave the workspace on the server."""
-        self._named = True
+        """Make `close` leave the workspace on the server."""
+        self._keep_on_close = True
 
-    # --- what a program calls ---
+    # --- for programs ---
 
     def run_command(
         self,
@@ -140,13 +141,15 @@ class RemoteWorkspace:
         conversation_id: str = "",
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
-        """As `LocalRuntime.run_command`, in the conversation's shell on the server."""
+        """Run a command like `LocalRuntime.run_command`, in the conversation's shell on the
+        server."""
         body: dict[str, Any] = {"command": command}
         if timeout is not None:
             body["timeout"] = timeout
         if conversation_id:
             body["conversationId"] = conversation_id
-        patience = LONGEST if timeout is None else timeout + 30.0  # to end what it started
+        # seconds to end the command's processes
+        patience = MAX_COMMAND_SECONDS if timeout is None else timeout + 30.0
         try:
             answer = self._ask("POST", "/commands", body, patience=patience, cancelled=cancelled)
         except Cancelled:
@@ -156,13 +159,13 @@ class RemoteWorkspace:
         return self._read(ToolResult.from_json, answer)
 
     def read_file(self, path: str | os.PathLike[str]) -> str:
-        """As `LocalRuntime.read_file`: a text file's content. Raises `RuntimeFault` (a
+        """Return a text file's content, like `LocalRuntime.read_file`. Raises `RuntimeFault` (a
         `FileNotFoundError` if it is missing), `PathRefused`."""
         return self._ask("GET", _file(path)).read().decode("utf-8", "surrogateescape")
 
     def write_file(self, path: str | os.PathLike[str], text: str) -> None:
-        """As `LocalRuntime.write_file`: make or overwrite a text file. Raises `RuntimeFault`,
-        `PathRefused`."""
+        """Create or overwrite a text file, like `LocalRuntime.write_file`. Raises
+        `RuntimeFault`, `PathRefused`."""
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"write_file: text takes a str, not {type(text).__name__}.")
         self._ask("PUT", _file(path), raw=text.encode("utf-8", "surrogateescape"))
@@ -175,8 +178,8 @@ class RemoteWorkspace:
         target: str | os.PathLike[str] | None = None,
         timeout: float = 600.0,
     ) -> Path:
-        """As `LocalRuntime.clone_repo`, on the server; the folder there. Raises `RuntimeFault` with
-        git's message."""
+        """Clone a repository on the server, like `LocalRuntime.clone_repo`, and return the
+        folder there. Raises `RuntimeFault` with git's message."""
         body = {
             "repo": repo,
             "branch": branch,
@@ -188,25 +191,26 @@ class RemoteWorkspace:
         return Path(PurePosixPath(self._read(msgspec.json.Decoder(_Cloned).decode, answer).path))
 
     def load_microagents(self, folder: str | os.PathLike[str] | None = None) -> list[Microagent]:
-        """As `LocalRuntime.load_microagents`: those of the workspace, or of a folder there."""
+        """Return the microagents of the workspace or of a folder there, like
+        `LocalRuntime.load_microagents`."""
         answer = self._ask(
             "GET", "/microagents", query={"folder": None if folder is None else os.fspath(folder)}
         )
         return self._read(msgspec.json.Decoder(_Microagents).decode, answer).microagents
 
-    # --- what an agent is given ---
+    # --- for agents ---
 
     @property
     def tools(self) -> list[Tool]:
-        """The tools by which a model works there, as `LocalRuntime.tools`. A new list; the server
-        is asked once."""
+        """The tools with which a model works there, like `LocalRuntime.tools`. A new list; the
+        server is asked once."""
         if self._tools is None:
             found = self._read(msgspec.json.Decoder(_Tools).decode, self._ask("GET", "/tools"))
             self._tools = [RemoteTool(self, one) for one in found.tools]
         return list(self._tools)
 
     def get_tools(self) -> list[Tool]:
-        """The same as `tools`."""
+        """Return the same as `tools`."""
         return self.tools
 
     def call_tool(
@@ -222,38 +226,43 @@ class RemoteWorkspace:
         if conversation_id:
             body["conversationId"] = conversation_id
         answer = self._ask(
-            "POST", f"/tools/{quote(name, safe='')}", body, patience=LONGEST, cancelled=cancelled
+            "POST",
+            f"/tools/{quote(name, safe='')}",
+            body,
+            patience=MAX_COMMAND_SECONDS,
+            cancelled=cancelled,
         )
         return self._read(ToolResult.from_json, answer)
 
-    # --- the end ---
+    # --- closing ---
 
     def process_groups(self) -> list[int]:
-        """Process groups on this machine that work for the workspace: none, they are the
-        server's."""
+        """Return the local process groups of the workspace: none, since the server runs its
+        processes."""
         return []
 
     def close(self) -> None:
-        """Let go of the connections. A workspace without an id of your own is removed from the
-        server with its files and shells, unless a conversation that goes on there was detached.
-        Idempotent; what could not be removed within some seconds is a warning in the log. Does
-        nothing in a forked child."""
+        """Close the connections, and remove a workspace that has no id of your own, with its files
+        and shells.
+
+        It is kept if a conversation that continues there was detached. Idempotent. A removal
+        that fails within 5 seconds is a warning in the log. Does nothing in a forked child.
+        """
         if not self.link.owner.here:
             return
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            remove = self._open and not self._named
+            remove = self._open and not self._keep_on_close
         try:
             if remove:
-                timeout = min(_REMOVAL, self.link.timeout)
+                timeout = min(_REMOVAL_SECONDS, self.link.timeout)
                 self.link.request(
                     "DELETE", f"/api/workspaces/{quote(self.id or '', safe='')}", timeout=timeout
                 )
-        except (
-            HoldfastError
-        ) as error:  # not raised: `with` may be ending for an error of the program's own
+        except HoldfastError as error:
+            # not raised: the `with` block may be ending with an error of its own
             _log.warning("workspace %s was not removed from the agent server: %s", self.id, error)
         finally:
             self.link.close()
@@ -277,7 +286,7 @@ class RemoteWorkspace:
         try:
             return decode(answer.read())
         except (ValueError, RecursionError) as error:
-            raise RuntimeFault(f"{self.url} {STRANGE.format(error)}") from error
+            raise RuntimeFault(f"{self.url} {UNEXPECTED_ANSWER.format(error)}") from error
 
     def _ask(
         self,

@@ -1,5 +1,4 @@
-"""What a journal tells of the children that its conversation gave work, and of what it sent to
-others."""
+"""Facts that a journal holds about delegated children and sent messages."""
 
 from __future__ import annotations
 
@@ -13,35 +12,41 @@ from holdfast import events as ev
 from holdfast.agent.delegation import CHILD, CHILDREN
 
 STOPPED = "delegates:stopped"
-"""What a `Note` is about that names the children which an interrupt stopped with their parent, in
-`details["children"]`."""
+"""The `about` of a `Note` that lists, in `details["children"]`, the children that an interrupt
+stopped with their parent."""
 RESUMED = "delegates:resumed"
-"""The same for those that went on with it."""
+"""The `about` of a `Note` that lists the stopped children that resumed with their parent."""
 
 
-class Given(msgspec.Struct):
-    """A child that was given work: its agent, whether the call went on, up to which of its events
-    the model knows what it came to, and whether it outlives its parent."""
+class DelegatedChild(msgspec.Struct):
+    """A child that was given work.
+
+    `background` is True if the call did not wait for it. `known` is the seq of the child's last
+    event whose outcome the model knows. `detached` is True if the child outlives its parent.
+    """
 
     agent: str
     background: bool
     known: int = 0
     detached: bool = False
-    stopped: bool = False  # by an interrupt of its parent, with which it goes on
+    stopped: bool = False  # stopped by an interrupt of its parent, with which it resumes
 
 
-def children_of(parent: str, events: Sequence[ev.AnyEvent]) -> dict[str, Given]:
-    """The children that a journal tells of: the results of calls say what was begun, whatever their
-    arguments looked like."""
-    found: dict[str, Given] = {}
+def children_of(parent: str, events: Sequence[ev.AnyEvent]) -> dict[str, DelegatedChild]:
+    """Return the delegated children in a journal by id.
+
+    The results of calls say which children were begun, whatever the calls' arguments were.
+    """
+    found: dict[str, DelegatedChild] = {}
     for event in events:
         match event:
             case ev.ToolResult():
                 child, id = _child_of(event), f"{parent}.{event.call_id}"
-                if (
-                    child.get("id") == id
-                ):  # else it is that of the conversation that this one was forked from
-                    found[id] = Given(str(child.get("agent", "")), child.get("background") is True)
+                # otherwise it belongs to the conversation that this one was forked from
+                if child.get("id") == id:
+                    found[id] = DelegatedChild(
+                        str(child.get("agent", "")), child.get("background") is True
+                    )
                 for one in _listed(event.result.meta.get(CHILDREN)):
                     if one.get("collected") and one.get("id") in found:
                         found[one["id"]].known = _number(one.get("seq"))
@@ -59,7 +64,8 @@ def children_of(parent: str, events: Sequence[ev.AnyEvent]) -> dict[str, Given]:
 
 
 def _number(value: Any) -> int:
-    """An event's number, 0 for what is none: ids and metas are anybody's."""
+    """Return an event's number; 0 for text that is not one, since ids and metas may hold
+    anything."""
     text = str(value)
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
@@ -73,7 +79,7 @@ def _listed(value: Any) -> list[dict[str, Any]]:
 
 
 def ids_of(arguments: dict[str, Any]) -> tuple[str, ...]:
-    """The children that a call of `delegate_collect` waits for; none for all."""
+    """Return the children that a call of `delegate_collect` waits for; an empty tuple means all."""
     ids = arguments.get("ids")
     return (
         (ids,)
@@ -85,8 +91,8 @@ def ids_of(arguments: dict[str, Any]) -> tuple[str, ...]:
 
 
 def sends(events: Sequence[ev.AnyEvent]) -> list[datetime]:
-    """When a conversation sent to others."""
-    calls: set[str] = set()  # of the last answer
+    """Return the times at which a conversation sent messages to others."""
+    calls: set[str] = set()  # ids of the last answer's `send_to` calls
     found: list[datetime] = []
     for event in events:
         if isinstance(event, ev.Assistant):
@@ -101,7 +107,7 @@ def sends(events: Sequence[ev.AnyEvent]) -> list[datetime]:
 
 
 def last_word(events: Sequence[ev.AnyEvent]) -> datetime | None:
-    """When the user last said something."""
+    """Return the time of the user's last message."""
     return next(
         (
             event.timestamp

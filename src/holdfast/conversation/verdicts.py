@@ -1,5 +1,5 @@
-"""What is decided about the calls of an answer before one of them runs: their risk, by the agent's
-analyzer, and the verdict, by its policy."""
+"""Decisions about the calls of an answer before any of them runs: the risk that the agent's
+analyzer sees, and the verdict of its policy."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from holdfast.conversation.journal import Journal
 from holdfast.errors import ToolNotFound
 from holdfast.tools import Cancellation
 
-_SAID = 3  # messages of the user that an analyzer is shown
-_LOOKED = 400  # events that are looked through for them
+_MAX_USER_MESSAGES = 3  # latest user messages that an analyzer is shown
+_MAX_SCANNED_EVENTS = 400  # latest events that are searched for them
 
 _UNKNOWN = Risk("unknown", "this agent has no security analyzer")
 
 
-class Decided(Verdict, frozen=True):
-    """A verdict, and the risk that it rests on; None if nobody was asked for that. `counted`: what
-    that risk took is written down here. `silent`: nobody but planning was asked, and it has nothing
-    against the call."""
+class CallVerdict(Verdict, frozen=True):
+    """A verdict with the risk that it rests on; `risk` is None if no analyzer was asked.
+
+    `counted` is True if this decision records the usage of that risk. `silent` is True if
+    planning alone was asked and allows the call.
+    """
 
     risk: Risk | None = None
     counted: bool = True
@@ -40,19 +42,19 @@ def decide(
     runtime: object | None,
     calls: Sequence[ToolCall],
     cancelled: Cancellation,
-) -> list[Decided]:
-    """What the agent's policy and its planning say of each call; none without these and an
-    analyzer. Runs users' code: not under the lock.
+) -> list[CallVerdict]:
+    """Return the verdicts of the agent's policy and planning, one per call; none if it has no
+    policy, no analyzer and no planning. Runs user code, so the caller must not hold the lock.
 
-    An analyzer is asked once for calls that are the same, as the last of them would run. A call
-    whose arguments are no JSON is not run anyway; one of a tool that is not there is decided about
-    too: the tool may be there by the time that the call is run.
+    The analyzer is asked once for identical calls, as the last of them would run. A call with
+    invalid JSON is allowed: it is never run. A call of a missing tool is judged as well, since
+    the tool may exist when the call runs.
     """
     policy, analyzer = agent.confirm, agent.security
     first, plan = agent.planning == "first", journal.fold.planned
     if policy is None and analyzer is None and not first:
         return []
-    found: list[Decided] = []
+    found: list[CallVerdict] = []
     risks = dict[tuple[str, str], Risk]()
     last = (
         {(call.name, call.arguments_hash): index for index, call in enumerate(calls)}
@@ -61,10 +63,10 @@ def decide(
     )
     for call in calls:
         if call.invalid:
-            found.append(Decided("allow"))
+            found.append(CallVerdict("allow"))
             continue
         if agent.output is not None and call.name == FINISH and asks_nobody(policy):
-            found.append(Decided("allow", silent=True))
+            found.append(CallVerdict("allow", silent=True))
             continue
         risk, counted = None, True
         if analyzer is not None:
@@ -81,7 +83,9 @@ def decide(
         if first:
             verdict = judged(call, verdict, plan, agent.tools.get)
         silent = policy is None and analyzer is None and verdict.decision == "allow"
-        found.append(Decided(verdict.decision, verdict.reason, verdict.by, risk, counted, silent))
+        found.append(
+            CallVerdict(verdict.decision, verdict.reason, verdict.by, risk, counted, silent)
+        )
     return found
 
 
@@ -107,7 +111,7 @@ def _assess(
         tool_type="" if tool is None else tool.tool_type,
         workdir=os.fspath(workdir) if isinstance(workdir, str | os.PathLike) else "",
         llm=agent.llm,
-        said=lambda: _said(journal),
+        said=lambda: _user_text(journal),
         cancelled=cancelled,
         shell=shell if isinstance(shell, ShellState) else ShellState(),
         before=tuple(before),
@@ -117,7 +121,7 @@ def _assess(
 
 
 def _history(journal: Journal) -> list[ToolCall]:
-    """The calls of all answers so far."""
+    """Return the calls of all answers so far."""
     with journal.changed:
         return [
             call
@@ -127,11 +131,11 @@ def _history(journal: Journal) -> list[ToolCall]:
         ]
 
 
-def _said(journal: Journal) -> str:
-    """What the user said last, the latest at the end."""
+def _user_text(journal: Journal) -> str:
+    """Return the user's last messages, the latest at the end."""
     with journal.changed:
-        events = journal.tail[-_LOOKED:]
+        events = journal.tail[-_MAX_SCANNED_EVENTS:]
     found = [
         event.text for event in events if isinstance(event, ev.Message) and event.sender == "user"
     ]
-    return "\n\n".join(found[-_SAID:])
+    return "\n\n".join(found[-_MAX_USER_MESSAGES:])

@@ -1,5 +1,5 @@
-"""The agent's model as tools and hooks are handed it: each call is journaled as a `Note`, and so
-counted."""
+"""The agent's model for tools and hooks: each call is journaled as a `Note`, so that its usage
+counts."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     from holdfast.llm.completion import Completion
 
 LLM_NOTE = "llm"
-"""The `about` of a note that tells of a model call of a tool or a hook."""
+"""The `about` of a note that records a model call of a tool or a hook."""
 
 
-class Counted:
-    """`wrapped`, whose answers are noted in `journal`. All else is the model's own."""
+class CountedModel:
+    """A wrapper of a model that notes each answer's usage in `journal`. Other attributes are the
+    wrapped model's."""
 
     def __init__(self, wrapped: Any, journal: Journal) -> None:
         self.wrapped = wrapped
         self._journal = journal
 
     def completion(self, messages: Any, tools: Sequence[Any] = (), **more: Any) -> Completion:
-        """As the model's own. An answer that comes when the conversation is closed is counted
-        nowhere."""
+        """Return the wrapped model's completion. An answer that arrives after the conversation
+        is closed is not counted."""
         answer = self.wrapped.completion(messages, tools, **more)
         usage, cost = fair(answer.usage, answer.cost)
         if usage != Usage() or cost:
@@ -45,9 +46,9 @@ class Counted:
                 )
         return answer
 
-    def replace(self, **more: Any) -> Counted:
-        """As the model's own, counted like it."""
-        return Counted(self.wrapped.replace(**more), self._journal)
+    def replace(self, **more: Any) -> CountedModel:
+        """Return a copy with other settings, counted in the same way."""
+        return CountedModel(self.wrapped.replace(**more), self._journal)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.wrapped, name)
