@@ -1,5 +1,5 @@
-"""Where a model is asked for, from what a caller wrote: base URL, name as it is sent, wire,
-provider."""
+"""Resolution of a model name and an optional base URL to an `Address`: the URL, the name to
+send, the wire and the provider."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.llm.secrets import shown
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where requests for a model go, and how they speak there."""
+    """The endpoint of a model and the protocol spoken there."""
 
     base_url: str  # no slash at its end
     model: str  # the name as it is sent
@@ -111,33 +111,32 @@ _NEEDED = "LLM: base_url is needed for the model"
 
 
 def locate(model: str, base_url: str | None, wire: str | None = None) -> Address:
-    """Where `model` is asked for.
+    """Return the address of `model`.
 
-    Without `base_url`: `provider/name` goes to that provider's address (models.dev's ids; a table
-    is loaded for any but OpenAI, Anthropic and Google), a bare name to its maker if it begins as
-    those of OpenAI, Anthropic or Google do.
+    Without `base_url`, `provider/name` resolves to that provider's address; provider ids are those
+    of models.dev. A table is loaded for every provider except OpenAI, Anthropic and Google. A bare
+    name resolves to OpenAI, Anthropic or Google by its first letters.
 
-    With `base_url`: to that address, which may end in the whole path of a wire
-    (`/chat/completions`, `/responses`, `/messages`, `/models/NAME:generateContent`). A provider's
-    name before a slash is taken off only where the request goes to that provider's own address; to
-    any other a name is sent exactly as it was given, since routers and local servers have slashes
-    in theirs.
+    With `base_url`, requests go to that address. The address may end in the full path of a wire
+    (`/chat/completions`, `/responses`, `/messages`, `/models/NAME:generateContent`). A provider
+    prefix is removed from the name only if the address is that provider's own. Any other address
+    receives the name unchanged, because routers and local servers use slashes in their model names.
 
-    `wire` always wins over what the address and the name tell. Raises `ConfigurationError` naming
-    `model` or `base_url`.
+    `wire` overrides the wire derived from the address and the name. Raises `ConfigurationError`
+    naming `model` or `base_url`.
     """
     return _by_name(model, wire) if base_url is None else _at(model, base_url, wire)
 
 
 def provider_at(base_url: str) -> str:
-    """The provider whose own address this is, by its host; "" for a server of your own or an
-    unknown one."""
+    """Return the provider that owns this address, judged by its host; "" for a private or
+    unknown server."""
     return _provider_at(urlsplit(base_url))
 
 
 def is_local(host: str) -> bool:
-    """Whether a host is on this machine or net, by its name alone: nobody there has list prices or
-    a provider's key."""
+    """Return True if the host is on this machine or local network, judged by its name alone.
+    Local servers have no list prices and receive no provider keys."""
     if ":" in host:
         return host == "::1" or host.startswith(("fc", "fd", "fe80:"))
     if host.startswith("172.") and host.replace(".", "").isdecimal():
@@ -154,8 +153,11 @@ def is_local(host: str) -> bool:
 
 
 def take_apart(url: str) -> SplitResult | None:
-    """A URL's parts, its host in ASCII (IDNA); None for what is none. The words of the library's
-    own errors repeat parts of the URL, and those may be a password's."""
+    """Return the parts of a URL with its host in ASCII (IDNA), or None if the URL is malformed.
+
+    `urlsplit`'s own errors are not passed on: they quote parts of the URL, which may hold a
+    password.
+    """
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -192,7 +194,7 @@ def _by_name(model: str, wire: str | None) -> Address:
 
 
 def _listed(model: str, provider: str, name: str, wire: str | None) -> Address:
-    """A provider of the table."""
+    """Return the address of a provider from the models.dev table."""
     from holdfast.llm.info import listed
 
     entry = listed(provider)
@@ -219,7 +221,7 @@ def _listed(model: str, provider: str, name: str, wire: str | None) -> Address:
 
 
 def _own_wire(provider: str, name: str) -> str:
-    """How a maker's model is spoken to at the maker's own address."""
+    """Return the wire for a model of OpenAI, Anthropic or Google at the maker's own address."""
     if provider == "openai":
         return (
             "openai_responses"
@@ -313,8 +315,8 @@ def _checked(base_url: str) -> SplitResult:
 
 
 def _split_ending(path: str) -> tuple[str, str]:
-    """A path or URL without slash and without the ending of a wire, and the wire that the ending
-    tells ("" for none)."""
+    """Return a path or URL without its trailing slash and wire ending, and the wire of that
+    ending ("" if there is none)."""
     path = path.rstrip("/")
     for ending, wire in _ENDINGS.items():
         if path.endswith(ending):
@@ -356,7 +358,8 @@ def _provider_at(parts: SplitResult) -> str:
 
 
 def _wire_of_listed(provider: str, model: str, base_url: str) -> str:
-    """The wire of a provider of the table, if this is the very address that the table has."""
+    """Return the wire of a provider in the table, if `base_url` is exactly the address that the
+    table lists."""
     from holdfast.llm.info import listed
 
     entry = listed(provider)

@@ -1,5 +1,5 @@
-"""`LLM`: one model of one provider, with its key and settings. Frozen, thread-safe, shared by any
-number of conversations."""
+"""`LLM`: one model of one provider, with its key and settings. An `LLM` is frozen, thread-safe
+and shared by any number of conversations."""
 
 from __future__ import annotations
 
@@ -45,49 +45,49 @@ class LLM:
 
         LLM("anthropic/claude-sonnet-4-5", api_key="...").completion("Hello!").text
 
-    Which model, and where:
+    Identity and address:
 
-    - `model`: its name as the provider writes it, or `provider/name`, such as
-      `anthropic/claude-sonnet-4-5` or `groq/openai/gpt-oss-120b`. The provider's name is taken off
-      where the request goes to that provider's own address; to any other address the name is sent
-      as it is.
-    - `base_url`: the API's address, with or without `/chat/completions` and the like at its end.
-      None: the provider's own.
+    - `model`: the name as the provider writes it, or `provider/name`, such as
+      `anthropic/claude-sonnet-4-5` or `groq/openai/gpt-oss-120b`. The provider prefix is removed
+      only if the request goes to that provider's own address.
+    - `base_url`: the API's address, with or without an ending such as `/chat/completions`. None
+      means the provider's own address.
     - `wire`: the protocol: `openai_chat`, `openai_responses`, `anthropic_messages` or `gemini`.
-      None: the one that the address speaks.
-    - `headers`: sent with every request, also in place of those that Holdfast sends.
+      None means the protocol of the address.
+    - `headers`: extra headers for every request. They override those that Holdfast sends.
 
-    What shapes its answers. Each is sent only if given, in the words of the wire:
+    Settings that shape answers. Each is sent only if it is set, in the wire's own form:
 
     - `temperature`, `top_p`, `max_output_tokens`, `stop`, `reasoning_effort`, `reasoning_budget`
-      (tokens), `seed`, `parallel_tool_calls`, and `response_format` (a JSON Schema, or what Chat
-      Completions takes).
-    - `extra_body`: merged into every request's JSON last. Its `tools`, the provider's own, stand
-      beside the agent's.
-    - `tool_calls`: "text" is for models that cannot call tools: they are told of them in the system
-      prompt, and write calls as text.
-    - `images`: whether the model takes pictures. None: what `info` says, and yes if it says
-      nothing. A model that does not is told `[picture: image/png, 640 x 480, 12 KB]` in the place
-      of each.
-    - `prompt_caching`: whether to place what a provider needs to read the stable beginning of
-      requests from its cache.
-    - `stream`: whether to ask for the answer piece by piece.
+      (tokens), `seed`, `parallel_tool_calls`.
+    - `response_format`: a JSON Schema, or the value that Chat Completions takes.
+    - `extra_body`: merged last into the JSON of every request. Its `tools` (the provider's
+      built-in ones) are added to the agent's.
+    - `tool_calls`: "text" is for models without tool calling. The system prompt describes the
+      tools, and the model writes calls as text.
+    - `images`: True if the model accepts pictures. None means: as `info` says, and True if
+      `info` says nothing. For a model that accepts none, text such as `[picture: image/png, 640
+      x 480, 12 KB]` replaces each picture.
+    - `prompt_caching`: True to add the marks that a provider needs to cache the stable beginning
+      of requests.
+    - `stream`: True to request the answer in pieces.
 
-    How long to try, in seconds:
+    Limits, in seconds unless noted:
 
-    - `timeout`: to wait without a byte; `connect_timeout`: for a connection; `deadline`: for a
-      whole completion with its retries (None: for ever).
-    - `max_retries`: how often to ask again after a failure that passes.
+    - `timeout`: the longest wait without receiving a byte.
+    - `connect_timeout`: the longest wait for a connection.
+    - `deadline`: the limit for a whole completion with its retries. None means no limit.
+    - `max_retries`: the number of retries after a transient failure.
 
-    How to get there: `proxy` is an `http://` URL, with user and password if need be; `ssl_context`
-    the certificates to trust (None: the system's). Nothing is read from the environment.
+    Network: `proxy` is an `http://` URL, with user and password if needed. `ssl_context` holds the
+    trusted certificates; None means the system's. Nothing is read from the environment.
 
-    Secrets: `api_key`, `headers`, and the values in the query of `base_url` are shown nowhere: not
-    by `repr`, in errors, or in `parameters` (what is shorter than 8 characters is no secret).
-    `extra_body` is shown, so keep keys out of it. An LLM cannot be pickled, since its key would be
-    in the bytes; copies are the LLM itself. `replace` makes one with changes.
+    Secrets: `api_key`, `headers` and the query values of `base_url` appear neither in `repr`, nor
+    in errors, nor in `parameters`. Values shorter than 8 characters are not treated as secrets.
+    `extra_body` is visible, so keep keys out of it. An LLM cannot be pickled, because its key would
+    be in the bytes. Copying an LLM returns the same object; `replace` makes a new one with changes.
 
-    Raises `ConfigurationError` (a `ValueError`) naming the argument that does not fit.
+    Raises `ConfigurationError` (a `ValueError`) naming the invalid argument.
     """
 
     model: str
@@ -168,16 +168,19 @@ class LLM:
         on_delta: OnDelta | None = None,
         cancelled: Cancellation | None = None,
     ) -> Completion:
-        """One answer of the model to `messages`: a str, a list of `Message`, or a `Transcript`,
-        which costs only what is new in it.
+        """Return one answer of the model to `messages`.
 
-        `tools` are what it may call (their calls come back, nothing is run), `system` the system
-        prompt. A conversation gives `head` instead, its `Agent` event, from which prompt, tools and
-        parameters are taken. `on_delta` is told of the pieces of a streamed answer, on this thread.
-        Raising `cancelled` ends the call within 100 ms with `Cancelled`.
+        Args:
+            messages: A str, a list of `Message`, or a `Transcript`. A transcript costs only its
+                new messages.
+            tools: The tools that the model may call. Calls are returned; nothing is run.
+            system: The system prompt.
+            head: The conversation's `Agent` event. It replaces prompt, tools and parameters.
+            on_delta: Receives the pieces of a streamed answer, on this thread.
+            cancelled: Raising this flag ends the call within 100 ms with `Cancelled`.
 
-        Failures that pass are retried up to `max_retries` times; Retry-After is honoured. Raises
-        what is left, an `LLMError`.
+        Transient failures are retried up to `max_retries` times, and Retry-After is honoured.
+        Raises the last `LLMError` if no attempt succeeds.
         """
         line = self._line or self._open()
         messages = as_transcript(messages)
@@ -209,11 +212,11 @@ class LLM:
     def _asked_for(
         self, line: Line, head: Agent | None, transcript: Transcript
     ) -> tuple[Mapping[str, Any], str]:
-        """The parameters of a request, and the key under which a transcript keeps what is made of
-        them and of `head`.
+        """Return the parameters of a request, and the key under which a transcript caches its
+        frame.
 
-        What the journal says is what is asked for, unless it speaks of another model, for which
-        this one stands in. Where the request goes and how it is said there is ours to know.
+        The parameters in the journal (`head`) apply, unless they belong to another model that
+        this one replaces. The host and the wire always come from this LLM.
         """
         own = self._parameters
         if head is None or head.model != self.model:
@@ -292,8 +295,11 @@ class LLM:
         )
 
     def _scrub(self, error: LLMError) -> None:
-        """Take our secrets out of an error: some servers repeat the key that they refuse. What led
-        to it may hold the answer whole."""
+        """Remove secrets from an error, because some servers repeat the key that they refuse.
+
+        An exception that caused it may hold the whole answer, so a cause that holds a secret is
+        dropped.
+        """
         text = str(error)
         if holds_one(text, self._secrets):
             error.args = (blot(text, self._secrets),)
@@ -311,7 +317,8 @@ class LLM:
             led = led.__cause__ or led.__context__
 
     def _open(self) -> Line:
-        """The connection pool and what every request has in common, made at the first call."""
+        """Return the connection pool and the constant parts of every request, created at the
+        first call."""
         with self._lock:
             if self._line is None:
                 object.__setattr__(
@@ -324,44 +331,45 @@ class LLM:
     # --- about it ---
 
     def arguments(self) -> dict[str, Any]:
-        """What it was made with, secrets included: `LLM(**llm.arguments())` is the same model."""
+        """Return the constructor's arguments, secrets included: `LLM(**llm.arguments())` is the
+        same model."""
         return dict(self._given)
 
     def parameters(self) -> dict[str, Any]:
-        """What shapes the answers beside the messages: the settings that are sent, the wire, and
-        the host (without port or credentials, since both change where the answers do not). JSON
-        values, no secrets."""
+        """Return the settings that shape answers: those that are sent, the wire and the host.
+        The port and credentials are left out, since both may change while the answers stay the
+        same. The values are JSON values without secrets."""
         return dict(self._parameters)
 
     def cost(self, usage: Usage) -> float | None:
-        """What `usage` costs in USD by a table of list prices; None for a model that is not in it.
-        Asks no network."""
+        """Return the cost of `usage` in USD by a table of list prices, or None if the table
+        lacks the model. Does not use the network."""
         return prices.cost(usage, self._sent, self.base_url)
 
     @property
     def info(self) -> ModelInfo | None:
-        """What a table of models says of this one: context window, modalities, abilities, list
-        prices; None if it is not in it. Asks no network."""
+        """The table's entry for this model: context window, modalities, abilities and list
+        prices. None if the table lacks the model. Does not use the network."""
         from holdfast.llm.info import model_info
 
         return model_info(self._sent, self._address.provider, self.base_url)
 
     @property
     def sees(self) -> bool | None:
-        """Whether the model takes pictures, by `images` or, without that, by `info`; None if
-        neither tells. One that does not is told of them in words."""
+        """True if the model accepts pictures, by `images` or else by `info`; None if neither
+        says. A model that accepts none gets a text in place of each picture."""
         if self._given["images"] is not None:
             return self._given["images"]
         known = self.info
         return None if known is None else "image" in known.input_modalities
 
     def close(self) -> None:
-        """Close idle connections. Calls that run go on, and the LLM stays usable."""
+        """Close idle connections. Running calls continue, and the LLM stays usable."""
         if self._line is not None:
             self._line.pool.close()
 
     def replace(self, **changes: Any) -> LLM:
-        """A new LLM with the same arguments but these."""
+        """Return a new LLM with the same arguments, except for `changes`."""
         unknown = changes.keys() - self._given.keys()
         if unknown:
             raise ConfigurationError(
@@ -371,7 +379,7 @@ class LLM:
         return LLM(**{**self._given, **changes})
 
     def through(self, wrap: Callable[[Transport, Sequence[str]], Transport]) -> LLM:
-        """A copy that sends its requests through `wrap(its connections, its secrets)`."""
+        """Return a copy that sends its requests through `wrap(its connections, its secrets)`."""
         found = self.replace()
         line = found._open()
         line.pool = wrap(line.pool, self._secrets)

@@ -1,6 +1,7 @@
-"""`FallbackLLM` and `RouterLLM`: several models that are used as one. Which of them answered is in
-the answer (`route`), and so in the journal: a conversation that is resumed goes on where it was,
-and nothing is remembered here.
+"""`FallbackLLM` and `RouterLLM`: several models used as one.
+
+An answer's `route` names the model that gave it. The route is in the journal too, so a resumed
+conversation continues with the same model, and a composite keeps no state.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ On = Iterable[type[LLMError]] | Callable[[LLMError], bool]
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """What `completion` was given, and by which route."""
+    """The arguments of `completion`, and the route to this composite."""
 
     transcript: Transcript
     tools: Sequence[ToolLike]
@@ -67,7 +68,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 class _Composite:
-    """What both have in common: named models, frozen, each asked as if it were alone."""
+    """The base of both composites: named models, frozen, each called as if it were alone."""
 
     models: Mapping[str, Model]
     model: str
@@ -78,7 +79,7 @@ class _Composite:
         object.__setattr__(self, "model", f"{kind}({', '.join(found)})")
 
     def parameters(self) -> dict[str, Any]:
-        """Those of each model under its name, with its `model`."""
+        """Return each model's `model` and parameters under its name."""
         return {
             "routes": {
                 name: {"model": model.model, "parameters": model.parameters()}
@@ -87,8 +88,8 @@ class _Composite:
         }
 
     def cost(self, usage: Usage) -> float | None:
-        """The most that `usage` costs by any of the models; None if a price is not known. An
-        answer's own `cost` is exact."""
+        """Return the highest cost of `usage` by any of the models, or None if any price is
+        unknown. An answer's own `cost` is exact."""
         found = [model.cost(usage) for model in self.models.values()]
         return None if None in found else max(cast("list[float]", found))
 
@@ -107,7 +108,7 @@ class _Composite:
         on_delta: OnDelta | None = None,
         cancelled: Cancellation | None = None,
     ) -> Completion:
-        """The answer of one of the models. Takes what `LLM.completion` takes."""
+        """Return the answer of one of the models. Takes the same arguments as `LLM.completion`."""
         return self._answer(
             _Asked(as_transcript(messages), tools, system, head, on_delta, cancelled)
         )
@@ -143,19 +144,20 @@ class _Composite:
 
 
 class FallbackLLM(_Composite):
-    """Models in an order: each is asked when the one before it failed, after that one's own
+    """Models in an order. Each one is called if the model before it failed, after that model's own
     retries.
 
-    - `models`: one or more, as a list (each is known by its `model`) or as a mapping of names to
-      models.
-    - `on`: which failures move on: classes of `LLMError` (None: all but requests that are wrong
-      themselves), or a function of the error. A cancel never does.
-    - `sticky`: whether a conversation stays with the model that answered last, whose cache holds
-      its beginning; else each request starts with the first.
+    - `models`: one or more models, as a list (each is known by its `model`) or as a mapping of
+      names to models.
+    - `on`: the failures that move on to the next model: classes of `LLMError`, or a function of
+      the error. None means all except requests that are wrong themselves. A cancellation never
+      moves on.
+    - `sticky`: True to keep a conversation on the model that answered last, whose cache holds
+      its beginning. Otherwise each request starts with the first model.
 
-    Give the models few `max_retries`, or it takes long until the next has its turn. `completion`
-    raises the error that was the last, with those before it as notes. Where a model failed in the
-    midst of its answer and another is asked, `on_delta` is told to `restart`.
+    Give the models few `max_retries`; otherwise the next model has to wait long. `completion`
+    raises the last error, with the earlier ones as notes. If a model fails in the middle of its
+    answer and another is called, `on_delta` receives a `restart`.
 
         FallbackLLM([LLM("claude-sonnet-4-5", key), LLM("gpt-5", other_key)])
     """
@@ -179,7 +181,7 @@ class FallbackLLM(_Composite):
     _moves_on: Callable[[LLMError], bool]
 
     def parameters(self) -> dict[str, Any]:
-        """Those of each model under its name, with its `model`."""
+        """Return each model's `model` and parameters under its name, and `sticky`."""
         return {**super().parameters(), "sticky": self.sticky}
 
     def _answer(self, asked: _Asked) -> Completion:
@@ -218,8 +220,8 @@ class FallbackLLM(_Composite):
 
 
 class RouterRequest(msgspec.Struct, frozen=True):
-    """What a `RouterLLM`'s function is told: `items` of the conversation so far (not to be
-    changed), the tools, the system prompt, and which model answered last ("" for none)."""
+    """The input of a `RouterLLM`'s function: the conversation's `items` (do not change them),
+    the tools, the system prompt, and the `last` model that answered ("" for none)."""
 
     items: Sequence[Item]
     tools: Sequence[ToolDefinition]
@@ -228,14 +230,16 @@ class RouterRequest(msgspec.Struct, frozen=True):
 
 
 class RouterLLM(_Composite):
-    """A function picks which model answers each request.
+    """Models of which a function picks one for each request.
 
-    `pick` is given a `RouterRequest` and returns a name of `models`; with the same journal it
-    should return the same. A replay does not ask it: which model answered is in the journal.
-    `completion` raises `ConfigurationError` if it returns no name.
+    `pick` receives a `RouterRequest` and returns a name of `models`. It should return the same name
+    for the same journal. A replay does not call it, because the journal records the model that
+    answered. `completion` raises `ConfigurationError` if `pick` returns an unknown name.
 
-        RouterLLM(lambda request: "small" if len(request.items) < 20 else "large", {"small":
-        LLM(...), "large": LLM(...)})
+        RouterLLM(
+            lambda request: "small" if len(request.items) < 20 else "large",
+            {"small": LLM(...), "large": LLM(...)},
+        )
     """
 
     pick: Callable[[RouterRequest], str]
@@ -262,8 +266,8 @@ class RouterLLM(_Composite):
 
 
 def last_route(transcript: Transcript, models: Container[str], within: tuple[str, ...] = ()) -> str:
-    """Which of a composite's `models` answered last; "" for none of them. `within` is the
-    composite's own route."""
+    """Return the name of the composite's model that answered last, or "" if none did. `within`
+    is the composite's own route."""
     answer = transcript.last_answer
     route = () if answer is None else tuple(answer.route.split(WITHIN))
     if route[: len(within)] != within:
@@ -272,8 +276,8 @@ def last_route(transcript: Transcript, models: Container[str], within: tuple[str
 
 
 def routed(head: Agent, route: str, transcript: Transcript) -> Agent:
-    """The `Agent` event as the model behind `route` is given it: its own name and parameters in
-    place of the composite's. One that is no composite's is given back as it is."""
+    """Return the `Agent` event for the model behind `route`: with that model's name and
+    parameters instead of the composite's. An event of a plain model is returned unchanged."""
     for name in route.split(WITHIN) if route else ():
         found: Any = head.parameters.get("routes")
         entry: Any = cast("dict[str, Any]", found).get(name) if isinstance(found, dict) else None

@@ -1,4 +1,4 @@
-"""Opening TCP sockets: name lookup, connecting within a time, and a cancel that ends it."""
+"""Opening of TCP sockets: name lookup, and connecting under a time limit and a cancellation."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ CONNECT_SLICE = 0.05
 def dial(
     host: str, port: int, until: float, cancelled: Cancellation | None, what: str
 ) -> socket.socket:
-    """A connected TCP socket to the first address of `host` that answers. A cancel ends it, except
-    within the name lookup."""
+    """Return a TCP socket connected to the first address of `host` that answers. A cancellation
+    ends the attempt, except within the name lookup."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -90,8 +90,8 @@ def _connect_to(
 
 
 def ready(sock: socket.socket, seconds: float, *, write: bool = False) -> bool:
-    """Whether a read (or write) would not block. poll, not select: select fails on file descriptors
-    above 1023."""
+    """Return True if a read (or write) would not block. Uses poll, because select fails on file
+    descriptors above 1023."""
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(sock, select.POLLOUT if write else select.POLLIN)

@@ -1,8 +1,8 @@
-"""A keep-alive connection pool for POSTs to one server: connecting, TLS, proxies, idle connections,
-and what a caller gets back.
+"""A keep-alive connection pool for POSTs to one server: connecting, TLS, proxies, idle connections
+and the response.
 
-Synchronous and thread-safe; it creates no thread, reads nothing from the environment and holds its
-lock only to move a connection.
+The pool is synchronous and thread-safe. It creates no thread, reads nothing from the
+environment, and holds its lock only to move a connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ IDLE_SECONDS = (
 
 
 class Exchange(Protocol):
-    """An HTTP response, as `Response` is one."""
+    """An HTTP response. `Response` satisfies this protocol."""
 
     @property
     def status(self) -> int: ...
@@ -45,7 +45,7 @@ class Exchange(Protocol):
 
 
 class Transport(Protocol):
-    """What a model sends its requests through: `HTTPPool`, or what stands in for one."""
+    """The channel for a model's requests: `HTTPPool` or a replacement for one."""
 
     def post(
         self,
@@ -64,9 +64,9 @@ class Response:
     """An HTTP response: `status`, `headers` (names in lower case) and the body, read whole or as
     raw chunks.
 
-    It holds its connection until the body has been read to its end, which gives the connection
-    back, or `close`, which drops it. Iteration and `read` raise `LLMConnectionError`, `LLMTimeout`
-    or `Cancelled`.
+    A response holds its connection until the body has been read to its end, which returns the
+    connection to the pool, or until `close`, which drops it. Iteration and `read` raise
+    `LLMConnectionError`, `LLMTimeout` or `Cancelled`.
     """
 
     __slots__ = ("_body", "_chunks", "_connection", "_deadline", "_pool", "headers", "status")
@@ -102,14 +102,15 @@ class Response:
             self.close()
 
     def read(self) -> bytes:
-        """The whole body, or what is left of it; the same when asked again."""
+        """Return the whole body, or the rest of it if some was iterated. Repeated calls return
+        the same bytes."""
         if self._body is None:
             self._body = b"".join(self)
         return self._body
 
     def hurry(self, seconds: float | None) -> None:
-        """Have the rest come within `seconds`, since what matters is there; None: it is not, so
-        take back what was said before."""
+        """Require the rest of the body within `seconds`, because the essential part has arrived.
+        None restores the original deadline."""
         connection = self._connection
         if connection is not None:
             connection.deadline = (
@@ -119,11 +120,12 @@ class Response:
             )
 
     def settle(self, error: LLMError | None) -> None:
-        """Be told what came of it: an answer (None), or this error. Not called if something else
-        broke off the reading."""
+        """Accept the outcome of the exchange: None for an answer, or an error. Not called if
+        anything else ended the reading."""
 
     def close(self) -> None:
-        """Drop the connection unless the body has been read to its end. May be called again."""
+        """Drop the connection unless the body has been read to its end. May be called
+        repeatedly."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -132,10 +134,13 @@ class Response:
 class HTTPPool:
     """Keep-alive connections to the server of `base_url`.
 
-    `timeout` is (connect, read) in seconds: to connect, TLS included, and without any byte. `proxy`
-    is an `http://` URL, with credentials if it wants them; an https server is reached through it by
-    CONNECT. `ssl_context` None: the system's default, made at the first use. At most `max_idle`
-    connections are kept, each for 180 s.
+    Args:
+        timeout: (connect, read) in seconds. The first covers connecting including TLS, the
+            second each wait for a byte.
+        proxy: An `http://` URL, with credentials if needed. An https server is reached through
+            CONNECT.
+        ssl_context: None means the system's default, created at the first use.
+        max_idle: The largest number of idle connections. Each is kept for 180 s.
 
     Raises `ConfigurationError` for a URL that is not http or https.
     """
@@ -180,16 +185,16 @@ class HTTPPool:
         stream: bool = False,
         deadline: float | None = None,
     ) -> Response:
-        """POST `body` to `path` (from the root, with its query) and return once the response's head
-        is there.
+        """POST `body` to `path` (from the root, with its query) and return when the response's head
+        has arrived.
 
-        Without `stream` the body has been received too, and the connection is back. `headers` may
-        be a text made once by `header_text`. `deadline` is a `time.monotonic()` value for the whole
-        exchange.
+        Without `stream`, the body has been received too and the connection is back in the pool.
+        `headers` may be the result of `header_text`. `deadline` is a `time.monotonic()` value for
+        the whole exchange.
 
-        A reused connection that turns out to be closed before any byte of a response is replaced
-        once, silently. Raises `LLMConnectionError`, `LLMTimeout`, `Cancelled`, or `BadResponse` for
-        what is not HTTP.
+        A reused connection that proves closed before any byte of a response is replaced once,
+        silently. Raises `LLMConnectionError`, `LLMTimeout`, `Cancelled`, or `BadResponse` for a
+        response that is not HTTP.
         """
         head = header_text(headers) if not isinstance(headers, str) else headers
         request = (
@@ -214,8 +219,8 @@ class HTTPPool:
         cancelled: Cancellation | None,
         stream: bool,
     ) -> Response:
-        """Send a request that may be sent twice, on a connection that is there or a new one. What
-        `post` says of connections and errors holds."""
+        """Send a request that may safely be sent twice, on an idle connection or a new one.
+        Connections and errors are handled as `post` describes."""
         fresh = False
         while True:
             connection = None if fresh else self._take()
@@ -241,7 +246,7 @@ class HTTPPool:
             return response
 
     def close(self) -> None:
-        """Close all idle connections. Running exchanges go on; the pool stays usable."""
+        """Close all idle connections. Running exchanges continue, and the pool stays usable."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -267,7 +272,7 @@ class HTTPPool:
             one.close()
 
     def _take(self) -> Connection | None:
-        """The idle connection used last that is still open."""
+        """Return the most recently used idle connection that is still open."""
         if (
             self._pid != os.getpid()
         ):  # forked: these sockets are our parent's too, so leave them without a word
@@ -322,7 +327,7 @@ class HTTPPool:
         )
 
     def _tunnel(self, connection: Connection) -> None:
-        """RFC 9110 9.3.6: ask the proxy for a tunnel to the server."""
+        """Ask the proxy for a tunnel to the server (RFC 9110 9.3.6)."""
         assert self._proxy is not None
         lines = f"CONNECT {self.address} HTTP/1.1\r\nHost: {self.address}\r\n"
         if self._proxy[3]:
@@ -368,8 +373,8 @@ class HTTPPool:
 
 
 def header_text(headers: Mapping[str, str]) -> str:
-    """Header lines, made once for many requests. Raises `ConfigurationError` for a name or value
-    that could not be one line."""
+    """Return header lines, built once for many requests. Raises `ConfigurationError` for a name
+    or value that does not fit on one line."""
     lines = ""
     for name, value in headers.items():
         line = f"{name}: {value}\r\n"
@@ -388,7 +393,7 @@ def header_text(headers: Mapping[str, str]) -> str:
 
 
 def _split(argument: str, url: str, schemes: tuple[str, ...]) -> tuple[bool, str, int, str]:
-    """(tls, host, port, Basic credentials) of a URL."""
+    """Return (tls, host, port, Basic credentials) of a URL."""
     takes = " or ".join(f"{scheme}://host[:port]" for scheme in schemes)
     parts = take_apart(url)
     if parts is not None and argument == "proxy" and "@" in parts.path + parts.query:

@@ -1,9 +1,10 @@
-"""One HTTP/1.1 exchange over a connected socket: the response's head and body, read with a timeout,
-a deadline and a cancel.
+"""One HTTP/1.1 exchange over a connected socket: reading the response under a timeout, a deadline
+and a cancellation.
 
-Why not `http.client`: its header parser (the email package) and its buffered file layer are two
-thirds of what a small POST costs, and a timeout or a cancel in the middle of its buffered reader
-leaves it unusable. What a client needs of RFC 9112 fits here.
+`http.client` is not used for two reasons. Its header parser (the email package) and its buffered
+file layer cause two thirds of the cost of a small POST. And a timeout or cancellation in the
+middle of its buffered reader leaves it unusable. The part of RFC 9112 that a client needs fits
+here.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ NEVER = float("inf")
 
 
 class ConnectionLost(Exception):
-    """The peer closed or reset the connection. `begun`: after the first byte of a response."""
+    """The peer closed or reset the connection. `begun` is True if a byte of the response had
+    arrived."""
 
     def __init__(self, reason: str, begun: bool) -> None:
         super().__init__(reason)
@@ -33,10 +35,10 @@ class ConnectionLost(Exception):
 
 
 class Connection:
-    """A connected socket and the one exchange that is running on it.
+    """A connected socket and the exchange that is running on it.
 
-    `abort` may be called from any thread; everything else belongs to the thread that took it from
-    the pool.
+    `abort` may be called from any thread. All other methods belong to the thread that took the
+    connection from the pool.
     """
 
     __slots__ = (
@@ -78,7 +80,7 @@ class Connection:
         self.forget = cancelled.add_callback(self.abort) if cancelled is not None else None
 
     def end(self) -> bool:
-        """End the exchange; whether the connection may serve another."""
+        """End the exchange. Return True if the connection may serve another one."""
         forget, self.forget = self.forget, None
         if forget is not None:
             forget()
@@ -89,7 +91,7 @@ class Connection:
         return usable
 
     def abort(self) -> None:
-        """Wake whoever reads or writes, from another thread. Does not block or raise."""
+        """Wake the thread that reads or writes, from another thread. Does not block or raise."""
         with self._lock:
             try:
                 # Not `self.sock.shutdown`: an SSLSocket drops its TLS state first, under the feet
@@ -99,14 +101,14 @@ class Connection:
                 pass
 
     def replace(self, sock: socket.socket) -> None:
-        """Go on with the TLS socket that took over this one's file descriptor."""
+        """Continue with the TLS socket that took over this socket's file descriptor."""
         with self._lock:  # `abort` must not miss both
             self.sock = sock
         self.timed = None
         self.check()
 
     def close(self) -> None:
-        """Close the socket, at once and without a TLS goodbye."""
+        """Close the socket at once, without a TLS close notification."""
         self.end()
         with self._lock:  # so that `abort` never meets another socket's file descriptor
             try:
@@ -117,7 +119,8 @@ class Connection:
     # --- bytes ---
 
     def limit(self) -> None:
-        """Give the socket its timeout: the read timeout or what is left until the deadline."""
+        """Set the socket's timeout to the read timeout or the time left until the deadline,
+        whichever is shorter."""
         timeout = self.read_timeout
         if self.deadline != NEVER:
             left = self.deadline - time.monotonic()
@@ -134,14 +137,14 @@ class Connection:
             raise Cancelled("The model call was cancelled.")
 
     def late(self) -> LLMTimeout:
-        """The error for a socket timeout."""
+        """Return the error for a socket timeout."""
         if time.monotonic() >= self.deadline:
             return LLMTimeout(f"{self.address} did not answer before the deadline.")
         return LLMTimeout(f"{self.address} sent nothing for {self.read_timeout:g} s.")
 
     def send(self, head: bytes, body: bytes) -> None:
-        """Write a request. A peer that hangs up meanwhile is not an error yet: it may have answered
-        first."""
+        """Write a request. A peer that hangs up meanwhile raises no error yet, because it may
+        have answered first."""
         self.limit()
         try:
             if (
@@ -159,7 +162,7 @@ class Connection:
                 raise ConnectionLost(str(error), False) from error
 
     def receive(self, begun: bool = True) -> bytes:
-        """Some bytes, or b"" at the peer's end."""
+        """Return some bytes, or b"" at the end of the peer's stream."""
         self.limit()
         try:
             data = self.sock.recv(RECEIVE)
@@ -178,10 +181,10 @@ class Connection:
 
 
 def read_head(connection: Connection) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers (names in lower case) and the first bytes of the body. Skips interim 1xx
-    responses.
+    """Return the status, the headers (names in lower case) and the first bytes of the body. Interim
+    1xx responses are skipped.
 
-    Raises `ConnectionLost` when the peer hangs up, `BadResponse` when it does not speak HTTP/1.
+    Raises `ConnectionLost` if the peer hangs up, and `BadResponse` if it does not speak HTTP/1.
     """
     data = b""
     while True:
@@ -209,7 +212,7 @@ def read_head(connection: Connection) -> tuple[int, dict[str, str], bytes]:
 
 
 def parse_head(text: str, address: str) -> tuple[int, dict[str, str]]:
-    """The status and headers of a response head; repeated headers are joined by ", "."""
+    """Return the status and headers of a response head. Repeated headers are joined by ", "."""
     lines = text.split("\n")
     first = lines[0].split(None, 2)
     if (
@@ -243,10 +246,10 @@ def parse_head(text: str, address: str) -> tuple[int, dict[str, str]]:
 def body_chunks(
     connection: Connection, status: int, headers: dict[str, str], data: bytes
 ) -> Iterator[bytes]:
-    """The body as it comes. Returns, having marked `headers["connection"]` where needed, when it is
-    complete.
+    """Yield the body's chunks as they arrive, until the body is complete.
 
-    Raises `ConnectionLost` when the peer hangs up before that.
+    Sets `headers["connection"]` to "close" if the connection cannot be reused. Raises
+    `ConnectionLost` if the peer hangs up too early.
     """
     if status in (204, 304):
         return
@@ -285,8 +288,8 @@ def body_chunks(
 
 
 def _chunked(connection: Connection, data: bytes) -> Iterator[bytes]:
-    """RFC 9112 7.1. The chunks that came in one read are given in one piece, before the next read
-    blocks."""
+    """Yield a body in chunked transfer coding (RFC 9112 7.1). The chunks of one read are yielded
+    as one piece, before the next read blocks."""
     pieces: list[bytes] = []
     at = 0
     # bytes left of a chunk; -1: at the line break after it; -2: at a size line; -3: in the trailer
@@ -348,5 +351,5 @@ def _chunked(connection: Connection, data: bytes) -> Iterator[bytes]:
 
 
 def lost(connection: Connection, error: ConnectionLost) -> LLMConnectionError:
-    """The public error for a lost connection."""
+    """Return the public error for a lost connection."""
     return LLMConnectionError(f"The connection to {connection.address} broke: {error}.")

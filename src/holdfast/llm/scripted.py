@@ -1,5 +1,5 @@
-"""`ScriptedLLM`: a model that answers from a script, for tests. It makes real requests and records
-them; it opens no socket."""
+"""`ScriptedLLM`: a model that answers from a script, for tests. It builds and records real
+requests, and opens no socket."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 class ScriptedRequest:
-    """What a `ScriptedLLM` was asked: `number` (from 0), `body` (the bytes that an `LLM` would have
-    sent), and views of it."""
+    """One request to a `ScriptedLLM`: its `number` (from 0), its `body` (the bytes that an `LLM`
+    would have sent), and views of them."""
 
     def __init__(self, number: int, request: Request) -> None:
         self.number = number
@@ -39,18 +39,18 @@ class ScriptedRequest:
 
     @cached_property
     def json(self) -> dict[str, Any]:
-        """The body, decoded."""
+        """The decoded body."""
         return msgspec.json.decode(self.body)
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The messages of the body, the system message included: `role`, `content`, `tool_calls`,
-        ..."""
+        """The messages of the body, the system message included, with `role`, `content`,
+        `tool_calls` and so on."""
         return self.json["messages"]
 
     @property
     def text(self) -> str:
-        """The last message's text: what the user said or a tool returned."""
+        """The text of the last message: a user's message or a tool's result."""
         content: Any = self.messages[-1].get("content") if self.messages else None
         if isinstance(content, list):
             return "\n".join(
@@ -82,19 +82,29 @@ Script = Iterable[Any] | Callable[[ScriptedRequest], Any]
 class ScriptedLLM:
     """A model that gives the answers of a script, one for each request.
 
-    `script` is a list (or any iterable) of answers: a str; a call as `ToolCall`, `(name,
-    arguments)` or `{"name": ..., "arguments": ...}`, with an `id` if the provider's matters; a list
-    of calls and text, for one answer; a `Completion`; an exception to raise; or a function of the
-    `ScriptedRequest` that returns one of these. Or it is one such function, asked each time: use
-    that where several conversations share the model.
+    `script` is a list (or any iterable) of answers, or one function that takes a `ScriptedRequest`
+    and returns an answer. Use a function if several conversations share the model. An answer is one
+    of:
 
-    `requests` are those made so far, with the bytes that an `LLM` would have sent. `delay` is how
-    many seconds an answer takes. With `stream`, `on_delta` is told of it word by word. `images`
-    says whether it sees pictures (None: nobody knows, and it is shown them). `usage` is made up: a
-    token for every four bytes. Thread-safe.
+    - a str
+    - a call: a `ToolCall`, `(name, arguments)` or `{"name": ..., "arguments": ...}`, with an
+      `id` if the provider's id matters
+    - a list of calls and texts, for one answer
+    - a `Completion`
+    - an exception to raise
+    - a function of the `ScriptedRequest` that returns one of these
 
-    `completion` raises what the script says, `Cancelled`, and an `LLMError` when the script has run
-    out.
+    Other arguments and attributes:
+
+    - `delay`: the seconds that an answer takes.
+    - `stream`: True to pass the answer to `on_delta` word by word.
+    - `images`: True if the model accepts pictures. None means unknown, and pictures are sent.
+    - `requests`: the requests so far, with the bytes that an `LLM` would have sent.
+
+    `usage` is invented: one token for every four bytes. Thread-safe.
+
+    `completion` raises the script's exceptions, `Cancelled`, and an `LLMError` when the script
+    has run out.
     """
 
     def __init__(
@@ -130,7 +140,7 @@ class ScriptedLLM:
         on_delta: OnDelta | None = None,
         cancelled: Cancellation | None = None,
     ) -> Completion:
-        """The script's next answer. Takes what `LLM.completion` takes."""
+        """Return the script's next answer. Takes the same arguments as `LLM.completion`."""
         began = time.monotonic()
         parameters = self.parameters() if head is None else head.parameters
         made = make_request(
@@ -192,8 +202,8 @@ class ScriptedLLM:
         return Completion(text, "", tuple(calls), Usage(), reason, self.model, openai_chat.name)
 
     def _call(self, part: Any, id: str) -> ToolCall:
-        """A call; its provider's id tells only of its place in the conversation, so that a replay
-        gives the same bytes."""
+        """Return a tool call. Its provider id depends only on its place in the conversation, so
+        a replay produces the same bytes."""
         if isinstance(part, ToolCall):
             return msgspec.structs.replace(
                 part, id="", provider_id=part.provider_id or part.id or id
@@ -218,15 +228,16 @@ class ScriptedLLM:
         return ToolCall("", name, dict(cast("Mapping[str, Any]", arguments)), id)
 
     def parameters(self) -> dict[str, Any]:
-        """Nothing, or that it does not see: a script has no settings."""
+        """Return `{"images": False}` for a model without vision, else nothing. A script has no
+        settings."""
         return {"images": False} if self.sees is False else {}
 
     def cost(self, usage: Usage) -> float | None:
-        """None: a script has no price."""
+        """Return None: a script has no price."""
         return None
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: a script holds no connections."""
 
     def __repr__(self) -> str:
         return f"ScriptedLLM(model={self.model!r}, requests={len(self.requests)})"

@@ -1,5 +1,4 @@
-"""What of a model's arguments must not be seen, and how it is taken out of texts that are shown or
-kept."""
+"""Secrets among a model's arguments, and their removal from texts that are shown or stored."""
 
 from __future__ import annotations
 
@@ -60,8 +59,8 @@ def credentials_of(given: Mapping[str, Any]) -> list[str]:
 
 
 def credentials(header: str) -> list[str]:
-    """What a header's value holds: it, without the word for its scheme if it has one (`Bearer`);
-    what Basic credentials stand for."""
+    """Return the credentials in a header's value: the value without its scheme word (`Bearer`),
+    and the decoded pair of Basic credentials."""
     value = header.strip()
     scheme, _, rest = value.partition(" ")
     held = [rest.strip() if scheme.isalpha() and rest.strip() else value]
@@ -77,15 +76,15 @@ def credentials(header: str) -> list[str]:
 
 
 def basic(pair: str) -> str:
-    """`user:password` as Basic credentials have it."""
+    """Return `user:password` encoded as Basic credentials."""
     from base64 import b64encode
 
     return b64encode(pair.encode()).decode()
 
 
 def worth_hiding(held: Iterable[str]) -> tuple[str, ...]:
-    """Each once, also as JSON writes it, the longest first; without those that are too short to be
-    one."""
+    """Return the distinct secrets and their JSON-escaped forms, longest first. Values too short
+    to be a secret are left out."""
     found: set[str] = set()
     for secret in held:
         if len(secret) >= LEAST:
@@ -94,7 +93,8 @@ def worth_hiding(held: Iterable[str]) -> tuple[str, ...]:
 
 
 def blot(text: str, secrets: Sequence[str]) -> str:
-    """`text` without the secrets, or their beginnings: messages are cut to a length."""
+    """Return `text` without the secrets and without prefixes of them. Messages are cut to a
+    length, which can leave a prefix."""
     for secret in secrets:
         if secret[:LEAST] in text:
             for end in range(min(len(secret), len(text)), LEAST - 1, -1):
@@ -103,19 +103,19 @@ def blot(text: str, secrets: Sequence[str]) -> str:
 
 
 def blot_data(data: bytes, secrets: Sequence[str]) -> bytes:
-    """`data` without the secrets."""
+    """Return `data` without the secrets."""
     for secret in secrets:
         data = data.replace(secret.encode(), BLOT.encode())
     return data
 
 
 def holds_one(text: str, secrets: Sequence[str]) -> bool:
-    """Whether there is a secret in `text`, or the beginning of one."""
+    """Return True if `text` holds a secret or the beginning of one."""
     return any(secret[:LEAST] in text for secret in secrets)
 
 
 def shown(url: object) -> str:
-    """A URL for a message: without credentials, and without the values of its query."""
+    """Return a URL for display: without credentials and without its query values."""
     text = str(url)
     scheme, mark, rest = text.partition("://")
     # Up to the last @, not the last of the host: a password that should have been percent-encoded
@@ -126,7 +126,7 @@ def shown(url: object) -> str:
 
 
 def shown_path(path: str) -> str:
-    """The same for a path with a query."""
+    """Return a path for display: without its query values."""
     path, mark, query = path.partition("?")
     parts = [
         part if _public(part) else f"{part.partition('=')[0]}={BLOT}" if "=" in part else BLOT

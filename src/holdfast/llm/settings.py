@@ -1,4 +1,4 @@
-"""The arguments of `LLM`: what each takes, and which of them the journal keeps."""
+"""The arguments of `LLM`: their validation, and the subset that the journal stores."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ _REQUIRED = {
 
 
 def check(given: Mapping[str, Any]) -> None:
-    """Raise `ConfigurationError` for the first argument that does not fit."""
+    """Raise `ConfigurationError` for the first invalid argument."""
     for name, (takes, fits) in _TAKES.items():
         value = given[name]
         if (value is None and name not in _REQUIRED) or (value is not None and fits(value)):
@@ -124,8 +124,8 @@ def check(given: Mapping[str, Any]) -> None:
 
 
 def parameters(given: Mapping[str, Any], wire: str, host: str) -> dict[str, Any]:
-    """What shapes answers, as JSON values, without secrets, and without what is left to the
-    provider."""
+    """Return the settings that shape answers as JSON values, without secrets and without unset
+    ones."""
     found: dict[str, Any] = {"wire": wire, "host": host}
     for name in (
         "temperature",
@@ -157,8 +157,8 @@ def parameters(given: Mapping[str, Any], wire: str, host: str) -> dict[str, Any]
 
 
 def _answer_format(given: dict[str, Any]) -> dict[str, Any]:
-    """What the answer is to be, as Chat Completions has it. A mapping that is none of its forms is
-    a JSON Schema."""
+    """Return `response_format` in the form of Chat Completions. A mapping in no form of Chat
+    Completions is taken as a JSON Schema."""
     if given.get("type") in ("text", "json_object", "json_schema"):
         if given["type"] == "json_schema" and not _mapping(
             cast("dict[str, Any]", given.get("json_schema") or {}).get("schema")

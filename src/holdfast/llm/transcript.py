@@ -1,5 +1,5 @@
-"""`Transcript`: what a conversation has said so far, with the bytes in which each wire says it,
-made once."""
+"""`Transcript`: the items of a conversation so far, with their encoding for each wire, built
+once."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Item = Message | Said | Assistant | Completion | Answer
 
 
 class _Cache:
-    """The fragments of one wire for the models of one maker and family (at one host, where that
-    counts), and what is needed to go on from there."""
+    """The encoded fragments for one wire and one family of a maker's models (at one host if the
+    wire is bound), and the state needed to continue encoding."""
 
     __slots__ = (
         "batch",
@@ -72,9 +72,11 @@ class _Cache:
     def say(
         self, calls: Sequence[ToolCall], wire: Wire, verbatim: bool = False
     ) -> Sequence[ToolCall]:
-        """The calls of an answer, with ids that the wire takes and that no other call has. An id
-        that is so already stays as it is; of an answer that goes back `verbatim` to the host that
-        gave the ids, all do."""
+        """Return an answer's calls with ids that are legal on the wire and unique.
+
+        An id that is both already stays unchanged. All ids stay unchanged in an answer that goes
+        back `verbatim` to the host that assigned them.
+        """
         self.given = []
         if not calls:
             return calls
@@ -104,8 +106,8 @@ class _Cache:
         return call if id == wire_id(call) else msgspec.structs.replace(call, provider_id=id)
 
     def said(self, call: ToolCall) -> ToolCall:
-        """A call that is answered, with the id that it was sent with. Of calls that are alike and
-        have no ids, the first comes first."""
+        """Return an answered call with the id under which it was sent. Of identical calls
+        without ids, the first one matches first."""
         for place, (one, sent) in enumerate(self.given):
             if one is call or (one.id == call.id and (one.id or one == call)):
                 del self.given[place]
@@ -126,15 +128,14 @@ class _Cache:
 
 
 class Transcript:
-    """An append-only list of what was said: user messages, answers of the model, answers to its
-    calls.
+    """An append-only list of user messages, model answers, and tool results.
 
     `append` takes `events.Message` or `content.Message`, `events.Assistant` or `Completion`, and
-    `(ToolCall, ToolResult)` pairs, which follow the answer that asked for them. The items belong to
-    the caller and are never changed. One thread appends; any may read.
+    `(ToolCall, ToolResult)` pairs, which follow the answer that requested them. The items belong to
+    the caller and are never changed. One thread appends; any thread may read.
 
-    A request costs what was appended since the last one: `fragments` encodes each item once per
-    wire and maker of models.
+    A request costs only the items appended since the last one: `fragments` encodes each item
+    once per wire and maker of models.
     """
 
     __slots__ = ("_caches", "_calls", "_items", "_kept", "_lock", "last_answer")
@@ -153,15 +154,15 @@ class Transcript:
 
     @classmethod
     def from_messages(cls, messages: str | Sequence[Message | Completion]) -> Transcript:
-        """A transcript of chat messages; a str is one user message. Raises `ConfigurationError` for
-        anything else."""
+        """Return a transcript of chat messages. A str is one user message. Raises
+        `ConfigurationError` for anything else."""
         if isinstance(messages, str):
             return cls([Message(cast("tuple[TextContent, ...]", messages))])
         return cls(messages)
 
     @property
     def items(self) -> Sequence[Item]:
-        """What was appended, in order. Not to be changed."""
+        """The appended items, in order. Do not change the list."""
         return self._items
 
     def __len__(self) -> int:
@@ -171,8 +172,8 @@ class Transcript:
         return f"Transcript({len(self._items)} items)"
 
     def append(self, item: Item) -> None:
-        """Add one item. Raises `ConfigurationError` for what is none, or a tool message that
-        answers no call."""
+        """Add one item. Raises `ConfigurationError` for an object of another type, or for a tool
+        message that answers no call."""
         if isinstance(item, Message):
             if item.role == "tool":
                 item = (self._called(item.tool_call_id), ToolResult(item.content))
@@ -195,7 +196,7 @@ class Transcript:
 
     @property
     def pictures(self) -> bool:
-        """Whether there is a picture in what was said, or in what tools returned."""
+        """True if a message or a tool result holds a picture."""
         return any(
             has_picture(item[1].content if isinstance(item, tuple) else item.content)
             for item in self._items
@@ -205,13 +206,14 @@ class Transcript:
     def fragments(
         self, wire: Wire, names: Names, model: str = "", host: str = "", sees: bool = True
     ) -> Sequence[bytes]:
-        """All items as messages of `wire`. What is not yet encoded is, under today's `names`; the
-        rest is as it was.
+        """Return all items as messages of `wire`. New items are encoded with the current `names`;
+        items already encoded keep their bytes.
 
-        An answer's `native` form goes back to the wire it came over, unless `model` is known to be
-        of another maker, or `host` is known to be another and the wire's forms are good at one
-        alone. A model that does not see (`sees`) is told of pictures in words. The list is the
-        transcript's own: it grows, and is not to be changed.
+        An answer's `native` form goes back to the wire that it came from. It is left out if
+        `model` is known to have another maker. It is also left out if `host` is known to differ
+        and the wire's native forms are valid at one host only. For a model without vision
+        (`sees` is False), text replaces pictures. The list belongs to the transcript and grows;
+        do not change it.
         """
         key = _key(wire, model, host, sees)
         _, who, family, _ = key
@@ -234,8 +236,8 @@ class Transcript:
             return cache.fragments
 
     def digest(self, wire: Wire, model: str = "", host: str = "", sees: bool = True) -> bytes:
-        """A hash of all that `fragments` gave so far; costs what was appended since the last
-        one."""
+        """Return a hash of all fragments so far. The cost is proportional to the fragments since
+        the last call."""
         with self._lock:
             cache = self._caches[_key(wire, model, host, sees)]
             if cache.hash is None:
@@ -254,9 +256,12 @@ class Transcript:
     def notes(
         self, wire: Wire, model: str = "", host: str = "", sees: bool = True
     ) -> tuple[str, ...]:
-        """What a request to `model` leaves out, if it is the first one since an answer of somebody
-        else's model: their own forms (signed reasoning, encrypted items), which only they can read.
-        Their texts, calls and results are there."""
+        """Return notes on the parts of earlier answers that a request to `model` leaves out.
+
+        These are native forms of other models (signed reasoning, encrypted items), which only
+        their own provider can read. Texts, calls and results are kept. The notes are returned
+        only for the first request after an answer of another model.
+        """
         key = _key(wire, model, host, sees)
         _, who, _, _ = key
         with self._lock:
@@ -277,8 +282,7 @@ class Transcript:
         )
 
     def once(self, key: str, source: object, make: Callable[[], T]) -> T:
-        """`make()`, remembered under `key` for as long as it is asked for with the same object as
-        `source`."""
+        """Return `make()`, cached under `key` while the same `source` object is passed."""
         kept = self._kept.get(key)
         if kept is None or kept[0] is not source:
             kept = self._kept[key] = (source, make())
@@ -343,8 +347,8 @@ Messages = str | Sequence[Message | Completion] | Transcript
 
 
 def _is_ours(item: Assistant | Completion, wire: Wire, who: Who) -> bool:
-    """Whether the native form of an answer may go to `who` over `wire`. What is not known is taken
-    for the same."""
+    """Return True if the native form of an answer may be sent to `who` over `wire`. An unknown
+    maker or host counts as the same."""
     theirs = maker(item.model)
     if item.wire != wire.name or (theirs and who[0] and theirs != who[0]):
         return False
@@ -359,8 +363,8 @@ def _is_answer(item: Any) -> bool:
 
 
 def as_transcript(messages: Messages) -> Transcript:
-    """What `LLM.completion` takes as messages, as a transcript. Raises `ConfigurationError` for an
-    empty one or anything else."""
+    """Return the messages that `LLM.completion` received as a transcript. Raises
+    `ConfigurationError` if they are empty or of another type."""
     if isinstance(messages, Transcript):
         return messages
     if isinstance(messages, Mapping) or not isinstance(messages, str | list | tuple):
