@@ -1,22 +1,28 @@
-"""Wires: the protocols of model providers. One module each, of the shape drawn here; `wire(name)`
-finds it.
+"""Wires: the protocols of model providers. Each wire is one module with the shape of `Wire`;
+`wire(name)` returns it.
 
     Conversation ── items ──> Transcript ── fragments ──┐
     events.Agent ── prompt, tools, parameters ── head ──┴─ body ──> POST path(model, stream)
                                                                        │
-    Completion <── parse(answer) or stream().feed(chunk)... finish() <─┘      error(status, ...) for the rest
+    Completion <── parse(answer) or stream().feed(chunk)... finish() <─┘  (else: error(status, ...))
 
-A fragment is one message as JSON, or several with commas between, made once and kept by the caller,
-so that a request is one join. `Head` is all that stands around the fragments. A wire has no state
-and knows no key, host or socket. Plain answers and streams end in the same function, so that they
-cannot differ. To add one: write the module, its `_answer` and its `_stream`, name it in `WIRES`.
+A fragment is one message as JSON, or several joined by commas. The caller caches fragments, so a
+request is one join. `Head` holds the bytes before and after the fragments. A wire has no state and
+knows no key, host or socket. Plain answers and streams end in the same function, so their results
+cannot differ. To add a wire, write its module, its `_answer` module and its `_stream` module, and
+list it in `WIRES`.
 
-The parameters that `head` takes are JSON values, all optional: `temperature`, `top_p`,
-`max_output_tokens`, `stop` (a list), `seed`, `reasoning_effort`, `reasoning_budget` (tokens),
-`parallel_tool_calls`, `response_format` (as Chat Completions has it: `{"type": "json_object"}` or
-`{"type": "json_schema", "json_schema": {"name", "schema", "strict"}}`), `prompt_caching` (False:
-ask for none), `cache_key` (the same for requests that begin alike), `extra_body` (merged in last),
-`host` (where the request goes).
+`head` takes parameters that are JSON values, all optional:
+
+- `temperature`, `top_p`, `max_output_tokens`, `seed`, `reasoning_effort`, `parallel_tool_calls`
+- `stop`: a list
+- `reasoning_budget`: in tokens
+- `response_format`, in the form of Chat Completions: `{"type": "json_object"}` or `{"type":
+  "json_schema", "json_schema": {"name", "schema", "strict"}}`
+- `prompt_caching`: False requests no caching
+- `cache_key`: the same for requests that begin alike
+- `extra_body`: merged in last
+- `host`: the server that receives the request
 """
 
 from __future__ import annotations
@@ -45,8 +51,8 @@ Names = Mapping[str, str]  # canonical tool name -> the name in which the wire s
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What stands around the fragments of a request: before them, and behind them with and without
-    a stream."""
+    """The bytes around the fragments of a request: the prefix, and the suffix with and without a
+    stream."""
 
     prefix: bytes
     first: bool  # whether the fragments are the first messages, so that no comma comes before them
@@ -55,78 +61,83 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Parser(Protocol):
-    """Reads one streamed answer, cut into chunks anywhere."""
+    """A parser of one streamed answer, which may be cut into chunks anywhere."""
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is complete; there may be more to come that is not needed, or only
-        counts tokens."""
+        """True if the answer is complete. More data may follow that is not needed or only counts
+        tokens."""
         ...
 
     @property
     def closed(self) -> bool:
-        """Whether it is finished, and no content came with the finish or behind it: what may still
-        come only counts tokens.
+        """True if the answer is finished, and no content came with the finish or after it. Only
+        token counts can follow.
 
-        Some servers say a finish with every piece. Their answers are `finished` from the first
-        piece on and never `closed`: they end where the bytes do.
+        Some servers mark every piece as final. Their answers are `finished` from the first piece
+        on and never `closed`; they end where the bytes end.
         """
         ...
 
     @property
     def done(self) -> bool:
-        """Whether nothing more is to come."""
+        """True if nothing more can follow."""
         ...
 
     def feed(self, chunk: bytes, on_delta: OnDelta | None = None) -> None:
-        """Take in some bytes. Raises the error that the stream itself reports."""
+        """Parse some bytes. Raises the error that the stream itself reports."""
         ...
 
     def finish(self) -> Completion:
-        """The answer, once the bytes have ended. Raises `StreamInterrupted` if it is not
-        complete."""
+        """Return the answer after the bytes have ended. Raises `StreamInterrupted` if the answer
+        is incomplete."""
         ...
 
 
 class Wire(Protocol):
-    """A provider's protocol. A module can be this: all of it is functions and one name."""
+    """A provider's protocol. A module can satisfy it: all its members are functions and
+    constants."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def bound(self) -> bool:
-        """Whether `native` forms (encrypted or signed) are good only at the host that made them."""
+        """True if `native` forms (encrypted or signed) are valid only at the host that made
+        them."""
         ...
 
     def path(self, model: str, stream: bool) -> str:
-        """Where to POST, behind the base URL's path; may end in a query."""
+        """Return the path to POST to, relative to the base URL's path. It may end in a query."""
         ...
 
     def headers(self, api_key: str) -> dict[str, str]:
-        """The headers of every request, the key's included."""
+        """Return the headers of every request, including the key's."""
         ...
 
     def system(self, text: str) -> bytes:
-        """A system message in the midst of others."""
+        """Encode a system message that stands between other messages."""
         ...
 
     def user(self, content: Sequence[Content]) -> bytes:
-        """A user message."""
+        """Encode a user message."""
         ...
 
     def family(self, model: str, host: str) -> str:
-        """What of a model and its host counts for how calls and answers are said to it; "" where
-        nothing is known to. Fragments made for one are good for all of its family (of one maker,
-        and where the wire is `bound`, at one host)."""
+        """Return the name of the encoding rules for calls and answers to this model and host; "" if
+        no special rules are known.
+
+        Fragments are valid for all models of one family and maker (and for one host if the wire
+        is `bound`).
+        """
         ...
 
     def call_id(self, call: ToolCall, family: str = "") -> str:
-        """The id by which a call is known to the API, a pure function, of which a legal id is a
-        fixed point; "" if it needs none.
+        """Return the id by which the API knows a call, or "" if the API needs none. A pure
+        function; a legal id is returned unchanged.
 
-        Whoever encodes a conversation makes ids unique within it, and hands the call with that id
-        as its `provider_id` to `assistant` and `results`.
+        The caller makes ids unique within a conversation, and passes each call with that id as
+        its `provider_id` to `assistant` and `results`.
         """
         ...
 
@@ -138,12 +149,15 @@ class Wire(Protocol):
         names: Names,
         family: str = "",
     ) -> bytes:
-        """An answer of the model. `native` is empty, or its own form of this wire, which goes back
-        verbatim, but for ids of calls that are others by now. b"": nothing to say."""
+        """Encode an answer of the model. Returns b"" if there is nothing to send.
+
+        `native` is empty or the answer's own form on this wire. It is sent back verbatim, except
+        for call ids that have changed.
+        """
         ...
 
     def results(self, batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
-        """The answers to all calls of one answer, in their order."""
+        """Encode the results of all calls of one answer, in their order."""
         ...
 
     def head(
@@ -154,34 +168,34 @@ class Wire(Protocol):
         parameters: Mapping[str, Any],
         names: Names,
     ) -> Head:
-        """All of a request but its messages. Raises `ConfigurationError` for a parameter that the
-        wire cannot say."""
+        """Return all of a request except its messages. Raises `ConfigurationError` for a
+        parameter that the wire does not support."""
         ...
 
     def body(self, head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
-        """A request."""
+        """Return the bytes of a request."""
         ...
 
     def parse(self, data: bytes) -> Completion:
-        """A plain answer; its calls have the wire's names. Raises `BadResponse`, or the error that
-        it reports."""
+        """Parse a plain answer, whose calls carry the wire's tool names. Raises `BadResponse`,
+        or the error that the answer reports."""
         ...
 
     def stream(self) -> Parser:
-        """A parser for one streamed answer."""
+        """Return a parser for one streamed answer."""
         ...
 
     def error(
         self, status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
     ) -> LLMError:
-        """The error that a response of another status than 200 means. Header names are in lower
-        case."""
+        """Return the error for a response with a status other than 200. Header names are in
+        lower case."""
         ...
 
 
 def wire(name: str) -> Wire:
-    """The wire of that name, loaded at its first use; with `+text` at its end, with tool calls as
-    text. Raises `ConfigurationError` naming those there are."""
+    """Return the wire of that name, loaded at its first use. The suffix `+text` selects tool
+    calls as text. Raises `ConfigurationError` listing the wires for an unknown name."""
     plain = name.removesuffix(TEXT)
     if plain not in WIRES:
         raise ConfigurationError(f"wire takes one of {', '.join(WIRES)}, not {name!r}.")
@@ -194,8 +208,8 @@ def wire(name: str) -> Wire:
 
 
 def reader(wire: Wire, tools: bool) -> Wire:
-    """The wire to read an answer with, by whether its request told of tools: without, what looks
-    like a call as text is text. A summary of a conversation may quote calls, for one."""
+    """Return the wire for reading an answer. If the request had no tools, text that looks like a
+    call stays text. A summary of a conversation, for example, may quote calls."""
     inner: Wire | None = None if tools else getattr(wire, "inner", None)
     if inner is None:
         return wire
@@ -205,10 +219,10 @@ def reader(wire: Wire, tools: bool) -> Wire:
 
 
 def known(name: str) -> bool:
-    """Whether `wire` knows that name."""
+    """Return True if `wire` knows that name."""
     return name.removesuffix(TEXT) in WIRES
 
 
 def wire_of(parameters: Mapping[str, Any]) -> Wire:
-    """The wire that a model with these parameters speaks."""
+    """Return the wire for a model with these parameters."""
     return wire(parameters["wire"] + (TEXT if parameters.get("tool_calls") == "text" else ""))

@@ -1,8 +1,8 @@
-"""Anthropic's Messages wire: requests and errors. Answers are read in `anthropic_messages_answer`,
-streams in `anthropic_messages_stream`.
+"""Anthropic's Messages wire: requests and errors. `anthropic_messages_answer` reads answers, and
+`anthropic_messages_stream` reads streams.
 
-`native` is an answer's `content` array. It goes back as it came, but for what the API itself
-refuses: see `answer.echo`.
+`native` is an answer's `content` array. It is sent back verbatim, except for parts that the API
+itself refuses; see `answer.echo`.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ _LEAST_BUDGET = 1024  # the API's
 
 
 def path(model: str, stream: bool) -> str:
-    """Behind the base URL's path, which ends in /v1."""
+    """Return the path after the base URL's path, which ends in /v1."""
     return "/messages"
 
 
 def headers(api_key: str) -> dict[str, str]:
-    """The headers of every request; a server without keys gets none."""
+    """Return the headers of every request. Without a key, no key header is sent."""
     found = {"Content-Type": "application/json", "Accept": "*/*", "anthropic-version": "2023-06-01"}
     if api_key:
         found["x-api-key"] = api_key
@@ -79,7 +79,7 @@ call_id = answer.call_id
 
 
 def family(model: str, host: str) -> str:
-    """What is said is the same for all models."""
+    """Return "": the encoding is the same for all models."""
     return ""
 
 
@@ -88,14 +88,14 @@ def family(model: str, host: str) -> str:
 
 
 def system(text: str) -> bytes:
-    """A system message in the midst of others: a user message that says so. A role for it is known
-    to the newest models alone, and they too take it in few places."""
+    """Encode a system message between others as a user message marked as such. Only the newest
+    models know a role for it, and they accept it in few places."""
     return user((TextContent(f"<system>\n{text}\n</system>"),))
 
 
 def user(content: Sequence[Content]) -> bytes:
-    """A user message: text, pictures, and PDF documents as blocks, the rest as text. The API
-    refuses blank text."""
+    """Encode a user message: text, pictures and PDF documents as blocks, the rest as text. The
+    API refuses blank text."""
     return _json(
         {
             "role": "user",
@@ -122,7 +122,7 @@ def _parts(content: Iterable[Content]) -> list[dict[str, Any]]:
 
 
 def _media(block: Content) -> dict[str, Any] | None:
-    """A picture or document as the API takes it; None for anything else."""
+    """Return a picture or document in the API's form; None for any other block."""
     if isinstance(block, ImageContent):
         kind, data = block.mime_type, None
     elif isinstance(block, EmbeddedResource) and isinstance(block.resource.get("blob"), str):
@@ -143,7 +143,8 @@ def _media(block: Content) -> dict[str, Any] | None:
 def assistant(
     text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = ""
 ) -> bytes:
-    """An answer of the model. b"" if nothing of it may be said: the API refuses empty messages."""
+    """Encode an answer of the model. Returns b"" if nothing of it can be sent, because the API
+    refuses empty messages."""
     blocks: list[bytes] = []
     if native:
         blocks = answer.echo(native, calls, names)
@@ -158,9 +159,11 @@ def assistant(
 
 
 def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
-    """The answers to all calls of one answer, in one user message, as the API wants them. Pictures
-    stand in the result itself, but those of an error behind all results, since an error may hold
-    text alone."""
+    """Encode the results of all calls of one answer as one user message, as the API requires.
+
+    Pictures stand in the result itself. Those of an error follow after all results, because an
+    error may hold only text.
+    """
     blocks: list[dict[str, Any]] = []
     behind: list[dict[str, Any]] = []
     for call, result in batch:
@@ -189,7 +192,8 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
 
 
 class MessagesHead(Head, frozen=True):
-    """`marked`: whether `body` marks where the prompt cache is to be written."""
+    """A request head. `marked` is True if `body` marks the positions at which the prompt cache
+    is written."""
 
     marked: bool = True
 
@@ -201,28 +205,33 @@ def head(
     parameters: Mapping[str, Any],
     names: Names,
 ) -> Head:
-    """All of a request but its messages.
+    """Return all of a request except its messages.
 
-    The API wants `max_tokens`. Without `max_output_tokens` it is 4096 for Claude 3, 8192 for Claude
-    3.5 and for models of other makers, else 32000; more by the `reasoning_budget`, if there is one,
-    up to what the model allows.
+    The API requires `max_tokens`. Without `max_output_tokens`, the value is 4096 for Claude 3, 8192
+    for Claude 3.5 and for models of other makers, and else 32000. A `reasoning_budget` is added to
+    it, up to the model's limit.
 
     `reasoning_budget` (tokens) becomes `thinking` with that budget, which Claude 4.7 and later
-    refuse; 0 turns it off, as does `reasoning_effort` "none". Any other effort becomes
-    `output_config.effort` with adaptive thinking for Claude 4.6 and later ("minimal" is sent as
-    "low", the least there is), and a budget for older models: 1024 (minimal), 2048, 8192, 16384, or
-    32000 (xhigh, max), at most three quarters of `max_tokens`. From 4.7 on the thoughts themselves
-    come only with `extra_body={"thinking": {"display": "summarized"}}`. With thinking on, the API
-    refuses a temperature other than 1 and forced tool choice; that is for it to say.
+    refuse. A budget of 0 and the effort "none" turn thinking off. Any other `reasoning_effort`
+    depends on the model:
 
-    `prompt_caching` (unless False) marks the system prompt, or without one the last tool; `body`
-    marks two messages besides. `extra_body` comes last and replaces what is of the same name;
-    `thinking`, `output_config` and `tool_choice` are merged by key, and its `tools` (the provider's
-    own) stand behind ours.
+    - Claude 4.6 and later: `output_config.effort` with adaptive thinking. "minimal" is sent as
+      "low", the lowest level.
+    - Older models: a budget of 1024 (minimal), 2048, 8192, 16384, or 32000 (xhigh, max), at most
+      three quarters of `max_tokens`.
 
-    Raises `ConfigurationError` for `seed`, `response_format` without a schema, an effort that is
-    not known, and for what Claude cannot do: a budget below 1024, or one that leaves no room in the
-    output limit; thinking before Claude 3.7.
+    From 4.7 on, the thoughts themselves are sent only with `extra_body={"thinking": {"display":
+    "summarized"}}`. With thinking on, the API refuses a temperature other than 1 and forced tool
+    choice; these are not checked here.
+
+    Unless `prompt_caching` is False, the system prompt is marked for caching, or the last tool if
+    there is no system prompt. `body` marks two messages in addition. `extra_body` is merged last
+    and replaces entries of the same name. Its `thinking`, `output_config` and `tool_choice` are
+    merged by key, and its `tools` (the provider's built-in ones) are appended.
+
+    Raises `ConfigurationError` for `seed`, for `response_format` without a schema, and for an
+    unknown effort. Also raises for settings that Claude does not support: a budget below 1024, a
+    budget that leaves no room in the output limit, and thinking before Claude 3.7.
     """
     if parameters.get("seed") is not None:
         raise ConfigurationError(
@@ -263,8 +272,8 @@ def head(
 
 
 def _version(model: str) -> tuple[int, int] | None:
-    """The version of a Claude model by its name: the newest if the name has none. None for models
-    of other makers."""
+    """Return the version of a Claude model by its name, or the newest if the name has none.
+    Returns None for models of other makers."""
     name = model.lower()
     found = _VERSION.search(name)
     if found:
@@ -288,7 +297,7 @@ def _max_tokens(model: str, parameters: Mapping[str, Any]) -> int:
 
 
 def _most(model: str, version: tuple[int, int]) -> int:
-    """The most tokens that a Claude model writes."""
+    """Return the output limit of a Claude model, in tokens."""
     if version >= (4, 6):
         return 128000
     return 32000 if version <= (4, 1) and "opus" in model.lower() else 64000
@@ -324,8 +333,8 @@ def _thinking(model: str, parameters: Mapping[str, Any], limit: int) -> dict[str
 
 
 def _check_room(model: str, version: tuple[int, int], budget: int | None, limit: int) -> None:
-    """Raises for thinking that the API refuses. What `extra_body` says of `thinking` is left to the
-    API."""
+    """Raise for thinking settings that the API refuses. `thinking` in `extra_body` is left to
+    the API."""
     if version < (3, 7):
         raise ConfigurationError(
             f"LLM: {model} cannot think; leave out reasoning_effort and reasoning_budget."
@@ -386,12 +395,12 @@ _BACK = 20
 
 
 def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
-    """A request: one copy of its bytes, whatever their number.
+    """Return a request, built with a single copy of its bytes.
 
-    The cache is marked at the end of the last two user messages. The last one is where this request
-    writes it. From a mark the API looks for what was written before only 20 blocks back, which one
-    answer with many calls and their results can exceed; so the message that was the last one in the
-    request before has a mark of its own, and is found however much came since.
+    The cache is marked at the end of the last two user messages. This request writes the cache
+    at the last one. From a mark the API searches only 20 blocks back for an earlier cache entry,
+    and one answer with many calls and results can exceed that. So the last message of the
+    previous request keeps a mark of its own, and its entry is found however much followed.
     """
     suffix = head.stream_suffix if stream else head.suffix
     if not fragments:
@@ -416,7 +425,7 @@ def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
 
 
 def stream() -> Parser:
-    """A parser for one streamed answer."""
+    """Return a parser for one streamed answer."""
     from holdfast.llm.wires.anthropic_messages_stream import MessagesStream
 
     return MessagesStream()
@@ -425,6 +434,6 @@ def stream() -> Parser:
 def error(
     status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
 ) -> LLMError:
-    """The error that a response of another status than 200 means. Header names are in lower
+    """Return the error for a response with a status other than 200. Header names are in lower
     case."""
     return http_error(status, headers, body, url, model)

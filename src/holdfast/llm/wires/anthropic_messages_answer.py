@@ -1,5 +1,5 @@
-"""Answers of the Messages wire: read, plain or as the blocks that a stream was put together to, and
-given back as part of a request."""
+"""Answers of the Messages wire: parsed (plain, or as blocks assembled from a stream), and
+encoded again as part of a request."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 def parse(data: bytes) -> Completion:
-    """A plain answer. Raises the error that it reports, `ContentFiltered` for a refusal that says
-    nothing, or `BadResponse`."""
+    """Parse a plain answer. Raises the error that the answer reports, `ContentFiltered` for a
+    refusal without content, or `BadResponse`."""
     return read_answer(data, _answers, _read, "a message")
 
 
@@ -85,11 +85,11 @@ def completion_of(
     model: Any,
     raw: msgspec.Raw | None = None,
 ) -> Completion:
-    """A completion of a message's parts, plain or put together from a stream. `raw` is the JSON of
-    `blocks`, where there is one.
+    """Return a completion from a message's parts, plain or assembled from a stream. `raw` is the
+    JSON of `blocks`, if available.
 
-    Raises `ContentFiltered` for a refusal that says nothing, and `lenient.MISSHAPEN` for blocks of
-    another shape.
+    Raises `ContentFiltered` for a refusal without content, and an exception of
+    `lenient.MISSHAPEN` for blocks of an unexpected shape.
     """
     texts: list[str] = []
     thoughts: list[str] = []
@@ -147,7 +147,7 @@ def completion_of(
 
 
 def _says_nothing(caller: Any) -> bool:
-    """Whether a block's `caller` is what it is without one: the model itself."""
+    """Return True if a block's `caller` has the default meaning: the model itself."""
     return not caller or caller == {"type": "direct"}
 
 
@@ -169,8 +169,8 @@ def _refused(details: Any) -> ContentFiltered:
 
 
 def read_usage(found: Any) -> Usage:
-    """Token counts, zero where there are none. The API's `input_tokens` are those that no cache was
-    asked for."""
+    """Return token counts, zero where they are missing. The API's `input_tokens` leave out
+    tokens read from or written to the cache."""
     if not isinstance(found, dict):
         return Usage()
     usage = cast("dict[str, Any]", found)
@@ -192,14 +192,15 @@ def read_usage(found: Any) -> Usage:
 
 
 def call_id(call: ToolCall, family: str = "") -> str:
-    """The id of a call, in the letters that the API allows; others are replaced, with a checksum so
-    that two ids stay two."""
+    """Return the id of a call in the characters that the API allows. Others are replaced, and a
+    checksum keeps distinct ids distinct."""
     id = wire_id(call)
     return id if _ID.fullmatch(id) else f"{_NOT_ID.sub('_', id)}_{crc32(id.encode()):08x}"
 
 
 def call_block(call: ToolCall, names: Names) -> bytes:
-    """A call as the API takes it: the input must be an object, also if the model gave none."""
+    """Return a call in the API's form. The input must be an object, even if the model wrote
+    none."""
     return _json(
         {
             "type": "tool_use",
@@ -215,7 +216,7 @@ def _input(call: ToolCall) -> dict[str, Any]:
 
 
 class _Block(msgspec.Struct):
-    """What must be known of a block to decide whether the API takes it as it came."""
+    """The fields of a block that decide whether the API accepts it unchanged."""
 
     type: Any = None
     text: Any = None
@@ -231,14 +232,15 @@ _known = msgspec.json.Decoder(list[_Block])
 
 
 def echo(native: msgspec.Raw, calls: Sequence[ToolCall], names: Names) -> list[bytes]:
-    """The blocks of an answer, byte for byte but for what the API gives and does not take:
+    """Return the blocks of an answer verbatim, except for parts that the API sends but does not
+    accept:
 
     - blank text, white space at the very end, and thinking as the last block
-    - `caller` where it is null or the model itself ("Extra inputs are not permitted", without a
+    - `caller` if it is null or the model itself ("Extra inputs are not permitted", without a
       beta header)
     - `file_id` in citations
-    - a call whose input is no object, or was edited; a call that `calls` does not have, since no
-      result would follow
+    - a call whose input is not an object or was edited
+    - a call that is missing from `calls`, because no result would follow
     """
     kept: list[tuple[_Block, bytes]] = []
     waiting = list(calls)

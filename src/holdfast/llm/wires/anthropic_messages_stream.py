@@ -1,4 +1,4 @@
-"""The Messages wire, streamed: content blocks in pieces in, the same completion out as from a plain
+"""The Messages wire, streamed in pieces of content blocks. The result equals that of a plain
 answer."""
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _decoder = msgspec.json.Decoder()
 
 
 class MessagesStream(StreamParser):
-    """Reads one streamed answer.
+    """A parser of one streamed answer.
 
-    What makes it complete is its `stop_reason`, in `message_delta`; `message_stop` says that
-    nothing more comes. A `message_stop` alone does not make it complete.
+    An answer is complete when its `stop_reason` has arrived in `message_delta`. `message_stop`
+    says that nothing more follows, but does not by itself complete the answer.
     """
 
     __slots__ = (
@@ -56,7 +56,7 @@ class MessagesStream(StreamParser):
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is complete."""
+        """True if the answer is complete."""
         return self._stop is not None
 
     def _answer(self) -> Completion:
@@ -150,7 +150,7 @@ class MessagesStream(StreamParser):
 
 
 class _Block:
-    """A content block that is coming in: what it began with, and the pieces of its long texts."""
+    """A content block that is still arriving: its first form, and the pieces of its long texts."""
 
     __slots__ = ("kind", "number", "pieces", "start")
 
@@ -170,8 +170,8 @@ class _Block:
             pieces.append(piece)
 
     def whole(self) -> dict[str, Any]:
-        """The block as a plain answer has it. Arguments of a call that are no object stay text, for
-        `read_call` to say why."""
+        """Return the block in the form of a plain answer. Arguments that are not an object stay
+        text, so that `read_call` can give the reason."""
         block = dict(self.start)
         for key, pieces in self.pieces.items():
             text = "".join(pieces)
@@ -193,8 +193,8 @@ def _object(text: str, call: bool) -> Any:
 
 
 def _joined(old: Any, new: Any) -> Any:
-    """What a key of a block holds after a piece of an unknown kind: strings and lists are joined,
-    anything else is replaced."""
+    """Return the value of a block's key after a piece of an unknown kind. Strings and lists are
+    joined; other values are replaced."""
     if new is None:
         return old
     if isinstance(old, str) and isinstance(new, str):
@@ -205,8 +205,8 @@ def _joined(old: Any, new: Any) -> Any:
 
 
 def _count(usage: dict[str, Any], new: dict[str, Any] | None) -> None:
-    """Counts that came later replace those before them, but for nulls and zeros: not every event
-    repeats what was cached."""
+    """Merge later counts into earlier ones, except for nulls and zeros, because not every event
+    repeats the cached counts."""
     for key, value in (new or {}).items():
         if isinstance(value, dict):
             inner: Any = usage.get(key)

@@ -1,5 +1,5 @@
-"""Tool calls as models write them: argument text into arguments, and back into text that every
-server takes."""
+"""Tool calls as models write them: parsing argument text, and encoding arguments so that every
+server accepts them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ _POSITION = re.compile(r" \(byte (\d+)\)")
 
 
 def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
-    """A call as a model gave it. Nothing for arguments means none; an object within a JSON string
-    is taken for the object, and line breaks within strings for what they are. These go back as
-    proper JSON; else `raw` is the text to the letter.
+    """Return a call from the name and arguments that a model wrote.
 
-    What cannot be read as an object leaves `arguments` empty, the text in `raw`, and in `invalid`
-    one sentence that says why.
+    Missing arguments count as none. An object inside a JSON string counts as the object, and raw
+    line breaks within strings are accepted. Such arguments are sent back as proper JSON; otherwise
+    `raw` keeps the text verbatim.
+
+    If the text is not a JSON object, `arguments` is empty, `raw` holds the text, and `invalid`
+    holds one sentence with the reason.
     """
     if not isinstance(arguments, str):  # some servers send the object itself
         arguments = "" if arguments is None else _encoder.encode(arguments).decode()
@@ -81,11 +83,11 @@ def _why(text: str, reason: str) -> str:
 
 
 def wire_arguments(call: ToolCall) -> str:
-    """The arguments of a call as they go back to a model: the provider's own text, unless that is
-    no JSON.
+    """Return a call's arguments for sending back to a model: the provider's own text, unless that
+    is not JSON.
 
-    Several servers parse the arguments that they are sent and would refuse every later request of
-    the conversation.
+    Several servers parse the arguments that they receive. Invalid ones would make them refuse
+    every later request of the conversation.
     """
     if call.invalid:
         return _encoder.encode({"invalid_json": call.raw}).decode()
@@ -93,20 +95,20 @@ def wire_arguments(call: ToolCall) -> str:
 
 
 def wire_id(call: ToolCall) -> str:
-    """The id of a call as the provider knows it."""
+    """Return the id of a call as the provider knows it."""
     return call.provider_id or call.id or "call_0"
 
 
 def digest(text: str) -> str:
-    """64 letters that stand for a text, always the same ones."""
+    """Return a stable digest of a text, 64 hexadecimal digits long."""
     from hashlib import sha256  # 3 ms of import that few need
 
     return sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def wire_name(name: str, names: Names) -> str:
-    """A tool's name on the wire; one that is not in the table any more gets the name that it would
-    have there."""
+    """Return a tool's name on the wire. A tool that has left the table keeps the name that it
+    would have there."""
     known = names.get(name)
     if known is None:
         from holdfast.tools.names import wire_name as made

@@ -1,5 +1,5 @@
-"""What a provider says went wrong, as one of our errors: by status, by its own code, and where it
-has none by its words."""
+"""Conversion of a provider's failures to Holdfast's errors: by status, by the provider's code,
+or else by the wording."""
 
 from __future__ import annotations
 
@@ -193,9 +193,12 @@ _KEYS = re.compile(
 
 
 class Said(msgspec.Struct):
-    """What an error body says: the message, the codes (most telling first), whether it was a JSON
-    error at all, and what else it tells: the parameter that is wrong, an id for the provider's
-    support, seconds to wait, headers of an upstream, whether a quota of the day is used up."""
+    """The content of an error body: the message and the codes (most specific first), and whether it
+    was a JSON error at all.
+
+    Further fields: the invalid parameter, an id for the provider's support, seconds to wait,
+    headers of an upstream server, and whether a daily quota is used up.
+    """
 
     message: str = ""
     codes: list[str] = []
@@ -208,8 +211,8 @@ class Said(msgspec.Struct):
 
 
 def read_error(body: bytes) -> Said:
-    """Whatever shape it has: OpenAI's, Anthropic's, Gemini's (also in a list), FastAPI's `detail`,
-    a bare string, or a proxy's HTML page."""
+    """Parse an error body of any shape: OpenAI's, Anthropic's, Gemini's (also inside a list),
+    FastAPI's `detail`, a bare string, or a proxy's HTML page."""
     try:
         return said(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -217,7 +220,8 @@ def read_error(body: bytes) -> Said:
 
 
 def said(found: Any) -> Said:
-    """The same for a decoded body, an event of a stream, or the `error` object in one."""
+    """Parse an error from a decoded body, an event of a stream, or the `error` object within
+    one."""
     if isinstance(found, list) and found:
         found = cast("list[Any]", found)[0]
     what = Said()
@@ -253,8 +257,8 @@ def said(found: Any) -> Said:
 
 
 def _read_details(details: Any, what: Said) -> None:
-    """Google's (https://google.aip.dev/193): `ErrorInfo.reason`, `RetryInfo.retryDelay`,
-    `QuotaFailure.violations[].quotaId`."""
+    """Read Google's error details (https://google.aip.dev/193): `ErrorInfo.reason`,
+    `RetryInfo.retryDelay`, `QuotaFailure.violations[].quotaId`."""
     for detail in cast("list[Any]", details) if isinstance(details, list) else []:
         if not isinstance(detail, dict):
             continue
@@ -273,7 +277,8 @@ def _read_details(details: Any, what: Said) -> None:
 
 
 def _read_metadata(metadata: Any, what: Said) -> None:
-    """OpenRouter's: the upstream provider's own words, and the headers of a limit."""
+    """Read OpenRouter's error metadata: the upstream provider's own message, and the headers of
+    a limit."""
     if not isinstance(metadata, dict):
         return
     part = cast("dict[str, Any]", metadata)
@@ -287,7 +292,8 @@ def _read_metadata(metadata: Any, what: Said) -> None:
 
 
 def shorten(text: str) -> str:
-    """Text on one line, without HTML and keys, cut to what a message can carry."""
+    """Return text on one line, without HTML and keys, cut to the length that an error message
+    can carry."""
     if "<" in text and re.search(r"<(!doctype|html|head|body)", text, re.IGNORECASE):
         text = re.sub(r"(?is)<(script|style).*?</\1>|<[^>]*>", " ", text)
     text = _KEYS.sub("***", " ".join(text.split()))
@@ -297,7 +303,8 @@ def shorten(text: str) -> str:
 def http_error(
     status: int, headers: Mapping[str, str], body: bytes, url: str, model: str
 ) -> LLMError:
-    """The error for a response of another status than 200. `headers` have names in lower case."""
+    """Return the error for a response with a status other than 200. `headers` have names in
+    lower case."""
     what = read_error(body)
     error = _error(status, what, url, model, headers.get("location", ""))
     error.request_id = (
@@ -312,8 +319,8 @@ def http_error(
 
 
 def reported_error(found: Any, url: str = "", model: str = "") -> LLMError:
-    """The error for an error object that came with status 200, alone or in a stream. Without a
-    known code: `ServerError`."""
+    """Return the error for an error object that came with status 200, alone or in a stream. An
+    unknown code gives `ServerError`."""
     what = said(found)
     status = next(
         (int(code) for code in what.codes if code.isdecimal() and 400 <= int(code) < 600), 0
@@ -332,8 +339,8 @@ def _first(*found: float | None) -> float | None:
 
 
 def _asked(error: LLMError, what: Said) -> float | None:
-    """How long the body asks to wait, in a field or, as OpenAI's errors in a stream do, in
-    words."""
+    """Return the seconds to wait that the body asks for, in a field or (as in OpenAI's stream
+    errors) in words."""
     if what.retry_after is not None or not isinstance(error, RateLimited):
         return what.retry_after
     found = _TRY_AGAIN.search(what.message)

@@ -1,5 +1,5 @@
-"""JSON as models and their servers write it, where that is not quite JSON, or not of the shape that
-it should have."""
+"""A lenient reader for the JSON of models and their servers, which may be slightly invalid or of
+an unexpected shape."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ MISSHAPEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 def read_answer(
     data: bytes, decoder: msgspec.json.Decoder[T], make: Callable[[T, bytes], A], what: str
 ) -> A:
-    """`make(what data says, data)`, where data may be as little JSON as `decode` takes.
-    `BadResponse` for anything that is not `what`; an `LLMError` of `make` goes through."""
+    """Return `make(decoded data, data)`. The data may be any JSON that the lenient `decode`
+    accepts.
+
+    Raises `BadResponse` for data that is not `what`. An `LLMError` from `make` passes through.
+    """
     if too_deep(data, MAX_DOCUMENT_DEPTH):
         raise BadResponse(
             f"The answer is nested deeper than {MAX_DOCUMENT_DEPTH} levels; no tool call or text"
@@ -46,7 +49,7 @@ def read_answer(
 
 
 def bad_answer(what: str, data: bytes, error: Exception | None = None) -> BadResponse:
-    """The error for an answer that is not `what`, with as much of it as a message can carry."""
+    """Return the error for an answer that is not `what`, with an excerpt of the answer."""
     from holdfast.llm.wires.failures import shorten
 
     why = f" ({error!r})" if type(error) in (AttributeError, KeyError, TypeError) else ""
@@ -56,15 +59,18 @@ def bad_answer(what: str, data: bytes, error: Exception | None = None) -> BadRes
 
 
 def count(found: Any, key: str) -> int:
-    """A number of tokens; 0 for what is none."""
+    """Return the number of tokens under `key`, or 0 if there is no valid number."""
     value: Any = cast("dict[str, Any]", found).get(key) if isinstance(found, dict) else None
     return int(value) if isinstance(value, int | float) and 0 < value < 2**63 else 0
 
 
 def decode(data: bytes | str) -> Any:
-    """What JSON text says. Also takes control characters within strings, NaN (as None), and half
-    surrogate pairs, which servers send that cut UTF-16 text into pieces. Raises `ValueError` for
-    anything else."""
+    """Return the value of a JSON text, leniently.
+
+    Accepts control characters within strings, NaN (as None), and half surrogate pairs, which
+    come from servers that cut UTF-16 text into pieces. Raises `ValueError` for any other invalid
+    JSON.
+    """
     try:
         return _decoder.decode(data)
     except RecursionError:
@@ -79,7 +85,7 @@ def decode(data: bytes | str) -> Any:
 
 
 def whole(text: str) -> str:
-    """Text whose surrogate pairs came in two pieces, put together; a half that stayed alone becomes
+    """Return text whose split surrogate pairs are joined. A half without a partner becomes
     U+FFFD."""
     try:
         text.encode()
@@ -89,7 +95,8 @@ def whole(text: str) -> str:
 
 
 def clean(value: Any) -> Any:
-    """A decoded value with all its texts made `whole`, so that it can be encoded again."""
+    """Return a decoded value with `whole` applied to all its texts, so that it can be encoded
+    again."""
     if isinstance(value, str):
         return whole(value)
     if isinstance(value, dict):

@@ -1,11 +1,13 @@
 """The OpenAI Chat Completions wire, spoken by OpenAI and by most other servers: requests and
 errors.
 
-Answers are read in `openai_chat_answer`, streams in `openai_chat_stream`. What goes back to a
-provider with its own answers, beyond text and calls, is only what `native` has: what `tool_calls`
-entries hold besides (thought signatures in `extra_content`), `reasoning_details`, and the reasoning
-text of answers that called tools, which DeepSeek and gpt-oss servers want until the turn is over,
-and refuse after it.
+`openai_chat_answer` reads answers, and `openai_chat_stream` reads streams. Beyond text and calls, a
+provider receives back only these parts of its own answers, from `native`:
+
+- extra fields of `tool_calls` entries (thought signatures in `extra_content`)
+- `reasoning_details`
+- the reasoning text of answers that called tools; DeepSeek and gpt-oss servers require it until
+  the turn is over, and refuse it afterwards
 """
 
 from __future__ import annotations
@@ -51,12 +53,12 @@ _NEW_MAX = re.compile(r"(.*/)?(o\d|gpt-5|codex|chatgpt)", re.IGNORECASE)
 
 
 def path(model: str, stream: bool) -> str:
-    """Behind the base URL's path."""
+    """Return the path after the base URL's path."""
     return "/chat/completions"
 
 
 def family(model: str, host: str) -> str:
-    """Whose rules hold for the ids of calls: `openai`'s, `mistral`'s, or nobody's that is known."""
+    """Return the rules for call ids: `openai`, `mistral`, or "" if none are known."""
     if host.endswith(".mistral.ai"):
         return "mistral"
     if host.endswith(("api.openai.com", ".openai.azure.com")):
@@ -66,8 +68,8 @@ def family(model: str, host: str) -> str:
 
 
 def call_id(call: ToolCall, family: str = "") -> str:
-    """The id of a call: Mistral wants exactly 9 letters and digits, OpenAI at most 40 characters.
-    What fits is left as it is."""
+    """Return the id of a call. Mistral requires exactly 9 letters and digits, OpenAI at most 40
+    characters. A legal id is returned unchanged."""
     id = wire_id(call)
     if family == "mistral":
         return id if len(id) == 9 and id.isascii() and id.isalnum() else digest(id)[:9]
@@ -78,8 +80,8 @@ def call_id(call: ToolCall, family: str = "") -> str:
 
 
 def user(content: Sequence[Content]) -> bytes:
-    """A user message. Text alone goes as a str, which every server takes; pictures, sound and PDF
-    files as parts."""
+    """Encode a user message. Text alone becomes a str, which every server accepts; pictures,
+    sound and PDF files become parts."""
     return parts.user(content, _part)
 
 
@@ -105,7 +107,7 @@ def _part(block: Content) -> dict[str, Any]:
 def assistant(
     text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = ""
 ) -> bytes:
-    """An answer of the model, with what must go back of its `native` form."""
+    """Encode an answer of the model, with the required parts of its `native` form."""
     message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
     own: dict[str, Any] = _decoder.decode(native) if native else {}
     if isinstance(own.get("content"), list):
@@ -128,8 +130,8 @@ def assistant(
 
 
 def _call(call: ToolCall, entry: dict[str, Any], names: Names) -> dict[str, Any]:
-    """A call with all that its `entry` has besides: signatures. Its id is the one that its result
-    will have, its arguments are the entry's own text where that is JSON."""
+    """Return a call with the extra fields of its `entry`, such as signatures. Its id is that of
+    its result. Its arguments are the entry's own text if that is JSON."""
     said: dict[str, Any] = {**entry} or {
         "id": "",
         "type": "function",
@@ -142,9 +144,12 @@ def _call(call: ToolCall, entry: dict[str, Any], names: Names) -> dict[str, Any]
 
 
 def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
-    """A tool message for each call: text, which is all that the role takes. Pictures follow in a
-    user message. PDF files do not: a server that knows no files would refuse the conversation from
-    then on, for what a tool chose to return."""
+    """Encode a tool message with text for each call, because the role accepts only text. Pictures
+    follow in a user message.
+
+    PDF files are not sent. A server without file support would refuse the conversation from then
+    on, because of a file that a tool returned.
+    """
     shown: list[dict[str, Any]] = []
     found: list[bytes] = []
     for call, result in batch:
@@ -177,7 +182,8 @@ def _kind(block: Content) -> str:
 
 
 class ChatHead(Head, frozen=True):
-    """`closed`: whether the server refuses a request that ends in an answer of the model."""
+    """A request head. `closed` is True if the server refuses a request that ends in an answer of
+    the model."""
 
     closed: bool = False
 
@@ -189,12 +195,13 @@ def head(
     parameters: Mapping[str, Any],
     names: Names,
 ) -> Head:
-    """All of a request but its messages.
+    """Return all of a request except its messages.
 
     `max_output_tokens` is sent as `max_completion_tokens` to OpenAI's and Azure's hosts and for
-    models named o1, o3, gpt-5, ...; as `max_tokens` otherwise. `cache_key` goes to OpenAI alone.
-    `extra_body` comes last and replaces what is of the same name, but its `tools` stand behind
-    ours, and `stream_options` None leaves these out.
+    models named o1, o3, gpt-5, ...; otherwise as `max_tokens`. `cache_key` is sent only to
+    OpenAI. `extra_body` is merged last and replaces entries of the same name, except that its
+    `tools` are appended to the agent's. `stream_options` None in `extra_body` omits the stream
+    options.
     """
     body: dict[str, Any] = {"model": model}
     if parameters.get("reasoning_budget") is not None:
@@ -250,7 +257,7 @@ def head(
 
 
 def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
-    """A request: one copy of its bytes, whatever their number."""
+    """Return a request, built with a single copy of its bytes."""
     suffix = head.stream_suffix if stream else head.suffix
     if not fragments:
         return head.prefix + suffix
@@ -269,7 +276,7 @@ def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
 
 
 def stream() -> Parser:
-    """A parser for one streamed answer."""
+    """Return a parser for one streamed answer."""
     from holdfast.llm.wires.openai_chat_stream import ChatStream
 
     return ChatStream()
@@ -278,6 +285,6 @@ def stream() -> Parser:
 def error(
     status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
 ) -> LLMError:
-    """The error that a response of another status than 200 means. Header names are in lower
+    """Return the error for a response with a status other than 200. Header names are in lower
     case."""
     return http_error(status, headers, body, url, model)

@@ -1,5 +1,4 @@
-"""Reading answers of the Chat Completions wire: a plain one whole, or the message that a stream was
-put together to."""
+"""Reading of Chat Completions answers: a plain answer, or the message assembled from a stream."""
 
 from __future__ import annotations
 
@@ -58,7 +57,8 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 def parse(data: bytes) -> Completion:
-    """A plain answer. Raises the error that it reports, or `BadResponse` for what is no answer."""
+    """Parse a plain answer. Raises the error that the answer reports, or `BadResponse` for
+    anything else."""
     return read_answer(data, _answers, _read, "a chat completion")
 
 
@@ -89,7 +89,7 @@ def completion_of(
     model: Any,
     raw: msgspec.Raw | None = None,
 ) -> Completion:
-    """A completion of a message's parts, plain or put together from a stream."""
+    """Return a completion from a message's parts, plain or assembled from a stream."""
     text, reasoning = _text_and_reasoning(message)
     entries: list[Any] = message.get("tool_calls") or []
     if not isinstance(entries, list):  # pyright: ignore[reportUnnecessaryIsInstance]: a server's JSON
@@ -172,8 +172,8 @@ def _stop_reason(finish: Any, calls: bool) -> str:
 
 
 def read_usage(found: Any) -> Usage:
-    """Token counts, zero where there are none. xAI counts reasoning beside the output rather than
-    in it: its total shows that."""
+    """Return token counts, zero where they are missing. xAI counts reasoning separately from the
+    output, which its total reveals."""
     if not isinstance(found, dict):
         return Usage()
     usage = cast("dict[str, Any]", found)

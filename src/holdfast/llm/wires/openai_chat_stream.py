@@ -1,5 +1,4 @@
-"""The OpenAI Chat Completions wire, streamed: deltas in, the same completion out as from a plain
-answer."""
+"""The OpenAI Chat Completions wire, streamed. The result equals that of a plain answer."""
 
 from __future__ import annotations
 
@@ -28,11 +27,11 @@ _WHOLE = {
 
 
 class ChatStream(StreamParser):
-    """Reads one streamed answer.
+    """A parser of one streamed answer.
 
-    What makes an answer complete is its `finish_reason`. `[DONE]` alone does not: proxies write it
-    behind a stream that broke off, too. And without `[DONE]` it is complete, since some servers
-    never send it.
+    An answer is complete when its `finish_reason` has arrived. `[DONE]` alone does not complete
+    it, because proxies also write it after an interrupted stream. Nor is `[DONE]` required,
+    because some servers never send it.
     """
 
     __slots__ = (
@@ -61,7 +60,7 @@ class ChatStream(StreamParser):
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is complete; a chunk with the token counts may still come."""
+        """True if the answer is complete. A chunk with the token counts may still follow."""
         return self._finish is not None
 
     def _answer(self) -> Completion:
@@ -120,7 +119,7 @@ class ChatStream(StreamParser):
                 merge(self._extra, key, value)
 
     def _parts(self, parts: Any) -> None:
-        """Content as parts, as Mistral streams its thinking."""
+        """Read content in parts, the form in which Mistral streams its thinking."""
         for part in parts if isinstance(parts, list) else ():  # pyright: ignore[reportUnknownVariableType]: a server's JSON
             item = cast("dict[str, Any]", part) if isinstance(part, dict) else {}
             thinking = "".join(str(piece.get("text", "")) for piece in item.get("thinking") or ())
@@ -130,8 +129,8 @@ class ChatStream(StreamParser):
                 self._delta({"content": item["text"]})
 
     def _piece(self, piece: dict[str, Any]) -> None:
-        """A piece of a tool call: of which one, the `index` says, or where it is left out a new
-        id."""
+        """Add a piece of a tool call. The `index` identifies the call; without an index, a new
+        id begins a new call."""
         index = piece.get("index")
         function: dict[str, Any] = piece.get("function") or {}
         id, name = piece.get("id") or "", function.get("name") or ""
@@ -154,7 +153,7 @@ class ChatStream(StreamParser):
 
 
 class _Call:
-    """A tool call that is coming in."""
+    """A tool call that is still arriving."""
 
     __slots__ = ("arguments", "extra", "function", "id", "index", "name", "number")
 
@@ -170,7 +169,7 @@ class _Call:
     def take(
         self, id: str, name: str, arguments: str, piece: dict[str, Any], function: dict[str, Any]
     ) -> bool:
-        """Add a piece; whether it was the first with a name."""
+        """Add a piece. Return True if it was the first with a name."""
         first = bool(name) and not self.name
         self.id = self.id or id
         if first:
@@ -192,14 +191,14 @@ class _Call:
         return first
 
     def entry(self) -> dict[str, Any]:
-        """The call as a plain answer has it."""
+        """Return the call in the form of a plain answer."""
         function = {"name": self.name, "arguments": "".join(self.arguments), **self.function}
         return {"id": self.id, "type": "function", "function": function, **self.extra}
 
 
 def merge(into: dict[str, Any], key: str, new: Any) -> None:
-    """Add a piece to a key of a streamed object, in place: strings are joined, objects merged,
-    lists merged by `index`."""
+    """Add a piece to a key of a streamed object, in place: strings are joined, objects are
+    merged, and lists are merged by `index`."""
     old = into.get(key)
     if type(old) is not type(new):
         if new is not None:
@@ -227,8 +226,8 @@ def merge(into: dict[str, Any], key: str, new: Any) -> None:
 
 
 def _same(items: list[Any], value: Any) -> int | None:
-    """Which of `items` a piece goes on: the last of its index and type. Pieces without an index
-    stand for themselves."""
+    """Return the position of the item that a piece continues: the last with the same index and
+    type. A piece without an index is an item of its own."""
     if not isinstance(value, dict) or "index" not in value:
         return None
     piece = cast("dict[str, Any]", value)

@@ -1,17 +1,17 @@
-"""The OpenAI Responses wire, spoken by OpenAI and Azure, and by some servers of open models:
-requests and errors.
+"""The OpenAI Responses wire, spoken by OpenAI, Azure and some servers of open models: requests and
+errors.
 
-It is used without the provider's memory: nothing is stored there, and every request carries the
-whole history. What a reasoning model thought goes back as the encrypted items that it came in; an
-answer's own items, kept in `native`, go back verbatim but for what the API refuses:
+The provider's memory is not used. Nothing is stored there, and every request carries the whole
+history. A model's reasoning is sent back as the encrypted items that it arrived in. An answer's own
+items, kept in `native`, are sent back verbatim, except for parts that the API refuses:
 
-- `status` of reasoning items, null fields that a server filled in, ids longer than 64 characters,
-  sources without a URL
-- reasoning with nothing behind it (an answer that was cut off), and reasoning that is neither
-  encrypted nor shown, of which only a provider that had stored it would know; the ids of items that
-  stood behind the latter
+- `status` of reasoning items, null fields that a server filled in, ids longer than 64
+  characters, sources without a URL
+- reasoning with nothing after it (an answer that was cut off)
+- reasoning that is neither encrypted nor shown, which only a provider that stored it could use;
+  and the ids of the items that followed such reasoning
 
-Answers are read in `openai_responses_answer`, streams in `openai_responses_stream`.
+`openai_responses_answer` reads answers, and `openai_responses_stream` reads streams.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _UNKNOWN = {
 
 
 class _Look(msgspec.Struct):
-    """What must be known of an item that goes back."""
+    """The fields of an item that decide how it is sent back."""
 
     type: Any = "message"
     id: Any = msgspec.UNSET
@@ -81,12 +81,13 @@ _raws = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def path(model: str, stream: bool) -> str:
-    """Behind the base URL's path."""
+    """Return the path after the base URL's path."""
     return "/responses"
 
 
 def family(model: str, host: str) -> str:
-    """`plain` for a model that is known not to think, which is sent no reasoning."""
+    """Return `plain` for a model that is known not to reason, and so receives no reasoning; else
+    ""."""
     return "plain" if _OPENAIS.match(model) and not _THINKS.match(model) else ""
 
 
@@ -94,8 +95,8 @@ def family(model: str, host: str) -> str:
 
 
 def user(content: Sequence[Content]) -> bytes:
-    """A user message: text alone as a str, pictures and PDF files as parts. The API takes no
-    sound."""
+    """Encode a user message: text alone as a str, pictures and PDF files as parts. The API
+    accepts no sound."""
     return parts.user(content, _part)
 
 
@@ -110,7 +111,8 @@ def _part(block: Content) -> dict[str, Any]:
 
 
 def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
-    """An output item for each call: text, or parts where the result has pictures or PDF files."""
+    """Encode an output item for each call: text, or parts if the result has pictures or PDF
+    files."""
     found: list[bytes] = []
     for call, result in batch:
         output: Any = ""
@@ -134,8 +136,8 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
 
 
 def call_id(call: ToolCall, family: str = "") -> str:
-    """The id of a call as this API takes it: another provider's may be too long or hold other
-    characters."""
+    """Return the id of a call in a form that this API accepts. Another provider's id may be too
+    long or hold other characters."""
     id = wire_id(call)
     if len(id) <= parts.LONGEST and id.isascii() and id.replace("_", "").replace("-", "").isalnum():
         return id
@@ -145,7 +147,7 @@ def call_id(call: ToolCall, family: str = "") -> str:
 def assistant(
     text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = ""
 ) -> bytes:
-    """An answer of the model: its own items, or a message and its calls."""
+    """Encode an answer of the model: its own items, or a message and its calls."""
     found: list[Any] = _echo(calls, native, family != "plain") if native else []
     if not found:
         if text or not calls:
@@ -157,8 +159,8 @@ def assistant(
 
 
 def _echo(calls: Sequence[ToolCall], native: msgspec.Raw, thinks: bool) -> list[Any]:
-    """The provider's items as they go back, reasoning only to a model that `thinks`; none if they
-    are not those of `calls`."""
+    """Return the provider's items for sending back, with reasoning only if the model `thinks`.
+    Returns none if the items do not match `calls`."""
     try:
         looks, raws = _looks.decode(native), _raws.decode(native)
     except msgspec.DecodeError:
@@ -219,7 +221,7 @@ def _action(given: Any) -> Any:
 
 
 def _mended(item: dict[str, Any], call: ToolCall | None, orphaned: bool) -> bytes:
-    """An item without what the API refuses of it."""
+    """Return an item without the parts that the API refuses."""
     if (orphaned and item.get("type") in ("message", "function_call")) or not _is_id(
         item.get("id")
     ):
@@ -245,17 +247,17 @@ def head(
     parameters: Mapping[str, Any],
     names: Names,
 ) -> Head:
-    """All of a request but its input.
+    """Return all of a request except its input.
 
-    Encrypted reasoning is asked for where the model thinks: by its name, or since
-    `reasoning_effort` was given. Summaries of reasoning are not, since OpenAI refuses the request
-    of an organization that it has not verified: `extra_body={"reasoning": {"summary": "auto"}}`
-    does. `cache_key` goes to OpenAI and Azure alone. What `extra_body` has comes last and replaces
-    what is of the same name, but in `reasoning` and `text` only key by key, and its `tools` and
-    `include` are added to ours.
+    Encrypted reasoning is requested if the model reasons, judged by its name or by a set
+    `reasoning_effort`. Summaries of reasoning are not requested, because OpenAI refuses them to
+    unverified organizations; `extra_body={"reasoning": {"summary": "auto"}}` requests them.
+    `cache_key` is sent only to OpenAI and Azure. `extra_body` is merged last and replaces entries
+    of the same name. Its `reasoning` and `text` are merged key by key, and its `tools` and
+    `include` are added.
 
     Raises `ConfigurationError` for `stop`, `seed` and `reasoning_budget`, which the API does not
-    have, and for `input` in `extra_body`.
+    support, and for `input` in `extra_body`.
     """
     for key, instead in _UNKNOWN.items():
         if parameters.get(key) not in (None, [], ""):
@@ -309,7 +311,7 @@ def _add(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
 
 
 def _format(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A `response_format` of Chat Completions, which nests what this API has in one object."""
+    """Return a `response_format` of Chat Completions in this API's form, which is not nested."""
     return (
         {"type": "json_schema", **parts.named(given["json_schema"])}
         if isinstance(given.get("json_schema"), Mapping)
@@ -318,7 +320,7 @@ def _format(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
-    """A request: one copy of its bytes, whatever their number."""
+    """Return a request, built with a single copy of its bytes."""
     suffix = head.stream_suffix if stream else head.suffix
     if not fragments:
         return head.prefix + suffix
@@ -332,7 +334,7 @@ def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
 
 
 def stream() -> Parser:
-    """A parser for one streamed answer."""
+    """Return a parser for one streamed answer."""
     from holdfast.llm.wires.openai_responses_stream import ResponseStream
 
     return ResponseStream()
@@ -341,6 +343,6 @@ def stream() -> Parser:
 def error(
     status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
 ) -> LLMError:
-    """The error that a response of another status than 200 means. Header names are in lower
+    """Return the error for a response with a status other than 200. Header names are in lower
     case."""
     return http_error(status, headers, body, url, model)

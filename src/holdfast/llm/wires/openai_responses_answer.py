@@ -1,5 +1,4 @@
-"""Reading answers of the Responses wire: a plain one whole, or the items that a stream was put
-together to."""
+"""Reading of Responses answers: a plain answer, or the items assembled from a stream."""
 
 from __future__ import annotations
 
@@ -53,8 +52,8 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 def parse(data: bytes) -> Completion:
-    """A plain answer. Raises the error that it reports, or `BadResponse` for what is no whole
-    answer."""
+    """Parse a plain answer. Raises the error that the answer reports, or `BadResponse` for an
+    incomplete answer."""
     return read_answer(data, _answers, _read, "a response")
 
 
@@ -75,7 +74,7 @@ def _read(answer: _Answer, data: bytes) -> Completion:
 
 
 def check_status(status: Any, error: Any) -> None:
-    """Raises for an answer that failed, was cancelled, or is not there yet."""
+    """Raise an error for an answer that failed, was cancelled, or is not ready yet."""
     if error or status == "failed":
         raise reported_error(
             error
@@ -101,11 +100,12 @@ def completion_of(
     model: Any,
     raw: msgspec.Raw | None = None,
 ) -> Completion:
-    """A completion of an answer's items, plain or put together from a stream. `raw` is their JSON,
-    where it is there already.
+    """Return a completion from an answer's items, plain or assembled from a stream. `raw` is their
+    JSON, if available.
 
-    Raises `ContentFiltered` for an answer that was filtered before it said anything, `BadResponse`
-    and `ValueError`, `TypeError`, `AttributeError` for items of another shape.
+    Raises `ContentFiltered` for an answer that was filtered before its first word. Raises
+    `BadResponse`, `ValueError`, `TypeError` or `AttributeError` for items of an unexpected
+    shape.
     """
     texts: list[str] = []
     reasoning: list[str] = []
@@ -174,8 +174,8 @@ def _native(items: list[dict[str, Any]], raw: msgspec.Raw | None) -> msgspec.Raw
 
 
 def _read_message(item: dict[str, Any], texts: list[str]) -> bool:
-    """Add a message's texts; whether it says more than these. A refusal is text, as in Chat
-    Completions."""
+    """Append a message's texts to `texts`. Return True if the message holds more than these. A
+    refusal is text, as in Chat Completions."""
     more = any(value and key not in _MESSAGE for key, value in item.items())
     content: Any = item.get("content")
     if isinstance(content, str):
@@ -213,15 +213,15 @@ def _read_call(item: dict[str, Any], seen: set[str]) -> ToolCall:
 
 
 def message_text(item: dict[str, Any]) -> str:
-    """All text of a message item."""
+    """Return all text of a message item."""
     texts: list[str] = []
     _read_message(item, texts)
     return "".join(texts)
 
 
 def thoughts(item: dict[str, Any]) -> list[str]:
-    """What can be read of a reasoning item: its summaries, or the reasoning itself, which open
-    models show."""
+    """Return the readable texts of a reasoning item: its summaries, or the reasoning itself,
+    which open models show."""
     for key in ("summary", "content"):
         found = [
             str(part["text"])
@@ -234,8 +234,8 @@ def thoughts(item: dict[str, Any]) -> list[str]:
 
 
 def read_usage(found: Any) -> Usage:
-    """Token counts, zero where there are none. Where reasoning was counted beside the output rather
-    than in it, the total shows that."""
+    """Return token counts, zero where they are missing. If reasoning was counted separately from
+    the output, the total reveals it."""
     if not isinstance(found, dict):
         return Usage()
     usage = cast("dict[str, Any]", found)

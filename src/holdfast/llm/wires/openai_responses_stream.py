@@ -1,5 +1,4 @@
-"""The OpenAI Responses wire, streamed: events in, the same completion out as from a plain
-answer."""
+"""The OpenAI Responses wire, streamed. The result equals that of a plain answer."""
 
 from __future__ import annotations
 
@@ -27,11 +26,11 @@ _ENDS = {
 
 
 class ResponseStream(StreamParser):
-    """Reads one streamed answer.
+    """A parser of one streamed answer.
 
-    Its items are those of the `response.output_item.done` events: all servers send them, and what
-    OpenAI encrypts is in them as its client sends it back (the last event has it encrypted anew).
-    The items of that event count where it has more of them.
+    The answer's items are those of the `response.output_item.done` events, which all servers
+    send. OpenAI's encrypted items are taken from there, as its own client does; the last event
+    has them encrypted anew. The items of the last event are used only if there are more of them.
     """
 
     __slots__ = ("_calls", "_heard", "_items", "_place", "_response", "_status")
@@ -47,7 +46,7 @@ class ResponseStream(StreamParser):
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is complete, or failed."""
+        """True if the answer is complete or failed."""
         return self._response is not None
 
     def _answer(self) -> Completion:
@@ -104,7 +103,7 @@ class ResponseStream(StreamParser):
             self._told.append(Delta(kind, text))
 
     def _call(self, place: Any, item: dict[str, Any]) -> None:
-        """Tell of a call that begins, with as much of its arguments as is there."""
+        """Emit a delta for a call that begins, with the arguments that are already present."""
         number = self._calls[place] = len(self._calls)
         arguments = _arguments(item)
         if arguments:
@@ -112,7 +111,7 @@ class ResponseStream(StreamParser):
         self._told.append(Delta("tool", arguments, number, whole(str(item.get("name") or ""))))
 
     def _done(self, found: dict[str, Any]) -> None:
-        """Keep a whole item, and tell what of it no delta told."""
+        """Keep a whole item, and emit deltas for content that no earlier delta carried."""
         item = cast("dict[str, Any]", found["item"])
         given = found.get("output_index")
         place = given if isinstance(given, int) else len(self._items)

@@ -1,16 +1,16 @@
-"""Server-sent events: bytes cut anywhere in, the data of whole events out (WHATWG HTML, section
-9.2.6)."""
+"""A parser for server-sent events, which yields the data of whole events from bytes cut anywhere
+(WHATWG HTML, section 9.2.6)."""
 
 from __future__ import annotations
 
 
 class EventReader:
-    """Reads an event stream. Takes LF, CRLF and CR line ends, `data:` with or without a space,
-    comments, a byte order mark.
+    """An incremental reader of an event stream. Accepts LF, CRLF and CR line ends, `data:` with or
+    without a space, comments, and a byte order mark.
 
-    `feed` gives the events that a chunk completes, as (event name, data). `rest` gives what stood
-    unfinished at the end: the standard drops it, but servers forget the last blank line, and what
-    is cut in the middle does not parse anyway.
+    `feed` returns the events that a chunk completes, as (event name, data). `rest` returns an
+    event left unfinished at the end. The standard drops such an event, but servers forget the
+    last blank line, and a truncated event does not parse anyway.
     """
 
     __slots__ = ("_data", "_line", "_name", "_skip_lf", "_started")
@@ -23,7 +23,7 @@ class EventReader:
         self._started = False
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bytes]]:
-        """The events that end in `chunk`."""
+        """Return the events that end in `chunk`."""
         if not chunk:
             return []
         if self._skip_lf:
@@ -53,7 +53,7 @@ class EventReader:
         return events
 
     def rest(self) -> list[tuple[bytes, bytes]]:
-        """The event that stood unfinished when the stream ended, if any."""
+        """Return the unfinished event at the end of the stream, if any."""
         if self._line:
             self._take(self._line)
             self._line = b""

@@ -1,5 +1,5 @@
-"""What the stream parsers of all wires share: events out of bytes, JSON out of events, deltas to
-whoever listens."""
+"""The base of all wires' stream parsers: bytes to events, events to JSON, deltas to the
+listener."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from holdfast.llm.wires.sse import EventReader
 
 
 class StreamParser:
-    """Reads one streamed answer, cut into chunks anywhere. A wire says what an event adds
-    (`_take`), when the answer is complete (`finished`) and what it is then (`_answer`).
+    """A parser of one streamed answer, which may be cut into chunks anywhere.
 
-    `_take` puts what is to be told into `_told`: callbacks run when the event has been taken in
-    whole.
+    A wire defines how an event changes the answer (`_take`), when the answer is complete
+    (`finished`), and the answer itself (`_answer`). `_take` appends deltas to `_told`. Callbacks
+    run only after the whole event has been processed.
     """
 
     __slots__ = ("_events", "_late", "_told", "done")
@@ -32,27 +32,29 @@ class StreamParser:
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is complete; there may be more to come that is not needed, or only
-        counts tokens."""
+        """True if the answer is complete. More data may follow that is not needed or only counts
+        tokens."""
         raise NotImplementedError
 
     @property
     def closed(self) -> bool:
-        """Whether it is finished, and no content came with the finish or behind it (see
+        """True if the answer is finished, and no content came with the finish or after it (see
         `wires.Parser`)."""
         return self.finished and not self._late
 
     def _take(self, name: bytes, found: dict[str, Any]) -> None:
-        """Take in one event. Any of `lenient.MISSHAPEN` means that it is of another shape."""
+        """Process one event. An exception of `lenient.MISSHAPEN` means that the event has an
+        unexpected shape."""
         raise NotImplementedError
 
     def _answer(self) -> Completion:
-        """The answer, once it is finished. Any of `lenient.MISSHAPEN` means that it is none."""
+        """Return the finished answer. An exception of `lenient.MISSHAPEN` means that the answer
+        has an unexpected shape."""
         raise NotImplementedError
 
     def feed(self, chunk: bytes, on_delta: OnDelta | None = None) -> None:
-        """Take in some bytes, and tell `on_delta` what they say. Raises the error that the stream
-        reports, or `BadResponse`."""
+        """Parse some bytes and pass the resulting deltas to `on_delta`. Raises the error that
+        the stream reports, or `BadResponse`."""
         for name, data in self._events.feed(chunk):
             self._event(name, data)
             if self._told:
@@ -63,7 +65,8 @@ class StreamParser:
                         on_delta(delta)
 
     def finish(self) -> Completion:
-        """The answer. Raises `StreamInterrupted` if the stream ended before it was complete."""
+        """Return the answer. Raises `StreamInterrupted` if the stream ended before the answer
+        was complete."""
         if not self.done:
             try:
                 for name, data in self._events.rest():

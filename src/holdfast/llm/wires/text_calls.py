@@ -1,12 +1,12 @@
-"""Tool calls as text, for models that cannot call tools: a wire around another wire.
+"""Tool calls as text, for models without tool calling: a wire around another wire.
 
-The model is told of the tools in its system prompt and writes a call as
+The system prompt describes the tools, and the model writes a call as
 
     <tool_call>
     {"name": "read_file", "arguments": {"path": "a.txt"}}
     </tool_call>
 
-which is how many open models were trained to; results come in a user message, each within
+Many open models were trained on this form. Results are sent in a user message, each within
 `<tool_result>`.
 """
 
@@ -43,8 +43,8 @@ the results in the next message, within <tool_result>. Never write a <tool_resul
 
 
 class TextCalls:
-    """`inner`, spoken without tools of its own. Unless it `reads`, what an answer says stays text,
-    whatever it looks like."""
+    """The wire `inner` without its own tool calling. Unless `reads` is True, text of an answer
+    is never read as a call."""
 
     def __init__(self, inner: Wire, reads: bool = True) -> None:
         self.inner = inner
@@ -59,7 +59,7 @@ class TextCalls:
         self.family = inner.family
 
     def call_id(self, call: ToolCall, family: str = "") -> str:
-        """Calls as text have no ids: their results stand in order."""
+        """Return "": calls as text have no ids, because their results follow in order."""
         return ""
 
     def assistant(
@@ -70,8 +70,8 @@ class TextCalls:
         names: Names,
         family: str = "",
     ) -> bytes:
-        """An answer, its calls written as the model wrote them. Of one whose calls are partly the
-        provider's own, text and calls alone."""
+        """Encode an answer with its calls as the model wrote them. If the provider assigned ids
+        to some calls, only text and calls are sent."""
         if any(call.provider_id for call in calls):
             native = NO_NATIVE
         parts = [text] if text else []
@@ -83,7 +83,7 @@ class TextCalls:
         return self.inner.assistant("\n".join(parts), (), native, names, family)
 
     def results(self, batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
-        """The results of a batch, in one user message."""
+        """Encode the results of a batch as one user message."""
         found: list[Content] = []
         for call, result in batch:
             error = ' error="true"' if result.is_error else ""
@@ -103,7 +103,7 @@ class TextCalls:
         parameters: Mapping[str, Any],
         names: Names,
     ) -> Head:
-        """The tools stand in the system prompt."""
+        """Return the head, with the tools described in the system prompt."""
         if tools:
             told = [
                 _json(
@@ -121,17 +121,17 @@ class TextCalls:
         return self.inner.head(model, system_prompt, (), parameters, names)
 
     def parse(self, data: bytes) -> Completion:
-        """A plain answer, its calls taken out of the text."""
+        """Parse a plain answer and extract the calls from its text."""
         return self._with_calls(self.inner.parse(data))
 
     def stream(self) -> Parser:
-        """A parser for one streamed answer."""
+        """Return a parser for one streamed answer."""
         return _Stream(self.inner.stream(), self._with_calls, self.reads)
 
     def error(
         self, status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
     ) -> LLMError:
-        """As the inner wire's."""
+        """Return the error of the inner wire."""
         return self.inner.error(status, headers, body, url, model)
 
     def _with_calls(self, answer: Completion) -> Completion:
@@ -159,9 +159,12 @@ def _string(text: str) -> str:
 
 
 class _Stream:
-    """The inner parser. Text goes on to whoever listens, as it comes, until a call may have begun:
-    what is behind that is told at the end. Only then is it known whether the model was still
-    thinking, gave an example, or called."""
+    """A parser around the inner parser. Text is forwarded as it arrives until a call may have
+    begun.
+
+    The text after that point is forwarded at the end. Only then is it known whether the model
+    was still thinking, gave an example, or made a call.
+    """
 
     def __init__(
         self, inner: Parser, with_calls: Callable[[Completion], Completion], reads: bool

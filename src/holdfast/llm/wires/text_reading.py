@@ -1,15 +1,16 @@
-"""Finding the calls that a model wrote as text, and nothing that is none.
+"""Extraction of the tool calls that a model wrote as text.
 
-A call is `<tool_call>` with JSON behind it, up to where that JSON ends: an argument may hold
-`</tool_call>`. None are
+A call is `<tool_call>` followed by JSON. The call extends to the end of that JSON, because an
+argument may itself hold `</tool_call>`. These are not calls:
 
-- the tag in prose, with no JSON behind it, or in backticks
-- what a model thinks, from `<think>` (or `<thinking>`) at the beginning of a line to `</think>`;
-  the opening tag may be in the prompt rather than in the answer, and then all before `</think>` was
-  thought
-- an example: a call within a code fence that holds more than calls, or that more text follows. Some
-  models fence their calls, too: those stand at the end of the answer, in a fence of their own
-- what comes behind a made-up `<tool_result>`, which falls away
+- the tag in prose, without JSON after it, or in backticks
+- a model's thoughts, from `<think>` (or `<thinking>`) at the beginning of a line to `</think>`;
+  the opening tag may be in the prompt rather than in the answer, and then everything before
+  `</think>` is thought
+- an example: a call within a code fence that holds more than calls, or that is followed by more
+  text; some models fence their real calls too, at the end of the answer and in a fence of their
+  own
+- text after a made-up `<tool_result>`, which is dropped
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _SHAPE = 'A call takes one JSON object with "name" and "arguments".'
 
 
 class _Cut(msgspec.Struct):
-    """A stretch of an answer that is calls."""
+    """A range of an answer's text that consists of calls."""
 
     start: int
     end: int
@@ -51,11 +52,11 @@ class _Cut(msgspec.Struct):
 
 
 def read_text(said: str, cut_off: bool = False) -> tuple[str, list[ToolCall]]:
-    """What an answer says besides its calls, and these. White space falls away behind the text, and
-    before it where calls come first.
+    """Return an answer's text without its calls, and the calls. White space is removed after the
+    text, and before it if calls come first.
 
-    A call that has no end was forgotten to be closed, or cut short by a stop sequence, and is an
-    invalid call if its JSON has no end either; if the answer was `cut_off`, it is text.
+    A call without a closing tag was left open or cut short by a stop sequence. If its JSON is
+    incomplete as well, it is an invalid call. If the answer was `cut_off`, it stays text.
     """
     cuts, end = _find(said, cut_off)
     kept: list[_Cut] = []
@@ -80,7 +81,7 @@ def read_text(said: str, cut_off: bool = False) -> tuple[str, list[ToolCall]]:
 
 
 def _find(said: str, cut_off: bool) -> tuple[list[_Cut], int]:
-    """All that may be calls, and where the answer ends."""
+    """Return all ranges that may be calls, and the end of the answer."""
     cuts: list[_Cut] = []
     thinks = False
     fence: _Fence | None = None
@@ -121,15 +122,15 @@ def _find(said: str, cut_off: bool) -> tuple[list[_Cut], int]:
 
 
 class _Fence(msgspec.Struct):
-    """A code fence: where it begins, where its text does, and how many cuts stand before it."""
+    """A code fence: its start, the start of its text, and the number of cuts before it."""
 
     start: int
     inside: int
     before: int
 
     def close(self, said: str, cuts: list[_Cut], start: int, end: int) -> list[_Cut]:
-        """The cuts once it ends: its own as one with the fence, or none if it holds anything
-        else."""
+        """Return the cuts after the fence ends. The fence's own cuts become one with it, or are
+        dropped if it holds anything else."""
         own = cuts[self.before :]
         at = self.inside
         for found in own:
@@ -156,8 +157,8 @@ def _begins_line(said: str, at: int, indented: bool = False) -> bool:
 
 
 def _calls(said: str, at: int, cut_off: bool) -> tuple[list[ToolCall], int]:
-    """The calls of the JSON that begins at `at`, and where they end. Without calls it is text up to
-    there."""
+    """Return the calls of the JSON that begins at `at`, and their end. Without calls, everything
+    up to that end is text."""
     calls: list[ToolCall] = []
     while True:
         try:
@@ -183,7 +184,7 @@ def _calls(said: str, at: int, cut_off: bool) -> tuple[list[ToolCall], int]:
 
 
 def _unfinished(said: str, error: Exception) -> bool:
-    """Whether JSON is wrong only in that it stops."""
+    """Return True if the JSON's only fault is that it ends too early."""
     return getattr(error, "msg", "").startswith("Unterminated") or getattr(error, "pos", 0) >= len(
         said.rstrip()
     )
@@ -212,8 +213,11 @@ def _unreadable(text: str) -> ToolCall:
 
 
 class Ahead:
-    """Reads the text of a stream as far ahead as to say that no call has begun in it. `feed` gives
-    what can be told; from the first tag that may open a call outside of thinking, nothing."""
+    """A filter for streamed text that holds back any text that may begin a call.
+
+    `feed` returns the text that can be forwarded. After the first tag that may open a call
+    outside of thinking, `feed` returns nothing.
+    """
 
     __slots__ = ("_called", "_first", "_held", "_last", "_thinks")
 
@@ -225,7 +229,7 @@ class Ahead:
         self._called = False
 
     def feed(self, piece: str) -> str:
-        """Some more text; what of it can be told."""
+        """Add some text and return the part that can be forwarded."""
         if self._called:
             return ""
         text = self._held + piece
