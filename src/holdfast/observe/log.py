@@ -1,4 +1,4 @@
-"""`JsonLog`: a line of JSON for each event of a conversation and for each span's end."""
+"""`JsonLog`: a line of JSON for each event of a conversation and for each finished span."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ _SAID = frozenset(
 
 
 class Writes(Protocol):
-    """What a log may be written to instead of a file."""
+    """A stream that a log can be written to instead of a file."""
 
     def write(self, text: str, /) -> object:
-        """Take text."""
+        """Write some text."""
         ...
 
 
 class _Span:
-    """A span of the log's: where it stands and when it began."""
+    """A span of the log: its place and the time it began."""
 
     __slots__ = ("attributes", "began", "conversation", "id", "name", "notes", "parent", "since")
 
@@ -92,14 +92,19 @@ class _Span:
 
 
 class JsonLog:
-    """An observer: `Conversation(agent, observer=JsonLog("agent.log"))`. A file is appended to, one
-    write per line; a stream gets one `write` per line.
+    """An observer that writes JSON lines: `Conversation(agent, observer=JsonLog("agent.log"))`. A
+    file is appended to with one write per line; a stream receives one `write` per line.
 
-    Text is cut at `longest` characters, `content=False` leaves out what was said; `secrets`, values
-    under names such as `password`, and what has the form of a well-known key are `***`. A file that
-    was moved away is made anew within a second. What cannot be written is lost, and the log
-    `holdfast` told once. Thread-safe; a context manager. Raises `ConfigurationError` for what is no
-    place to write to, `OSError` for a file that cannot be opened.
+    Args:
+        to: A path, or a stream with a `write` method.
+        content: False leaves out messages, answers, arguments and results.
+        longest: The number of characters at which a text is cut.
+        secrets: Values to replace by `***`. Values under names such as `password` and well-known
+            forms of keys are replaced too.
+
+    A file that was moved away is created again within a second. Lines that cannot be written are
+    lost; the first failure goes to the log `holdfast`. Thread-safe; a context manager. Raises
+    `ConfigurationError` for an invalid target, and `OSError` for a file that cannot be opened.
     """
 
     def __init__(
@@ -144,11 +149,11 @@ class JsonLog:
         return _Watch(self, conversation_id, fold, None, elsewhere)
 
     def headers(self) -> Mapping[str, str]:
-        """Nothing."""
+        """Return no headers."""
         return {}
 
     def served(self, method: str, headers: Mapping[str, str]) -> Callable[[str, int], None]:
-        """See `Observer.served`: a line for each request that changes something."""
+        """Write a line for each request that changes something. See `Observer.served`."""
         began = time.monotonic()
 
         def over(route: str, status: int) -> None:
@@ -167,7 +172,7 @@ class JsonLog:
     # --- lines ---
 
     def event(self, conversation_id: str, event: ev.AnyEvent) -> None:
-        """A line for an event."""
+        """Write a line for an event."""
         if isinstance(event, ev.Unknown):
             fields: dict[str, Any] = {"id": event.id}
         else:
@@ -223,7 +228,7 @@ class JsonLog:
                 self._failed = False
 
     def _bounded(self, value: Any, depth: int) -> Any:
-        """A value cut to what a line may hold, without secrets."""
+        """Return a value without secrets, cut to the size that a line may hold."""
         if isinstance(value, str):
             return self._cut(value)
         if isinstance(value, dict):
@@ -275,7 +280,7 @@ class JsonLog:
         self._known, self._looked = (found.st_dev, found.st_ino), time.monotonic()
 
     def _look(self, path: Path) -> None:
-        """Whether somebody has moved the file: rotating it is others' work."""
+        """Reopen the file if it was moved. External tools rotate the log."""
         now = time.monotonic()
         if now - self._looked < _LOOK and self._file >= 0:
             return
@@ -292,7 +297,7 @@ class JsonLog:
         self._open(path)
 
     def close(self) -> None:
-        """Write no more. A stream stays open. Idempotent."""
+        """Stop writing. A stream stays open. May be called repeatedly."""
         with self._lock:
             self._closed = True
             if self._file >= 0:
@@ -376,7 +381,7 @@ class JsonLog:
         )
 
     def enter(self, span: _Span) -> Undo:
-        """See `Maker.enter`: nothing is current in a log."""
+        """Do nothing, because a log has no current span. See `Maker.enter`."""
         return _nothing
 
     def measure(
@@ -387,7 +392,7 @@ class JsonLog:
         cost: float | None,
         attributes: Attributes,
     ) -> None:
-        """See `Maker.measure`: whoever reads the log may count."""
+        """Do nothing: readers of the log can compute metrics. See `Maker.measure`."""
 
 
 class _Watch(Spans[_Span]):

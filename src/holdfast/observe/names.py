@@ -1,9 +1,9 @@
 """The names of spans, attributes and metrics: those of OpenTelemetry's GenAI semantic conventions,
-and ours where they have none.
+and Holdfast's own for anything else.
 
-The conventions are in development. These are of 1.41.0
-(https://github.com/open-telemetry/semantic-conventions/tree/v1.41.0/docs/gen-ai); whoever takes a
-newer version changes this module, its `SCHEMA` and the page, and nothing else.
+The conventions are in development. These names are from version 1.41.0
+(https://github.com/open-telemetry/semantic-conventions/tree/v1.41.0/docs/gen-ai). Moving to a
+newer version changes only this module, its `SCHEMA`, and the documentation page.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ PROVIDERS_BY_HOST = (
 
 
 def provider_of(host: str) -> str:
-    """The conventions' name of the provider at a host; the host itself if they have none, `_OTHER`
-    without one."""
+    """Return the conventions' name of the provider at a host. An unlisted host is returned
+    itself, and an empty one gives `_OTHER`."""
     name = host.lower()
     for end, provider in PROVIDERS_BY_HOST:
         if name == end or name.endswith(f".{end}"):

@@ -1,5 +1,5 @@
-"""From events and calls to spans: one conversation's runs, model calls, tool calls and
-condensations, whoever makes spans of them."""
+"""Conversion of one conversation's events and calls to spans: runs, model calls, tool calls and
+condensations. A `Maker` creates the spans."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NOTHING = Usage()
 
 
 class Maker(Protocol[S]):
-    """Makes spans."""
+    """A factory of spans."""
 
     content: bool  # whether they hold what was said
 
@@ -52,19 +52,20 @@ class Maker(Protocol[S]):
         ago: float = 0.0,
         link: S | None = None,
     ) -> S:
-        """Begin one, now or `ago` seconds; without a parent below what is current here."""
+        """Begin a span, now or `ago` seconds earlier. Without a parent, the span begins below
+        the current span of this thread."""
         ...
 
     def note(self, span: S, name: str, attributes: Attributes) -> None:
-        """Something happened within it."""
+        """Add an event to a span."""
         ...
 
     def end(self, span: S, attributes: Attributes, error: str = "", message: str = "") -> None:
-        """It is over; `error` is the type of what it ended with, "" for none."""
+        """End a span. `error` is the type of its failure, or ""."""
         ...
 
     def enter(self, span: S) -> Undo:
-        """Make it current on this thread, until what is returned is called."""
+        """Make a span current on this thread, until the returned function is called."""
         ...
 
     def measure(
@@ -75,12 +76,12 @@ class Maker(Protocol[S]):
         cost: float | None,
         attributes: Attributes,
     ) -> None:
-        """Count what an operation took."""
+        """Record the metrics of an operation."""
         ...
 
 
 class _Open(Generic[S]):
-    """A span that is open: of a call, or of the model."""
+    """An open span of a tool call or a model call."""
 
     __slots__ = ("began", "name", "span")
 
@@ -91,8 +92,8 @@ class _Open(Generic[S]):
 
 
 class Spans(Generic[S]):
-    """A `Watch` of one conversation. `elsewhere`: its model is asked in another process, and only
-    events are told."""
+    """A `Watch` of one conversation. `elsewhere` is True if another process calls the model;
+    then only events arrive here."""
 
     __slots__ = (
         "_above",
@@ -147,8 +148,8 @@ class Spans(Generic[S]):
     # --- runs ---
 
     def _running(self) -> S | None:
-        """The run's span. One that was begun by a process that is gone begins here anew. None once
-        all is closed."""
+        """Return the run's span, or None after closing. A run begun by a lost process gets a new
+        span here."""
         run = self._run
         return self._begin(True) if run is None and not self._closed else run
 

@@ -1,5 +1,5 @@
-"""What conversations took, by their journals: time, tokens and cost per model and tool, errors, the
-longest calls. Reads a store; opens nothing."""
+"""Statistics of conversations from their journals: time, tokens and cost per model and tool,
+errors, and the longest calls. Only reads a store."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _LONGEST = 10
 
 
 class Share(msgspec.Struct, frozen=True, rename="camel"):
-    """What one model or tool took: calls, how many of them failed, seconds, tokens and US dollars
-    (`unpriced` calls have no known price)."""
+    """The calls, failures, seconds, tokens and US dollars of one model or tool. `unpriced` calls
+    have no known price."""
 
     name: str
     calls: int = 0
@@ -45,7 +45,7 @@ class Share(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Long(msgspec.Struct, frozen=True, order=True, rename="camel"):
-    """One of the longest calls: of a model (`chat`) or a tool (`execute_tool`), ended by event
+    """One of the longest calls, of a model (`chat`) or a tool (`execute_tool`), ended by event
     `seq`."""
 
     seconds: float
@@ -57,9 +57,13 @@ class Long(msgspec.Struct, frozen=True, order=True, rename="camel"):
 
 
 class Stats(msgspec.Struct, frozen=True, rename="camel"):
-    """What one conversation took by itself (`id`), or several together (`id` is ""). `seconds` are
-    those in which it was at work, `waited` those in which it waited for a confirmation; `errors`
-    are ends of runs, by class name. `models`, `tools` and `longest` begin with the greatest."""
+    """The statistics of one conversation (`id`), without those it spawned, or the sum of several
+    (`id` is "").
+
+    `seconds` is the time spent running, and `waited` the time spent waiting for a confirmation.
+    `errors` counts failed runs by class name. `models`, `tools` and `longest` are sorted in
+    descending order.
+    """
 
     id: str = ""
     title: str = ""
@@ -78,22 +82,22 @@ class Stats(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def usage(self) -> Usage:
-        """Tokens of all models."""
+        """The tokens of all models."""
         return sum((model.usage for model in self.models), Usage())
 
     @property
     def cost(self) -> float | None:
-        """US dollars, as far as prices are known; None if none is."""
+        """The cost in US dollars of calls with known prices; None if no price is known."""
         return known_cost(sum(model.cost or 0.0 for model in self.models), self.unpriced)
 
     @property
     def unpriced(self) -> int:
-        """Calls of models whose price is not known."""
+        """The number of model calls whose price is unknown."""
         return sum(model.unpriced for model in self.models)
 
     @property
     def cached(self) -> float:
-        """The share of the input tokens that providers had cached, 0 to 1."""
+        """The fraction of input tokens that providers read from a cache, 0 to 1."""
         usage = self.usage
         return usage.cached_input_tokens / usage.input_tokens if usage.input_tokens else 0.0
 
@@ -131,8 +135,8 @@ def _ordered(shares: Iterable[Share]) -> tuple[Share, ...]:
 
 
 def tree(store: Store, conversation_id: str) -> list[Summary]:
-    """A conversation and all that its calls spawned, and theirs, parents first. Raises
-    `ConversationNotFound`."""
+    """Return a conversation and all its descendants (those spawned by its calls), parents first.
+    Raises `ConversationNotFound`."""
     found = store.list([conversation_id])
     if not found:
         raise ConversationNotFound(f"No conversation {conversation_id!r} is in the store.")
@@ -142,8 +146,8 @@ def tree(store: Store, conversation_id: str) -> list[Summary]:
 
 
 def stats(store: Store, summary: Summary) -> Stats:
-    """What one conversation took by itself, without what it shares with the one it was forked from.
-    Holds a page of its events at a time."""
+    """Return the statistics of one conversation, without the events that it shares with the one
+    it was forked from. Holds one page of events at a time."""
     count = _Count(summary)
     for event in _pages(store, summary):
         count.take(event)
@@ -158,7 +162,7 @@ def _pages(store: Store, summary: Summary) -> Iterator[ev.AnyEvent]:
 
 
 class _Count:
-    """Counts the events of one journal."""
+    """A running count of the events of one journal."""
 
     def __init__(self, summary: Summary) -> None:
         self._summary = summary

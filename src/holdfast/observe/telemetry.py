@@ -1,5 +1,4 @@
-"""`Telemetry`: OpenTelemetry spans and metrics of what conversations do, through opentelemetry-api
-alone."""
+"""`Telemetry`: OpenTelemetry spans and metrics of conversations, using only opentelemetry-api."""
 
 from __future__ import annotations
 
@@ -35,12 +34,13 @@ class _Traced:
 
 
 class Telemetry:
-    """An observer: `Conversation(agent, observer=Telemetry())`. Spans and metrics go to the
-    providers, None: to those that the program has set for all.
+    """An observer that emits OpenTelemetry spans and metrics: `Conversation(agent,
+    observer=Telemetry())`.
 
-    `content=True` adds what was said, asked and answered to the spans. Thread-safe; keeps nothing
-    of a conversation that is closed. Needs `pip install 'holdfast[otel]'`, which is
-    opentelemetry-api; what exports is the caller's. Raises `ConfigurationError` without it.
+    Spans and metrics go to the given providers; None means the program's global ones.
+    `content=True` adds messages, answers, arguments and results to the spans. Thread-safe; keeps no
+    data of closed conversations. Needs `pip install 'holdfast[otel]'`, which is opentelemetry-api;
+    the caller supplies the exporter. Raises `ConfigurationError` without that package.
 
     https://opentelemetry.io/docs/specs/semconv/gen-ai/; see `holdfast.observe.names` for the
     version.
@@ -109,13 +109,14 @@ class Telemetry:
         return Spans(self, conversation_id, fold, None, elsewhere)
 
     def headers(self) -> Mapping[str, str]:
-        """The current span as `traceparent` and `tracestate`."""
+        """Return the current span as `traceparent` and `tracestate`."""
         found: dict[str, str] = {}
         self._propagator.inject(found)
         return found
 
     def served(self, method: str, headers: Mapping[str, str]) -> Callable[[str, int], None]:
-        """See `Observer.served`: a span below the client's, current until the request is served."""
+        """Begin a span below the client's, current until the request is served. See
+        `Observer.served`."""
         above = self._propagator.extract(headers, self._context.Context())
         span = self._tracer.start_span(
             method, above, self._trace.SpanKind.SERVER, {names.HTTP_METHOD: method}

@@ -1,13 +1,14 @@
 """The Gemini wire (`generateContent`), spoken by Google's Gemini API and by Vertex AI: requests and
 errors.
 
-Answers are read in `gemini_answer`, streams in `gemini_stream`. An answer that says more than text
-and calls goes back as the very content that came: Gemini signs its thoughts, and Gemini 3 refuses a
-history in which a signature is lost or moved to another part.
+`gemini_answer` reads answers, and `gemini_stream` reads streams. An answer that holds more than
+text and calls is sent back as exactly the content that came. Gemini signs its thoughts, and Gemini
+3 refuses a history in which a signature is lost or moved to another part.
 
-`base_url` is `https://generativelanguage.googleapis.com/v1beta`, or Vertex AI's
-`https://{region}-aiplatform.googleapis.com/v1/projects/{project}/locations/{region}/publishers/google`,
-which wants an OAuth token: `headers={"Authorization": "Bearer ..."}`.
+`base_url` is `https://generativelanguage.googleapis.com/v1beta`, or for Vertex AI, which
+requires an OAuth token (`headers={"Authorization": "Bearer ..."}`)::
+
+    https://{region}-aiplatform.googleapis.com/v1/projects/{project}/locations/{region}/publishers/google
 """
 
 from __future__ import annotations
@@ -90,15 +91,15 @@ _LEAST_OF_PRO = 128  # 2.5 Pro cannot but think
 
 
 def path(model: str, stream: bool) -> str:
-    """Behind the base URL's path. A model's full name (`models/...`, `tunedModels/...`,
-    `publishers/...`) is used as it is."""
+    """Return the path after the base URL's path. A model's full name (`models/...`,
+    `tunedModels/...`, `publishers/...`) is used unchanged."""
     full = model if model.startswith(_FULL_NAMES) else f"models/{model}"
     return f"/{quote(full, safe='/-._~@:')}:{'streamGenerateContent?alt=sse' if stream else 'generateContent'}"
 
 
 def headers(api_key: str) -> dict[str, str]:
-    """The headers of every request; without a key there is none of it, since Vertex AI takes a
-    token instead."""
+    """Return the headers of every request. Without a key, no key header is sent, because Vertex
+    AI takes a token instead."""
     found = {"Content-Type": "application/json", "Accept": "*/*"}
     if api_key:
         found["x-goog-api-key"] = api_key
@@ -106,12 +107,13 @@ def headers(api_key: str) -> dict[str, str]:
 
 
 def family(model: str, host: str) -> str:
-    """What is said is the same for all models."""
+    """Return "": the encoding is the same for all models."""
     return ""
 
 
 def call_id(call: ToolCall, family: str = "") -> str:
-    """The id of a call, if the model gave it one: calls without go by their order."""
+    """Return the id of a call if the model assigned one. Calls without ids are matched by their
+    order."""
     return call.provider_id
 
 
@@ -119,14 +121,14 @@ def call_id(call: ToolCall, family: str = "") -> str:
 
 
 def system(text: str) -> bytes:
-    """A system message in the midst: the API knows none there, so it is a user's and says what it
-    is."""
+    """Encode a system message between others as a user message marked as such, because the API
+    accepts none there."""
     return _content([{"text": f"<system>\n{text}\n</system>"}])
 
 
 def user(content: Sequence[Content]) -> bytes:
-    """A user message: text, pictures, sound, and resources of a kind that the models read, such as
-    PDF."""
+    """Encode a user message: text, pictures, sound, and resources of kinds that the models can
+    read, such as PDF."""
     return _content(
         [_media(block) or {"text": as_text(block)} for block in content] or [{"text": ""}]
     )
@@ -137,7 +139,7 @@ def _content(parts: list[dict[str, Any]]) -> bytes:
 
 
 def _media(block: Content) -> dict[str, Any] | None:
-    """A block as data in the request, if it can be."""
+    """Return a block as inline data, or None if the API accepts no such data."""
     if isinstance(block, ImageContent | AudioContent):
         return {"inlineData": {"mimeType": block.mime_type, "data": base64(block.data)}}
     if isinstance(block, EmbeddedResource):
@@ -172,11 +174,11 @@ _shapes = msgspec.json.Decoder(_Parts)
 def assistant(
     text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = ""
 ) -> bytes:
-    """An answer of the model: the content that it came as, to the byte if its calls are still
-    called the same.
+    """Encode an answer of the model. The content is sent back verbatim if its calls still have the
+    same names and ids.
 
-    Without `native`, or if its calls are not the answer's, a content is made of text and calls,
-    with the word for a missing signature.
+    Without `native`, or if its calls are not the answer's, a new content is built from text and
+    calls. The first call then carries the documented substitute for a missing signature.
     """
     if native:
         content = _natives.decode(native).content
@@ -211,8 +213,8 @@ def _function_call(call: ToolCall, names: Names) -> dict[str, Any]:
 
 
 def _mended(raw: msgspec.Raw, calls: Sequence[ToolCall], names: Names, signed: bool) -> bytes:
-    """A content whose calls have the names and ids that their results will have: a model may call a
-    tool by a name that no tool has, or two calls by one id."""
+    """Return a content whose calls have the names and ids of their results. A model may call a
+    tool that does not exist, or use one id for two calls."""
     content: Any = _decoder.decode(raw)
     entries = [part for part in content["parts"] if part.get("functionCall")]
     for part, call in zip(entries, calls, strict=True):
@@ -230,12 +232,11 @@ def _name(call: ToolCall, names: Names) -> str:
 
 
 def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
-    """One `functionResponse` for each call, all in one content, which the API counts. Pictures and
-    sound follow in a content of their own: within the response only Gemini 3 takes them, and beside
-    it they upset the count.
+    """Encode one `functionResponse` for each call, all in one content, because the API counts them.
 
-    The response is `{"output": ...}` or `{"error": ...}`: the text, or the structured content of a
-    result that has nothing else.
+    Pictures and sound follow in a content of their own. Only Gemini 3 accepts them within the
+    response, and beside it they break the count. The response is `{"output": ...}` or `{"error":
+    ...}`: the text, or the structured content of a result that has nothing else.
     """
     responses: list[dict[str, Any]] = []
     shown: list[dict[str, Any]] = []
@@ -279,14 +280,15 @@ def head(
     parameters: Mapping[str, Any],
     names: Names,
 ) -> Head:
-    """All of a request but its messages.
+    """Return all of a request except its messages.
 
-    Tools' schemas go as they are (`parametersJsonSchema`). `extra_body` comes last: what is an
-    object on both sides (`generationConfig`, its `thinkingConfig`, `toolConfig`) is merged, `tools`
-    come beside ours, all else replaces what is of the same name. With a `cachedContent` in it,
-    system prompt and tools are left to the cache: the API refuses them beside it.
+    Tools' schemas are sent unchanged (`parametersJsonSchema`). `extra_body` is merged last. Objects
+    present on both sides (`generationConfig`, its `thinkingConfig`, `toolConfig`) are merged,
+    `tools` are appended to the agent's, and all other entries replace those of the same name. With
+    a `cachedContent` in it, the system prompt and tools are left to the cache, because the API
+    refuses them beside it.
 
-    Raises `ConfigurationError` for what the API cannot be told.
+    Raises `ConfigurationError` for settings that the API does not support.
     """
     extra: Mapping[str, Any] = parameters.get("extra_body") or {}
     if "contents" in extra:
@@ -372,8 +374,8 @@ def _version(model: str) -> tuple[int, int]:
 
 
 def _effort(model: str, effort: str) -> dict[str, Any]:
-    """A level, or for models before Gemini 3 a budget. What a model lacks becomes the nearest that
-    it has."""
+    """Return a thinking level, or for models before Gemini 3 a budget. A level that the model
+    lacks becomes the nearest one that it has."""
     if effort not in _LEVELS:
         raise ConfigurationError(
             f"LLM: reasoning_effort takes one of {', '.join(_LEVELS)} for Gemini, not {effort!r}."
@@ -393,7 +395,7 @@ def _effort(model: str, effort: str) -> dict[str, Any]:
 
 
 def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
-    """A request: one copy of its bytes, whatever their number."""
+    """Return a request, built with a single copy of its bytes."""
     if not fragments:
         return head.prefix + head.suffix
     parts = list(fragments)
@@ -408,7 +410,7 @@ def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
 
 
 def stream() -> Parser:
-    """A parser for one streamed answer."""
+    """Return a parser for one streamed answer."""
     from holdfast.llm.wires.gemini_stream import GeminiStream
 
     return GeminiStream()
@@ -417,6 +419,6 @@ def stream() -> Parser:
 def error(
     status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
 ) -> LLMError:
-    """The error that a response of another status than 200 means. Header names are in lower
+    """Return the error for a response with a status other than 200. Header names are in lower
     case."""
     return http_error(status, headers, body, url, model)

@@ -1,5 +1,4 @@
-"""Reading answers of the Gemini wire: a plain one whole, or the candidate that a stream was put
-together to."""
+"""Reading of Gemini answers: a plain answer, or the candidate assembled from a stream."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ _HAS_ONE = re.compile(r"_+[0-9-]")
 
 
 class Candidate(msgspec.Struct, rename="camel"):
-    """An answer, as the API gives it: `content` and metadata as JSON."""
+    """An answer in the API's form, with `content` and metadata as JSON."""
 
     content: msgspec.Raw = NO_NATIVE
     finish_reason: Any = None
@@ -79,11 +78,10 @@ _lists = msgspec.json.Decoder(list[Any])
 
 
 def parse(data: bytes) -> Completion:
-    """A plain answer, or all chunks of a streamed one as a JSON array, which is what a stream
-    without `alt=sse` is.
+    """Parse a plain answer, or a stream without `alt=sse`, which is a JSON array of all chunks.
 
-    Raises the error that it reports, `ContentFiltered` for a prompt that was blocked, or
-    `BadResponse` for what is no answer.
+    Raises the error that the answer reports, `ContentFiltered` for a blocked prompt, or
+    `BadResponse` for anything else.
     """
     if data.lstrip()[:1] == b"[":
         return read_answer(data, _lists, _read_chunks, "one of Gemini's")
@@ -116,7 +114,8 @@ def _read_chunks(chunks: list[Any], data: bytes) -> Completion:
 def completion_of(
     candidate: Candidate, usage: Any, id: Any, model: Any, feedback: Any
 ) -> Completion:
-    """A completion of a candidate, plain or put together from a stream. Raises as `parse` does."""
+    """Return a completion from a candidate, plain or assembled from a stream. Raises the same
+    errors as `parse`."""
     content, parts = _parts(candidate.content)
     texts: list[str] = []
     reasoning: list[str] = []
@@ -168,7 +167,7 @@ def completion_of(
 
 
 def _parts(raw: msgspec.Raw) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A content and its parts; an answer may have neither."""
+    """Return a content and its parts. An answer may have neither."""
     found: Any = _decoder.decode(raw) if raw else None
     if found is None:
         return {}, []
@@ -204,8 +203,8 @@ def _call(found: Any, seen: set[str]) -> ToolCall:
 
 
 def _native(own: msgspec.Raw, candidate: Candidate, kept: list[dict[str, Any]]) -> msgspec.Raw:
-    """`{"content": ..., and what metadata there is}`; nothing if there is nothing beyond the fields
-    of a completion."""
+    """Return `{"content": ...}` with the metadata present, or nothing if a completion's fields
+    hold everything."""
     metadata = zip(
         METADATA,
         (candidate.grounding_metadata, candidate.citation_metadata, candidate.url_context_metadata),
@@ -224,7 +223,7 @@ def _native(own: msgspec.Raw, candidate: Candidate, kept: list[dict[str, Any]]) 
 
 
 def _stop_reason(candidate: Candidate, calls: bool, parts: bool, feedback: Any) -> str:
-    """Raises for an end that leaves nothing to be taken for an answer."""
+    """Return the stop reason. Raises for an end that leaves no usable answer."""
     finish = candidate.finish_reason if isinstance(candidate.finish_reason, str) else ""
     blocked = block_reason(feedback)
     if blocked and not parts:
@@ -248,7 +247,7 @@ def _stop_reason(candidate: Candidate, calls: bool, parts: bool, feedback: Any) 
 
 
 def block_reason(feedback: Any) -> str:
-    """Why a prompt was blocked; "" if it was not."""
+    """Return the reason that a prompt was blocked, or "" if it was not."""
     found = cast("dict[str, Any]", feedback if isinstance(feedback, dict) else {})
     reason = found.get("blockReason")
     message = found.get("blockReasonMessage")
@@ -256,8 +255,8 @@ def block_reason(feedback: Any) -> str:
 
 
 def read_usage(found: Any) -> Usage:
-    """Token counts, zero where there are none. Thoughts are counted beside the candidate, results
-    of server tools beside the prompt."""
+    """Return token counts, zero where they are missing. The API counts thoughts separately from
+    the candidate, and results of server tools separately from the prompt."""
     if not isinstance(found, dict):
         return Usage()
     usage = cast("dict[str, Any]", found)
@@ -272,13 +271,13 @@ def read_usage(found: Any) -> Usage:
 
 
 def name_to_wire(name: str) -> str:
-    """A tool's wire name as a function name: with an underscore before a digit or dash."""
+    """Return a tool's wire name as a function name, with an underscore before a digit or dash."""
     return "_" + name if _NEEDS_ONE.match(name) else name
 
 
 def name_from_wire(name: str) -> str:
-    """The inverse of `name_to_wire`. Also without the namespace that models sometimes write before
-    a name: `default_api.`."""
+    """Return the tool's wire name for a function name: the inverse of `name_to_wire`. Also
+    removes the namespace `default_api.`, which models sometimes write."""
     if name[:12] in ("default_api.", "default_api:"):
         name = name[12:]
     return name[1:] if _HAS_ONE.match(name) else name

@@ -1,4 +1,4 @@
-"""The Gemini wire, streamed: chunks of parts in, the same completion out as from a plain answer."""
+"""The Gemini wire, streamed in chunks of parts. The result equals that of a plain answer."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _STRAY_LINES = 1000  # more than any error has
 
 
 class GeminiStream(StreamParser):
-    """Reads one streamed answer.
+    """A parser of one streamed answer.
 
-    What makes it complete is a `finishReason`. There is no end mark, and some models say STOP in
-    every chunk: what comes behind it belongs to the answer. Pieces of text are put together, but
-    never with one that has a signature.
+    An answer is complete when a `finishReason` has arrived. There is no end mark, and some
+    models send STOP in every chunk, so content after it belongs to the answer. Pieces of text
+    are joined, but never with one that has a signature.
     """
 
     __slots__ = (
@@ -65,12 +65,12 @@ class GeminiStream(StreamParser):
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is complete, or the prompt was blocked."""
+        """True if the answer is complete or the prompt was blocked."""
         return self._finish is not None or self._feedback is not None
 
     def finish(self) -> Completion:
-        """As the base has it. An error that came as bare JSON, which is how servers end a stream
-        that fails, is raised as such."""
+        """Return the answer. A failing stream may end in an error as bare JSON, and that error
+        is raised."""
         try:
             return super().finish()
         except StreamInterrupted:
@@ -155,7 +155,7 @@ class GeminiStream(StreamParser):
             self._number += 1
 
     def _close(self) -> None:
-        """The text part that was coming in is whole."""
+        """Complete the text part that is still arriving."""
         if self._pieces:
             text = {"text": whole("".join(self._pieces))}
             self._parts.append({**text, "thought": True} if self._thought else text)
@@ -163,8 +163,8 @@ class GeminiStream(StreamParser):
 
 
 class _Reader(EventReader):
-    """Also keeps the lines that belong to no event: some servers end a stream that fails with the
-    error as bare JSON."""
+    """An event reader that also keeps lines outside of any event. Some servers end a failing
+    stream with the error as bare JSON."""
 
     __slots__ = ("_stray",)
 
@@ -173,7 +173,7 @@ class _Reader(EventReader):
         self._stray: list[bytes] = []
 
     def error(self) -> Any:
-        """The error object among the lines, if they are one."""
+        """Return the error object that the kept lines form, or None."""
         try:
             found: Any = decode(b"\n".join(self._stray)) if self._stray else None
         except (ValueError, RecursionError):
@@ -196,8 +196,8 @@ def _raw(value: Any) -> msgspec.Raw:
 
 
 def _merged(old: Any, new: dict[str, Any]) -> dict[str, Any]:
-    """Metadata after another chunk: key by key; of lists what is new is added, since each chunk
-    cites its own sources."""
+    """Return the metadata merged with that of another chunk, key by key. New list items are
+    appended, because each chunk cites its own sources."""
     merged: dict[str, Any] = dict(old or {})
     for key, value in new.items():
         before = merged.get(key)
