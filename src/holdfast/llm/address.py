@@ -16,21 +16,21 @@ from holdfast.llm.secrets import shown
 class Address(msgspec.Struct, frozen=True):
     """The endpoint of a model and the protocol spoken there."""
 
-    base_url: str  # no slash at its end
-    model: str  # the name as it is sent
-    wire: str  # openai_chat, openai_responses, anthropic_messages or gemini
-    provider: str  # its id in the models.dev table, such as "groq"; "" if unknown
+    base_url: str  # without a trailing slash
+    model: str  # the model name to send
+    wire: str  # one of `wires.WIRES`
+    provider: str  # the provider's id in the models.dev table, such as "groq"; "" if unknown
 
 
-# The three makers whose wires are spoken natively.
+# The three makers whose own wires are supported.
 PROVIDERS = {
     "openai": "https://api.openai.com/v1",
     "anthropic": "https://api.anthropic.com/v1",
     "google": "https://generativelanguage.googleapis.com/v1beta",
 }
 
-# OpenAI-compatible addresses from the providers' own documentation: those that the models.dev table
-# does not have, and those that are so common that the table is not worth loading to recognize them.
+# OpenAI-compatible addresses from the providers' own documentation. They are missing from the
+# models.dev table, or so common that loading the table to recognize them is not worth its time.
 COMPATIBLE = {
     "aihubmix": "https://aihubmix.com/v1",
     "cerebras": "https://api.cerebras.ai/v1",
@@ -53,7 +53,7 @@ COMPATIBLE = {
     "cloudflare-ai-gateway": "https://gateway.ai.cloudflare.com/v1/{account}/{gateway}/compat",
 }
 
-# Other names in use for a provider, and other hosts of one.
+# Other names and other hosts of providers.
 ALIASES = {
     "bedrock": "amazon-bedrock",
     "fireworks": "fireworks-ai",
@@ -76,15 +76,14 @@ _ENDS_OF_HOSTS = {
     ".api.x.ai": "xai",
 }
 
+# Google's own list of models prefixes names with "models/".
 _BARE_NAMES = {
     "openai": re.compile(r"(gpt-|o\d|chatgpt-|codex-|ft:gpt-|ft:o\d)", re.IGNORECASE),
     "anthropic": re.compile(r"claude-", re.IGNORECASE),
-    "google": re.compile(
-        r"(models/)?(gemini|gemma)-", re.IGNORECASE
-    ),  # Google's own list says models/gemini-...
+    "google": re.compile(r"(models/)?(gemini|gemma)-", re.IGNORECASE),
 }
-# OpenAI's reasoning models: Chat Completions drops their reasoning between tool calls, Responses
-# gives it back to be echoed.
+# OpenAI's reasoning models use Responses, which returns their reasoning for the next request. Chat
+# Completions drops it between tool calls.
 _REASONS = re.compile(
     r"(ft:)?(o[1-9]|codex-|computer-use|gpt-(?!35)([5-9]|[1-9]\d)(?=[.:-]|$))", re.IGNORECASE
 )
@@ -99,8 +98,8 @@ _ENDINGS = {
 }
 _GEMINI_ENDING = re.compile(r"/models/[^/]+:(generateContent|streamGenerateContent)$")
 
-# What the table calls the provider's SDK (an npm package) -> the wire it speaks. All others there
-# are OpenAI-compatible.
+# The table's name of a provider's SDK (an npm package) -> its wire. All other SDKs are
+# OpenAI-compatible.
 _WIRES_OF_SDKS = {
     "@ai-sdk/anthropic": "anthropic_messages",
     "@ai-sdk/google": "gemini",
@@ -200,9 +199,8 @@ def _listed(model: str, provider: str, name: str, wire: str | None) -> Address:
     entry = listed(provider)
     if entry is None and provider not in COMPATIBLE:
         _unknown_provider(model, provider)
-    sent = (
-        model if entry and model in entry.models else name
-    )  # "nvidia/nemotron-..." and "openrouter/auto" are whole names
+    # "nvidia/nemotron-..." and "openrouter/auto" are whole model names.
+    sent = model if entry and model in entry.models else name
     npm, api = entry.of(sent) if entry else ("", "")
     api = api or COMPATIBLE.get(provider, "")
     if not api:
@@ -267,7 +265,7 @@ def _at(model: str, base_url: str, wire: str | None) -> Address:
     parts = _checked(base_url)
     path, ending = _split_ending(parts.path)
     provider = _provider_at(parts)
-    if provider in PROVIDERS and not path:  # a maker's bare host: its API is under one path
+    if provider in PROVIDERS and not path:  # a maker's bare host, whose API has a fixed path
         path = urlsplit(PROVIDERS[provider]).path
     query = f"?{parts.query}" if parts.query else ""
     sent = _sent(model, provider)

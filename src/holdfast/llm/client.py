@@ -130,9 +130,8 @@ class LLM:
         parameters = settings.parameters(
             given, address.wire, urlsplit(address.base_url).hostname or ""
         )
-        wire_of(parameters).head(
-            address.model, "", (), parameters, {}
-        )  # raises for what the wire cannot say
+        # Raises for settings that the wire does not support.
+        wire_of(parameters).head(address.model, "", (), parameters, {})
         state = {
             "model": model,
             "base_url": address.base_url,
@@ -156,7 +155,7 @@ class LLM:
     _lock: threading.Lock
     _line: Line | None
 
-    # --- asking ---
+    # --- completions ---
 
     def completion(
         self,
@@ -260,9 +259,8 @@ class LLM:
                 answer = read_stream(wire, response, told)
             else:
                 answer = wire.parse(response.read())
-                if (
-                    self.stream and answer.text
-                ):  # a server that does not stream: whoever watches is told all the same
+                if self.stream and answer.text:
+                    # The server did not stream, but the listener still gets the text.
                     told(Delta("text", answer.text))
             response.settle(None)
             return answer
@@ -285,10 +283,10 @@ class LLM:
     def _failure(self, line: Line, response: Exchange) -> LLMError:
         try:
             body = response.read()
-        except (LLMConnectionError, LLMTimeout):  # the status says enough
+        except (LLMConnectionError, LLMTimeout):  # the status suffices for an error
             body = b""
-        # Before anything is read in it: what is shown of it is cut to a length, which could leave a
-        # part of a key.
+        # Remove secrets before parsing: messages are cut to a length, which could leave a part of a
+        # key.
         headers = {name: blot(value, self._secrets) for name, value in response.headers.items()}
         return line.wire.error(
             response.status, headers, blot_data(body, self._secrets), line.url, self._sent
@@ -328,7 +326,7 @@ class LLM:
         assert line is not None
         return line
 
-    # --- about it ---
+    # --- properties ---
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments, secrets included: `LLM(**llm.arguments())` is the

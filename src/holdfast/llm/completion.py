@@ -12,9 +12,8 @@ from holdfast.content import Data, ToolCall, Usage
 from holdfast.events import Assistant
 from holdfast.tools.callables import refuse_async
 
-# The very object that `events.Assistant` has as its default: msgspec leaves a Raw out of the JSON
-# only if it is that object, and writes an empty Raw that is not as no bytes at all, which is no
-# JSON.
+# This must be the identical object that `events.Assistant` has as its default. msgspec omits only
+# that object from JSON; any other empty Raw is written as no bytes at all, which is invalid JSON.
 NO_NATIVE: msgspec.Raw = next(
     field.default for field in msgspec.structs.fields(Assistant) if field.name == "native"
 )

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast.llm")
 
-WITHIN = " > "  # between the names of a route through composites within composites
+WITHIN = " > "  # separates the names in a route through nested composites
 
-# What another model may do better. Not the rest: a request that is wrong here is wrong there.
+# Errors that another model may avoid. All others are faults of the request and recur at any model.
 PASSING: tuple[type[LLMError], ...] = (
     AuthenticationError,
     PermissionDenied,
@@ -64,7 +64,7 @@ class _Asked(msgspec.Struct, frozen=True):
     head: Agent | None
     on_delta: OnDelta | None
     cancelled: Cancellation | None
-    within: tuple[str, ...] = ()  # the composites around this one, outermost first
+    within: tuple[str, ...] = ()  # names of the enclosing composites, outermost first
 
 
 class _Composite:
@@ -319,7 +319,7 @@ def _named(kind: str, models: Any) -> dict[str, Model]:
             raise ConfigurationError(f"{takes}; {name!r} is no name for one.")
         number = 2
         unique = name
-        while unique in found:  # the same model twice, with other keys or settings
+        while unique in found:  # the same model again, with another key or other settings
             unique, number = f"{name}#{number}", number + 1
         found[unique] = model
     if not found:

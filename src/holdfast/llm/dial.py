@@ -14,8 +14,8 @@ from holdfast.errors import Cancelled, LLMConnectionError, LLMTimeout
 if TYPE_CHECKING:
     from holdfast.tools.context import Cancellation
 
-# seconds between looks at the flag while connecting; shutdown() wakes a connecting socket on Linux
-# only
+# While connecting, the cancellation is polled at this interval in seconds, because shutdown() wakes
+# a connecting socket on Linux only.
 CONNECT_SLICE = 0.05
 
 
@@ -31,12 +31,12 @@ def dial(
         failure = LLMConnectionError(
             f"Cannot find the host {host!r}: {reason}. Check base_url and the network."
         )
-        # EAI_NONAME: there is no such name, now or in a second.
+        # EAI_NONAME: the name does not exist, and a retry would not change that.
         failure.retryable = isinstance(error, OSError) and error.errno != socket.EAI_NONAME
         raise failure from error
     refusal: OSError | None = None
     for number, (family, kind, protocol, _, address) in enumerate(found):
-        # An address that drops our packets must not use up the time of those after it.
+        # An address that drops packets must not use up the time of the remaining addresses.
         left = max(until - time.monotonic(), 0.0)
         share = left if number + 1 == len(found) else left / 2
         try:
@@ -65,8 +65,8 @@ def _connect_to(
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A model may think for minutes without a byte: keep-alives keep NATs open and find a peer
-        # that is gone.
+        # A model may think for minutes without sending a byte. Keep-alives keep NATs open and
+        # detect a lost peer.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 5)):
             if hasattr(socket, option):

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
     from holdfast.tools.context import Cancellation
 
-IDLE_SECONDS = (
-    180.0  # below what the common load balancers and NATs drop silently (Azure 240 s, AWS 350 s)
-)
+# Common load balancers and NATs silently drop connections after 240 s (Azure) or 350 s (AWS).
+IDLE_SECONDS = 180.0
 
 
 class Exchange(Protocol):
@@ -164,9 +163,8 @@ class HTTPPool:
         self._authority = bare if self.port == (443 if self.tls else 80) else f"{bare}:{self.port}"
         self.address = f"{bare}:{self.port}"
         self._proxy = _split("proxy", proxy, ("http",)) if proxy else None
-        through = (
-            self._proxy is not None and not self.tls
-        )  # a plain request through a proxy names the whole URL
+        # A plain request through a proxy names the whole URL.
+        through = self._proxy is not None and not self.tls
         self._target = f"http://{self._authority}" if through else ""
         self._always = f"Host: {self._authority}\r\nAccept-Encoding: identity\r\n"
         if through and self._proxy and self._proxy[3]:
@@ -273,9 +271,8 @@ class HTTPPool:
 
     def _take(self) -> Connection | None:
         """Return the most recently used idle connection that is still open."""
-        if (
-            self._pid != os.getpid()
-        ):  # forked: these sockets are our parent's too, so leave them without a word
+        if self._pid != os.getpid():
+            # After a fork the parent owns these sockets too, so do not close them.
             self._lock, self._idle, self._pid = threading.Lock(), [], os.getpid()
         while self._idle:
             with self._lock:
@@ -286,7 +283,7 @@ class HTTPPool:
                 connection.sock, 0
             ):
                 return connection
-            connection.close()  # readable while idle: closed by its peer, or out of step
+            connection.close()  # readable while idle: closed by the peer, or out of sync
         return None
 
     # --- connecting ---
@@ -348,9 +345,8 @@ class HTTPPool:
 
         if self._ssl_context is None:
             with self._lock:
-                if (
-                    self._ssl_context is None
-                ):  # loading the certificates takes 10 ms and more: once per pool
+                if self._ssl_context is None:
+                    # Loading the certificates takes at least 10 ms, so it is done once per pool.
                     self._ssl_context = ssl.create_default_context()
         connection.limit()
         try:
@@ -397,7 +393,7 @@ def _split(argument: str, url: str, schemes: tuple[str, ...]) -> tuple[bool, str
     takes = " or ".join(f"{scheme}://host[:port]" for scheme in schemes)
     parts = take_apart(url)
     if parts is not None and argument == "proxy" and "@" in parts.path + parts.query:
-        parts = None  # a / in the password made the user's name the host
+        parts = None  # a / in the password makes urlsplit take the user name for the host
     if parts is None or parts.scheme not in schemes or not parts.hostname:
         hint = (
             " Percent-encode what stands before the @ (urllib.parse.quote)." if "@" in url else ""

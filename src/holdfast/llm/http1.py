@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.tools.context import Cancellation
 
 RECEIVE = 65536
-HEAD_LIMIT = 262144  # bytes; the largest known provider head is a few KB
+HEAD_LIMIT = 262144  # bytes; the largest known heads of providers are a few KB
 NEVER = float("inf")
 
 
@@ -59,24 +59,23 @@ class Connection:
         self.address = address
         self.reused = False
         self.idle_since = 0.0
-        self.timed: float | None = (
-            None  # the timeout that the socket has now: settimeout is a system call
-        )
+        # The socket's current timeout, kept to avoid a system call per read.
+        self.timed: float | None = None
         self.read_timeout = 0.0
         self.deadline = NEVER
         self.cancelled: Cancellation | None = None
         self.forget: Callable[[], None] | None = None
         self._lock = threading.Lock()
 
-    # --- life ---
+    # --- exchanges ---
 
     def begin(self, read_timeout: float, deadline: float, cancelled: Cancellation | None) -> None:
         """Start an exchange under these limits."""
         self.read_timeout = read_timeout
         self.deadline = deadline
         self.cancelled = cancelled
-        # The flag is up before the callback runs, so a reader that shutdown() wakes finds it, and
-        # never takes the end of the stream for the end of the answer.
+        # The flag is set before the callback runs. So a reader that shutdown() wakes sees the flag
+        # and does not take the end of the stream for the end of the answer.
         self.forget = cancelled.add_callback(self.abort) if cancelled is not None else None
 
     def end(self) -> bool:
@@ -84,8 +83,8 @@ class Connection:
         forget, self.forget = self.forget, None
         if forget is not None:
             forget()
-        # In this order: a cancel that comes after `forget` does not touch the socket, one that came
-        # before shows here.
+        # The order matters: a cancellation after `forget` does not touch the socket, and an earlier
+        # one is visible here.
         usable = not self.cancelled
         self.cancelled = None
         return usable
@@ -94,15 +93,15 @@ class Connection:
         """Wake the thread that reads or writes, from another thread. Does not block or raise."""
         with self._lock:
             try:
-                # Not `self.sock.shutdown`: an SSLSocket drops its TLS state first, under the feet
-                # of the reading thread.
+                # Not `self.sock.shutdown`, because an SSLSocket first drops the TLS state that the
+                # reading thread uses.
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
             except OSError:
                 pass
 
     def replace(self, sock: socket.socket) -> None:
         """Continue with the TLS socket that took over this socket's file descriptor."""
-        with self._lock:  # `abort` must not miss both
+        with self._lock:  # `abort` must see either the old or the new socket
             self.sock = sock
         self.timed = None
         self.check()
@@ -110,7 +109,7 @@ class Connection:
     def close(self) -> None:
         """Close the socket at once, without a TLS close notification."""
         self.end()
-        with self._lock:  # so that `abort` never meets another socket's file descriptor
+        with self._lock:  # so that `abort` never uses a reused file descriptor
             try:
                 self.sock.close()
             except OSError:
@@ -147,9 +146,8 @@ class Connection:
         have answered first."""
         self.limit()
         try:
-            if (
-                len(body) <= 16384
-            ):  # one packet or TLS record rather than two; the copy is cheaper than the system call
+            if len(body) <= 16384:
+                # One packet or TLS record instead of two. The copy is cheaper than the system call.
                 self.sock.sendall(head + body)
             else:
                 self.sock.sendall(head)
@@ -172,7 +170,8 @@ class Connection:
         except (
             OSError,
             ValueError,
-        ) as error:  # ValueError: a TLS socket closed by its peer in mid-record
+        ) as error:
+            # ValueError: a TLS socket that the peer closed within a record.
             self.check()
             raise ConnectionLost(str(error), begun) from error
         if self.cancelled:
@@ -191,7 +190,8 @@ def read_head(connection: Connection) -> tuple[int, dict[str, str], bytes]:
         end = data.find(b"\r\n\r\n")
         size = 4
         if end < 0:
-            end = data.find(b"\n\n")  # sent by some home-made servers; RFC 9112 2.2 lets us take it
+            # Some simple servers send this, and RFC 9112 2.2 permits accepting it.
+            end = data.find(b"\n\n")
             size = 2
         if end < 0:
             if len(data) > HEAD_LIMIT:
@@ -257,7 +257,7 @@ def body_chunks(
         yield from _chunked(connection, data)
         return
     announced = headers.get("content-length")
-    if announced is None:  # then the end of the connection is the end of the body
+    if announced is None:  # the end of the connection ends the body
         headers["connection"] = "close"
         while True:
             if data:
@@ -269,7 +269,7 @@ def body_chunks(
     if not length.isdecimal():
         raise BadResponse(f"{connection.address} sent a Content-Length of {announced[:40]!r}.")
     left = int(length)
-    if len(data) > left:  # bytes that belong to no request of ours: this connection is out of step
+    if len(data) > left:  # excess bytes: the connection is out of sync
         headers["connection"] = "close"
         data = data[:left]
     while left:
@@ -292,7 +292,8 @@ def _chunked(connection: Connection, data: bytes) -> Iterator[bytes]:
     as one piece, before the next read blocks."""
     pieces: list[bytes] = []
     at = 0
-    # bytes left of a chunk; -1: at the line break after it; -2: at a size line; -3: in the trailer
+    # Bytes left of the current chunk; or -1: at the line break after it; -2: at a size line; -3: in
+    # the trailer; -4: at an invalid size.
     left = -2
 
     while True:

@@ -22,8 +22,8 @@ class ModelInfo(Data, frozen=True):
     the one asked for, or if the model is served on this machine or local network.
     """
 
-    model: str  # its name in the table
-    provider: str  # whose entry this is
+    model: str  # the name in the table
+    provider: str  # the provider that has this entry
     context_window: int | None = None  # input and output together
     max_input_tokens: int | None = None
     max_output_tokens: int | None = None
@@ -33,7 +33,7 @@ class ModelInfo(Data, frozen=True):
     reasoning: bool = False
     structured_output: bool | None = None
     temperature: bool | None = None
-    knowledge: str = ""  # up to when it was trained, such as "2024-09-30"
+    knowledge: str = ""  # the date at which the training data ends, such as "2024-09-30"
     input_price: float | None = None
     output_price: float | None = None
     cached_input_price: float | None = None
@@ -88,8 +88,7 @@ def _sellers(model: str, provider: str, base_url: str) -> Collection[str]:
 
 # --- the table ---
 
-# Makers that sell their own models. A bare name is looked up here first, since a reseller's limits
-# may differ.
+# A bare name is looked up at these providers first, because a reseller's limits may differ.
 _MAKERS = (
     "openai",
     "anthropic",
@@ -116,7 +115,8 @@ _MAKERS = (
 )
 
 
-# Of these the ones that set the price of their models. The others serve models of several makers.
+# The makers among them that set the prices of their models. The others serve models of several
+# makers.
 _SELLING_MAKERS = frozenset(_MAKERS) - {
     "llama",
     "perplexity",
@@ -192,8 +192,7 @@ def makers_of(model: str) -> Sequence[str]:
 
 @lru_cache(maxsize=1)
 def _table() -> Mapping[str, Listed]:
-    # The file rather than the package's own loader: that makes 5000 objects, which takes 75 ms and
-    # 16 MB.
+    # The package's own loader is not used: it creates 5000 objects, which takes 75 ms and 16 MB.
     import zlib
     from importlib.util import find_spec
 
@@ -220,7 +219,7 @@ def _places(model: str, provider: str, base_url: str) -> Iterator[tuple[str, str
                 yield id, rest
     if rest:
         yield owner, rest
-        yield "openrouter", model  # it names models by maker, as most others do
+        yield "openrouter", model  # its names have the form maker/model, as most others' do
         for id in _table():
             yield id, model
     last = model.rpartition("/")[2]
@@ -237,12 +236,12 @@ def _forms(name: str) -> Iterator[str]:
     if name.startswith("ft:"):
         name = name.split(":")[1]
         yield name
-    elif ":" in name:  # openrouter's :free, :nitro
+    elif ":" in name:  # OpenRouter's suffixes, such as :free and :nitro
         name = name.partition(":")[0]
         yield name
     base = _DATES.sub("", name)
     yield base
-    yield base.replace(".", "-")  # claude-haiku-4.5 is claude-haiku-4-5 at its maker's
+    yield base.replace(".", "-")  # claude-haiku-4.5 is listed as claude-haiku-4-5 by its maker
     for end in ("-latest", "-preview"):
         yield base.removesuffix(end)
     yield f"{base.removesuffix('-latest')}-latest"

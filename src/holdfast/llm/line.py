@@ -11,7 +11,7 @@ from holdfast.llm.completion import Completion, OnDelta
 from holdfast.llm.http import Exchange, HTTPPool, Transport, header_text
 from holdfast.llm.wires import Wire, wire_of
 
-# seconds to wait, once an answer is complete, for a server to count tokens and end the stream
+# After a complete answer, the server has this many seconds to count tokens and end the stream.
 AFTER_FINISH = 10.0
 
 
@@ -34,8 +34,8 @@ class Line:
         self.path = f"{parts.path}{path}?{query}" if query else parts.path + path
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path}{path}"
         own = self.wire.headers(given["api_key"])
-        # Azure's keys go into a header of its own; Entra's tokens (JWTs, which begin so) are Bearer
-        # tokens there, too.
+        # Azure takes keys in a header of its own. Entra tokens (JWTs, which begin with "eyJ") stay
+        # Bearer tokens.
         if (
             "Authorization" in own
             and (parts.hostname or "").endswith(".openai.azure.com")
@@ -44,8 +44,8 @@ class Line:
             del own["Authorization"]
             own["api-key"] = given["api_key"]
         headers: dict[str, str] = {"User-Agent": "holdfast", **own, **(given["headers"] or {})}
-        # The later of two names that differ only in case counts: a caller's Authorization replaces
-        # ours.
+        # Of two names that differ only in case the later one wins: a caller's Authorization
+        # replaces Holdfast's.
         self.headers = header_text({name.lower(): value for name, value in headers.items()})
         self.pool = HTTPPool(
             base_url,
@@ -74,7 +74,7 @@ def read_stream(wire: Wire, response: Exchange, told: OnDelta) -> Completion:
                     raise
                 break
             if parser.done:
-                response.hurry(0.1)  # the end of the body lets the connection be reused
+                response.hurry(0.1)  # reading the end of the body makes the connection reusable
             elif parser.closed is not hurried:
                 hurried = parser.closed
                 response.hurry(AFTER_FINISH if hurried else None)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 HOST = "litellm"
 
-# How settings are called that hold secrets. `max_tokens` and the like do not.
+# The names of settings that hold secrets. `max_tokens` and the like do not match.
 _SECRET = re.compile(
     r"key|token(?!s)|secret|password|credential|header|authorization", re.IGNORECASE
 )
@@ -106,7 +106,7 @@ class LiteLLM:
             try:
                 found[name] = msgspec.json.decode(msgspec.json.encode(value))
             except (TypeError, ValueError):
-                continue  # no JSON: a client object, a callback
+                continue  # not JSON, such as a client object or a callback
         return found
 
     def completion(
@@ -272,5 +272,5 @@ def _package() -> Any:
             "LiteLLM needs the litellm package: pip install 'holdfast[litellm]'."
         ) from None
     found = cast(Any, litellm)
-    found.suppress_debug_info = True  # else it prints advertisements to stdout with every error
+    found.suppress_debug_info = True  # otherwise every error prints advertisements to stdout
     return found

@@ -19,13 +19,14 @@ from holdfast.content import (
 )
 from holdfast.events import Message as Told
 
-BLIND = "images"  # the parameter that says, with False, that a model does not see
+BLIND = "images"  # the parameter that is False for a model without vision
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-# Start of frame, of any kind of JPEG (ITU T.81, table B.1): C4, C8 and CC are other things.
+# Start-of-frame markers of all kinds of JPEG (ITU T.81, table B.1). C4, C8 and CC mean other
+# things.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _ALONE = frozenset((0x01, *range(0xD0, 0xD9)))  # markers without a length
-_MOST_MARKERS = 2000  # and fill bytes, before a picture says how large it is
+_MOST_MARKERS = 2000  # the limit on markers and fill bytes before a picture's size
 
 
 def pixels(data: bytes) -> tuple[int, int] | None:
@@ -49,7 +50,7 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
         if at + 9 > len(data) or data[at] != 0xFF:
             return None
         kind = data[at + 1]
-        if kind == 0xFF:  # a marker may have any number of these before it
+        if kind == 0xFF:  # any number of fill bytes may precede a marker
             at += 1
         elif kind in _ALONE:
             at += 2
@@ -103,7 +104,7 @@ def picture(block: Content) -> ImageContent | None:
 
 def has_picture(content: Iterable[Content]) -> bool:
     """Return True if any block is a picture."""
-    # Of every event, and a generator takes longer than the look.
+    # A loop, because this runs for every event and a generator costs more than the check.
     for block in content:  # noqa: SIM110
         if type(block) is not TextContent and _shows(block):
             return True
@@ -111,7 +112,7 @@ def has_picture(content: Iterable[Content]) -> bool:
 
 
 def _shows(block: Content) -> bool:
-    if isinstance(block, EmbeddedResource):  # without reading it
+    if isinstance(block, EmbeddedResource):  # without decoding the data
         kind = block.resource.get("mimeType")
         return (
             isinstance(kind, str)

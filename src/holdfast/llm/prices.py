@@ -110,7 +110,7 @@ def _prices(model: str, base_url: str) -> _Known:
         else [(each, each.prices) for each in found.prices]
     )
     if any(vars(price) and not _PER_CALL & vars(price).keys() for _, price in prices):
-        return ()  # paid by the minute or the page
+        return ()  # priced by the minute or the page
     return _compiled(prices)
 
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 MODES = ("auto", "replay", "record")
 
-# Of a request, what may be another one for the same question. Of an answer's headers, what its
-# reading needs; never a cookie or a key.
+# `_VARYING`: keys of a request that may differ for the same question. `_KEPT`: the response headers
+# that parsing needs; they never hold a cookie or a key.
 _VARYING = ("prompt_cache_key",)
 _KEPT = ("content-type", "retry-after", "retry-after-ms", "x-request-id", "request-id")
 
@@ -43,16 +43,17 @@ class Recording(msgspec.Struct, rename="camel", omit_defaults=True):
 
     path: str
     request: msgspec.Raw
-    hash: str = ""  # by which it is known, where the request does not stand here to the letter
+    hash: str = ""  # identifies the request if `request` is not verbatim
     status: int = 0
     headers: dict[str, str] = {}
-    body: str = ""  # the answer's text to the letter
-    hex: str = ""  # the answer's bytes, if they are no text
-    # what broke it off, if something did: the error's class, its message, and whether to ask again
+    body: str = ""  # the answer's text, verbatim
+    hex: str = ""  # the answer's bytes, if they are not text
+    # The error that broke the exchange off, if any: its class, its message, and True if a retry may
+    # help.
     error: str = ""
     message: str = ""
     retryable: bool = True
-    failed: bool = False  # whether no answer came of it
+    failed: bool = False  # True if the exchange gave no answer
 
     @property
     def data(self) -> bytes:
@@ -184,7 +185,7 @@ class Tape:
         if recording.failed and self.mode == "auto":
             return
         line = msgspec.json.encode(recording) + b"\n"
-        with self._lock:  # it guards the file
+        with self._lock:  # the lock guards the file
             self._write(line, os.O_APPEND)
 
     def _load(self) -> None:
@@ -201,7 +202,7 @@ class Tape:
                 recording = msgspec.json.decode(line, type=Recording)
                 key = recording.key
             except ValueError as error:
-                if "truncated" in str(error):  # a crash in the midst of a write
+                if "truncated" in str(error):  # a crash during a write
                     _log.warning(
                         "line %d of %s broke off when it was written; it is left out",
                         number,
@@ -221,7 +222,7 @@ class Tape:
             try:
                 if os.lseek(file, 0, os.SEEK_END):
                     os.lseek(file, -1, os.SEEK_END)
-                    if os.read(file, 1) != b"\n":  # behind a line that broke off
+                    if os.read(file, 1) != b"\n":  # after a truncated line
                         data = b"\n" + data
                 while data:
                     data = data[os.write(file, data) :]
@@ -304,7 +305,7 @@ class _Pool:
         """Write an exchange to the file with its bytes and its outcome."""
         if isinstance(error, Cancelled):
             return
-        if error is None:  # then what broke it off came behind the answer, and was forgiven
+        if error is None:  # an error after the complete answer was ignored
             made.error = made.message = ""
             made.retryable = True
         made.failed = error is not None

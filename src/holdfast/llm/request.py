@@ -24,9 +24,8 @@ class Frame(msgspec.Struct, frozen=True):
     head: Head
     names: dict[str, str]  # canonical -> wire
     canonical: dict[str, str]  # wire -> canonical
-    hash: bytes = (
-        b""  # of the head without the model's name, by which one model is called in several ways
-    )
+    # The hash of the head without the model's name, because one model has several names.
+    hash: bytes = b""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -37,9 +36,8 @@ class Request(msgspec.Struct, frozen=True):
     tools: Sequence[ToolDefinition]
     system: str
     canonical: dict[str, str]
-    hash: str = (
-        ""  # 128 bits in hex, of all but the model's name; empty for a request without `head`
-    )
+    # 128 bits in hex over everything except the model's name; empty for a request without `head`.
+    hash: str = ""
 
     def canonically(self, completion: Completion, **changes: Any) -> Completion:
         """Return the completion with canonical tool names, the request's hash, and `changes`

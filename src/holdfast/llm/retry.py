@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BASE = 0.5  # seconds: the longest first wait; doubled for each further one
-CAP = 30.0  # seconds: the longest wait of our own choosing
-RETRY_AFTER_CAP = (
-    120.0  # seconds: a provider that asks for more gets an error instead of a silent hang
-)
+BASE = 0.5  # seconds: the longest first wait, doubled for each further one
+CAP = 30.0  # seconds: the longest wait that the provider did not ask for
+# Seconds. If a provider asks for a longer wait, the error is raised instead of a silent hang.
+RETRY_AFTER_CAP = 120.0
 
 _log = logging.getLogger("holdfast.retry")
 
-# Who is told in this context of each retry at once: the failure, its number from 0, the seconds
-# until the next attempt. For whoever observes a model call.
+# A callback for observers of model calls. It receives each failure at once, with its number from 0
+# and the seconds until the next attempt.
 heard: ContextVar[Callable[[LLMError, int, float], object] | None] = ContextVar(
     "holdfast_heard", default=None
 )

@@ -64,9 +64,7 @@ class ScriptedRequest:
         return f"ScriptedRequest({self.number}, {self.body.decode()})"
 
 
-# One answer: text; a call, as a ToolCall, a (name, arguments) pair or {"name": ..., "arguments":
-# ...}; a list of calls and texts; a whole Completion; an exception to raise; or a function of the
-# request that returns one of these.
+# One answer of a script; the docstring of `ScriptedLLM` describes the forms.
 Answer = (
     str
     | ToolCall

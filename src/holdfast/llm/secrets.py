@@ -8,14 +8,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-# A shorter one ("test", "EMPTY") stands for no key at a local server, and is a word that messages
-# have too: to take it out would garble them. No provider's key is as short.
-LEAST = 8  # characters
+# The shortest value treated as a secret, in characters. Shorter ones ("test", "EMPTY") are
+# placeholders for local servers. They also occur as words in messages, which redaction would
+# garble. No provider issues keys this short.
+LEAST = 8
 
 BLOT = "***"
 
-# What callers set and may read in a message: nothing of it is secret. Every other header of theirs
-# may be.
+# Headers that callers set and that are never secret. Any other header of a caller may be.
 _PUBLIC = frozenset(
     (
         "accept",
@@ -118,8 +118,8 @@ def shown(url: object) -> str:
     """Return a URL for display: without credentials and without its query values."""
     text = str(url)
     scheme, mark, rest = text.partition("://")
-    # Up to the last @, not the last of the host: a password that should have been percent-encoded
-    # may hold a / or a ?.
+    # Cut up to the last @ of the whole text. A password that was not percent-encoded may hold a /
+    # or a ?.
     rest = (rest if mark else text).rpartition("@")[2]
     rest, fragment, _ = rest.partition("#")
     return f"{scheme}://{shown_path(rest)}{fragment}" if mark else shown_path(rest) + fragment

@@ -38,8 +38,8 @@ def _mapping(value: Any) -> bool:
 
 
 _FOREVER = 1e9
-# argument -> (what it takes, whether a value is that). None is allowed besides, where it is the
-# default.
+# argument -> (description of valid values, check of a value). None is also valid unless the
+# argument is in `_REQUIRED`.
 _TAKES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "model": (
         "a model's name, without spaces around it",
@@ -98,9 +98,10 @@ def check(given: Mapping[str, Any]) -> None:
         value = given[name]
         if (value is None and name not in _REQUIRED) or (value is not None and fits(value)):
             continue
+        # These arguments hold secrets, so their values are not shown.
         what = (
             "what was given" if name in ("api_key", "base_url", "headers", "proxy") else repr(value)
-        )  # those hold secrets
+        )
         raise ConfigurationError(f"LLM: {name} takes {takes}, not {what}.")
     if given["headers"]:
         for name, value in given["headers"].items():

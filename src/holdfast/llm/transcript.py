@@ -22,9 +22,8 @@ from holdfast.llm.wires.makers import maker
 
 T = TypeVar("T")
 
-Who = tuple[
-    str, str
-]  # the maker of a model, and the host where its native forms are good ("": anywhere)
+# The maker of a model, and the only host that accepts its native forms ("" for any host).
+Who = tuple[str, str]
 
 Answer = tuple[ToolCall, ToolResult]
 Item = Message | Said | Assistant | Completion | Answer
@@ -52,22 +51,19 @@ class _Cache:
     def __init__(self, family: str) -> None:
         self.family = family
         self.fragments: list[bytes] = []
-        self.done = 0  # items encoded
-        self.batch: list[Answer] = []  # answers since the last assistant item
-        self.open = 0  # calls of that item without an answer
-        self.partial = (
-            False  # whether the last fragment is of a batch to which more answers may come
-        )
-        self.foreign: dict[str, int] = {}  # whose native forms were left out, and how many
-        self.hash: Any = None  # of the first `hashed` fragments
+        self.done = 0  # number of items encoded
+        self.batch: list[Answer] = []  # results since the last assistant item
+        self.open = 0  # number of that item's calls without a result
+        # True if more results may join the batch of the last fragment.
+        self.partial = False
+        self.foreign: dict[str, int] = {}  # model -> number of its native forms left out
+        self.hash: Any = None  # hash of the first `hashed` fragments
         self.hashed = 0
-        self.ids: dict[str, int] = {}  # of calls, as they were sent -> how often one was asked for
-        self.given: list[
-            tuple[ToolCall, ToolCall]
-        ] = []  # the calls of the last answer and what they are sent as, if any has another id
-        self.renamed: dict[
-            str, str
-        ] = {}  # our id of a call -> what it is sent as, where that is another one
+        self.ids: dict[str, int] = {}  # call id as sent -> number of calls that wanted it
+        # The last answer's calls, each with the call as sent, if any id was changed.
+        self.given: list[tuple[ToolCall, ToolCall]] = []
+        # Holdfast's id of a call -> the id as sent, if they differ.
+        self.renamed: dict[str, str] = {}
 
     def say(
         self, calls: Sequence[ToolCall], wire: Wire, verbatim: bool = False
@@ -142,13 +138,13 @@ class Transcript:
 
     def __init__(self, items: Sequence[Item] = ()) -> None:
         self._items: list[Item] = []
-        self._calls: dict[str, ToolCall] = {}  # calls by both ids, for tool messages that name one
+        # Calls by both ids, for tool messages that refer to one.
+        self._calls: dict[str, ToolCall] = {}
         self._caches: dict[tuple[str, Who, str, bool], _Cache] = {}
         self._kept: dict[str, tuple[object, object]] = {}
         self._lock = threading.Lock()
-        self.last_answer: Assistant | Completion | None = (
-            None  # of the conversation, also if it is not among the items
-        )
+        # The conversation's last answer, even if it is no longer among the items.
+        self.last_answer: Assistant | Completion | None = None
         for item in items:
             self.append(item)
 
@@ -230,7 +226,7 @@ class Transcript:
                     item = (item[0], blinded(item[1])) if isinstance(item, tuple) else blinded(item)
                 self._encode(item, cache, wire, names, who)
                 cache.done += 1
-            if cache.batch and not cache.partial:  # asked in the midst of one
+            if cache.batch and not cache.partial:  # the request falls within a batch
                 cache.fragments.append(wire.results(cache.batch, names))
                 cache.partial = True
             return cache.fragments
@@ -244,8 +240,8 @@ class Transcript:
                 from hashlib import sha256  # 3 ms of import
 
                 cache.hash = sha256()
-            # Of each its length and checksum: a tenth of the time that hashing all of it takes, and
-            # enough to know it again.
+            # Hash only lengths and checksums: a tenth of the time of hashing everything, and enough
+            # to identify a request.
             new = cache.fragments[cache.hashed :]
             cache.hash.update(
                 b"".join([b"%d:%d;" % (len(fragment), crc32(fragment)) for fragment in new])
@@ -298,7 +294,7 @@ class Transcript:
             if cache.open <= 0:
                 cache.end_batch(wire, names)
             return
-        if cache.batch:  # an incomplete batch, in messages that somebody wrote by hand
+        if cache.batch:  # an incomplete batch, in messages written by hand
             cache.end_batch(wire, names)
         if isinstance(item, Assistant | Completion):
             ours = _is_ours(item, wire, who)

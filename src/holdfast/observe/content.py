@@ -61,7 +61,7 @@ def _part(block: Any) -> dict[str, Any]:
     if isinstance(block, TextContent):
         return {"type": "text", "content": cut(block.text)}
     kind = "image" if isinstance(block, ImageContent) else type(block).__name__
-    return {"type": "blob", "modality": kind}  # not its bytes
+    return {"type": "blob", "modality": kind}  # without the data
 
 
 def answer_json(answer: Completion | ev.Assistant) -> str:

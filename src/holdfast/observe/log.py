@@ -26,12 +26,11 @@ from holdfast.observe.spans import Attributes, Spans
 
 _log = logging.getLogger("holdfast")
 
-_LOOK = 1.0  # seconds from one look at whether the file is still there to the next
-_MANY = 50  # items of a list or an object that are shown
-_DEEP = 8  # levels of them
+_LOOK = 1.0  # seconds between checks that the file has not been moved
+_MANY = 50  # items shown of a list or an object
+_DEEP = 8  # nested levels shown
 
-# Names whose values are nobody's business, and the forms of keys that their makers publish for
-# secret scanners.
+# Names whose values are secret, and the forms of keys that providers publish for secret scanners.
 _NAMES = re.compile(
     r"(?i)(^|[_-])(api[_-]?key|apikey|password|passwd|secret|token|authorization|credentials?|private[_-]?key|cookie)$|(?i:accessToken|refreshToken|clientSecret|apiKey)$"
 )
@@ -41,7 +40,7 @@ _KEYS = re.compile(
     r"|(?i:bearer|basic)\s+[A-Za-z0-9._~+/=-]{12,}|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)|-----BEGIN [A-Z"
     r" ]*PRIVATE KEY-----[\s\S]*?(?:-----END|$)"
 )
-# What was said: the fields of events that `content=False` leaves out.
+# The fields of events that `content=False` leaves out.
 _SAID = frozenset(
     (
         "content",
@@ -124,7 +123,7 @@ class JsonLog:
         path = isinstance(to, str | os.PathLike)
         if not path and not callable(getattr(to, "write", None)):
             raise ConfigurationError(f"JsonLog takes a path or a stream, not {to!r}.")
-        self.content = False  # spans hold nothing of it: the events do
+        self.content = False  # spans hold no content, because the events do
         self._said = bool(content)
         self._longest = longest
         self._secrets = sorted((one for one in secrets if len(one) >= LEAST), key=len, reverse=True)
@@ -140,7 +139,7 @@ class JsonLog:
         if self._path is not None:
             self._open(self._path)
 
-    # --- an observer ---
+    # --- Observer protocol ---
 
     def watch(
         self, conversation_id: str, fold: Callable[[], Fold] | None, elsewhere: bool = False
@@ -177,9 +176,8 @@ class JsonLog:
             fields: dict[str, Any] = {"id": event.id}
         else:
             if isinstance(event, ev.Assistant):
-                event = msgspec.structs.replace(
-                    event, native=msgspec.Raw()
-                )  # in a provider's own words what the fields say
+                # The native form repeats the other fields.
+                event = msgspec.structs.replace(event, native=msgspec.Raw())
             elif isinstance(event, ev.Agent):
                 event = msgspec.structs.replace(event, tools=())
             fields = msgspec.to_builtins(event, enc_hook=str)
@@ -256,7 +254,7 @@ class JsonLog:
         return value
 
     def _cut(self, text: str) -> str:
-        # Secrets first: a cut could leave the half of one that is known by no form.
+        # Remove secrets before cutting, because half of a secret would not be recognized.
         whole = len(text)
         if whole > 8 * self._longest:
             text = text[: 8 * self._longest]
@@ -273,9 +271,8 @@ class JsonLog:
     # --- the file ---
 
     def _open(self, path: Path) -> None:
-        self._file = os.open(
-            path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )  # it may hold what was said
+        # Mode 0600, because the log may hold the conversation's content.
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         found = os.fstat(self._file)
         self._known, self._looked = (found.st_dev, found.st_ino), time.monotonic()
 
@@ -318,7 +315,7 @@ class JsonLog:
     def __repr__(self) -> str:
         return f"JsonLog({str(self._path) if self._path is not None else self._stream!r})"
 
-    # --- a maker of spans ---
+    # --- Maker protocol ---
 
     def start(
         self,

@@ -34,14 +34,14 @@ S = TypeVar("S")
 
 Attributes = dict[str, Any]
 
-_MOST_SAID = 100  # messages and results that are kept for the next request's content
+_MOST_SAID = 100  # messages and results kept as content of the next request's span
 _NOTHING = Usage()
 
 
 class Maker(Protocol[S]):
     """A factory of spans."""
 
-    content: bool  # whether they hold what was said
+    content: bool  # True if spans hold messages, answers, arguments and results
 
     def start(
         self,
@@ -130,15 +130,14 @@ class Spans(Generic[S]):
         self._fold = fold
         self._above = above
         self._elsewhere = elsewhere
-        self._lock = (
-            threading.Lock()
-        )  # for what begins a run or ends it; not held while a span is ended, which may export it
+        # Guards the begin and end of a run. Not held while a span ends, because that may export it.
+        self._lock = threading.Lock()
         self._closed = False
         self._run: S | None = None
         self._last: S | None = None  # the run that waits for a confirmation
         self._asking: _Open[S] | None = None
         self._calls: dict[str, _Open[S]] = {}
-        self._named: dict[str, ToolCall] = {}  # calls that were asked for and have no result
+        self._named: dict[str, ToolCall] = {}  # requested calls without a result
         self._decided: dict[str, Attributes] = {}
         self._head: ev.Agent | None = None
         self._error = ("", "")
@@ -202,16 +201,15 @@ class Spans(Generic[S]):
     def _known_head(self) -> ev.Agent | None:
         return self._head if self._head is not None or self._fold is None else self._fold().agent
 
-    # --- what is told ---
+    # --- events ---
 
     def told(self, events: Sequence[ev.AnyEvent]) -> None:
         """See `Watch.told`."""
         if self._closed:
             return
         for event in events:
-            if (
-                type(event) is ev.ToolCallStarted
-            ):  # not isinstance: what there is most of is to cost least
+            if type(event) is ev.ToolCallStarted:
+                # `type` instead of `isinstance`, because the most frequent events must be cheap.
                 self._started(event)
             elif type(event) is ev.ToolResult:
                 self._finished(event)
@@ -380,7 +378,7 @@ class Spans(Generic[S]):
             names.EXECUTE_TOOL, time.perf_counter() - opened.began, _NOTHING, None, measured
         )
 
-    # --- what runs on this thread ---
+    # --- operations on this thread ---
 
     def asking(self, head: ev.Agent) -> Callable[[Completion | BaseException | None], None]:
         """See `Watch.asking`."""
@@ -392,7 +390,7 @@ class Spans(Generic[S]):
         def over(outcome: Completion | BaseException | None) -> None:
             undo()
             heard.reset(token)
-            if self._asking is asked:  # else it was closed meanwhile
+            if self._asking is asked:  # otherwise it was closed meanwhile
                 self._asking = None
                 self._reply(asked, head, outcome, time.perf_counter() - asked.began)
                 self._said.clear()
@@ -456,9 +454,8 @@ class Spans(Generic[S]):
         self._maker.measure(names.CHAT, seconds, outcome.usage, outcome.cost, measured)
 
     def _retried(self, span: S, error: LLMError, number: int, seconds: float) -> None:
-        with suppress(
-            Exception
-        ):  # of whoever makes spans: the model is to be asked again all the same
+        with suppress(Exception):
+            # A failure of the maker must not prevent the retry.
             self._maker.note(
                 span,
                 names.RETRY,
@@ -476,7 +473,7 @@ class Spans(Generic[S]):
 
     def condensing(self) -> Callable[[Condensed | BaseException | None], None]:
         """See `Watch.condensing`."""
-        run = self._run  # at rest there is none
+        run = self._run  # None while no run is active
         span = self._maker.start(
             names.CONDENSE,
             False,
@@ -508,7 +505,7 @@ class Spans(Generic[S]):
         self, conversation_id: str, fold: Callable[[], Fold] | None, call_id: str
     ) -> Spans[S]:
         """See `Watch.spawned`."""
-        opened = self._calls.get(call_id)  # also once it is over: a child may outlive its call
+        opened = self._calls.get(call_id)  # the call may have ended: a child may outlive it
         above = (lambda: self._run) if opened is None else (lambda: opened.span)
         return Spans(self._maker, conversation_id, fold, above, self._elsewhere)
 
@@ -519,7 +516,7 @@ class Spans(Generic[S]):
         while self._calls:
             try:
                 _, opened = self._calls.popitem()
-            except KeyError:  # another thread's
+            except KeyError:  # another thread took it
                 break
             self._maker.end(opened.span, {names.CUT_OFF: True})
         asked, self._asking = self._asking, None

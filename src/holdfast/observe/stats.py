@@ -14,7 +14,7 @@ from holdfast.content import Usage, cost_sum, known_cost
 from holdfast.errors import ConversationNotFound
 from holdfast.store import Store, Summary
 
-_PAGE = 500  # events that are read, and held, at once
+_PAGE = 500  # events read and held at once
 _LONGEST = 10
 
 
@@ -140,7 +140,7 @@ def tree(store: Store, conversation_id: str) -> list[Summary]:
     found = store.list([conversation_id])
     if not found:
         raise ConversationNotFound(f"No conversation {conversation_id!r} is in the store.")
-    for summary in found:  # grows
+    for summary in found:  # the loop appends to this list
         found += sorted(store.list(spawned_by=summary.id), key=lambda child: child.id)
     return found
 
@@ -169,9 +169,8 @@ class _Count:
         self._models: dict[str, Share] = {}
         self._tools: dict[str, Share] = {}
         self._errors: dict[str, int] = {}
-        self._open: dict[
-            str, tuple[str, datetime | None]
-        ] = {}  # calls without a result: their names, when they began
+        # Calls without a result: id -> name and start time.
+        self._open: dict[str, tuple[str, datetime | None]] = {}
         self._longest: list[Long] = []
         self._events = self._steps = self._condensations = 0
         self._seconds = self._waited = 0.0
@@ -206,10 +205,9 @@ class _Count:
                 self._open[event.call_id] = (name, began or event.timestamp)
             case ev.ToolResult():
                 name, began = self._open.pop(event.call_id, ("unknown", None))
-                if began is not None:  # else it was not run
-                    seconds = event.duration or max(
-                        0.0, (event.timestamp - began).total_seconds()
-                    )  # a client's has no duration
+                if began is not None:  # otherwise the call was not run
+                    # The result of a client's tool has no duration.
+                    seconds = event.duration or max(0.0, (event.timestamp - began).total_seconds())
                     error = (
                         ""
                         if not event.result.is_error
@@ -271,7 +269,7 @@ class _Count:
             heappushpop(self._longest, found)
 
     def done(self) -> Stats:
-        if self._status == "running":  # as far as it got
+        if self._status == "running":  # counted up to the last event
             self._until(self._last)
         summary = self._summary
         return Stats(

@@ -30,7 +30,7 @@ class _Traced:
     def __init__(self, span: Span, context: Context) -> None:
         self.span = span
         self.context = context
-        self.recording = span.is_recording()  # whether anybody keeps it
+        self.recording = span.is_recording()  # True if the span is exported or stored
 
 
 class Telemetry:
@@ -73,9 +73,9 @@ class Telemetry:
         self._context = context
         self._error = trace.StatusCode.ERROR
         self._kinds = (trace.SpanKind.INTERNAL, trace.SpanKind.CLIENT)
-        self._propagator = (
-            TraceContextTextMapPropagator()
-        )  # W3C's: not the program's, which nobody has handed over
+        # The W3C propagator is used instead of the program's global one, which the caller did not
+        # pass.
+        self._propagator = TraceContextTextMapPropagator()
         self._attach, self._detach, self._set_span = (
             context.attach,
             context.detach,

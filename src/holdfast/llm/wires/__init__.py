@@ -47,7 +47,7 @@ WIRES = {
 
 TEXT = "+text"
 
-Names = Mapping[str, str]  # canonical tool name -> the name in which the wire says it
+Names = Mapping[str, str]  # canonical tool name -> the name on the wire
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class Head(msgspec.Struct, frozen=True):
     stream."""
 
     prefix: bytes
-    first: bool  # whether the fragments are the first messages, so that no comma comes before them
+    first: bool  # True if the fragments are the first messages, so no comma precedes them
     suffix: bytes
     stream_suffix: bytes
 

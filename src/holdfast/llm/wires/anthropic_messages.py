@@ -30,7 +30,7 @@ from holdfast.llm.wires.calls import wire_name
 from holdfast.llm.wires.failures import http_error
 
 name = answer.NAME
-bound = False  # signatures are good on all platforms
+bound = False  # signatures are valid on all platforms
 parse = answer.parse
 
 _json = msgspec.json.Encoder().encode
@@ -39,7 +39,7 @@ _USER = b'{"role":"user","content":['
 _ASSISTANT = b'{"role":"assistant","content":['
 _OPENING = _USER + b'{"type":"text","text":"(what came before is not shown)"}]},'
 _EPHEMERAL = {"type": "ephemeral"}
-_MARK = b',"cache_control":{"type":"ephemeral"}}]}'  # in place of the end of a user message
+_MARK = b',"cache_control":{"type":"ephemeral"}}]}'  # replaces the end of a user message
 _PICTURES = {
     "image/jpeg": "image/jpeg",
     "image/jpg": "image/jpeg",
@@ -59,7 +59,7 @@ _BUDGETS = {
     "xhigh": 32000,
     "max": 32000,
 }
-_LEAST_BUDGET = 1024  # the API's
+_LEAST_BUDGET = 1024  # the API's lower limit
 
 
 def path(model: str, stream: bool) -> str:
@@ -84,7 +84,7 @@ def family(model: str, host: str) -> str:
 
 
 # --- fragments ---
-# One message each. A user's ends in `}]}`, where `body` puts a mark.
+# Each fragment is one message. A user message ends in `}]}`, which `body` replaces to mark it.
 
 
 def system(text: str) -> bytes:
@@ -149,9 +149,8 @@ def assistant(
     if native:
         blocks = answer.echo(native, calls, names)
     else:
-        text = (
-            text if calls else text.rstrip()
-        )  # refused at the end of a request's last message, if that is an answer
+        # The API refuses trailing white space in a request's last message, if that is an answer.
+        text = text if calls else text.rstrip()
         if text and not text.isspace():
             blocks.append(_json({"type": "text", "text": text}))
         blocks += [answer.call_block(call, names) for call in calls]
@@ -319,12 +318,12 @@ def _thinking(model: str, parameters: Mapping[str, Any], limit: int) -> dict[str
         found.setdefault("thinking", {"type": "adaptive"})
         found["output_config"] = {"effort": "low" if effort == "minimal" else effort}
     elif effort not in _BUDGETS:
-        if model:  # a head for no model is only hashed
+        if model:  # a head without a model is only hashed
             raise ConfigurationError(
                 f"LLM: reasoning_effort takes none, {', '.join(_BUDGETS)} for {model}, not"
                 f" {effort!r}."
             )
-    elif budget is None:  # leaving room for the answer
+    elif budget is None:  # leaves room for the answer
         found["thinking"] = {
             "type": "enabled",
             "budget_tokens": max(_LEAST_BUDGET, min(_BUDGETS[effort], limit * 3 // 4)),
@@ -380,9 +379,8 @@ def _merge(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
             and isinstance(value, Mapping)
         ):
             given = cast("Mapping[str, Any]", value)
-            other = (
-                key == "thinking" and given.get("type", ours["type"]) != ours["type"]
-            )  # whose keys are others
+            # A thinking setting of another type has other keys.
+            other = key == "thinking" and given.get("type", ours["type"]) != ours["type"]
             body[key] = given if other else {**ours, **given}
         elif key == "tools" and ours and isinstance(value, list | tuple):
             body[key] = [*ours, *cast("Sequence[Any]", value)]
@@ -390,7 +388,8 @@ def _merge(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
             body[key] = value
 
 
-# How far back `body` looks for user messages: they alternate with answers, but for a few.
+# The number of messages in which `body` looks for user messages. Mostly they alternate with
+# answers.
 _BACK = 20
 
 
@@ -414,9 +413,8 @@ def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
                 left -= 1
                 if not left:
                     break
-    parts[0] = (
-        head.prefix + (_OPENING if parts[0].startswith(_ASSISTANT) else b"") + parts[0]
-    )  # the first must be a user's
+    # The first message must be a user's.
+    parts[0] = head.prefix + (_OPENING if parts[0].startswith(_ASSISTANT) else b"") + parts[0]
     parts[-1] += suffix
     return b",".join(parts)
 

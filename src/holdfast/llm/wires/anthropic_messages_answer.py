@@ -19,7 +19,7 @@ from holdfast.llm.wires.failures import reported_error, shorten
 from holdfast.llm.wires.lenient import clean, count, decode, read_answer
 
 NAME = "anthropic_messages"
-GAP = "\n\n"  # between texts that another block stands between, and between thoughts
+GAP = "\n\n"  # separates texts around another block, and thoughts
 
 _json = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder()
@@ -37,7 +37,7 @@ _STOP_REASONS = {
 _THOUGHTS = ("thinking", "redacted_thinking")
 _TEXT = {"type", "text"}
 _CALL = {"type", "id", "name", "input", "caller"}
-_ID = re.compile(r"[a-zA-Z0-9_-]+")  # the API's rule for ids of calls
+_ID = re.compile(r"[a-zA-Z0-9_-]+")  # the API's rule for call ids
 _NOT_ID = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -64,7 +64,7 @@ def parse(data: bytes) -> Completion:
 def _read(answer: _Answer, data: bytes) -> Completion:
     if answer.error or answer.type == "error":
         raise reported_error(decode(data))
-    blocks = _blocks.decode(answer.content)  # what has no content is empty, which is no JSON
+    blocks = _blocks.decode(answer.content)  # a missing content is empty and so fails to decode
     return completion_of(
         blocks,
         answer.stop_reason,
@@ -95,7 +95,7 @@ def completion_of(
     thoughts: list[str] = []
     calls: list[ToolCall] = []
     seen: set[str] = set()
-    more = False  # whether the blocks say more than text and calls can
+    more = False  # True if the blocks hold more than text and calls
     gap = False
     for block in blocks:
         kind: Any = block["type"]
@@ -116,9 +116,8 @@ def completion_of(
         gap = True
         if kind == "tool_use":
             given: Any = block.get("id")
-            provider_id = (
-                given if isinstance(given, str) and given not in seen else ""
-            )  # a result must find its call
+            # A repeated id is dropped, because each result must find its call.
+            provider_id = given if isinstance(given, str) and given not in seen else ""
             seen.add(provider_id)
             calls.append(read_call(str(block.get("name") or ""), block.get("input"), provider_id))
             more = (
@@ -156,7 +155,7 @@ def _native(blocks: list[dict[str, Any]], raw: msgspec.Raw | None) -> msgspec.Ra
         return raw.copy()
     try:
         return msgspec.Raw(_json(blocks))
-    except UnicodeEncodeError:  # half a surrogate pair, in text that no delta carried
+    except UnicodeEncodeError:  # half a surrogate pair, in text outside of deltas
         return msgspec.Raw(_json(clean(blocks)))
 
 
@@ -245,7 +244,7 @@ def echo(native: msgspec.Raw, calls: Sequence[ToolCall], names: Names) -> list[b
     kept: list[tuple[_Block, bytes]] = []
     waiting = list(calls)
     blocks = _known.decode(native)
-    # If they are the same calls by their names, they go in order, whatever their ids are by now.
+    # If the call names are the same, calls are matched by order, even if their ids have changed.
     paired = [block.name for block in blocks if block.type == "tool_use"] == [
         wire_name(call.name, names) for call in calls
     ]

@@ -41,18 +41,18 @@ class MessagesStream(StreamParser):
     def __init__(self) -> None:
         super().__init__()
         self._blocks: list[_Block] = []
-        self._open: dict[
-            int, _Block
-        ] = {}  # by the index that the server uses; the last one to begin at it
+        # Server's index -> the last block that began at it.
+        self._open: dict[int, _Block] = {}
         self._calls = 0
         self._stop: Any = None
         self._details: Any = None
         self._usage: dict[str, Any] = {}
         self._id: Any = ""
         self._model: Any = ""
-        self._said = False  # whether there was text, and whether another block has come since
+        # `_said`: True after some text. `_gap`: True if another block followed that text.
+        self._said = False
         self._gap = False
-        self._thought: _Block | None = None  # the last block that had thoughts
+        self._thought: _Block | None = None  # the last block with thoughts
 
     @property
     def finished(self) -> bool:
@@ -133,7 +133,7 @@ class MessagesStream(StreamParser):
                     *(block.start.get("citations") or ()),
                     delta["citation"],
                 ]
-            case _:  # compaction_delta, and whatever comes to be
+            case _:  # compaction_delta, and any future kind
                 for key, value in delta.items():
                     if key != "type":
                         block.start[key] = _joined(block.start.get(key), value)
@@ -158,7 +158,7 @@ class _Block:
         self.start = dict(start)
         self.kind = start["type"]
         self.pieces: dict[str, list[str]] = {}
-        self.number: int | None = None  # of a call, among the calls
+        self.number: int | None = None  # position among the calls, if the block is a call
 
     def add(self, key: str, piece: str) -> None:
         if not isinstance(piece, str):  # pyright: ignore[reportUnnecessaryIsInstance]: a server's JSON

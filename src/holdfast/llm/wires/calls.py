@@ -101,7 +101,7 @@ def wire_id(call: ToolCall) -> str:
 
 def digest(text: str) -> str:
     """Return a stable digest of a text, 64 hexadecimal digits long."""
-    from hashlib import sha256  # 3 ms of import that few need
+    from hashlib import sha256  # rarely needed, and takes 3 ms to import
 
     return sha256(text.encode("utf-8", "replace")).hexdigest()
 

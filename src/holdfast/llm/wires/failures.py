@@ -25,10 +25,10 @@ from holdfast.errors import (
 )
 from holdfast.llm.retry import duration, retry_after
 
-SHOWN = 300  # characters of an answer that is shown in a message
+SHOWN = 300  # characters of an answer shown in a message
 
-# The words of servers that give this failure no code of its own: vLLM, llama.cpp, LM Studio,
-# Ollama, TGI, Anthropic, Bedrock, Gemini.
+# The wording of servers without a code for this failure: vLLM, llama.cpp, LM Studio, Ollama, TGI,
+# Anthropic, Bedrock, Gemini.
 _TOO_LONG = re.compile(
     r"maximum context length|context[ _]length|context window|context size|prompt is too long|input"
     r" is too long"
@@ -37,9 +37,10 @@ _TOO_LONG = re.compile(
     r"|reduce the length of the (messages|prompt|input)",
     re.IGNORECASE,
 )
+# Wording about a rate limit, not about size.
 _COME_BACK = re.compile(
     r"per (minute|hour|day)|please wait|try again|retry (in|after)", re.IGNORECASE
-)  # a rate, not a size
+)
 _BAD_KEY = re.compile(
     r"API key (not valid|not found|expired)|(incorrect|invalid) api key|unregistered callers",
     re.IGNORECASE,
@@ -66,8 +67,8 @@ _TOO_LONG_CODES = {
     "context_window_exceeded",
     "request_too_large",
 }
-# OpenAI's code for any text above its limit, such as an id or a tool's description. In what a
-# message says it is a matter of length.
+# OpenAI's code for any text above its limit, such as an id or a tool's description. For the content
+# of messages it means that the conversation is too long.
 _STRING_TOO_LONG = "string_above_max_length"
 _SAID = re.compile(r"input|(messages|input)\W.*\b(content|output)\b.*")
 _NAMED = re.compile(r"'((?:messages|input)\b[^']*)'")
@@ -108,9 +109,9 @@ _FULL_CODES = {
     "MODEL_CAPACITY_EXHAUSTED",
     "NoCapacity",
 }
-# For errors that come without a status, in a stream: the status that the code comes with otherwise.
+# The usual status of each code, for errors that come without a status (in a stream).
 _BY_CODE: dict[str, int] = {
-    # OpenAI and those who follow it
+    # OpenAI and servers that follow it
     "invalid_request_error": 400,
     "invalid_prompt": 400,
     "BadRequestError": 400,
@@ -173,7 +174,7 @@ _BY_CODE: dict[str, int] = {
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
 }
-_ENVELOPES = {"error", "response.failed", "failed"}  # what only says that it is an error
+_ENVELOPES = {"error", "response.failed", "failed"}  # words that say only that this is an error
 
 _REQUEST_IDS = (
     "x-request-id",
@@ -185,8 +186,7 @@ _REQUEST_IDS = (
     "cf-ray",
 )
 
-# What looks like a key of a provider, in case a server repeats one in full that is not ours to
-# recognize.
+# The forms of providers' keys. A server may repeat a key that is not among the LLM's secrets.
 _KEYS = re.compile(
     r"\b(?:sk|gsk|xai|pplx|hf|csk|fw|nvapi|r8)[-_][\w-]{16,}|\bAIza[\w-]{30,}|(?<=Bearer )\S{8,}"
 )
@@ -225,7 +225,7 @@ def said(found: Any) -> Said:
     if isinstance(found, list) and found:
         found = cast("list[Any]", found)[0]
     what = Said()
-    for _ in range(4):  # an error may lie in an error: proxies wrap
+    for _ in range(4):  # errors may be nested, because proxies wrap them
         if not isinstance(found, dict):
             break
         level = cast("dict[str, Any]", found)
@@ -424,7 +424,7 @@ def _error(status: int, what: Said, url: str, model: str, location: str) -> LLME
         return make(RateLimited, f"Too many requests (429) at {at}: {message}")
     if status >= 500:
         return make(ServerError, f"The provider failed ({status}) at {at}: {message}")
-    if "tool_use_failed" in codes:  # Groq: what the model wrote is no tool call
+    if "tool_use_failed" in codes:  # Groq: the model's output was not a valid tool call
         return make(
             BadResponse, f"The model's tool call could not be read ({status}) at {at}: {message}"
         )
@@ -432,7 +432,7 @@ def _error(status: int, what: Said, url: str, model: str, location: str) -> LLME
 
 
 def _does_not_fit(status: int, what: Said) -> bool:
-    if status == 429:  # a request larger than what the limit lets through in a minute never fits
+    if status == 429:  # a request above the limit per minute never succeeds
         return what.message.startswith("Request too large") or (
             _too_long(what) and not _COME_BACK.search(what.message)
         )

@@ -37,22 +37,21 @@ from holdfast.llm.wires.calls import wire_name
 from holdfast.llm.wires.failures import http_error
 
 name = answer.NAME
-bound = True  # signatures of one host are refused by another
+bound = True  # a host refuses the signatures of another
 parse = answer.parse
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 _json = _encoder.encode
 
-# Gemini 3 refuses a call of the current turn without a signature. By Google's documentation of
-# thought signatures this word stands in for it, on Gemini API and Vertex AI alike, for calls that
-# another model made. Models before, which need no signature, are sent it as well: a fragment does
-# not know who reads it.
+# Gemini 3 refuses a call of the current turn without a signature. Google's documentation of thought
+# signatures gives this substitute for calls of another model, on Gemini API and Vertex AI alike.
+# Older models need no signature but also receive it, because a fragment is not bound to one model.
 _NO_SIGNATURE = "skip_thought_signature_validator"
 
 _USER = b'{"role":"user"'
-# A request begins and ends with a user's content, or is refused: the beginning may have been
-# condensed away, and an answer may end in a pause, at another provider.
+# The API requires requests to begin and end with a user's content. The beginning may have been
+# condensed away, and an answer from another provider may end in a pause.
 _OPENING = b'{"role":"user","parts":[{"text":"(what came before is not shown)"}]},'
 _GO_ON = b'{"role":"user","parts":[{"text":"Go on."}]}'
 
@@ -60,7 +59,7 @@ _FULL_NAMES = ("models/", "tunedModels/", "publishers/", "projects/", "endpoints
 _MEDIA = ("image/", "audio/", "video/", "application/pdf")
 _VERSION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
 
-# Parameter -> the name that `generationConfig` has for it.
+# Parameter -> its name in `generationConfig`.
 _PLAIN = {
     "temperature": "temperature",
     "top_p": "topP",
@@ -77,7 +76,7 @@ _LEVELS = {
     "xhigh": "HIGH",
     "max": "HIGH",
 }
-# Tokens, for models before Gemini 3, which know no levels; 24576 is the most that 2.5 Flash takes.
+# Tokens, for models before Gemini 3, which have no levels. 24576 is the limit of 2.5 Flash.
 _BUDGETS = {
     "none": 0,
     "minimal": 512,
@@ -87,7 +86,7 @@ _BUDGETS = {
     "xhigh": 24576,
     "max": 24576,
 }
-_LEAST_OF_PRO = 128  # 2.5 Pro cannot but think
+_LEAST_OF_PRO = 128  # tokens; 2.5 Pro cannot turn thinking off
 
 
 def path(model: str, stream: bool) -> str:
@@ -362,15 +361,14 @@ def _generation_config(model: str, parameters: Mapping[str, Any]) -> dict[str, A
 
 
 def _budget(tokens: int) -> dict[str, Any]:
-    # To ask for the thoughts of a model that is told not to think is refused.
+    # The API refuses `includeThoughts` together with a budget of 0.
     return {"thinkingBudget": tokens, "includeThoughts": True} if tokens else {"thinkingBudget": 0}
 
 
 def _version(model: str) -> tuple[int, int]:
     found = _VERSION.search(model)
-    return (
-        (int(found[1]), int(found[2] or 0)) if found else (9, 0)
-    )  # a name without a number, gemini-flash-latest, is a new one's
+    # A name without a number, such as gemini-flash-latest, is that of a new model.
+    return (int(found[1]), int(found[2] or 0)) if found else (9, 0)
 
 
 def _effort(model: str, effort: str) -> dict[str, Any]:
@@ -385,11 +383,10 @@ def _effort(model: str, effort: str) -> dict[str, Any]:
         least = _LEAST_OF_PRO if "pro" in model else 0
         return _budget(max(_BUDGETS[effort], least))
     level = _LEVELS[effort]
-    if level == "MINIMAL" and not (
-        "flash" in model and version < (3, 7)
-    ):  # neither Pro models have it nor Flash since 3.7
+    if level == "MINIMAL" and not ("flash" in model and version < (3, 7)):
+        # Pro models and Flash from 3.7 on lack this level.
         level = "LOW"
-    if level == "MEDIUM" and version == (3, 0) and "pro" in model:  # has LOW and HIGH alone
+    if level == "MEDIUM" and version == (3, 0) and "pro" in model:  # has only LOW and HIGH
         level = "HIGH"
     return {"thinkingLevel": level, "includeThoughts": True}
 

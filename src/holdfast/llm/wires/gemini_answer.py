@@ -34,21 +34,21 @@ _STOP_REASONS = {
     "IMAGE_PROHIBITED_CONTENT": "content_filter",
     "IMAGE_RECITATION": "content_filter",
 }
-# The model meant to call a tool and failed at it: without a call, what it wrote is no answer. It
-# often succeeds when asked again.
+# The model tried to call a tool and failed. Without a call, its output is not an answer. A retry
+# often succeeds.
 _BROKEN = {
     "MALFORMED_FUNCTION_CALL",
     "UNEXPECTED_TOOL_CALL",
     "TOO_MANY_TOOL_CALLS",
     "MALFORMED_RESPONSE",
 }
-# What belongs to a candidate beside its content. It is kept for whoever shows sources; the API
-# takes back only the content.
+# A candidate's fields beside its content. They are kept for clients that show sources; only the
+# content is sent back to the API.
 METADATA = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
 
-# Function names begin with a letter or an underscore; ours may begin with a digit or a dash, and
-# then get an underscore. Names that look as if they had got one get one more, so that every name
-# has its own and finds back.
+# Function names begin with a letter or an underscore. A tool name that begins with a digit or a
+# dash gets an underscore in front. A name that already looks so gets one more, so the mapping stays
+# invertible.
 _NEEDS_ONE = re.compile(r"_*[0-9-]")
 _HAS_ONE = re.compile(r"_+[0-9-]")
 
@@ -127,13 +127,14 @@ def completion_of(
         called: Any = part.get("functionCall")
         if called is not None:
             calls.append(_call(called, seen))
-            if not isinstance(called.get("args"), dict | None):  # refused when it goes back
+            # The API would refuse arguments of another type in a later request.
+            if not isinstance(called.get("args"), dict | None):
                 said = {"invalid_json": calls[-1].raw} if calls[-1].invalid else calls[-1].arguments
                 part, changed = {**part, "functionCall": {**called, "args": said}}, True
             more = more or any(
                 value and key not in ("name", "args", "id") for key, value in called.items()
             )
-        elif not any(part.values()):  # says nothing, and an empty part is refused
+        elif not any(part.values()):  # empty, and the API refuses empty parts
             changed = True
             continue
         text: Any = part.get("text") or ""
@@ -143,11 +144,11 @@ def completion_of(
             reasoning.append(text)
         elif text:
             texts.append(text)
-            more = more or bool(calls)  # text behind a call
+            more = more or bool(calls)  # text after a call
         if not more and len(part) > (called is not None) + ("text" in part):
             more = any(value and key not in ("text", "functionCall") for key, value in part.items())
         if not part.keys() - {"thoughtSignature", "thought"}:
-            part, changed = {"text": "", **part}, True  # a signature alone is refused
+            part, changed = {"text": "", **part}, True  # the API refuses a signature alone
         kept.append(part)
     own = candidate.content
     if more and (changed or content.get("role") != "model"):
@@ -194,7 +195,7 @@ def _call(found: Any, seen: set[str]) -> ToolCall:
             f" {_shown(_json(found))}"
         )
     id: Any = called.get("id")
-    id = id if isinstance(id, str) and id not in seen else ""  # a result must find its call
+    id = id if isinstance(id, str) and id not in seen else ""  # each result must find its call
     seen.add(id)
     args: Any = called.get("args")
     if isinstance(args, dict):

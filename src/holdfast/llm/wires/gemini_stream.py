@@ -52,9 +52,9 @@ class GeminiStream(StreamParser):
         super().__init__()
         self._events = self._reader = _Reader()
         self._parts: list[dict[str, Any]] = []
-        self._pieces: list[str] = []  # of the text part that is coming in
-        self._thought = False  # whether that is a thought
-        self._number = 0  # calls so far
+        self._pieces: list[str] = []  # pieces of the current text part
+        self._thought = False  # True if the current text part is a thought
+        self._number = 0  # number of calls so far
         self._metadata: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
         self._finish: Any = None
@@ -89,12 +89,11 @@ class GeminiStream(StreamParser):
         return completion_of(candidate, self._usage, self._id, self._model, self._feedback)
 
     def _event(self, name: bytes, data: bytes) -> None:
-        if (
-            data[:1] == b"[" and data.strip() != b"[DONE]"
-        ):  # an error may come as an array, as it does for a failed request
+        if data[:1] == b"[" and data.strip() != b"[DONE]":
+            # An error may come as an array, as it does for a failed request.
             try:
                 items: Any = clean(decode(data))
-            except (ValueError, RecursionError):  # the latter from `clean`
+            except (ValueError, RecursionError):  # `clean` raises RecursionError
                 items = None
             if isinstance(items, list):
                 for item in cast("list[Any]", items):
@@ -105,9 +104,8 @@ class GeminiStream(StreamParser):
     def _take(self, name: bytes, found: dict[str, Any]) -> None:
         usage = found.get("usageMetadata")
         if usage:
-            self._usage.update(
-                usage
-            )  # the last count of each kind: chunks in the midst leave some out
+            # Keep the last count of each kind, because intermediate chunks leave some out.
+            self._usage.update(usage)
         if found.get("modelVersion"):
             self._model = found["modelVersion"]
         if found.get("responseId"):
@@ -115,9 +113,8 @@ class GeminiStream(StreamParser):
         if block_reason(found.get("promptFeedback")):
             self._feedback = found["promptFeedback"]
         for candidate in found.get("candidates") or ():
-            if candidate.get(
-                "index"
-            ):  # another alternative (candidateCount > 1): the first is the answer
+            if candidate.get("index"):
+                # Another alternative (candidateCount > 1). The first one is the answer.
                 continue
             content = candidate.get("content")
             if content:

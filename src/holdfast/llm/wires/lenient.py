@@ -17,8 +17,8 @@ A = TypeVar("A")
 _decoder = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
 
-# What reading JSON of another shape raises; also text that cannot be encoded, numbers without end,
-# and nesting without end.
+# The exceptions that JSON of an unexpected shape causes. They also cover text that cannot be
+# encoded, and numbers or nesting without limit.
 MISSHAPEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
 
@@ -81,7 +81,7 @@ def decode(data: bytes | str) -> Any:
         try:
             return json.loads(data, strict=False, parse_constant=_nothing)
         except (ValueError, RecursionError):
-            raise error from None  # msgspec's words are the plainer ones
+            raise error from None  # msgspec's message is clearer
 
 
 def whole(text: str) -> str:

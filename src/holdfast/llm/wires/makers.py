@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-# What a model's name begins with -> who made it.
+# Prefix of a model's name -> its maker.
 _MAKERS = {
     "gpt-oss": "openai's open models",
     "gpt": "openai",
@@ -35,7 +35,7 @@ _MAKERS = {
 }
 
 
-@lru_cache(256)  # asked for every item of every request, of a handful of names
+@lru_cache(256)  # called for every item of every request, with a handful of names
 def maker(model: str) -> str:
     """Return the maker of a model, judged by its name: `deepseek/deepseek-chat` gives
     `deepseek`. Returns "" if the name is not recognized."""

@@ -39,16 +39,16 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 _json = _encoder.encode
 
-# Parameters that go into the body under their own names.
+# Parameters that keep their names in the body.
 _PLAIN = ("temperature", "top_p", "stop", "seed", "reasoning_effort")
-_CACHES = (
-    "api.openai.com",
-)  # Azure takes a cache key for OpenAI's models alone, and a deployment's name need not tell its model
+# Azure is not listed: it accepts a cache key only for OpenAI's models, and a deployment's name need
+# not reveal its model.
+_CACHES = ("api.openai.com",)
 _ASSISTANT = b'{"role":"assistant"'
-# behind an answer that broke off with a pause, at another provider
+# Follows an answer from another provider that ended in a pause.
 _GO_ON = b'{"role":"user","content":"Go on."}'
-# OpenAI deprecated max_tokens, and its reasoning models refuse it; hardly another server knows the
-# new name.
+# OpenAI deprecated max_tokens, and its reasoning models refuse it. Few other servers know the new
+# name.
 _NEW_MAX = re.compile(r"(.*/)?(o\d|gpt-5|codex|chatgpt)", re.IGNORECASE)
 
 
@@ -230,9 +230,8 @@ def head(
         from holdfast.tools import styles
 
         body["tools"] = [styles.openai_chat(tool, wire_name(tool.name, names)) for tool in tools]
-        if (
-            parameters.get("parallel_tool_calls") is not None
-        ):  # refused by OpenAI where there are no tools
+        if parameters.get("parallel_tool_calls") is not None:
+            # OpenAI refuses this setting without tools, so it is only sent here.
             body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
     extra: Mapping[str, Any] = parameters.get("extra_body") or {}
     body.update(parts.cache_key(parameters, _CACHES))
@@ -240,7 +239,7 @@ def head(
     if isinstance(options, Mapping):
         options = {"include_usage": True, **cast("Mapping[str, Any]", options)}
     own = extra.get("tools")
-    if isinstance(own, list | tuple):  # tools that the provider runs itself stand beside ours
+    if isinstance(own, list | tuple):  # the provider's built-in tools follow the agent's
         body["tools"] = [*body.get("tools", ()), *cast("Sequence[Any]", own)]
     body.update(
         (key, value) for key, value in extra.items() if key not in ("stream_options", "tools")

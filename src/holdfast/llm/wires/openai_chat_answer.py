@@ -33,7 +33,7 @@ _STOP_REASONS = {
     "content_filter": "content_filter",
     "sensitive": "content_filter",
 }
-# OpenRouter, DeepSeek, Zhipu, vLLM: the server broke off, whatever came before.
+# OpenRouter, DeepSeek, Zhipu and vLLM: the server broke off its answer.
 _BROKEN = {"error", "insufficient_system_resource", "network_error", "abort"}
 _BASIC = {"role", "content", "tool_calls", "refusal"}
 REASONING = ("reasoning_content", "reasoning")
@@ -109,9 +109,8 @@ def completion_of(
                 f"The answer has a tool call that is none: {shorten(_json(entry).decode())}"
             )
         id_given = item.get("id") or ""
-        provider_id = (
-            id_given if isinstance(id_given, str) and id_given not in seen else ""
-        )  # a result must find its call
+        # A repeated id is dropped, because each result must find its call.
+        provider_id = id_given if isinstance(id_given, str) and id_given not in seen else ""
         seen.add(provider_id)
         function: dict[str, Any] = item["function"]
         calls.append(
@@ -141,7 +140,7 @@ def _text_and_reasoning(message: dict[str, Any]) -> tuple[str, str]:
         (message[key] for key in REASONING if isinstance(message.get(key), str) and message[key]),
         "",
     )
-    if isinstance(content, list):  # Mistral: text and thinking as parts
+    if isinstance(content, list):  # Mistral sends text and thinking as parts
         parts = cast("list[Any]", content)
         reasoning = reasoning or "".join(_texts(part.get("thinking")) for part in _objects(parts))
         content = _texts(parts)
@@ -182,7 +181,6 @@ def read_usage(found: Any) -> Usage:
     thought = count(usage.get("completion_tokens_details"), "reasoning_tokens")
     if thought and (thought > made or count(usage, "total_tokens") == given + made + thought):
         made += thought
-    cached = count(details, "cached_tokens") or count(
-        usage, "prompt_cache_hit_tokens"
-    )  # the latter is DeepSeek's
+    # The second name is DeepSeek's.
+    cached = count(details, "cached_tokens") or count(usage, "prompt_cache_hit_tokens")
     return Usage(given, made, cached, count(details, "cache_write_tokens"), thought)

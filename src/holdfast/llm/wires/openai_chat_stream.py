@@ -13,7 +13,7 @@ from holdfast.llm.wires.streams import StreamParser
 
 _encoder = msgspec.json.Encoder()
 
-# Strings that each delta repeats whole; all others come in pieces to be joined.
+# Strings that each delta repeats in full. All others arrive in pieces.
 _WHOLE = {
     "role",
     "id",
@@ -50,7 +50,7 @@ class ChatStream(StreamParser):
         super().__init__()
         self._content: list[str] = []
         self._refusal: list[str] = []
-        self._reasoning: dict[str, list[str]] = {}  # by the key that the server uses
+        self._reasoning: dict[str, list[str]] = {}  # server's key -> pieces
         self._calls: list[_Call] = []
         self._extra: dict[str, Any] = {}
         self._finish: Any = None
@@ -85,7 +85,7 @@ class ChatStream(StreamParser):
         if found.get("usage"):
             self._usage = found["usage"]
         for choice in found.get("choices") or ():
-            if choice.get("index"):  # another alternative (n > 1): the first is the answer
+            if choice.get("index"):  # another alternative (n > 1); the first is the answer
                 continue
             delta = choice.get("delta") or choice.get("message")
             if delta:
@@ -137,8 +137,9 @@ class ChatStream(StreamParser):
         call = next(
             (call for call in reversed(self._calls) if index is None or call.index == index), None
         )
-        # A new id with a name is a new call even at an old index: Gemini's servers number all of a
-        # batch 0. A new id alone is not: vLLM once made one up for every piece.
+        # A new id with a name begins a new call even at an old index, because Gemini's servers
+        # number all calls of a batch 0. A new id alone does not: vLLM once invented one for every
+        # piece.
         if call is None or (id and name and call.id and id != call.id):
             call = _Call(len(self._calls), index, id)
             self._calls.append(call)
@@ -174,9 +175,8 @@ class _Call:
         self.id = self.id or id
         if first:
             self.name = name
-        elif (
-            name and name != self.name and not self.arguments
-        ):  # a name in pieces; servers that repeat it repeat it whole
+        elif name and name != self.name and not self.arguments:
+            # A name in pieces. Servers that repeat a name repeat it in full.
             self.name += name
         if arguments:
             self.arguments.append(arguments)
@@ -204,9 +204,8 @@ def merge(into: dict[str, Any], key: str, new: Any) -> None:
         if new is not None:
             into[key] = new
     elif isinstance(old, str) and key not in _WHOLE:
-        into[key] = (
-            None  # else there are two that hold the text, and all of it is copied for each piece
-        )
+        # Drop the second reference to the text; otherwise each piece copies all of it.
+        into[key] = None
         old += new
         into[key] = old
     elif isinstance(old, dict):

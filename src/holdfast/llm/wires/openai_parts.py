@@ -11,8 +11,8 @@ from holdfast.content import Content, EmbeddedResource, ImageContent, TextConten
 from holdfast.llm.wires.blocks import base64
 from holdfast.llm.wires.calls import digest
 
-# of item ids, Responses' call ids, and cache keys alike: "string too long. Expected a string with
-# maximum length 64"
+# The longest item id, call id of Responses, and cache key, in characters: "string too long.
+# Expected a string with maximum length 64".
 LONGEST = 64
 
 _json = msgspec.json.Encoder().encode

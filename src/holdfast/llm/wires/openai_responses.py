@@ -33,7 +33,7 @@ from holdfast.llm.wires.calls import digest, wire_arguments, wire_id, wire_name
 from holdfast.llm.wires.failures import http_error
 
 name = answer.NAME
-bound = True  # encrypted reasoning is read by who made it
+bound = True  # only the host that encrypted reasoning can read it
 parse = answer.parse
 headers = parts.headers
 system = parts.system
@@ -42,12 +42,11 @@ _json = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder()
 
 ENCRYPTED = "reasoning.encrypted_content"
-# Models that think. All others refuse to be asked for encrypted reasoning, and to be sent it,
-# gpt-5-chat too.
+# Reasoning models. All others, gpt-5-chat included, refuse requests for encrypted reasoning and
+# requests that contain it.
 _THINKS = re.compile(r"(.*/)?(ft:)?(o\d|gpt-([5-9]|[12]\d)(?!\d)|codex)(?!.*-chat)", re.IGNORECASE)
-_OPENAIS = re.compile(
-    r"(.*/)?(ft:)?(chat)?gpt-(?!oss)", re.IGNORECASE
-)  # other names, such as a deployment's, tell nothing
+# Names of OpenAI's models. Other names, such as a deployment's, do not reveal the model.
+_OPENAIS = re.compile(r"(.*/)?(ft:)?(chat)?gpt-(?!oss)", re.IGNORECASE)
 _CACHES = (
     "api.openai.com",
     ".openai.azure.com",
@@ -55,7 +54,7 @@ _CACHES = (
     ".cognitiveservices.azure.com",
 )
 _PLAIN = ("temperature", "top_p", "max_output_tokens")
-# Parameters that this API does not have -> what has them.
+# Parameters that this API lacks -> the alternative.
 _UNKNOWN = {
     "stop": "Take wire='openai_chat' for it.",
     "seed": "Take wire='openai_chat' for it.",
@@ -171,7 +170,8 @@ def _echo(calls: Sequence[ToolCall], native: msgspec.Raw, thinks: bool) -> list[
         looks.pop()
     found: list[Any] = []
     number = 0
-    orphaned = False  # the API wants a stored item's reasoning before it
+    # True after dropped reasoning: the API requires a stored item's reasoning before the item.
+    orphaned = False
     for look, raw in zip(looks, raws, strict=False):
         changed = look.status is None or not (look.id is msgspec.UNSET or _is_id(look.id))
         call = None

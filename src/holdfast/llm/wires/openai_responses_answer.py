@@ -23,11 +23,11 @@ _REASONS = {
     "max_tokens": "length",
     "content_filter": "content_filter",
 }
-# What of an item is told by text and calls, or says nothing that anybody needs again.
+# The keys of an item that a completion's text and calls cover, or that carry no information.
 _MESSAGE = {"id", "type", "role", "status", "content"}
 _PART = {"type", "text"}
 _CALL = {"id", "type", "status", "call_id", "name", "arguments"}
-# Items by which a provider asks its client for something that is no function.
+# Items that request something other than a function call from the client.
 _ASKS = {
     "custom_tool_call",
     "local_shell_call",
@@ -133,9 +133,8 @@ def completion_of(
         said_why: Any = (
             cast("dict[str, Any]", details).get("reason") if isinstance(details, dict) else None
         )
-        reason = (
-            _REASONS.get(str(said_why), str(said_why)) if said_why else "length"
-        )  # cut off, whyever: never a whole answer
+        # The answer was cut off, for whatever reason, so it is never reported as complete.
+        reason = _REASONS.get(str(said_why), str(said_why)) if said_why else "length"
         if reason == "content_filter" and not calls and not any(texts):
             raise ContentFiltered(
                 "The provider's content filter stopped the answer before it said anything."
@@ -169,7 +168,7 @@ def _native(items: list[dict[str, Any]], raw: msgspec.Raw | None) -> msgspec.Raw
         except UnicodeEncodeError:  # half surrogate pairs
             return msgspec.Raw(_json(clean(items)))
     data = bytes(raw)
-    # OpenAI indents its answers: blanks that no journal needs.
+    # OpenAI indents its answers. The journal does not need the white space.
     return msgspec.Raw(msgspec.json.format(data, indent=-1) if b"\n" in data else data)
 
 
@@ -198,14 +197,12 @@ def _read_call(item: dict[str, Any], seen: set[str]) -> ToolCall:
     if not isinstance(name, str):
         raise BadResponse(f"The answer has a tool call that is none: {_shown(_json(clean(item)))}")
     given: Any = item.get("call_id") or item.get("id") or ""
-    provider_id = (
-        whole(given) if isinstance(given, str) and given not in seen else ""
-    )  # a result must find its call
+    # A repeated id is dropped, because each result must find its call.
+    provider_id = whole(given) if isinstance(given, str) and given not in seen else ""
     seen.add(provider_id)
     call = read_call(whole(name), item.get("arguments"), provider_id)
-    if item.get("status") == "incomplete" and not item.get(
-        "arguments"
-    ):  # cut off before the first of them, which is not "none"
+    if item.get("status") == "incomplete" and not item.get("arguments"):
+        # Cut off before the first argument, which differs from having no arguments.
         return msgspec.structs.replace(
             call, invalid="The arguments are not valid JSON: they end, unfinished, at byte 0."
         )

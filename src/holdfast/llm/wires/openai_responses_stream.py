@@ -37,10 +37,10 @@ class ResponseStream(StreamParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self._items: dict[tuple[int, str], dict[str, Any]] = {}  # by place and id
-        self._calls: dict[Any, int] = {}  # place -> number of the call
-        self._heard: set[Any] = set()  # places of which deltas came
-        self._place: Any = None  # of the last piece of reasoning
+        self._items: dict[tuple[int, str], dict[str, Any]] = {}  # (place, id) -> item
+        self._calls: dict[Any, int] = {}  # place -> the call's number
+        self._heard: set[Any] = set()  # places for which deltas arrived
+        self._place: Any = None  # place of the last piece of reasoning
         self._response: dict[str, Any] | None = None
         self._status = ""
 
@@ -75,7 +75,7 @@ class ResponseStream(StreamParser):
             self._piece("text", found)
         elif kind == "response.function_call_arguments.delta":
             place = found.get("output_index")
-            if place in self._calls:  # else its item tells
+            if place in self._calls:  # otherwise the whole item will carry the arguments
                 self._heard.add(place)
                 self._told.append(Delta("tool", _text(found), self._calls[place]))
         elif kind in _REASONING:
@@ -136,7 +136,7 @@ class ResponseStream(StreamParser):
 
     def _end(self, status: str, response: dict[str, Any]) -> None:
         said: Any = response.get("status")
-        if status == "completed" and said in _ENDS.values():  # vLLM calls every end completed
+        if status == "completed" and said in _ENDS.values():  # vLLM names every end "completed"
             status = said
         self._status = status
         self._response = response

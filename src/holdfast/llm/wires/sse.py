@@ -16,10 +16,10 @@ class EventReader:
     __slots__ = ("_data", "_line", "_name", "_skip_lf", "_started")
 
     def __init__(self) -> None:
-        self._line = b""  # the beginning of a line whose end has not come
+        self._line = b""  # the unfinished last line
         self._data: list[bytes] = []
         self._name = b""
-        self._skip_lf = False  # the last chunk ended in CR, so an LF that comes first belongs to it
+        self._skip_lf = False  # the last chunk ended in CR, so an LF that follows belongs to it
         self._started = False
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bytes]]:

@@ -27,8 +27,8 @@ class StreamParser:
     def __init__(self) -> None:
         self._events = EventReader()
         self._told: list[Delta] = []
-        self._late = False  # whether content came with the finish or behind it
-        self.done = False  # nothing more is to come
+        self._late = False  # True if content came with the finish or after it
+        self.done = False  # True if nothing more can follow
 
     @property
     def finished(self) -> bool:
@@ -71,7 +71,7 @@ class StreamParser:
             try:
                 for name, data in self._events.rest():
                     self._event(name, data)
-            except BadResponse:  # a last event that was cut off
+            except BadResponse:  # the last event was truncated
                 if self.finished and not self.closed:
                     raise StreamInterrupted(
                         "The stream ended in the midst of a piece of the answer."

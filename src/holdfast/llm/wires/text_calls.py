@@ -140,9 +140,8 @@ class TextCalls:
             if self.reads
             else (answer.text, [])
         )
-        native = (
-            NO_NATIVE if answer.calls else answer.native
-        )  # which would show the provider its own calls, but no results of them
+        # A native form with calls would show the provider its own calls without their results.
+        native = NO_NATIVE if answer.calls else answer.native
         if not written:
             return msgspec.structs.replace(answer, native=native, wire=self.name)
         calls = (*answer.calls, *written)
@@ -172,10 +171,9 @@ class _Stream:
         self._inner = inner
         self._with_calls = with_calls
         self._ahead = Ahead() if reads else None
-        self._blank: list[
-            str
-        ] = []  # white space at the end of what came, which falls away before calls
-        self._told = 0  # characters
+        # Trailing white space so far, which is dropped before calls.
+        self._blank: list[str] = []
+        self._told = 0  # number of characters forwarded
         self._listener: OnDelta | None = None
 
     @property

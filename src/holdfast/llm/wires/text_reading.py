@@ -33,10 +33,10 @@ RESULT = "<tool_result"
 
 _TAGS = re.compile(r"<(/?)think(?:ing)?>|<tool_call>|<tool_result|```\w{0,20}")
 _LONGEST_TAG = len("</thinking>")
-# White space is bounded, lest a stream of it is read again and again.
+# White space is limited, so that a long run of it is not scanned repeatedly.
 _FENCE = re.compile(r"```\w{0,20}\s{0,99}")
 _LEAD = re.compile(r"<tool_call>\s{0,99}(?:`{3}\w{0,20}\s{0,99})?")
-_END = re.compile(r"[\s}\]]*(?:```\s*)?</tool_call>")  # some close one brace too many
+_END = re.compile(r"[\s}\]]*(?:```\s*)?</tool_call>")  # some models close one brace too many
 _NEXT = re.compile(r"\s*,?\s*(?=\{)")
 _NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
 _SHAPE = 'A call takes one JSON object with "name" and "arguments".'
@@ -192,7 +192,7 @@ def _unfinished(said: str, error: Exception) -> bool:
 
 @lru_cache(1)
 def _json() -> JSONDecoder:
-    from json import JSONDecoder  # which knows where a value ends; few need it
+    from json import JSONDecoder  # reports where a value ends; rarely needed
 
     return JSONDecoder(strict=False, parse_constant=lambda _: None)
 
@@ -222,9 +222,9 @@ class Ahead:
     __slots__ = ("_called", "_first", "_held", "_last", "_thinks")
 
     def __init__(self) -> None:
-        self._held = ""  # text that may be the beginning of a tag
-        self._last = "\n"  # the character before it
-        self._first = True  # whether nothing but white space was before it
+        self._held = ""  # text that may begin a tag
+        self._last = "\n"  # the character before `_held`
+        self._first = True  # True if only white space precedes `_held`
         self._thinks = False
         self._called = False
 
@@ -245,7 +245,7 @@ class Ahead:
 
     def _read(self, text: str) -> int:
         at = 0
-        fence = (0, -1)  # the last one, and what follows it
+        fence = (0, -1)  # the last fence, and the position after it
         while tag := _TAGS.search(text, at):
             start, at = tag.span()
             word = tag[0]
@@ -270,7 +270,7 @@ class Ahead:
                 behind = lead.end() if lead is not None else at
                 if fence[1] == start:
                     start = fence[0]
-                if behind == len(text):  # more is needed to tell
+                if behind == len(text):  # undecided without more text
                     return start
                 if text[behind] in "{[" or (
                     len(text) - behind < 3 and not text[behind:].strip("`")
