@@ -78,7 +78,7 @@ def test_a_request_that_is_not_in_the_file_is_an_error_that_shows_it(tmp_path: P
         with pytest.raises(ConfigurationError, match=r"is not in '.*/t' \(1 other.*hullo"):
             replaying.completion("hullo")
         assert replaying.completion("hello").text == "hi"
-        with pytest.raises(ConfigurationError, match="its answers have all been given"):
+        with pytest.raises(ConfigurationError, match="all its recorded answers have been replayed"):
             replaying.completion("hello")
         assert len(server.requests) == 1
 
@@ -315,6 +315,6 @@ def test_what_it_is_made_of_is_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be written: Is a directory"):
         RecordedLLM(llm, tmp_path, "record")
     (tmp_path / "bad").write_text('{"path": "/"}\n')
-    with pytest.raises(ConfigurationError, match=r"line 1 of .*bad' is no recorded exchange"):
+    with pytest.raises(ConfigurationError, match=r"line 1 of .*bad' is not a recorded exchange"):
         RecordedLLM(llm, tmp_path / "bad")
     assert KEY not in repr(RecordedLLM(llm, tmp_path / "t"))

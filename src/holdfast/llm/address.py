@@ -185,7 +185,7 @@ def _by_name(model: str, wire: str | None) -> Address:
     provider = ALIASES.get(prefix, prefix)
     if not name:
         raise ConfigurationError(
-            f"LLM: model takes a name behind the provider's, such as 'openai/gpt-5', not {model!r}."
+            f"LLM: model needs a name after the provider's, such as 'openai/gpt-5', not {model!r}."
         )
     if provider in PROVIDERS:
         return Address(PROVIDERS[provider], name, wire or _own_wire(provider, name), provider)
@@ -205,13 +205,13 @@ def _listed(model: str, provider: str, name: str, wire: str | None) -> Address:
     api = api or COMPATIBLE.get(provider, "")
     if not api:
         raise ConfigurationError(
-            f"{_NEEDED} {model!r}: {provider} is reached by an SDK of its own. Give base_url if it"
+            f"{_NEEDED} {model!r}: {provider} needs an SDK of its own. Give base_url if it"
             f" also has an OpenAI-compatible address, or use LiteLLM({model!r}) of the"
             " holdfast[litellm] extra."
         )
     if "{" in api:
         raise ConfigurationError(
-            f"{_NEEDED} {model!r}: each customer of {provider} has an address of their own, of the"
+            f"{_NEEDED} {model!r}: each customer of {provider} has a separate address of the"
             f" form {api!r}."
         )
     path, ending = _split_ending(api)
@@ -238,7 +238,7 @@ def _unknown_name(model: str) -> NoReturn:
         f"{_NEEDED} {model!r}: the address of a server, such as 'https://openrouter.ai/api/v1' or"
         f" 'http://localhost:8000/v1'. Or name the provider before a slash, such as {example!r}."
         " Only the names of OpenAI, Anthropic and Google (gpt-*, o1, o3, ..., claude-*, gemini-*)"
-        " tell theirs."
+        " identify their provider."
     )
 
 
@@ -252,7 +252,7 @@ def _unknown_provider(model: str, provider: str) -> NoReturn:
     )
     meant = f" Did you mean '{near[0]}/...'?" if near else ""
     raise ConfigurationError(
-        f"{_NEEDED} {model!r}: no provider {provider!r} is known.{meant} Without base_url the part"
+        f"{_NEEDED} {model!r}: the provider {provider!r} is unknown.{meant} Without base_url the part"
         " before the slash is a provider's name, such as openai, anthropic, google, groq, mistral,"
         " deepseek or openrouter."
     )
@@ -308,7 +308,7 @@ def _checked(base_url: str) -> SplitResult:
             f"{takes}: its path is not ASCII. Percent-encode it (urllib.parse.quote)."
         )
     if parts.fragment:
-        raise ConfigurationError(f"{takes}: it has a fragment.")
+        raise ConfigurationError(f"{takes}: remove the fragment.")
     return parts
 
 

@@ -404,5 +404,5 @@ class LLM:
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
             "An LLM cannot be pickled: its api_key would be in the bytes. Send its arguments and"
-            " make it anew."
+            " create it again."
         )

@@ -316,7 +316,7 @@ def _named(kind: str, models: Any) -> dict[str, Model]:
         ):
             raise ConfigurationError(f"{takes} (LLM, ScriptedLLM, ...), not {model!r}.")
         if not name or WITHIN in name:
-            raise ConfigurationError(f"{takes}; {name!r} is no name for one.")
+            raise ConfigurationError(f"{takes}; {name!r} is not a valid name.")
         number = 2
         unique = name
         while unique in found:  # the same model again, with another key or other settings

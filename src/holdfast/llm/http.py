@@ -363,7 +363,7 @@ class HTTPPool:
             reason = (
                 getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
             )
-            failure = LLMConnectionError(f"No TLS with {self._what()}: {reason}.")
+            failure = LLMConnectionError(f"The TLS handshake with {self._what()} failed: {reason}.")
             failure.retryable = not isinstance(error, ssl.SSLCertVerificationError)
             raise failure from error
 
@@ -396,7 +396,9 @@ def _split(argument: str, url: str, schemes: tuple[str, ...]) -> tuple[bool, str
         parts = None  # a / in the password makes urlsplit take the user name for the host
     if parts is None or parts.scheme not in schemes or not parts.hostname:
         hint = (
-            " Percent-encode what stands before the @ (urllib.parse.quote)." if "@" in url else ""
+            " Percent-encode the user and password before the @ (urllib.parse.quote)."
+            if "@" in url
+            else ""
         )
         raise ConfigurationError(f"{argument} takes {takes}, not {shown(url)!r}.{hint}")
     credentials = ""

@@ -237,8 +237,8 @@ class LiteLLM:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
-            "A LiteLLM cannot be pickled: its settings hold keys. Send its arguments and make it"
-            " anew."
+            "A LiteLLM cannot be pickled: its settings hold keys. Send its arguments and create it"
+            " again."
         )
 
 

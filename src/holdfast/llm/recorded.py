@@ -169,7 +169,7 @@ class Tape:
             if self.mode == "replay":
                 left = sum(len(found) for found in self._held.values())
                 why = (
-                    "its answers have all been given"
+                    "all its recorded answers have been replayed"
                     if held is not None
                     else f"it is not in {str(self.path)!r}"
                 )
@@ -204,13 +204,13 @@ class Tape:
             except ValueError as error:
                 if "truncated" in str(error):  # a crash during a write
                     _log.warning(
-                        "line %d of %s broke off when it was written; it is left out",
+                        "line %d of %s is truncated and is skipped",
                         number,
                         self.path,
                     )
                     continue
                 raise ConfigurationError(
-                    f"RecordedLLM: line {number} of {str(self.path)!r} is no recorded exchange:"
+                    f"RecordedLLM: line {number} of {str(self.path)!r} is not a recorded exchange:"
                     f" {error}."
                 ) from None
             if self.mode == "replay" or not (recording.failed or recording.status != 200):

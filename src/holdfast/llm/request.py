@@ -156,7 +156,7 @@ def make_frame(
             (name, canonical[wired]) for name, wired in names.items() if canonical[wired] != name
         )
         raise ConfigurationError(
-            f"tools has {clash[0]!r} and {clash[1]!r}, which are one name on the wire. Rename one."
+            f"tools has {clash[0]!r} and {clash[1]!r}, which have the same name on the wire. Rename one."
         )
     try:
         hash = b""
@@ -171,9 +171,7 @@ def make_frame(
             parameters = {"cache_key": head, **parameters}
         return Frame(wire.head(model, system, tools, parameters, names), names, canonical, hash)
     except (TypeError, UnicodeEncodeError) as error:
-        raise ConfigurationError(
-            f"tools and parameters take what JSON can say: {error}."
-        ) from error
+        raise ConfigurationError(f"tools and parameters must be JSON values: {error}.") from error
 
 
 def definition(tool: ToolLike) -> ToolDefinition:

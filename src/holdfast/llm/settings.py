@@ -62,7 +62,7 @@ _TAKES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "seed": ("a whole number", _number(-(2**63), 2**63 - 1, whole=True)),
     "parallel_tool_calls": ("True or False", lambda v: isinstance(v, bool)),
     "response_format": (
-        "a JSON Schema, or what Chat Completions takes: {'type': 'json_schema', ...}",
+        "a JSON Schema, or the value that Chat Completions takes: {'type': 'json_schema', ...}",
         _mapping,
     ),
     "prompt_caching": ("True or False", lambda v: isinstance(v, bool)),
@@ -100,7 +100,9 @@ def check(given: Mapping[str, Any]) -> None:
             continue
         # These arguments hold secrets, so their values are not shown.
         what = (
-            "what was given" if name in ("api_key", "base_url", "headers", "proxy") else repr(value)
+            "the given value"
+            if name in ("api_key", "base_url", "headers", "proxy")
+            else repr(value)
         )
         raise ConfigurationError(f"LLM: {name} takes {takes}, not {what}.")
     if given["headers"]:
@@ -114,7 +116,7 @@ def check(given: Mapping[str, Any]) -> None:
         try:
             msgspec.json.encode(given[name])
         except (TypeError, UnicodeEncodeError) as error:
-            raise ConfigurationError(f"LLM: {name} takes what JSON can say: {error}.") from None
+            raise ConfigurationError(f"LLM: {name} must be a JSON value: {error}.") from None
     for key in ("messages", "stream"):
         if given["extra_body"] and key in given["extra_body"]:
             raise ConfigurationError(

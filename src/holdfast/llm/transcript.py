@@ -273,7 +273,7 @@ class Transcript:
         there = f"{model} at {host}" if who[1] else model
         return tuple(
             f"{count} answer{'s' if count > 1 else ''} of {whose} went to {there} as text and calls"
-            f" alone, without what {whose} sent besides (such as signed or encrypted reasoning)."
+            f" only, without the rest that {whose} sent (such as signed or encrypted reasoning)."
             for whose, count in cache.foreign.items()
         )
 
@@ -330,7 +330,7 @@ class Transcript:
         if id not in self._calls:
             known = ", ".join(map(repr, self._calls)) or "none"
             raise ConfigurationError(
-                f"A tool message takes the tool_call_id of a call before it ({known}), not {id!r}."
+                f"A tool message needs the tool_call_id of an earlier call ({known}), not {id!r}."
             )
         return self._calls[id]
 

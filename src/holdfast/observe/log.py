@@ -219,7 +219,8 @@ class JsonLog:
             except (OSError, ValueError) as error:
                 if not self._failed:
                     _log.error(
-                        "a log of JSON lines cannot be written, and goes on when it can: %s", error
+                        "JsonLog cannot write its lines; it tries again with the next one: %s",
+                        error,
                     )
                 self._failed = True
             else:

@@ -66,7 +66,7 @@ class Telemetry:
         ):
             if value is not None and not callable(getattr(value, method, None)):
                 raise ConfigurationError(
-                    f"Telemetry: {name} takes a provider of OpenTelemetry's or None, not {value!r}."
+                    f"Telemetry: {name} takes an OpenTelemetry provider or None, not {value!r}."
                 )
         self.content = bool(content)
         self._trace = trace
@@ -97,7 +97,7 @@ class Telemetry:
             explicit_bucket_boundaries_advisory=names.DURATION_BUCKETS,
         )
         self._costs = meter.create_counter(
-            names.CLIENT_COST, "USD", "What model calls cost by list prices."
+            names.CLIENT_COST, "USD", "Cost of model calls by list prices."
         )
 
     # --- an observer ---
@@ -205,5 +205,6 @@ class Telemetry:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "Telemetry holds providers of this process and is not pickled; make another one there."
+            "Telemetry cannot be pickled, because it holds providers of this process. Create another"
+            " one in the other process."
         )

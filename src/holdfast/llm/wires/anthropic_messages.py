@@ -234,7 +234,7 @@ def head(
     """
     if parameters.get("seed") is not None:
         raise ConfigurationError(
-            "LLM: seed cannot be said on the wire anthropic_messages. Leave it out."
+            "LLM: seed is not supported on the wire anthropic_messages. Leave it out."
         )
     marked = parameters.get("prompt_caching") is not False
     body: dict[str, Any] = {"model": model, "max_tokens": _max_tokens(model, parameters)}
@@ -345,13 +345,13 @@ def _check_room(model: str, version: tuple[int, int], budget: int | None, limit:
         )
     if budget is not None and budget >= limit:
         raise ConfigurationError(
-            f"LLM: reasoning_budget takes less than all that {model} may write, thinking and answer"
-            f" together: {limit} tokens, not {budget}."
+            f"LLM: reasoning_budget must be below the output limit of {model}, for thinking and"
+            f" answer together: {limit} tokens, not {budget}."
         )
     if version < (4, 6) and limit <= _LEAST_BUDGET:
         raise ConfigurationError(
-            f"LLM: max_output_tokens must be above {_LEAST_BUDGET} for {model} to think, which"
-            f" takes that many at least; it is {limit}."
+            f"LLM: max_output_tokens must be above {_LEAST_BUDGET} for {model} to think,"
+            f" because thinking needs at least that many tokens; it is {limit}."
         )
 
 
@@ -363,8 +363,8 @@ def _format(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     if kind == "text":
         return None
     raise ConfigurationError(
-        "LLM: response_format takes a schema on the wire anthropic_messages, which knows no JSON"
-        " without one: "
+        "LLM: response_format needs a schema on the wire anthropic_messages, which supports no"
+        " JSON without one: "
         '{"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}, not'
         f" {dict(wanted)!r}."
     )

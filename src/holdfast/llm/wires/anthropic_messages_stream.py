@@ -162,7 +162,7 @@ class _Block:
 
     def add(self, key: str, piece: str) -> None:
         if not isinstance(piece, str):  # pyright: ignore[reportUnnecessaryIsInstance]: a server's JSON
-            raise TypeError(f"a piece of {key} that is no text")
+            raise TypeError(f"a piece of {key} that is not text")
         pieces = self.pieces.get(key)
         if pieces is None:
             self.pieces[key] = [piece]

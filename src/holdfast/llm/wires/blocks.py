@@ -68,7 +68,7 @@ def result_text(result: ToolResult, pictures: str = "shown below") -> str:
     if not text and result.is_error:
         text = (
             "Error:"
-            f" {result.error.message if result.error and result.error.message else 'the tool failed without saying why.'}"
+            f" {result.error.message if result.error and result.error.message else 'the tool failed without a message.'}"
         )
     if not text:
         text = f"({count} image{'s' if count > 1 else ''}, {pictures})" if count else "(no output)"

@@ -413,13 +413,15 @@ def _error(status: int, what: Said, url: str, model: str, location: str) -> LLME
     if status in (408, 504):
         return make(LLMTimeout, f"{at} gave up waiting ({status}): {message}")
     if status == 409:
-        return make(BadRequest, f"The request met another one (409) at {at}: {message}", True)
+        return make(
+            BadRequest, f"The request conflicts with another one (409) at {at}: {message}", True
+        )
     if (
         status in (498, 529) or codes & _FULL_CODES or (status >= 500 and _FULL.search(message))
     ):  # 498: Groq's flex tier
         return make(Overloaded, f"The provider is overloaded ({status}) at {at}: {message}")
     if status == 429 and what.daily:
-        return make(RateLimited, f"The quota of the day is used up (429) at {at}: {message}", False)
+        return make(RateLimited, f"The daily quota is used up (429) at {at}: {message}", False)
     if status == 429:
         return make(RateLimited, f"Too many requests (429) at {at}: {message}")
     if status >= 500:

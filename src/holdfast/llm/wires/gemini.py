@@ -296,7 +296,7 @@ def head(
         )
     if parameters.get("parallel_tool_calls") is False:
         raise ConfigurationError(
-            "LLM: parallel_tool_calls=False cannot be said to Gemini, which has no such setting;"
+            "LLM: parallel_tool_calls=False is not supported by Gemini, which has no such setting;"
             " leave it out."
         )
     body: dict[str, Any] = {}
@@ -325,8 +325,8 @@ def head(
         body[key] = value
     if b'"streamFunctionCallArguments":true' in _json(extra.get("toolConfig")):
         raise ConfigurationError(
-            "LLM: extra_body with streamFunctionCallArguments is not understood: arguments come"
-            " whole without it."
+            "LLM: streamFunctionCallArguments in extra_body is not supported. Without it, arguments"
+            " arrive whole."
         )
     prefix = _json(body)[:-1] + (b',"contents":[' if body else b'"contents":[')
     return Head(prefix, True, b"]}", b"]}")

@@ -84,8 +84,8 @@ def parse(data: bytes) -> Completion:
     `BadResponse` for anything else.
     """
     if data.lstrip()[:1] == b"[":
-        return read_answer(data, _lists, _read_chunks, "one of Gemini's")
-    return read_answer(data, _answers, _read, "one of Gemini's")
+        return read_answer(data, _lists, _read_chunks, "a Gemini response")
+    return read_answer(data, _answers, _read, "a Gemini response")
 
 
 def _read(answer: _Answer, data: bytes) -> Completion:
@@ -93,7 +93,7 @@ def _read(answer: _Answer, data: bytes) -> Completion:
         raise reported_error(answer.error)
     candidate = answer.candidates[0] if answer.candidates else None
     if candidate is None and not block_reason(answer.prompt_feedback):
-        raise bad_answer("one of Gemini's: it has no candidates", data)
+        raise bad_answer("a Gemini response: it has no candidates", data)
     return completion_of(
         candidate or Candidate(),
         answer.usage_metadata,
@@ -139,7 +139,7 @@ def completion_of(
             continue
         text: Any = part.get("text") or ""
         if not isinstance(text, str):
-            raise BadResponse(f"The answer has a text that is none: {_shown(_json(part))}")
+            raise BadResponse(f"The answer has text that is not a string: {_shown(_json(part))}")
         if text and part.get("thought"):
             reasoning.append(text)
         elif text:
@@ -177,7 +177,7 @@ def _parts(raw: msgspec.Raw) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if not isinstance(parts, list) or not all(
         isinstance(part, dict) for part in cast("list[Any]", parts)
     ):
-        raise BadResponse(f"The answer has a content that is none: {_shown(bytes(raw))}")
+        raise BadResponse(f"The answer has an invalid content: {_shown(bytes(raw))}")
     return content, cast("list[dict[str, Any]]", parts)
 
 
@@ -191,8 +191,7 @@ def _call(found: Any, seen: set[str]) -> ToolCall:
         or called.get("willContinue")
     ):
         raise BadResponse(
-            "The answer has a function call that is none, or only a piece of one:"
-            f" {_shown(_json(found))}"
+            f"The answer has an invalid or partial function call: {_shown(_json(found))}"
         )
     id: Any = called.get("id")
     id = id if isinstance(id, str) and id not in seen else ""  # each result must find its call

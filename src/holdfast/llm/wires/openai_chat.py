@@ -206,8 +206,8 @@ def head(
     body: dict[str, Any] = {"model": model}
     if parameters.get("reasoning_budget") is not None:
         raise ConfigurationError(
-            "LLM: reasoning_budget cannot be said on the wire openai_chat. Give reasoning_effort,"
-            " or extra_body in the server's own words."
+            "LLM: reasoning_budget is not supported on the wire openai_chat. Give reasoning_effort,"
+            " or extra_body with the server's own parameter."
         )
     for key in _PLAIN:
         if parameters.get(key) is not None:

@@ -94,7 +94,7 @@ def completion_of(
     entries: list[Any] = message.get("tool_calls") or []
     if not isinstance(entries, list):  # pyright: ignore[reportUnnecessaryIsInstance]: a server's JSON
         raise BadResponse(
-            f"The answer has tool calls that are none: {shorten(_json(entries).decode())}"
+            f"The answer's tool calls are not a list: {shorten(_json(entries).decode())}"
         )
     calls: list[ToolCall] = []
     seen: set[str] = set()
@@ -106,7 +106,7 @@ def completion_of(
         item = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
         if not isinstance(item.get("function"), dict):
             raise BadResponse(
-                f"The answer has a tool call that is none: {shorten(_json(entry).decode())}"
+                f"The answer has an invalid tool call: {shorten(_json(entry).decode())}"
             )
         id_given = item.get("id") or ""
         # A repeated id is dropped, because each result must find its call.

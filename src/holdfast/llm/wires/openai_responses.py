@@ -56,8 +56,8 @@ _CACHES = (
 _PLAIN = ("temperature", "top_p", "max_output_tokens")
 # Parameters that this API lacks -> the alternative.
 _UNKNOWN = {
-    "stop": "Take wire='openai_chat' for it.",
-    "seed": "Take wire='openai_chat' for it.",
+    "stop": "Use wire='openai_chat' for it.",
+    "seed": "Use wire='openai_chat' for it.",
     "reasoning_budget": "Give reasoning_effort instead.",
 }
 
@@ -262,7 +262,7 @@ def head(
     for key, instead in _UNKNOWN.items():
         if parameters.get(key) not in (None, [], ""):
             raise ConfigurationError(
-                f"LLM: {key} is nothing that the wire openai_responses can say. {instead}"
+                f"LLM: {key} is not supported on the wire openai_responses. {instead}"
             )
     body: dict[str, Any] = {"model": model, "store": False}
     if system_prompt:

@@ -84,7 +84,7 @@ def check_status(status: Any, error: Any) -> None:
         raise ServerError("The provider cancelled its answer.")
     if status in ("queued", "in_progress"):
         pending = BadResponse(
-            f"The provider answers in the background (status {status!r}), which is not waited for:"
+            f"The provider answers in the background (status {status!r}), which is not supported:"
             " leave out background."
         )
         pending.retryable = False
@@ -186,7 +186,9 @@ def _read_message(item: dict[str, Any], texts: list[str]) -> bool:
         if part.get("type") == "refusal":
             text = part.get("refusal") or ""
         if not isinstance(text, str):
-            raise BadResponse(f"The answer has text that is none: {_shown(_json(clean(part)))}")
+            raise BadResponse(
+                f"The answer has text that is not a string: {_shown(_json(clean(part)))}"
+            )
         texts.append(text)
         more = more or any(value and key not in _PART for key, value in part.items())
     return more or len(parts) > 1
@@ -195,7 +197,7 @@ def _read_message(item: dict[str, Any], texts: list[str]) -> bool:
 def _read_call(item: dict[str, Any], seen: set[str]) -> ToolCall:
     name: Any = item.get("name")
     if not isinstance(name, str):
-        raise BadResponse(f"The answer has a tool call that is none: {_shown(_json(clean(item)))}")
+        raise BadResponse(f"The answer has an invalid tool call: {_shown(_json(clean(item)))}")
     given: Any = item.get("call_id") or item.get("id") or ""
     # A repeated id is dropped, because each result must find its call.
     provider_id = whole(given) if isinstance(given, str) and given not in seen else ""

@@ -58,7 +58,7 @@ class ResponseStream(StreamParser):
             items = cast("list[dict[str, Any]]", last)
         missing = {place for place in self._heard if isinstance(place, int) and place >= len(items)}
         if missing and len(items) < len(self._heard):
-            raise BadResponse("The stream ended without an item of which it had sent pieces.")
+            raise BadResponse("The stream ended without an item whose pieces it had sent.")
         details = response.get("incomplete_details")
         return completion_of(
             items,
@@ -146,7 +146,7 @@ class ResponseStream(StreamParser):
 def _text(found: dict[str, Any]) -> str:
     text = found["delta"]
     if not isinstance(text, str):
-        raise TypeError("a delta that is no text")
+        raise TypeError("a delta that is not text")
     return whole(text)
 
 

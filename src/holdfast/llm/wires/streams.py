@@ -74,12 +74,10 @@ class StreamParser:
             except BadResponse:  # the last event was truncated
                 if self.finished and not self.closed:
                     raise StreamInterrupted(
-                        "The stream ended in the midst of a piece of the answer."
+                        "The stream ended within a piece of the answer."
                     ) from None
         if not self.finished:
-            raise StreamInterrupted(
-                "The stream ended before the answer was complete: what came is not a whole answer."
-            )
+            raise StreamInterrupted("The stream ended before the answer was complete.")
         try:
             answer = self._answer()
             labels = (answer.stop_reason, answer.model, answer.response_id)
@@ -91,7 +89,7 @@ class StreamParser:
             raise
         except MISSHAPEN as error:
             raise BadResponse(
-                f"The stream came to an answer of another shape ({error!r})."
+                f"The stream's answer has an unexpected shape ({error!r})."
             ) from error
 
     def _event(self, name: bytes, data: bytes) -> None:
@@ -105,7 +103,7 @@ class StreamParser:
         except ValueError:
             raise BadResponse(f"The stream has an event that is not JSON: {_shown(data)}") from None
         if not isinstance(found, dict):
-            raise BadResponse(f"The stream has an event that is no object: {_shown(data)}")
+            raise BadResponse(f"The stream has an event that is not an object: {_shown(data)}")
         event = cast("dict[str, Any]", found)
         try:
             if (
@@ -120,7 +118,7 @@ class StreamParser:
             raise
         except MISSHAPEN as error:
             raise BadResponse(
-                f"The stream has an event of another shape: {_shown(data)}"
+                f"The stream has an event of an unexpected shape: {_shown(data)}"
             ) from error
 
 

@@ -31,14 +31,15 @@ _json = msgspec.json.Encoder().encode
 PROMPT = """\
 # Tools
 
-You have the tools below. To call one, write this and nothing behind it:
+You have the tools below. To call one, write this and nothing after it:
 
 <tool_call>
 {"name": "the tool's name", "arguments": {"an argument": "its value"}}
 </tool_call>
 
-The arguments are one JSON object that fits the tool's schema. To call several tools at once, write several such blocks. Then stop: you are told
-the results in the next message, within <tool_result>. Never write a <tool_result> yourself. Without such a block your answer ends the work.
+The arguments are one JSON object that fits the tool's schema. To call several tools at once, write
+several such blocks. Then stop: the results follow in the next message, within <tool_result>. Never
+write a <tool_result> yourself. An answer without such a block ends the work.
 """
 
 
