@@ -21,7 +21,7 @@ from holdfast.errors import (
     RateLimited,
     StreamInterrupted,
 )
-from holdfast.llm import LLM, Delta, RecordedLLM, line
+from holdfast.llm import LLM, Delta, RecordedLLM, endpoint
 from holdfast.tools.context import Cancellation
 from tests.model_server import Drop, ModelServer, Stall, Stream, calls, sse, text
 
@@ -195,7 +195,7 @@ def test_what_was_broken_off_from_this_side_is_not_recorded(
 def test_what_goes_wrong_behind_a_whole_answer_is_not_in_its_recording(
     end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "AFTER_FINISH", 0.2)
+    monkeypatch.setattr(endpoint, "AFTER_FINISH_SECONDS", 0.2)
     data = sse(text("whole")).partition("data: [DONE]")[0].encode()
     answer = {
         "lost": Stream([data], end=False),

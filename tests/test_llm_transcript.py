@@ -236,9 +236,9 @@ def test_what_is_made_for_an_event_is_kept_while_it_is_asked_for() -> None:
         return list(made)
 
     first, second = said("a"), said("a")
-    assert transcript.once("k", first, make) is transcript.once("k", first, make)
-    transcript.once("other", first, make)
-    transcript.once("k", second, make)
+    assert transcript.cached("k", first, make) is transcript.cached("k", first, make)
+    transcript.cached("other", first, make)
+    transcript.cached("k", second, make)
     assert len(made) == 3
 
 

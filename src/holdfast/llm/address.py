@@ -68,7 +68,7 @@ ALIASES = {
     "x-ai": "xai",
 }
 _OTHER_HOSTS = {"api.cohere.com": "cohere", "api.together.xyz": "togetherai"}
-_ENDS_OF_HOSTS = {
+_HOST_SUFFIXES = {
     ".api.openai.com": "openai",  # eu.api.openai.com, us.api.openai.com
     ".openai.azure.com": "azure",
     ".services.ai.azure.com": "azure",
@@ -77,17 +77,17 @@ _ENDS_OF_HOSTS = {
 }
 
 # Google's own list of models prefixes names with "models/".
-_BARE_NAMES = {
+_NAME_PATTERNS = {
     "openai": re.compile(r"(gpt-|o\d|chatgpt-|codex-|ft:gpt-|ft:o\d)", re.IGNORECASE),
     "anthropic": re.compile(r"claude-", re.IGNORECASE),
     "google": re.compile(r"(models/)?(gemini|gemma)-", re.IGNORECASE),
 }
 # OpenAI's reasoning models use Responses, which returns their reasoning for the next request. Chat
 # Completions drops it between tool calls.
-_REASONS = re.compile(
+_REASONING_MODELS = re.compile(
     r"(ft:)?(o[1-9]|codex-|computer-use|gpt-(?!35)([5-9]|[1-9]\d)(?=[.:-]|$))", re.IGNORECASE
 )
-_ONLY_CHATS = re.compile(
+_CHAT_ONLY_MODELS = re.compile(
     r"-chat|audio|search-preview|realtime|transcribe|-tts|image|^o1-(mini|preview)", re.IGNORECASE
 )
 
@@ -106,7 +106,7 @@ _WIRES_OF_SDKS = {
     "@ai-sdk/openai": "openai_responses",
 }
 
-_NEEDED = "LLM: base_url is needed for the model"
+_BASE_URL_NEEDED = "LLM: base_url is needed for the model"
 
 
 def locate(model: str, base_url: str | None, wire: str | None = None) -> Address:
@@ -124,7 +124,7 @@ def locate(model: str, base_url: str | None, wire: str | None = None) -> Address
     `wire` overrides the wire derived from the address and the name. Raises `ConfigurationError`
     naming `model` or `base_url`.
     """
-    return _by_name(model, wire) if base_url is None else _at(model, base_url, wire)
+    return _by_name(model, wire) if base_url is None else _by_address(model, base_url, wire)
 
 
 def provider_at(base_url: str) -> str:
@@ -175,11 +175,14 @@ def take_apart(url: str) -> SplitResult | None:
 def _by_name(model: str, wire: str | None) -> Address:
     prefix, slash, name = model.partition("/")
     if not slash or prefix == "models":
-        for provider, begins in _BARE_NAMES.items():
-            if begins.match(model):
-                sent = model.removeprefix("models/")
+        for provider, pattern in _NAME_PATTERNS.items():
+            if pattern.match(model):
+                sent_model = model.removeprefix("models/")
                 return Address(
-                    PROVIDERS[provider], sent, wire or _own_wire(provider, sent), provider
+                    PROVIDERS[provider],
+                    sent_model,
+                    wire or _own_wire(provider, sent_model),
+                    provider,
                 )
         _unknown_name(model)
     provider = ALIASES.get(prefix, prefix)
@@ -189,10 +192,10 @@ def _by_name(model: str, wire: str | None) -> Address:
         )
     if provider in PROVIDERS:
         return Address(PROVIDERS[provider], name, wire or _own_wire(provider, name), provider)
-    return _listed(model, provider, name, wire)
+    return _from_table(model, provider, name, wire)
 
 
-def _listed(model: str, provider: str, name: str, wire: str | None) -> Address:
+def _from_table(model: str, provider: str, name: str, wire: str | None) -> Address:
     """Return the address of a provider from the models.dev table."""
     from holdfast.llm.info import listed
 
@@ -200,22 +203,24 @@ def _listed(model: str, provider: str, name: str, wire: str | None) -> Address:
     if entry is None and provider not in COMPATIBLE:
         _unknown_provider(model, provider)
     # "nvidia/nemotron-..." and "openrouter/auto" are whole model names.
-    sent = model if entry and model in entry.models else name
-    npm, api = entry.of(sent) if entry else ("", "")
+    sent_model = model if entry and model in entry.models else name
+    npm, api = entry.sdk_and_address(sent_model) if entry else ("", "")
     api = api or COMPATIBLE.get(provider, "")
     if not api:
         raise ConfigurationError(
-            f"{_NEEDED} {model!r}: {provider} needs an SDK of its own. Give base_url if it"
+            f"{_BASE_URL_NEEDED} {model!r}: {provider} needs an SDK of its own. Give base_url if it"
             f" also has an OpenAI-compatible address, or use LiteLLM({model!r}) of the"
             " holdfast[litellm] extra."
         )
     if "{" in api:
         raise ConfigurationError(
-            f"{_NEEDED} {model!r}: each customer of {provider} has a separate address of the"
+            f"{_BASE_URL_NEEDED} {model!r}: each customer of {provider} has a separate address of the"
             f" form {api!r}."
         )
     path, ending = _split_ending(api)
-    return Address(path, sent, wire or ending or _WIRES_OF_SDKS.get(npm, "openai_chat"), provider)
+    return Address(
+        path, sent_model, wire or ending or _WIRES_OF_SDKS.get(npm, "openai_chat"), provider
+    )
 
 
 def _own_wire(provider: str, name: str) -> str:
@@ -223,7 +228,7 @@ def _own_wire(provider: str, name: str) -> str:
     if provider == "openai":
         return (
             "openai_responses"
-            if _REASONS.match(name) and not _ONLY_CHATS.search(name)
+            if _REASONING_MODELS.match(name) and not _CHAT_ONLY_MODELS.search(name)
             else "openai_chat"
         )
     return "gemini" if provider == "google" else "anthropic_messages"
@@ -235,7 +240,7 @@ def _unknown_name(model: str) -> NoReturn:
     makers = makers_of(model)
     example = f"{makers[0] if makers else 'groq'}/{model}"
     raise ConfigurationError(
-        f"{_NEEDED} {model!r}: the address of a server, such as 'https://openrouter.ai/api/v1' or"
+        f"{_BASE_URL_NEEDED} {model!r}: the address of a server, such as 'https://openrouter.ai/api/v1' or"
         f" 'http://localhost:8000/v1'. Or name the provider before a slash, such as {example!r}."
         " Only the names of OpenAI, Anthropic and Google (gpt-*, o1, o3, ..., claude-*, gemini-*)"
         " identify their provider."
@@ -247,12 +252,12 @@ def _unknown_provider(model: str, provider: str) -> NoReturn:
 
     from holdfast.llm.info import provider_ids
 
-    near = get_close_matches(
+    matches = get_close_matches(
         provider.lower(), [*PROVIDERS, *ALIASES, *COMPATIBLE, *provider_ids()], 1
     )
-    meant = f" Did you mean '{near[0]}/...'?" if near else ""
+    suggestion = f" Did you mean '{matches[0]}/...'?" if matches else ""
     raise ConfigurationError(
-        f"{_NEEDED} {model!r}: the provider {provider!r} is unknown.{meant} Without base_url the part"
+        f"{_BASE_URL_NEEDED} {model!r}: the provider {provider!r} is unknown.{suggestion} Without base_url the part"
         " before the slash is a provider's name, such as openai, anthropic, google, groq, mistral,"
         " deepseek or openrouter."
     )
@@ -261,32 +266,32 @@ def _unknown_provider(model: str, provider: str) -> NoReturn:
 # --- with a base_url ---
 
 
-def _at(model: str, base_url: str, wire: str | None) -> Address:
-    parts = _checked(base_url)
+def _by_address(model: str, base_url: str, wire: str | None) -> Address:
+    parts = _validated(base_url)
     path, ending = _split_ending(parts.path)
     provider = _provider_at(parts)
     if provider in PROVIDERS and not path:  # a maker's bare host, whose API has a fixed path
         path = urlsplit(PROVIDERS[provider]).path
     query = f"?{parts.query}" if parts.query else ""
-    sent = _sent(model, provider)
+    sent_model = _model_to_send(model, provider)
     if not (wire or ending):
         if provider in PROVIDERS:
             ending = (
                 "openai_chat"
                 if provider == "google" and "/openai" in path
-                else _own_wire(provider, sent)
+                else _own_wire(provider, sent_model)
             )
         elif provider not in COMPATIBLE and provider:
-            ending = _wire_of_listed(provider, sent, f"{parts.scheme}://{parts.netloc}{path}")
+            ending = _wire_of_listed(provider, sent_model, f"{parts.scheme}://{parts.netloc}{path}")
     return Address(
         f"{parts.scheme}://{parts.netloc}{path}{query}",
-        sent,
+        sent_model,
         wire or ending or "openai_chat",
         provider,
     )
 
 
-def _checked(base_url: str) -> SplitResult:
+def _validated(base_url: str) -> SplitResult:
     takes = (
         "LLM: base_url takes an address such as 'https://api.example.com/v1', not"
         f" {shown(base_url)!r}"
@@ -319,11 +324,11 @@ def _split_ending(path: str) -> tuple[str, str]:
     for ending, wire in _ENDINGS.items():
         if path.endswith(ending):
             return path.removesuffix(ending).rstrip("/"), wire
-    found = _GEMINI_ENDING.search(path)
-    return (path[: found.start()], "gemini") if found else (path, "")
+    gemini_ending = _GEMINI_ENDING.search(path)
+    return (path[: gemini_ending.start()], "gemini") if gemini_ending else (path, "")
 
 
-def _sent(model: str, provider: str) -> str:
+def _model_to_send(model: str, provider: str) -> str:
     prefix, slash, name = model.partition("/")
     if provider == "google" and prefix == "models" and name:
         return name
@@ -347,7 +352,7 @@ def _provider_at(parts: SplitResult) -> str:
                 return provider
     if host in _OTHER_HOSTS:
         return _OTHER_HOSTS[host]
-    for end, provider in _ENDS_OF_HOSTS.items():
+    for end, provider in _HOST_SUFFIXES.items():
         if host.endswith(end):
             return provider
     from holdfast.llm.info import listed_at
@@ -361,5 +366,5 @@ def _wire_of_listed(provider: str, model: str, base_url: str) -> str:
     from holdfast.llm.info import listed
 
     entry = listed(provider)
-    npm, api = entry.of(model) if entry else ("", "")
+    npm, api = entry.sdk_and_address(model) if entry else ("", "")
     return _WIRES_OF_SDKS.get(npm, "") if api.rstrip("/") == base_url else ""

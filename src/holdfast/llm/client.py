@@ -22,18 +22,18 @@ from holdfast.errors import (
 from holdfast.llm import prices, settings
 from holdfast.llm.address import Address, locate
 from holdfast.llm.completion import Completion, Delta, OnDelta, Told
-from holdfast.llm.line import Line, read_stream
+from holdfast.llm.endpoint import ModelEndpoint, read_stream
 from holdfast.llm.model import ToolLike
-from holdfast.llm.pictures import BLIND, with_sight
-from holdfast.llm.request import Request, make_request
+from holdfast.llm.pictures import IMAGES_PARAMETER, with_sight
+from holdfast.llm.request import ModelRequest, make_request
 from holdfast.llm.retry import retrying
-from holdfast.llm.secrets import blot, blot_data, credentials_of, holds_one, secrets, shown
+from holdfast.llm.secrets import blot, credentials_of, holds_secret, redact_bytes, secrets, shown
 from holdfast.llm.transcript import Messages, Transcript, as_transcript
 from holdfast.llm.wires import reader, wire_of
 
 if TYPE_CHECKING:
     from holdfast.events import Agent
-    from holdfast.llm.http import Exchange, Transport
+    from holdfast.llm.http import HttpExchange, Transport
     from holdfast.llm.info import ModelInfo
     from holdfast.tools.context import Cancellation
 
@@ -123,12 +123,12 @@ class LLM:
         ssl_context: Any = None,
         wire: str | None = None,
     ) -> None:
-        given = dict(locals())
-        del given["self"]
-        settings.check(given)
+        arguments = dict(locals())
+        del arguments["self"]
+        settings.check(arguments)
         address = locate(model, base_url, wire)
         parameters = settings.parameters(
-            given, address.wire, urlsplit(address.base_url).hostname or ""
+            arguments, address.wire, urlsplit(address.base_url).hostname or ""
         )
         # Raises for settings that the wire does not support.
         wire_of(parameters).head(address.model, "", (), parameters, {})
@@ -136,24 +136,24 @@ class LLM:
             "model": model,
             "base_url": address.base_url,
             "stream": stream,
-            "_given": given,
+            "_arguments": arguments,
             "_address": address,
-            "_sent": address.model,
+            "_sent_model": address.model,
             "_parameters": parameters,
-            "_secrets": secrets(given),
+            "_secrets": secrets(arguments),
             "_lock": threading.Lock(),
-            "_line": None,
+            "_endpoint": None,
         }
         for name, value in state.items():
             object.__setattr__(self, name, value)
 
-    _given: dict[str, Any]
+    _arguments: dict[str, Any]
     _address: Address
-    _sent: str
+    _sent_model: str
     _parameters: dict[str, Any]
     _secrets: tuple[str, ...]
     _lock: threading.Lock
-    _line: Line | None
+    _endpoint: ModelEndpoint | None
 
     # --- completions ---
 
@@ -181,35 +181,46 @@ class LLM:
         Transient failures are retried up to `max_retries` times, and Retry-After is honoured.
         Raises the last `LLMError` if no attempt succeeds.
         """
-        line = self._line or self._open()
+        endpoint = self._endpoint or self._open()
         messages = as_transcript(messages)
-        parameters, key = self._asked_for(line, head, messages)
+        parameters, key = self._request_parameters(endpoint, head, messages)
         request = make_request(
-            line.wire, self._sent, parameters, messages, tools, system, head, self.stream, key
+            endpoint.wire,
+            self._sent_model,
+            parameters,
+            messages,
+            tools,
+            system,
+            head,
+            self.stream,
+            key,
         )
-        began = time.monotonic()
-        wait: float | None = self._given["deadline"]
-        until = None if wait is None else began + wait
-        told = Told(on_delta)
+        started = time.monotonic()
+        deadline: float | None = self._arguments["deadline"]
+        deadline_at = None if deadline is None else started + deadline
+        deltas = Told(on_delta)
         answer = retrying(
-            lambda: self._ask(line, request, told, cancelled, until),
-            max_retries=self._given["max_retries"],
-            deadline=until,
+            lambda: self._attempt(endpoint, request, deltas, cancelled, deadline_at),
+            max_retries=self._arguments["max_retries"],
+            deadline=deadline_at,
             cancelled=cancelled,
-            before_retry=told.restart,
+            before_retry=deltas.restart,
         )
-        return request.canonically(
+        return request.with_canonical_names(
             answer,
-            duration=time.monotonic() - began,
+            duration=time.monotonic() - started,
             cost=self.cost(answer.usage),
             notes=request.transcript.notes(
-                line.wire, self._sent, parameters["host"], parameters.get(BLIND) is not False
+                endpoint.wire,
+                self._sent_model,
+                parameters["host"],
+                parameters.get(IMAGES_PARAMETER) is not False,
             ),
             host=parameters["host"],
         )
 
-    def _asked_for(
-        self, line: Line, head: Agent | None, transcript: Transcript
+    def _request_parameters(
+        self, endpoint: ModelEndpoint, head: Agent | None, transcript: Transcript
     ) -> tuple[Mapping[str, Any], str]:
         """Return the parameters of a request, and the key under which a transcript caches its
         frame.
@@ -217,62 +228,64 @@ class LLM:
         The parameters in the journal (`head`) apply, unless they belong to another model that
         this one replaces. The host and the wire always come from this LLM.
         """
-        own = self._parameters
+        own_parameters = self._parameters
         if head is None or head.model != self.model:
-            key = f"{line.key} {own}"
-            return (with_sight(self, own) if transcript.pictures else own), key
+            key = f"{endpoint.key} {own_parameters}"
+            return (
+                with_sight(self, own_parameters) if transcript.pictures else own_parameters
+            ), key
         if (
-            head.parameters.get("host") == own["host"]
-            and head.parameters.get("wire") == own["wire"]
+            head.parameters.get("host") == own_parameters["host"]
+            and head.parameters.get("wire") == own_parameters["wire"]
         ):
-            return head.parameters, line.key
+            return head.parameters, endpoint.key
         return {
             **head.parameters,
-            "wire": own["wire"],
-            "host": own["host"],
-        }, f"{line.key} at {own['host']}"
+            "wire": own_parameters["wire"],
+            "host": own_parameters["host"],
+        }, f"{endpoint.key} at {own_parameters['host']}"
 
-    def _ask(
+    def _attempt(
         self,
-        line: Line,
-        request: Request,
-        told: OnDelta,
+        endpoint: ModelEndpoint,
+        request: ModelRequest,
+        deltas: OnDelta,
         cancelled: Cancellation | None,
-        until: float | None,
+        deadline_at: float | None,
     ) -> Completion:
         if cancelled:
             raise Cancelled("The model call was cancelled.")
-        response: Exchange | None = None
-        wire = reader(line.wire, bool(request.tools))
+        response: HttpExchange | None = None
+        wire = reader(endpoint.wire, bool(request.tools))
         try:
-            response = line.pool.post(
-                line.path,
+            response = endpoint.pool.post(
+                endpoint.path,
                 request.body,
-                line.headers,
+                endpoint.headers,
                 cancelled=cancelled,
                 stream=True,
-                deadline=until,
+                deadline=deadline_at,
             )
             if response.status != 200:
-                raise self._failure(line, response)
+                raise self._failure(endpoint, response)
             if self.stream and "json" not in response.headers.get("content-type", ""):
-                answer = read_stream(wire, response, told)
+                answer = read_stream(wire, response, deltas)
             else:
                 answer = wire.parse(response.read())
                 if self.stream and answer.text:
                     # The server did not stream, but the listener still gets the text.
-                    told(Delta("text", answer.text))
-            response.settle(None)
+                    deltas(Delta("text", answer.text))
+            response.record_outcome(None)
             return answer
         except LLMError as error:
             if response is not None:
-                response.settle(error)
-            if isinstance(error, AuthenticationError) and not credentials_of(self._given):
+                response.record_outcome(error)
+            if isinstance(error, AuthenticationError) and not credentials_of(self._arguments):
                 end = "" if str(error).endswith((".", "!", "?")) else "."
                 error.args = (f"{error}{end} {NO_KEY}",)
-            elif type(error) is BadResponse and line.url not in str(error):
+            elif type(error) is BadResponse and endpoint.url not in str(error):
                 error.args = (
-                    f"{error} It came from {line.url}: is that the API's address (base_url)?",
+                    f"{error} It came from {endpoint.url}: is that the API's address (base_url)?",
                 )
             self._scrub(error)
             raise
@@ -280,7 +293,7 @@ class LLM:
             if response is not None:
                 response.close()
 
-    def _failure(self, line: Line, response: Exchange) -> LLMError:
+    def _failure(self, endpoint: ModelEndpoint, response: HttpExchange) -> LLMError:
         try:
             body = response.read()
         except (LLMConnectionError, LLMTimeout):  # the status suffices for an error
@@ -288,8 +301,12 @@ class LLM:
         # Remove secrets before parsing: messages are cut to a length, which could leave a part of a
         # key.
         headers = {name: blot(value, self._secrets) for name, value in response.headers.items()}
-        return line.wire.error(
-            response.status, headers, blot_data(body, self._secrets), line.url, self._sent
+        return endpoint.wire.error(
+            response.status,
+            headers,
+            redact_bytes(body, self._secrets),
+            endpoint.url,
+            self._sent_model,
         )
 
     def _scrub(self, error: LLMError) -> None:
@@ -299,39 +316,41 @@ class LLM:
         dropped.
         """
         text = str(error)
-        if holds_one(text, self._secrets):
+        if holds_secret(text, self._secrets):
             error.args = (blot(text, self._secrets),)
         error.code = blot(error.code, self._secrets)
         error.request_id = blot(error.request_id, self._secrets)
-        led: BaseException | None = error.__cause__ or error.__context__
-        while led is not None:
-            held = (
-                f"{led.args!r} {vars(led)!r} {getattr(led, 'doc', '')}"
-                f" {getattr(led, 'object', '')!r}"
+        cause: BaseException | None = error.__cause__ or error.__context__
+        while cause is not None:
+            cause_text = (
+                f"{cause.args!r} {vars(cause)!r} {getattr(cause, 'doc', '')}"
+                f" {getattr(cause, 'object', '')!r}"
             )
-            if holds_one(held, self._secrets):
+            if holds_secret(cause_text, self._secrets):
                 error.__cause__ = error.__context__ = None
                 break
-            led = led.__cause__ or led.__context__
+            cause = cause.__cause__ or cause.__context__
 
-    def _open(self) -> Line:
+    def _open(self) -> ModelEndpoint:
         """Return the connection pool and the constant parts of every request, created at the
         first call."""
         with self._lock:
-            if self._line is None:
+            if self._endpoint is None:
                 object.__setattr__(
-                    self, "_line", Line(self._address, self._parameters, self._given)
+                    self,
+                    "_endpoint",
+                    ModelEndpoint(self._address, self._parameters, self._arguments),
                 )
-            line = self._line
-        assert line is not None
-        return line
+            endpoint = self._endpoint
+        assert endpoint is not None
+        return endpoint
 
     # --- properties ---
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments, secrets included: `LLM(**llm.arguments())` is the
         same model."""
-        return dict(self._given)
+        return dict(self._arguments)
 
     def parameters(self) -> dict[str, Any]:
         """Return the settings that shape answers: those that are sent, the wire and the host.
@@ -342,7 +361,7 @@ class LLM:
     def cost(self, usage: Usage) -> float | None:
         """Return the cost of `usage` in USD by a table of list prices, or None if the table
         lacks the model. Does not use the network."""
-        return prices.cost(usage, self._sent, self.base_url)
+        return prices.cost(usage, self._sent_model, self.base_url)
 
     @property
     def info(self) -> ModelInfo | None:
@@ -350,38 +369,38 @@ class LLM:
         prices. None if the table lacks the model. Does not use the network."""
         from holdfast.llm.info import model_info
 
-        return model_info(self._sent, self._address.provider, self.base_url)
+        return model_info(self._sent_model, self._address.provider, self.base_url)
 
     @property
     def sees(self) -> bool | None:
         """True if the model accepts pictures, by `images` or else by `info`; None if neither
         says. A model that accepts none gets a text in place of each picture."""
-        if self._given["images"] is not None:
-            return self._given["images"]
-        known = self.info
-        return None if known is None else "image" in known.input_modalities
+        if self._arguments["images"] is not None:
+            return self._arguments["images"]
+        info = self.info
+        return None if info is None else "image" in info.input_modalities
 
     def close(self) -> None:
         """Close idle connections. Running calls continue, and the LLM stays usable."""
-        if self._line is not None:
-            self._line.pool.close()
+        if self._endpoint is not None:
+            self._endpoint.pool.close()
 
     def replace(self, **changes: Any) -> LLM:
         """Return a new LLM with the same arguments, except for `changes`."""
-        unknown = changes.keys() - self._given.keys()
+        unknown = changes.keys() - self._arguments.keys()
         if unknown:
             raise ConfigurationError(
                 f"LLM has no argument {', '.join(sorted(unknown))}. It has:"
-                f" {', '.join(self._given)}."
+                f" {', '.join(self._arguments)}."
             )
-        return LLM(**{**self._given, **changes})
+        return LLM(**{**self._arguments, **changes})
 
-    def through(self, wrap: Callable[[Transport, Sequence[str]], Transport]) -> LLM:
+    def with_transport(self, wrap: Callable[[Transport, Sequence[str]], Transport]) -> LLM:
         """Return a copy that sends its requests through `wrap(its connections, its secrets)`."""
-        found = self.replace()
-        line = found._open()
-        line.pool = wrap(line.pool, self._secrets)
-        return found
+        copy = self.replace()
+        endpoint = copy._open()
+        endpoint.pool = wrap(endpoint.pool, self._secrets)
+        return copy
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"LLM is frozen; use replace({name}=...) to make another.")
@@ -393,7 +412,9 @@ class LLM:
         sent = {
             name: value for name, value in self._parameters.items() if name not in ("wire", "host")
         }
-        return f"LLM({', '.join([repr(self.model), f'base_url={shown(self.base_url)!r}', *(f'{k}={v!r}' for k, v in sent.items())])})"
+        shown_settings = [f"{name}={value!r}" for name, value in sent.items()]
+        arguments = [repr(self.model), f"base_url={shown(self.base_url)!r}", *shown_settings]
+        return f"LLM({', '.join(arguments)})"
 
     def __copy__(self) -> LLM:
         return self

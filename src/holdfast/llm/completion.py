@@ -84,23 +84,23 @@ class Told:
     """A forwarder of deltas to an optional listener. It records whether any delta came since the
     last restart."""
 
-    __slots__ = ("_on_delta", "_some")
+    __slots__ = ("_on_delta", "_sent_any")
 
     def __init__(self, on_delta: OnDelta | None) -> None:
         refuse_async("completion: on_delta", on_delta)
         self._on_delta = on_delta
-        self._some = False
+        self._sent_any = False
 
     def __call__(self, delta: Delta) -> None:
-        self._some = delta.kind != "restart"
+        self._sent_any = delta.kind != "restart"
         if self._on_delta is not None:
             self._on_delta(delta)
 
     def whole(self) -> None:
         """Accept the pieces so far as a complete answer."""
-        self._some = False
+        self._sent_any = False
 
     def restart(self, _: object = None) -> None:
         """Tell the listener to discard the pieces so far, if there were any."""
-        if self._some:
+        if self._sent_any:
             self(Delta("restart"))

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast.llm")
 
-WITHIN = " > "  # separates the names in a route through nested composites
+ROUTE_SEPARATOR = " > "  # separates the names in a route through nested composites
 
 # Errors that another model may avoid. All others are faults of the request and recur at any model.
-PASSING: tuple[type[LLMError], ...] = (
+FALLBACK_ERRORS: tuple[type[LLMError], ...] = (
     AuthenticationError,
     PermissionDenied,
     ModelNotFound,
@@ -52,10 +52,10 @@ PASSING: tuple[type[LLMError], ...] = (
     BadResponse,
 )
 
-On = Iterable[type[LLMError]] | Callable[[LLMError], bool]
+FallbackOn = Iterable[type[LLMError]] | Callable[[LLMError], bool]
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _CompletionArguments(msgspec.Struct, frozen=True):
     """The arguments of `completion`, and the route to this composite."""
 
     transcript: Transcript
@@ -64,7 +64,7 @@ class _Asked(msgspec.Struct, frozen=True):
     head: Agent | None
     on_delta: OnDelta | None
     cancelled: Cancellation | None
-    within: tuple[str, ...] = ()  # names of the enclosing composites, outermost first
+    outer_route: tuple[str, ...] = ()  # names of the enclosing composites, outermost first
 
 
 class _Composite:
@@ -74,9 +74,9 @@ class _Composite:
     model: str
 
     def __init__(self, kind: str, models: Mapping[str, Any] | Iterable[Any]) -> None:
-        found = _named(kind, models)
-        object.__setattr__(self, "models", found)
-        object.__setattr__(self, "model", f"{kind}({', '.join(found)})")
+        by_name = _models_by_name(kind, models)
+        object.__setattr__(self, "models", by_name)
+        object.__setattr__(self, "model", f"{kind}({', '.join(by_name)})")
 
     def parameters(self) -> dict[str, Any]:
         """Return each model's `model` and parameters under its name."""
@@ -90,8 +90,8 @@ class _Composite:
     def cost(self, usage: Usage) -> float | None:
         """Return the highest cost of `usage` by any of the models, or None if any price is
         unknown. An answer's own `cost` is exact."""
-        found = [model.cost(usage) for model in self.models.values()]
-        return None if None in found else max(cast("list[float]", found))
+        costs = [model.cost(usage) for model in self.models.values()]
+        return None if None in costs else max(cast("list[float]", costs))
 
     def close(self) -> None:
         """Close idle connections of all models."""
@@ -110,30 +110,34 @@ class _Composite:
     ) -> Completion:
         """Return the answer of one of the models. Takes the same arguments as `LLM.completion`."""
         return self._answer(
-            _Asked(as_transcript(messages), tools, system, head, on_delta, cancelled)
+            _CompletionArguments(as_transcript(messages), tools, system, head, on_delta, cancelled)
         )
 
-    def _answer(self, asked: _Asked) -> Completion:
+    def _answer(self, arguments: _CompletionArguments) -> Completion:
         raise NotImplementedError
 
-    def _ask(self, name: str, asked: _Asked) -> Completion:
-        head = None if asked.head is None else routed(asked.head, name, asked.transcript)
+    def _ask(self, name: str, arguments: _CompletionArguments) -> Completion:
+        head = (
+            None if arguments.head is None else routed(arguments.head, name, arguments.transcript)
+        )
         model = self.models[name]
         if isinstance(model, _Composite):
             answer = model._answer(
-                msgspec.structs.replace(asked, head=head, within=(*asked.within, name))
+                msgspec.structs.replace(
+                    arguments, head=head, outer_route=(*arguments.outer_route, name)
+                )
             )
         else:
             answer = model.completion(
-                asked.transcript,
-                asked.tools,
-                system=asked.system,
+                arguments.transcript,
+                arguments.tools,
+                system=arguments.system,
                 head=head,
-                on_delta=asked.on_delta,
-                cancelled=asked.cancelled,
+                on_delta=arguments.on_delta,
+                cancelled=arguments.cancelled,
             )
         return msgspec.structs.replace(
-            answer, route=f"{name}{WITHIN}{answer.route}" if answer.route else name
+            answer, route=f"{name}{ROUTE_SEPARATOR}{answer.route}" if answer.route else name
         )
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -168,14 +172,16 @@ class FallbackLLM(_Composite):
         self,
         models: Mapping[str, Model] | Iterable[Model],
         *,
-        on: On | None = None,
+        on: FallbackOn | None = None,
         sticky: bool = True,
     ) -> None:
         super().__init__("fallback", models)
         object.__setattr__(self, "sticky", sticky)
-        given = on if on is None or callable(on) or not isinstance(on, Iterable) else tuple(on)  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-        object.__setattr__(self, "on", given)
-        object.__setattr__(self, "_moves_on", _condition(PASSING if given is None else given))
+        condition = on if on is None or callable(on) or not isinstance(on, Iterable) else tuple(on)  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+        object.__setattr__(self, "on", condition)
+        object.__setattr__(
+            self, "_moves_on", _moves_on_test(FALLBACK_ERRORS if condition is None else condition)
+        )
 
     on: tuple[type[LLMError], ...] | Callable[[LLMError], bool] | None
     _moves_on: Callable[[LLMError], bool]
@@ -184,37 +190,41 @@ class FallbackLLM(_Composite):
         """Return each model's `model` and parameters under its name, and `sticky`."""
         return {**super().parameters(), "sticky": self.sticky}
 
-    def _answer(self, asked: _Asked) -> Completion:
-        began = time.monotonic()
-        told = Told(asked.on_delta)
-        asked = msgspec.structs.replace(asked, on_delta=told)
-        names = self._order(asked)
-        failed: list[tuple[str, LLMError]] = []
+    def _answer(self, arguments: _CompletionArguments) -> Completion:
+        started = time.monotonic()
+        deltas = Told(arguments.on_delta)
+        arguments = msgspec.structs.replace(arguments, on_delta=deltas)
+        names = self._order(arguments)
+        failures: list[tuple[str, LLMError]] = []
         while True:
-            name = names[len(failed)]
+            name = names[len(failures)]
             try:
-                answer = self._ask(name, asked)
+                answer = self._ask(name, arguments)
             except LLMError as error:
-                over = isinstance(error, Cancelled) or asked.cancelled or name == names[-1]
-                if over or not self._moves_on(error):
-                    for before, earlier in failed:
+                final = isinstance(error, Cancelled) or arguments.cancelled or name == names[-1]
+                if final or not self._moves_on(error):
+                    for before, earlier in failures:
                         error.add_note(
                             f"Before that {before} failed: {type(earlier).__name__}: {earlier}"
                         )
                     raise
                 _log.warning("%s failed: %s", name, error)
-                failed.append((name, error))
-                told.restart()
+                failures.append((name, error))
+                deltas.restart()
             else:
                 return (
-                    msgspec.structs.replace(answer, duration=time.monotonic() - began)
-                    if failed
+                    msgspec.structs.replace(answer, duration=time.monotonic() - started)
+                    if failures
                     else answer
                 )
 
-    def _order(self, asked: _Asked) -> list[str]:
+    def _order(self, arguments: _CompletionArguments) -> list[str]:
         names = list(self.models)
-        last = last_route(asked.transcript, self.models, asked.within) if self.sticky else ""
+        last = (
+            last_route(arguments.transcript, self.models, arguments.outer_route)
+            if self.sticky
+            else ""
+        )
         start = names.index(last) if last in self.models else 0
         return names[start:] + names[:start]
 
@@ -252,39 +262,43 @@ class RouterLLM(_Composite):
             )
         object.__setattr__(self, "pick", pick)
 
-    def _answer(self, asked: _Asked) -> Completion:
-        head = asked.head
-        tools = tuple([definition(tool) for tool in asked.tools]) if head is None else head.tools
-        prompt = (asked.system or "") if head is None else head.system_prompt
-        last = last_route(asked.transcript, self.models, asked.within)
-        name = self.pick(RouterRequest(asked.transcript.items, tools, prompt, last))
+    def _answer(self, arguments: _CompletionArguments) -> Completion:
+        head = arguments.head
+        tools = (
+            tuple([definition(tool) for tool in arguments.tools]) if head is None else head.tools
+        )
+        prompt = (arguments.system or "") if head is None else head.system_prompt
+        last = last_route(arguments.transcript, self.models, arguments.outer_route)
+        name = self.pick(RouterRequest(arguments.transcript.items, tools, prompt, last))
         if name not in self.models:
             raise ConfigurationError(
                 f"RouterLLM: pick returns one of {', '.join(self.models)}, not {name!r}."
             )
-        return self._ask(name, asked)
+        return self._ask(name, arguments)
 
 
-def last_route(transcript: Transcript, models: Container[str], within: tuple[str, ...] = ()) -> str:
-    """Return the name of the composite's model that answered last, or "" if none did. `within`
+def last_route(
+    transcript: Transcript, models: Container[str], outer_route: tuple[str, ...] = ()
+) -> str:
+    """Return the name of the composite's model that answered last, or "" if none did. `outer_route`
     is the composite's own route."""
     answer = transcript.last_answer
-    route = () if answer is None else tuple(answer.route.split(WITHIN))
-    if route[: len(within)] != within:
+    route = () if answer is None else tuple(answer.route.split(ROUTE_SEPARATOR))
+    if route[: len(outer_route)] != outer_route:
         return ""
-    return next((name for name in route[len(within) :] if name in models), "")
+    return next((name for name in route[len(outer_route) :] if name in models), "")
 
 
 def routed(head: Agent, route: str, transcript: Transcript) -> Agent:
     """Return the `Agent` event for the model behind `route`: with that model's name and
     parameters instead of the composite's. An event of a plain model is returned unchanged."""
-    for name in route.split(WITHIN) if route else ():
-        found: Any = head.parameters.get("routes")
-        entry: Any = cast("dict[str, Any]", found).get(name) if isinstance(found, dict) else None
+    for name in route.split(ROUTE_SEPARATOR) if route else ():
+        routes: Any = head.parameters.get("routes")
+        entry: Any = cast("dict[str, Any]", routes).get(name) if isinstance(routes, dict) else None
         if not entry:
             return head
         outer = head
-        head = transcript.once(
+        head = transcript.cached(
             f"{outer.model} {name}",
             outer,
             lambda outer=outer, entry=entry: msgspec.structs.replace(
@@ -294,40 +308,40 @@ def routed(head: Agent, route: str, transcript: Transcript) -> Agent:
     return head
 
 
-def _named(kind: str, models: Any) -> dict[str, Model]:
-    who = "FallbackLLM" if kind == "fallback" else "RouterLLM"
-    takes = f"{who}: models takes a mapping of names to models" + (
+def _models_by_name(kind: str, models: Any) -> dict[str, Model]:
+    class_name = "FallbackLLM" if kind == "fallback" else "RouterLLM"
+    takes = f"{class_name}: models takes a mapping of names to models" + (
         " or a list of models" if kind == "fallback" else ""
     )
     if isinstance(models, Mapping):
-        given = [(name, model) for name, model in cast("Mapping[Any, Any]", models).items()]
+        pairs = [(name, model) for name, model in cast("Mapping[Any, Any]", models).items()]
     elif (
         isinstance(models, Iterable) and not isinstance(models, str | bytes) and kind == "fallback"
     ):
-        given = [(getattr(model, "model", None), model) for model in cast("Iterable[Any]", models)]
+        pairs = [(getattr(model, "model", None), model) for model in cast("Iterable[Any]", models)]
     else:
         raise ConfigurationError(f"{takes}, not {models!r}.")
-    found: dict[str, Model] = {}
-    for name, model in given:
+    by_name: dict[str, Model] = {}
+    for name, model in pairs:
         if (
             isinstance(model, type)
             or not callable(getattr(model, "completion", None))
             or not isinstance(name, str)
         ):
             raise ConfigurationError(f"{takes} (LLM, ScriptedLLM, ...), not {model!r}.")
-        if not name or WITHIN in name:
+        if not name or ROUTE_SEPARATOR in name:
             raise ConfigurationError(f"{takes}; {name!r} is not a valid name.")
         number = 2
         unique = name
-        while unique in found:  # the same model again, with another key or other settings
+        while unique in by_name:  # the same model again, with another key or other settings
             unique, number = f"{name}#{number}", number + 1
-        found[unique] = model
-    if not found:
+        by_name[unique] = model
+    if not by_name:
         raise ConfigurationError(f"{takes}, at least one.")
-    return found
+    return by_name
 
 
-def _condition(on: Any) -> Callable[[LLMError], bool]:
+def _moves_on_test(on: Any) -> Callable[[LLMError], bool]:
     if callable(on) and not isinstance(on, type):
         return cast("Callable[[LLMError], bool]", on)
     kinds = (

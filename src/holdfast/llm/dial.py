@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 # While connecting, the cancellation is polled at this interval in seconds, because shutdown() wakes
 # a connecting socket on Linux only.
-CONNECT_SLICE = 0.05
+CONNECT_POLL_SECONDS = 0.05
 
 
 def dial(
-    host: str, port: int, until: float, cancelled: Cancellation | None, what: str
+    host: str, port: int, deadline: float, cancelled: Cancellation | None, destination: str
 ) -> socket.socket:
     """Return a TCP socket connected to the first address of `host` that answers. A cancellation
     ends the attempt, except within the name lookup."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         failure = LLMConnectionError(
@@ -34,23 +34,23 @@ def dial(
         # EAI_NONAME: the name does not exist, and a retry would not change that.
         failure.retryable = isinstance(error, OSError) and error.errno != socket.EAI_NONAME
         raise failure from error
-    refusal: OSError | None = None
-    for number, (family, kind, protocol, _, address) in enumerate(found):
+    last_error: OSError | None = None
+    for number, (family, kind, protocol, _, address) in enumerate(addresses):
         # An address that drops packets must not use up the time of the remaining addresses.
-        left = max(until - time.monotonic(), 0.0)
-        share = left if number + 1 == len(found) else left / 2
+        remaining = max(deadline - time.monotonic(), 0.0)
+        share = remaining if number + 1 == len(addresses) else remaining / 2
         try:
             return _connect_to(family, kind, protocol, address, share, cancelled)
         except OSError as error:
-            refusal = error
-    if isinstance(refusal, TimeoutError):
+            last_error = error
+    if isinstance(last_error, TimeoutError):
         raise LLMTimeout(
-            f"{what} did not accept a connection in time. Check base_url and the network."
-        ) from refusal
-    reason = getattr(refusal, "strerror", None) or str(refusal)
+            f"{destination} did not accept a connection in time. Check base_url and the network."
+        ) from last_error
+    reason = getattr(last_error, "strerror", None) or str(last_error)
     raise LLMConnectionError(
-        f"Cannot connect to {what}: {reason}. Check base_url and that the server runs."
-    ) from refusal
+        f"Cannot connect to {destination}: {reason}. Check base_url and that the server runs."
+    ) from last_error
 
 
 def _connect_to(
@@ -61,7 +61,7 @@ def _connect_to(
     seconds: float,
     cancelled: Cancellation | None,
 ) -> socket.socket:
-    until = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -76,10 +76,10 @@ def _connect_to(
         while code in (errno.EINPROGRESS, errno.EWOULDBLOCK):
             if cancelled:
                 raise Cancelled("The model call was cancelled.")
-            left = until - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 raise TimeoutError(errno.ETIMEDOUT, "timed out")
-            if ready(sock, min(left, CONNECT_SLICE), write=True):
+            if ready(sock, min(remaining, CONNECT_POLL_SECONDS), write=True):
                 code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, os.strerror(code))

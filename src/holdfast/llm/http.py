@@ -17,7 +17,14 @@ from urllib.parse import unquote
 from holdfast.errors import Cancelled, ConfigurationError, LLMConnectionError, LLMError, LLMTimeout
 from holdfast.llm.address import take_apart
 from holdfast.llm.dial import dial, ready
-from holdfast.llm.http1 import NEVER, Connection, ConnectionLost, body_chunks, lost, read_head
+from holdfast.llm.http1 import (
+    NO_DEADLINE,
+    ConnectionLost,
+    HttpConnection,
+    body_chunks,
+    connection_error,
+    read_head,
+)
 from holdfast.llm.secrets import basic, shown
 
 if TYPE_CHECKING:
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 180.0
 
 
-class Exchange(Protocol):
+class HttpExchange(Protocol):
     """An HTTP response. `Response` satisfies this protocol."""
 
     @property
@@ -38,8 +45,8 @@ class Exchange(Protocol):
     def headers(self) -> dict[str, str]: ...
     def __iter__(self) -> Iterator[bytes]: ...
     def read(self) -> bytes: ...
-    def hurry(self, seconds: float | None) -> None: ...
-    def settle(self, error: LLMError | None) -> None: ...
+    def finish_within(self, seconds: float | None) -> None: ...
+    def record_outcome(self, error: LLMError | None) -> None: ...
     def close(self) -> None: ...
 
 
@@ -55,7 +62,7 @@ class Transport(Protocol):
         cancelled: Cancellation | None = None,
         stream: bool = False,
         deadline: float | None = None,
-    ) -> Exchange: ...
+    ) -> HttpExchange: ...
     def close(self) -> None: ...
 
 
@@ -73,17 +80,17 @@ class Response:
     def __init__(
         self,
         pool: HTTPPool,
-        connection: Connection,
+        connection: HttpConnection,
         status: int,
         headers: dict[str, str],
-        first: bytes,
+        first_bytes: bytes,
     ) -> None:
         self.status = status
         self.headers = headers
         self._pool = pool
-        self._connection: Connection | None = connection
+        self._connection: HttpConnection | None = connection
         self._deadline = connection.deadline
-        self._chunks = body_chunks(connection, status, headers, first)
+        self._chunks = body_chunks(connection, status, headers, first_bytes)
         self._body: bytes | None = None
 
     def __iter__(self) -> Iterator[bytes]:
@@ -93,7 +100,7 @@ class Response:
         try:
             yield from self._chunks
         except ConnectionLost as error:
-            raise lost(connection, error) from error
+            raise connection_error(connection, error) from error
         else:
             self._connection = None
             self._pool.give_back(connection, self.headers)
@@ -107,7 +114,7 @@ class Response:
             self._body = b"".join(self)
         return self._body
 
-    def hurry(self, seconds: float | None) -> None:
+    def finish_within(self, seconds: float | None) -> None:
         """Require the rest of the body within `seconds`, because the essential part has arrived.
         None restores the original deadline."""
         connection = self._connection
@@ -118,7 +125,7 @@ class Response:
                 else min(connection.deadline, time.monotonic() + seconds)
             )
 
-    def settle(self, error: LLMError | None) -> None:
+    def record_outcome(self, error: LLMError | None) -> None:
         """Accept the outcome of the exchange: None for an answer, or an error. Not called if
         anything else ended the reading."""
 
@@ -164,12 +171,12 @@ class HTTPPool:
         self.address = f"{bare}:{self.port}"
         self._proxy = _split("proxy", proxy, ("http",)) if proxy else None
         # A plain request through a proxy names the whole URL.
-        through = self._proxy is not None and not self.tls
-        self._target = f"http://{self._authority}" if through else ""
+        plain_proxy = self._proxy is not None and not self.tls
+        self._target = f"http://{self._authority}" if plain_proxy else ""
         self._always = f"Host: {self._authority}\r\nAccept-Encoding: identity\r\n"
-        if through and self._proxy and self._proxy[3]:
+        if plain_proxy and self._proxy and self._proxy[3]:
             self._always += f"Proxy-Authorization: {self._proxy[3]}\r\n"
-        self._idle: list[Connection] = []
+        self._idle: list[HttpConnection] = []
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -203,7 +210,7 @@ class HTTPPool:
             request,
             body,
             self.read_timeout,
-            NEVER if deadline is None else deadline,
+            NO_DEADLINE if deadline is None else deadline,
             cancelled,
             stream,
         )
@@ -219,26 +226,26 @@ class HTTPPool:
     ) -> Response:
         """Send a request that may safely be sent twice, on an idle connection or a new one.
         Connections and errors are handled as `post` describes."""
-        fresh = False
+        force_new = False
         while True:
-            connection = None if fresh else self._take()
+            connection = None if force_new else self._take()
             if connection is None:
                 connection = self._connect(deadline, cancelled)
             try:
                 connection.begin(read_timeout, deadline, cancelled)
                 connection.check()
                 connection.send(head, body)
-                status, received, first = read_head(connection)
+                status, response_headers, first_bytes = read_head(connection)
             except ConnectionLost as error:
                 connection.close()
-                if connection.reused and not error.begun:
-                    fresh = True
+                if connection.reused and not error.response_begun:
+                    force_new = True
                     continue
-                raise lost(connection, error) from error
+                raise connection_error(connection, error) from error
             except BaseException:
                 connection.close()
                 raise
-            response = self._answer(self, connection, status, received, first)
+            response = self._answer(self, connection, status, response_headers, first_bytes)
             if not stream:
                 response.read()
             return response
@@ -252,24 +259,24 @@ class HTTPPool:
 
     # --- idle connections ---
 
-    def give_back(self, connection: Connection, headers: Mapping[str, str]) -> None:
+    def give_back(self, connection: HttpConnection, headers: Mapping[str, str]) -> None:
         """Take back a connection whose response was read to its end."""
         if not connection.end() or "close" in headers.get("connection", "").lower():
             connection.close()
             return
         connection.reused = True
         connection.idle_since = now = time.monotonic()
-        old: list[Connection] = []
+        expired: list[HttpConnection] = []
         with self._lock:
             self._idle.append(connection)
             while self._idle and (
                 len(self._idle) > self.max_idle or now - self._idle[0].idle_since > IDLE_SECONDS
             ):
-                old.append(self._idle.pop(0))
-        for one in old:
-            one.close()
+                expired.append(self._idle.pop(0))
+        for idle_connection in expired:
+            idle_connection.close()
 
-    def _take(self) -> Connection | None:
+    def _take(self) -> HttpConnection | None:
         """Return the most recently used idle connection that is still open."""
         if self._pid != os.getpid():
             # After a fork the parent owns these sockets too, so do not close them.
@@ -288,16 +295,18 @@ class HTTPPool:
 
     # --- connecting ---
 
-    def _connect(self, deadline: float, cancelled: Cancellation | None) -> Connection:
-        tunnelled = self._proxy is not None and self.tls
+    def _connect(self, deadline: float, cancelled: Cancellation | None) -> HttpConnection:
+        needs_tunnel = self._proxy is not None and self.tls
         host, port = (self._proxy[1], self._proxy[2]) if self._proxy else (self.host, self.port)
-        until = min(time.monotonic() + self.connect_timeout, deadline)
-        sock = dial(host, port, until, cancelled, self._what())
-        connection = Connection(sock, self.address)
+        connect_deadline = min(time.monotonic() + self.connect_timeout, deadline)
+        sock = dial(host, port, connect_deadline, cancelled, self._destination())
+        connection = HttpConnection(sock, self.address)
         try:
-            connection.begin(max(until - time.monotonic(), 0.001), until, cancelled)
+            connection.begin(
+                max(connect_deadline - time.monotonic(), 0.001), connect_deadline, cancelled
+            )
             connection.check()
-            if tunnelled:
+            if needs_tunnel:
                 self._tunnel(connection)
             if self.tls:
                 self._secure(connection)
@@ -305,25 +314,27 @@ class HTTPPool:
                 raise Cancelled("The model call was cancelled.")
         except ConnectionLost as error:
             connection.close()
-            raise LLMConnectionError(f"Cannot connect to {self._what()}: {error}.") from error
+            raise LLMConnectionError(
+                f"Cannot connect to {self._destination()}: {error}."
+            ) from error
         except LLMTimeout:
             connection.close()
             raise LLMTimeout(
-                f"{self._what()} did not accept a connection within {self.connect_timeout:g} s."
+                f"{self._destination()} did not accept a connection within {self.connect_timeout:g} s."
             ) from None
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _what(self) -> str:
+    def _destination(self) -> str:
         return (
             f"{self.address} through the proxy {self._proxy[1]}:{self._proxy[2]}"
             if self._proxy
             else self.address
         )
 
-    def _tunnel(self, connection: Connection) -> None:
+    def _tunnel(self, connection: HttpConnection) -> None:
         """Ask the proxy for a tunnel to the server (RFC 9110 9.3.6)."""
         assert self._proxy is not None
         lines = f"CONNECT {self.address} HTTP/1.1\r\nHost: {self.address}\r\n"
@@ -340,7 +351,7 @@ class HTTPPool:
             error.retryable = status >= 500
             raise error
 
-    def _secure(self, connection: Connection) -> None:
+    def _secure(self, connection: HttpConnection) -> None:
         import ssl
 
         if self._ssl_context is None:
@@ -348,7 +359,7 @@ class HTTPPool:
                 if self._ssl_context is None:
                     # Loading the certificates takes at least 10 ms, so it is done once per pool.
                     self._ssl_context = ssl.create_default_context()
-        connection.limit()
+        connection.apply_timeout()
         try:
             secured = self._ssl_context.wrap_socket(
                 connection.sock, server_hostname=self.host, do_handshake_on_connect=False
@@ -357,13 +368,15 @@ class HTTPPool:
             secured.do_handshake()
         except TimeoutError:
             connection.check()
-            raise connection.late() from None
+            raise connection.timeout_error() from None
         except (OSError, ValueError) as error:
             connection.check()
             reason = (
                 getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
             )
-            failure = LLMConnectionError(f"The TLS handshake with {self._what()} failed: {reason}.")
+            failure = LLMConnectionError(
+                f"The TLS handshake with {self._destination()} failed: {reason}."
+            )
             failure.retryable = not isinstance(error, ssl.SSLCertVerificationError)
             raise failure from error
 

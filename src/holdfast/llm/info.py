@@ -51,18 +51,18 @@ def model_info(model: str, provider: str = "", base_url: str = "") -> ModelInfo 
     The first call loads a table (10 ms, 5 MB). Later calls take microseconds.
     """
     sellers = _sellers(model, provider, base_url)
-    for id, name in _places(model, provider, base_url):
+    for id, name in _lookups(model, provider, base_url):
         entry = listed(id)
         if entry is None:
             continue
         names = {each.lower(): each for each in entry.models}
-        for form in _forms(name.lower()):
+        for form in _name_variants(name.lower()):
             if form in names:
-                found = _read(entry, names[form])
+                info = _to_model_info(entry, names[form])
                 return (
-                    found
+                    info
                     if id in sellers
-                    else msgspec.structs.replace(found, **dict.fromkeys(_PRICES))
+                    else msgspec.structs.replace(info, **dict.fromkeys(_PRICES))
                 )
     return None
 
@@ -129,16 +129,16 @@ _SELLING_MAKERS = frozenset(_MAKERS) - {
 _PRICES = ("input_price", "output_price", "cached_input_price", "cache_write_price")
 
 
-class _Own(msgspec.Struct, frozen=True):
+class _Sdk(msgspec.Struct, frozen=True):
     npm: str = ""
     api: str = ""
 
 
-class _Special(msgspec.Struct, frozen=True):
-    provider: _Own = _Own()
+class _ModelOverride(msgspec.Struct, frozen=True):
+    provider: _Sdk = _Sdk()
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ProviderEntry(msgspec.Struct, frozen=True):
     """A provider in the table: its API key variables, its SDK, its address and its models.
     Models are decoded on access."""
 
@@ -148,14 +148,16 @@ class Listed(msgspec.Struct, frozen=True):
     api: str = ""
     models: dict[str, msgspec.Raw] = {}
 
-    def of(self, model: str) -> tuple[str, str]:
+    def sdk_and_address(self, model: str) -> tuple[str, str]:
         """Return the SDK and address for a model, which may differ from the provider's defaults."""
         raw = self.models.get(model)
-        own = msgspec.json.decode(raw, type=_Special).provider if raw is not None else _Own()
-        return own.npm or self.npm, own.api or self.api
+        override = (
+            msgspec.json.decode(raw, type=_ModelOverride).provider if raw is not None else _Sdk()
+        )
+        return override.npm or self.npm, override.api or self.api
 
 
-def listed(provider: str) -> Listed | None:
+def listed(provider: str) -> ProviderEntry | None:
     """Return the table's entry for a provider id, or None."""
     return _table().get(provider)
 
@@ -191,7 +193,7 @@ def makers_of(model: str) -> Sequence[str]:
 
 
 @lru_cache(maxsize=1)
-def _table() -> Mapping[str, Listed]:
+def _table() -> Mapping[str, ProviderEntry]:
     # The package's own loader is not used: it creates 5000 objects, which takes 75 ms and 16 MB.
     import zlib
     from importlib.util import find_spec
@@ -203,10 +205,10 @@ def _table() -> Mapping[str, Listed]:
         )
     with open(f"{spec.submodule_search_locations[0]}/data.json.gz", "rb") as file:
         data = zlib.decompress(file.read(), wbits=31)
-    return msgspec.json.decode(data, type=dict[str, Listed])
+    return msgspec.json.decode(data, type=dict[str, ProviderEntry])
 
 
-def _places(model: str, provider: str, base_url: str) -> Iterator[tuple[str, str]]:
+def _lookups(model: str, provider: str, base_url: str) -> Iterator[tuple[str, str]]:
     """Yield (provider, model name) pairs to look up, from the most to the least certain."""
     from holdfast.llm.address import ALIASES, provider_at
 
@@ -227,10 +229,10 @@ def _places(model: str, provider: str, base_url: str) -> Iterator[tuple[str, str
         yield id, last
 
 
-_DATES = re.compile(r"[-@](20\d\d-?\d\d-?\d\d|\d\d-20\d\d|\d\d-\d\d|\d{3,4})$")
+_DATE_SUFFIX = re.compile(r"[-@](20\d\d-?\d\d-?\d\d|\d\d-20\d\d|\d\d-\d\d|\d{3,4})$")
 
 
-def _forms(name: str) -> Iterator[str]:
+def _name_variants(name: str) -> Iterator[str]:
     """Yield a name, then the base names of which it may be a snapshot, a variant or a fine-tune."""
     yield name
     if name.startswith("ft:"):
@@ -239,7 +241,7 @@ def _forms(name: str) -> Iterator[str]:
     elif ":" in name:  # OpenRouter's suffixes, such as :free and :nitro
         name = name.partition(":")[0]
         yield name
-    base = _DATES.sub("", name)
+    base = _DATE_SUFFIX.sub("", name)
     yield base
     yield base.replace(".", "-")  # claude-haiku-4.5 is listed as claude-haiku-4-5 by its maker
     for end in ("-latest", "-preview"):
@@ -280,23 +282,23 @@ class _Model(msgspec.Struct, frozen=True):
     cost: _Cost = _Cost()
 
 
-def _read(entry: Listed, name: str) -> ModelInfo:
-    found = msgspec.json.decode(entry.models[name], type=_Model)
+def _to_model_info(entry: ProviderEntry, name: str) -> ModelInfo:
+    info = msgspec.json.decode(entry.models[name], type=_Model)
     return ModelInfo(
         model=name,
         provider=entry.id,
-        context_window=found.limit.context or None,
-        max_input_tokens=found.limit.input or None,
-        max_output_tokens=found.limit.output or None,
-        input_modalities=found.modalities.input,
-        output_modalities=found.modalities.output,
-        tool_calls=found.tool_call,
-        reasoning=found.reasoning,
-        structured_output=found.structured_output,
-        temperature=found.temperature,
-        knowledge=found.knowledge,
-        input_price=found.cost.input,
-        output_price=found.cost.output,
-        cached_input_price=found.cost.cache_read,
-        cache_write_price=found.cost.cache_write,
+        context_window=info.limit.context or None,
+        max_input_tokens=info.limit.input or None,
+        max_output_tokens=info.limit.output or None,
+        input_modalities=info.modalities.input,
+        output_modalities=info.modalities.output,
+        tool_calls=info.tool_call,
+        reasoning=info.reasoning,
+        structured_output=info.structured_output,
+        temperature=info.temperature,
+        knowledge=info.knowledge,
+        input_price=info.cost.input,
+        output_price=info.cost.output,
+        cached_input_price=info.cost.cache_read,
+        cache_write_price=info.cost.cache_write,
     )

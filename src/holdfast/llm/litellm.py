@@ -26,7 +26,7 @@ from holdfast.errors import (
 )
 from holdfast.llm.completion import Completion, OnDelta, Told
 from holdfast.llm.model import ToolLike
-from holdfast.llm.pictures import BLIND, with_sight
+from holdfast.llm.pictures import IMAGES_PARAMETER, with_sight
 from holdfast.llm.request import make_request
 from holdfast.llm.retry import retrying
 from holdfast.llm.secrets import blot, credentials, worth_hiding
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 HOST = "litellm"
 
 # The names of settings that hold secrets. `max_tokens` and the like do not match.
-_SECRET = re.compile(
+_SECRET_NAMES = re.compile(
     r"key|token(?!s)|secret|password|credential|header|authorization", re.IGNORECASE
 )
 
@@ -79,7 +79,7 @@ class LiteLLM:
             "_timeout": timeout,
             "_max_retries": max_retries,
             "_settings": settings,
-            "_secrets": worth_hiding(_held(settings)),
+            "_secrets": worth_hiding(_secret_values(settings)),
         }.items():
             object.__setattr__(self, name, value)
 
@@ -101,13 +101,13 @@ class LiteLLM:
 
     def parameters(self) -> dict[str, Any]:
         """Return the settings that are JSON values, without those named like secrets."""
-        found: dict[str, Any] = {"wire": openai_chat.name, "host": HOST}
-        for name, value in _open_part(self._settings).items():
+        shown: dict[str, Any] = {"wire": openai_chat.name, "host": HOST}
+        for name, value in _without_secrets(self._settings).items():
             try:
-                found[name] = msgspec.json.decode(msgspec.json.encode(value))
+                shown[name] = msgspec.json.decode(msgspec.json.encode(value))
             except (TypeError, ValueError):
                 continue  # not JSON, such as a client object or a callback
-        return found
+        return shown
 
     def completion(
         self,
@@ -120,7 +120,7 @@ class LiteLLM:
         cancelled: Cancellation | None = None,
     ) -> Completion:
         """Return one answer, as `LLM.completion` does. Raises `LLMError`."""
-        began = time.monotonic()
+        started = time.monotonic()
         litellm = _package()
         messages = as_transcript(messages)
         if head is not None and head.model == self.model:
@@ -141,40 +141,44 @@ class LiteLLM:
             f"litellm {self.model}",
         )
         body: dict[str, Any] = msgspec.json.decode(request.body)
-        sent = {
+        call_arguments = {
             **body,
             **self._settings,
             "timeout": self._timeout,
             "num_retries": 0,
             "max_retries": 0,
         }
-        told = Told(on_delta)
+        deltas = Told(on_delta)
         answer = retrying(
-            lambda: self._ask(litellm, sent, told, cancelled),
+            lambda: self._attempt(litellm, call_arguments, deltas, cancelled),
             max_retries=self._max_retries,
             cancelled=cancelled,
-            before_retry=told.restart,
+            before_retry=deltas.restart,
         )
-        return request.canonically(
+        return request.with_canonical_names(
             answer,
-            duration=time.monotonic() - began,
+            duration=time.monotonic() - started,
             cost=self.cost(answer.usage),
             notes=request.transcript.notes(
                 openai_chat,
                 self.model,
                 parameters.get("host", ""),
-                parameters.get(BLIND) is not False,
+                parameters.get(IMAGES_PARAMETER) is not False,
             ),
             host=HOST,
         )
 
-    def _ask(
-        self, litellm: Any, sent: Mapping[str, Any], told: OnDelta, cancelled: Cancellation | None
+    def _attempt(
+        self,
+        litellm: Any,
+        call_arguments: Mapping[str, Any],
+        deltas: OnDelta,
+        cancelled: Cancellation | None,
     ) -> Completion:
         if cancelled:
             raise Cancelled("The model call was cancelled.")
         try:
-            answer = litellm.completion(**sent)
+            answer = litellm.completion(**call_arguments)
             if not self.stream:
                 return openai_chat.parse(answer.model_dump_json().encode())
             parser = openai_chat.stream()
@@ -182,7 +186,7 @@ class LiteLLM:
                 if cancelled:
                     raise Cancelled("The model call was cancelled.")
                 parser.feed(
-                    b"data: " + chunk.model_dump_json(exclude_none=True).encode() + b"\n\n", told
+                    b"data: " + chunk.model_dump_json(exclude_none=True).encode() + b"\n\n", deltas
                 )
             return parser.finish()
         except LLMError:
@@ -223,8 +227,8 @@ class LiteLLM:
         the model."""
         from holdfast.llm.info import model_info
 
-        known = model_info(self.model)
-        return None if known is None else "image" in known.input_modalities
+        info = model_info(self.model)
+        return None if info is None else "image" in info.input_modalities
 
     def close(self) -> None:
         """Do nothing: litellm keeps its own connections."""
@@ -242,25 +246,29 @@ class LiteLLM:
         )
 
 
-def _held(settings: Any, secret: bool = False) -> Iterator[str]:
+def _secret_values(settings: Any, secret: bool = False) -> Iterator[str]:
     """Yield the strings of all settings named like secrets, at any depth."""
     if isinstance(settings, Mapping):
         for name, value in cast("Mapping[Any, Any]", settings).items():
-            yield from _held(value, secret or bool(_SECRET.search(str(name))))
+            yield from _secret_values(value, secret or bool(_SECRET_NAMES.search(str(name))))
     elif isinstance(settings, list | tuple):
         for value in cast("Sequence[Any]", settings):
-            yield from _held(value, secret)
+            yield from _secret_values(value, secret)
     elif secret and isinstance(settings, str):
         yield from credentials(settings)
 
 
-def _open_part(settings: Any) -> Any:
+def _without_secrets(settings: Any) -> Any:
     """Return the settings without those named like secrets, at any depth."""
     if isinstance(settings, Mapping):
-        found = cast("Mapping[Any, Any]", settings).items()
-        return {name: _open_part(value) for name, value in found if not _SECRET.search(str(name))}
+        items = cast("Mapping[Any, Any]", settings).items()
+        return {
+            name: _without_secrets(value)
+            for name, value in items
+            if not _SECRET_NAMES.search(str(name))
+        }
     if isinstance(settings, list | tuple):
-        return [_open_part(value) for value in cast("Sequence[Any]", settings)]
+        return [_without_secrets(value) for value in cast("Sequence[Any]", settings)]
     return settings
 
 
@@ -271,6 +279,6 @@ def _package() -> Any:
         raise ConfigurationError(
             "LiteLLM needs the litellm package: pip install 'holdfast[litellm]'."
         ) from None
-    found = cast(Any, litellm)
-    found.suppress_debug_info = True  # otherwise every error prints advertisements to stdout
-    return found
+    package = cast(Any, litellm)
+    package.suppress_debug_info = True  # otherwise every error prints advertisements to stdout
+    return package

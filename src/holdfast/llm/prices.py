@@ -29,10 +29,14 @@ def cost(usage: Usage, model: str, base_url: str = "") -> float | None:
     network. `usage` must be that of one model call, because its size selects the price tier of
     long requests.
     """
-    known = _prices(model, base_url)
-    if not known:
+    price_list = _prices(model, base_url)
+    if not price_list:
         return None
-    return known[0][1].of(usage) if len(known) == 1 else _at_this_hour(known).of(usage)
+    return (
+        price_list[0][1].cost_of(usage)
+        if len(price_list) == 1
+        else _current(price_list).cost_of(usage)
+    )
 
 
 _PER_CALL = {"input_mtok", "output_mtok", "input_text_mtok", "output_text_mtok", "requests_kcount"}
@@ -44,7 +48,7 @@ class _Price(msgspec.Struct, frozen=True):
 
     tiers: tuple[tuple[int, float], ...]
 
-    def at(self, size: int) -> float:
+    def price_at(self, size: int) -> float:
         price = self.tiers[0][1]
         for start, higher in self.tiers[1:]:
             if size > start:
@@ -63,58 +67,58 @@ class _Prices(msgspec.Struct, frozen=True):
     reasoning: _Price | None
     request: float  # USD for each request
 
-    def of(self, usage: Usage) -> float:
+    def cost_of(self, usage: Usage) -> float:
         size = usage.input_tokens
         cached = usage.cached_input_tokens if self.cached is not None else 0
         written = usage.cache_write_tokens if self.written is not None else 0
         reasoning = usage.reasoning_tokens if self.reasoning is not None else 0
         total = self.request
-        total += max(0, size - cached - written) * self.input.at(size) + max(
+        total += max(0, size - cached - written) * self.input.price_at(size) + max(
             0, usage.output_tokens - reasoning
-        ) * self.output.at(size)
+        ) * self.output.price_at(size)
         if cached and self.cached is not None:
-            total += cached * self.cached.at(size)
+            total += cached * self.cached.price_at(size)
         if written and self.written is not None:
-            total += written * self.written.at(size)
+            total += written * self.written.price_at(size)
         if reasoning and self.reasoning is not None:
-            total += reasoning * self.reasoning.at(size)
+            total += reasoning * self.reasoning.price_at(size)
         return total
 
 
-_Known = tuple[tuple["ConditionalPrice | None", _Prices], ...]
+_PriceList = tuple[tuple["ConditionalPrice | None", _Prices], ...]
 
 
-def _at_this_hour(known: _Known) -> _Prices:
+def _current(price_list: _PriceList) -> _Prices:
     """Return the last prices whose condition (a first day, hours of the day) holds now, as
     `genai_prices.types.ModelInfo.get_prices` does."""
     from datetime import UTC, datetime
 
     now = datetime.now(UTC)
-    for condition, prices in reversed(known):
+    for condition, prices in reversed(price_list):
         if condition is None or condition.constraint is None or condition.constraint.active(now):
             return prices
-    return known[0][1]
+    return price_list[0][1]
 
 
 @lru_cache(maxsize=1024)
-def _prices(model: str, base_url: str) -> _Known:
+def _prices(model: str, base_url: str) -> _PriceList:
     """Return all prices of a model with their conditions; empty if there are none."""
     if base_url and is_local(urlsplit(base_url).hostname or ""):
         return ()
-    found = _find(model, base_url)
-    if found is None:
+    entry = _find(model, base_url)
+    if entry is None:
         return ()
     prices = (
-        [(None, found.prices)]
-        if not isinstance(found.prices, list)
-        else [(each, each.prices) for each in found.prices]
+        [(None, entry.prices)]
+        if not isinstance(entry.prices, list)
+        else [(each, each.prices) for each in entry.prices]
     )
     if any(vars(price) and not _PER_CALL & vars(price).keys() for _, price in prices):
         return ()  # priced by the minute or the page
-    return _compiled(prices)
+    return _compile_all(prices)
 
 
-def _compiled(prices: Sequence[tuple[ConditionalPrice | None, ModelPrice]]) -> _Known:
+def _compile_all(prices: Sequence[tuple[ConditionalPrice | None, ModelPrice]]) -> _PriceList:
     return tuple([(condition, _compile(vars(price))) for condition, price in prices])
 
 
@@ -153,7 +157,7 @@ def _find(model: str, base_url: str) -> ModelInfo | None:
 
     prefix, slash, name = model.partition("/")
     host = urlsplit(base_url).hostname
-    known = next(
+    provider_id = next(
         (
             id
             for urls in (PROVIDERS, COMPATIBLE)
@@ -163,7 +167,7 @@ def _find(model: str, base_url: str) -> ModelInfo | None:
         None,
     )
     tries: list[tuple[str, str | None, str | None]] = [(model, None, base_url)] if base_url else []
-    tries += [(model, known, None)] if known else []
+    tries += [(model, provider_id, None)] if provider_id else []
     tries += [(name, ALIASES.get(prefix, prefix), None)] if slash else []
     tries += [(model, None, None), (model.rpartition("/")[2], None, None)]
     for ref, provider, url in tries:

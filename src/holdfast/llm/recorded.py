@@ -18,21 +18,21 @@ from holdfast.errors import Cancelled, ConfigurationError, LLMError
 from holdfast.llm.client import LLM
 from holdfast.llm.completion import Completion, OnDelta
 from holdfast.llm.model import ToolLike
-from holdfast.llm.secrets import blot, blot_data, shown_path
+from holdfast.llm.secrets import blot, redact_bytes, redacted_path
 from holdfast.llm.transcript import Messages
 
 if TYPE_CHECKING:
     from holdfast.events import Agent
-    from holdfast.llm.http import Exchange, Transport
+    from holdfast.llm.http import HttpExchange, Transport
     from holdfast.llm.info import ModelInfo
     from holdfast.tools.context import Cancellation
 
 MODES = ("auto", "replay", "record")
 
-# `_VARYING`: keys of a request that may differ for the same question. `_KEPT`: the response headers
+# `_VARYING_KEYS`: keys of a request that may differ for the same question. `_KEPT_HEADERS`: the response headers
 # that parsing needs; they never hold a cookie or a key.
-_VARYING = ("prompt_cache_key",)
-_KEPT = ("content-type", "retry-after", "retry-after-ms", "x-request-id", "request-id")
+_VARYING_KEYS = ("prompt_cache_key",)
+_KEPT_HEADERS = ("content-type", "retry-after", "retry-after-ms", "x-request-id", "request-id")
 
 _sorted = msgspec.json.Encoder(order="sorted")
 _log = logging.getLogger("holdfast.llm")
@@ -63,7 +63,7 @@ class Recording(msgspec.Struct, rename="camel", omit_defaults=True):
     @property
     def key(self) -> str:
         """The identity of the request."""
-        return self.hash or _key(self.path, bytes(self.request))
+        return self.hash or _request_key(self.path, bytes(self.request))
 
 
 class RecordedLLM:
@@ -98,7 +98,9 @@ class RecordedLLM:
         self.path = Path(path)
         self.mode = mode
         tape = Tape(self.path, mode)
-        self._llm = llm.through(lambda pool, secrets: _Pool(tape, pool, secrets))
+        self._llm = llm.with_transport(
+            lambda pool, secrets: _RecordingTransport(tape, pool, secrets)
+        )
 
     @property
     def model(self) -> str:
@@ -153,7 +155,7 @@ class Tape:
         self.path = path
         self.mode = mode
         self._lock = threading.Lock()
-        self._held: dict[str, list[Recording]] = {}
+        self._recordings: dict[str, list[Recording]] = {}
         if mode == "record":
             self._write(b"", os.O_TRUNC)
         elif mode == "replay" or path.exists():
@@ -163,18 +165,18 @@ class Tape:
         """Return the next recorded answer to a request, or None. In "replay" mode, raises
         `ConfigurationError` instead of returning None."""
         with self._lock:
-            held = self._held.get(key)
-            if held:
-                return held.pop(0)
+            recordings = self._recordings.get(key)
+            if recordings:
+                return recordings.pop(0)
             if self.mode == "replay":
-                left = sum(len(found) for found in self._held.values())
-                why = (
+                unused = sum(len(others) for others in self._recordings.values())
+                reason = (
                     "all its recorded answers have been replayed"
-                    if held is not None
+                    if recordings is not None
                     else f"it is not in {str(self.path)!r}"
                 )
                 raise ConfigurationError(
-                    f"RecordedLLM: this request cannot be replayed: {why} ({left} other recorded"
+                    f"RecordedLLM: this request cannot be replayed: {reason} ({unused} other recorded"
                     f" answers are left). Its end: {request[-300:]!r}. Record again with"
                     " mode='record', or use mode='auto'."
                 )
@@ -214,11 +216,11 @@ class Tape:
                     f" {error}."
                 ) from None
             if self.mode == "replay" or not (recording.failed or recording.status != 200):
-                self._held.setdefault(key, []).append(recording)
+                self._recordings.setdefault(key, []).append(recording)
 
-    def _write(self, data: bytes, how: int) -> None:
+    def _write(self, data: bytes, flags: int) -> None:
         try:
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT | how, 0o600)
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | flags, 0o600)
             try:
                 if os.lseek(file, 0, os.SEEK_END):
                     os.lseek(file, -1, os.SEEK_END)
@@ -234,19 +236,19 @@ class Tape:
             ) from None
 
 
-def _key(path: str, body: bytes) -> str:
+def _request_key(path: str, body: bytes) -> str:
     """Return the identity of a request: a hash of its path and its decoded body. The path's
     query is left out, because it may hold a key."""
     from hashlib import sha256
 
-    found: Any = msgspec.json.decode(body)
-    if isinstance(found, dict):
-        for name in _VARYING:
-            cast("dict[str, Any]", found).pop(name, None)
-    return sha256(path.partition("?")[0].encode() + b"\n" + _sorted.encode(found)).hexdigest()
+    decoded: Any = msgspec.json.decode(body)
+    if isinstance(decoded, dict):
+        for name in _VARYING_KEYS:
+            cast("dict[str, Any]", decoded).pop(name, None)
+    return sha256(path.partition("?")[0].encode() + b"\n" + _sorted.encode(decoded)).hexdigest()
 
 
-class _Pool:
+class _RecordingTransport:
     """A transport that replays recorded exchanges and records new ones."""
 
     def __init__(self, tape: Tape, pool: Transport, secrets: Sequence[str]) -> None:
@@ -263,68 +265,70 @@ class _Pool:
         cancelled: Cancellation | None = None,
         stream: bool = False,
         deadline: float | None = None,
-    ) -> Exchange:
-        key = _key(path, body)
-        request = blot_data(body, self._secrets)
-        known = self._tape.find(key, request.decode())
-        if known is not None:
-            if known.error and not known.status:
-                raise _error(known)
-            return _Played(known)
-        made = Recording(blot(shown_path(path), self._secrets), msgspec.Raw(request))
-        if made.key != key:
-            made.hash = key
+    ) -> HttpExchange:
+        key = _request_key(path, body)
+        request = redact_bytes(body, self._secrets)
+        recorded = self._tape.find(key, request.decode())
+        if recorded is not None:
+            if recorded.error and not recorded.status:
+                raise _error(recorded)
+            return _ReplayedResponse(recorded)
+        recording = Recording(blot(redacted_path(path), self._secrets), msgspec.Raw(request))
+        if recording.key != key:
+            recording.hash = key
         try:
             response = self._pool.post(
                 path, body, headers, cancelled=cancelled, stream=stream, deadline=deadline
             )
         except LLMError as error:
-            self.broke_off(made, error)
-            self.keep(made, b"", error)
+            self.note_error(recording, error)
+            self.save(recording, b"", error)
             raise
-        made.status = response.status
-        made.headers = {
+        recording.status = response.status
+        recording.headers = {
             name: blot(value, self._secrets)
             for name, value in response.headers.items()
-            if name in _KEPT or "ratelimit" in name
+            if name in _KEPT_HEADERS or "ratelimit" in name
         }
-        return _Recorded(response, made, self)
+        return _RecordingResponse(response, recording, self)
 
     def close(self) -> None:
         self._pool.close()
 
-    def broke_off(self, made: Recording, error: LLMError) -> None:
+    def note_error(self, recording: Recording, error: LLMError) -> None:
         """Record the error that ended an answer early or prevented it."""
-        made.error, made.message, made.retryable = (
+        recording.error, recording.message, recording.retryable = (
             type(error).__name__,
             blot(str(error), self._secrets),
             error.retryable,
         )
 
-    def keep(self, made: Recording, data: bytes, error: LLMError | None) -> None:
+    def save(self, recording: Recording, data: bytes, error: LLMError | None) -> None:
         """Write an exchange to the file with its bytes and its outcome."""
         if isinstance(error, Cancelled):
             return
         if error is None:  # an error after the complete answer was ignored
-            made.error = made.message = ""
-            made.retryable = True
-        made.failed = error is not None
-        data = blot_data(data, self._secrets)
+            recording.error = recording.message = ""
+            recording.retryable = True
+        recording.failed = error is not None
+        data = redact_bytes(data, self._secrets)
         try:
-            made.body = data.decode()
+            recording.body = data.decode()
         except UnicodeDecodeError:
-            made.hex = data.hex()
-        self._tape.add(made)
+            recording.hex = data.hex()
+        self._tape.add(recording)
 
 
-class _Recorded:
+class _RecordingResponse:
     """A live response that is recorded when its outcome is known."""
 
-    def __init__(self, response: Exchange, made: Recording, pool: _Pool) -> None:
+    def __init__(
+        self, response: HttpExchange, recording: Recording, pool: _RecordingTransport
+    ) -> None:
         self.status = response.status
         self.headers = response.headers
         self._response = response
-        self._made = made
+        self._recording = recording
         self._pool = pool
         self._chunks: list[bytes] = []
         self._body: bytes | None = None
@@ -335,7 +339,7 @@ class _Recorded:
                 self._chunks.append(chunk)
                 yield chunk
         except LLMError as error:
-            self._pool.broke_off(self._made, error)
+            self._pool.note_error(self._recording, error)
             raise
 
     def read(self) -> bytes:
@@ -343,49 +347,49 @@ class _Recorded:
             self._body = b"".join(self)
         return self._body
 
-    def hurry(self, seconds: float | None) -> None:
-        self._response.hurry(seconds)
+    def finish_within(self, seconds: float | None) -> None:
+        self._response.finish_within(seconds)
 
-    def settle(self, error: LLMError | None) -> None:
-        self._pool.keep(self._made, b"".join(self._chunks), error)
+    def record_outcome(self, error: LLMError | None) -> None:
+        self._pool.save(self._recording, b"".join(self._chunks), error)
 
     def close(self) -> None:
         self._response.close()
 
 
-class _Played:
+class _ReplayedResponse:
     """A response replayed from the file."""
 
-    def __init__(self, known: Recording) -> None:
-        self.status = known.status
-        self.headers = dict(known.headers)
-        self._known = known
+    def __init__(self, recorded: Recording) -> None:
+        self.status = recorded.status
+        self.headers = dict(recorded.headers)
+        self._recording = recorded
 
     def __iter__(self) -> Iterator[bytes]:
-        if self._known.data:
-            yield self._known.data
-        if self._known.error:
-            raise _error(self._known)
+        if self._recording.data:
+            yield self._recording.data
+        if self._recording.error:
+            raise _error(self._recording)
 
     def read(self) -> bytes:
         return b"".join(self)
 
-    def hurry(self, seconds: float | None) -> None:
+    def finish_within(self, seconds: float | None) -> None:
         pass
 
-    def settle(self, error: LLMError | None) -> None:
+    def record_outcome(self, error: LLMError | None) -> None:
         pass
 
     def close(self) -> None:
         pass
 
 
-def _error(known: Recording) -> LLMError:
-    kind: Any = getattr(errors, known.error, None)
+def _error(recorded: Recording) -> LLMError:
+    kind: Any = getattr(errors, recorded.error, None)
     error = (
-        kind(known.message)
+        kind(recorded.message)
         if isinstance(kind, type) and issubclass(kind, LLMError)
-        else LLMError(known.message)
+        else LLMError(recorded.message)
     )
-    error.retryable = known.retryable
+    error.retryable = recorded.retryable
     return error

@@ -12,12 +12,12 @@ from holdfast.errors import ConfigurationError
 from holdfast.events import Agent, ToolDefinition
 from holdfast.llm.completion import Completion
 from holdfast.llm.model import ToolLike
-from holdfast.llm.pictures import BLIND
+from holdfast.llm.pictures import IMAGES_PARAMETER
 from holdfast.llm.transcript import Messages, Transcript, as_transcript
 from holdfast.llm.wires import Head, Wire
 
 
-class Frame(msgspec.Struct, frozen=True):
+class RequestFrame(msgspec.Struct, frozen=True):
     """All of a request except its messages, and the mapping of tool names in both directions.
     Built once for each `events.Agent`."""
 
@@ -28,7 +28,7 @@ class Frame(msgspec.Struct, frozen=True):
     hash: bytes = b""
 
 
-class Request(msgspec.Struct, frozen=True):
+class ModelRequest(msgspec.Struct, frozen=True):
     """The bytes of a request, and the data needed to interpret its answer."""
 
     body: bytes
@@ -39,7 +39,7 @@ class Request(msgspec.Struct, frozen=True):
     # 128 bits in hex over everything except the model's name; empty for a request without `head`.
     hash: str = ""
 
-    def canonically(self, completion: Completion, **changes: Any) -> Completion:
+    def with_canonical_names(self, completion: Completion, **changes: Any) -> Completion:
         """Return the completion with canonical tool names, the request's hash, and `changes`
         applied."""
         changes["request_hash"] = self.hash
@@ -67,7 +67,7 @@ def make_request(
     head: Agent | None,
     stream: bool,
     key: str = "",
-) -> Request:
+) -> ModelRequest:
     """Return a request for `model`.
 
     With `head`, the prompt and tools come from that event. The frame built from them is cached on
@@ -83,20 +83,25 @@ def make_request(
                 "completion takes head, or tools and system, not both: the head has its own."
             )
         frame = _frame_of(head, transcript, wire, model, parameters, key)
-        prompt, given = head.system_prompt, head.tools
+        prompt, definitions = head.system_prompt, head.tools
     else:
-        given = tuple([definition(tool) for tool in tools])
+        definitions = tuple([definition(tool) for tool in tools])
         prompt = system or ""
-        frame = make_frame(wire, model, prompt, given, parameters)
-    host, seen = parameters.get("host", ""), parameters.get(BLIND) is not False
-    fragments = transcript.fragments(wire, frame.names, model, host, seen)
+        frame = make_frame(wire, model, prompt, definitions, parameters)
+    host, sees = parameters.get("host", ""), parameters.get(IMAGES_PARAMETER) is not False
+    fragments = transcript.fragments(wire, frame.names, model, host, sees)
     hash = (
-        _hash(frame.hash + transcript.digest(wire, model, host, seen)).hex()[:32]
+        _hash(frame.hash + transcript.digest(wire, model, host, sees)).hex()[:32]
         if frame.hash
         else ""
     )
-    return Request(
-        wire.body(frame.head, fragments, stream), transcript, given, prompt, frame.canonical, hash
+    return ModelRequest(
+        wire.body(frame.head, fragments, stream),
+        transcript,
+        definitions,
+        prompt,
+        frame.canonical,
+        hash,
     )
 
 
@@ -104,9 +109,9 @@ def request_hash(wire: Wire, model: str, transcript: Transcript, head: Agent) ->
     """Return the hash that `make_request` would give the same request. The cost is proportional
     to the new messages of the transcript."""
     frame = _frame_of(head, transcript, wire, model, head.parameters, "")
-    host, seen = head.parameters.get("host", ""), head.parameters.get(BLIND) is not False
-    transcript.fragments(wire, frame.names, model, host, seen)
-    return _hash(frame.hash + transcript.digest(wire, model, host, seen)).hex()[:32]
+    host, sees = head.parameters.get("host", ""), head.parameters.get(IMAGES_PARAMETER) is not False
+    transcript.fragments(wire, frame.names, model, host, sees)
+    return _hash(frame.hash + transcript.digest(wire, model, host, sees)).hex()[:32]
 
 
 def _frame_of(
@@ -116,8 +121,8 @@ def _frame_of(
     model: str,
     parameters: Mapping[str, Any],
     key: str,
-) -> Frame:
-    return transcript.once(
+) -> RequestFrame:
+    return transcript.cached(
         key,
         head,
         lambda: make_frame(wire, model, head.system_prompt, head.tools, parameters, head.id),
@@ -137,7 +142,7 @@ def make_frame(
     tools: Sequence[ToolDefinition],
     parameters: Mapping[str, Any],
     head: str | None = None,
-) -> Frame:
+) -> RequestFrame:
     """Return the frame of a request.
 
     `head` is the id of the `Agent` event that the frame is built from. Requests with the same head
@@ -150,10 +155,12 @@ def make_frame(
         if tool.name in names:
             raise ConfigurationError(f"tools has two tools named {tool.name!r}.")
         names[tool.name] = tool.wire_name or _wire_name(tool.name)
-    canonical = {wired: name for name, wired in names.items()}
+    canonical = {on_wire: name for name, on_wire in names.items()}
     if len(canonical) < len(names):
         clash = next(
-            (name, canonical[wired]) for name, wired in names.items() if canonical[wired] != name
+            (name, canonical[on_wire])
+            for name, on_wire in names.items()
+            if canonical[on_wire] != name
         )
         raise ConfigurationError(
             f"tools has {clash[0]!r} and {clash[1]!r}, which have the same name on the wire. Rename one."
@@ -169,7 +176,9 @@ def make_frame(
                 )
             )
             parameters = {"cache_key": head, **parameters}
-        return Frame(wire.head(model, system, tools, parameters, names), names, canonical, hash)
+        return RequestFrame(
+            wire.head(model, system, tools, parameters, names), names, canonical, hash
+        )
     except (TypeError, UnicodeEncodeError) as error:
         raise ConfigurationError(f"tools and parameters must be JSON values: {error}.") from error
 

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BASE = 0.5  # seconds: the longest first wait, doubled for each further one
-CAP = 30.0  # seconds: the longest wait that the provider did not ask for
+BASE_DELAY_SECONDS = 0.5  # seconds: the longest first wait, doubled for each further one
+MAX_DELAY_SECONDS = 30.0  # seconds: the longest wait that the provider did not ask for
 # Seconds. If a provider asks for a longer wait, the error is raised instead of a silent hang.
-RETRY_AFTER_CAP = 120.0
+MAX_RETRY_AFTER_SECONDS = 120.0
 
 _log = logging.getLogger("holdfast.retry")
 
 # A callback for observers of model calls. It receives each failure at once, with its number from 0
 # and the seconds until the next attempt.
-heard: ContextVar[Callable[[LLMError, int, float], object] | None] = ContextVar(
-    "holdfast_heard", default=None
+retry_listener: ContextVar[Callable[[LLMError, int, float], object] | None] = ContextVar(
+    "holdfast_retry_listener", default=None
 )
 
 
@@ -62,8 +62,8 @@ def retrying(
             if seconds is None or (deadline is not None and clock() + seconds >= deadline):
                 raise
             failure = error
-        if (told := heard.get()) is not None:
-            told(failure, number, seconds)
+        if (listener := retry_listener.get()) is not None:
+            listener(failure, number, seconds)
         number += 1
         _log.info(
             "%s: %s Trying again in %.1f s (%d of %d).",
@@ -98,12 +98,12 @@ def delay(error: LLMError, number: int, random: Callable[[], float]) -> float | 
     the retries of many clients best. After a Retry-After the jitter is only added, because an
     earlier retry would be refused again.
     """
-    jitter = random() * min(CAP, BASE * 2**number)
+    jitter = random() * min(MAX_DELAY_SECONDS, BASE_DELAY_SECONDS * 2**number)
     if error.retry_after is None:
         return jitter
-    if error.retry_after > RETRY_AFTER_CAP:
+    if error.retry_after > MAX_RETRY_AFTER_SECONDS:
         return None
-    return max(error.retry_after, 0.0) + min(jitter, BASE)
+    return max(error.retry_after, 0.0) + min(jitter, BASE_DELAY_SECONDS)
 
 
 def retry_after(
@@ -146,15 +146,15 @@ def until_reset(headers: Mapping[str, str], now: Callable[[], float] = time.time
     resets = {name: value for name, value in headers.items() if _RESET.fullmatch(name)}
     waits: list[float] = []
     for name, value in resets.items():
-        left = headers.get(name.replace("reset", "remaining"))
-        used_up = len(resets) == 1 if left is None else _number(left) == 0
-        seconds = _from_now(value.strip(), now) if used_up else None
+        remaining = headers.get(name.replace("reset", "remaining"))
+        used_up = len(resets) == 1 if remaining is None else _number(remaining) == 0
+        seconds = _seconds_until(value.strip(), now) if used_up else None
         if seconds is not None:
             waits.append(max(0.0, seconds))
     return max(waits, default=None)
 
 
-_SECONDS = {
+_UNIT_SECONDS = {
     "d": 86400.0,
     "h": 3600.0,
     "m": 60.0,
@@ -172,10 +172,10 @@ def duration(text: str) -> float | None:
     text. This is Go's form, which OpenAI, Groq and Google write."""
     if not text or _DURATION.sub("", text):
         return None
-    return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION.findall(text))
+    return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _DURATION.findall(text))
 
 
-def _from_now(text: str, now: Callable[[], float]) -> float | None:
+def _seconds_until(text: str, now: Callable[[], float]) -> float | None:
     """Return the seconds until a time in one of these forms: a number of seconds, epoch seconds
     or milliseconds (distinguished by size), a duration, or an RFC 3339 time."""
     number = _number(text)

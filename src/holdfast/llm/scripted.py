@@ -16,7 +16,7 @@ from holdfast.content import ToolCall, Usage
 from holdfast.errors import Cancelled, ConfigurationError, LLMError
 from holdfast.llm.completion import Completion, Delta, OnDelta
 from holdfast.llm.model import ToolLike
-from holdfast.llm.request import Request, make_request
+from holdfast.llm.request import ModelRequest, make_request
 from holdfast.llm.transcript import Messages
 from holdfast.llm.wires import openai_chat
 from holdfast.tools.callables import refuse_async
@@ -30,7 +30,7 @@ class ScriptedRequest:
     """One request to a `ScriptedLLM`: its `number` (from 0), its `body` (the bytes that an `LLM`
     would have sent), and views of them."""
 
-    def __init__(self, number: int, request: Request) -> None:
+    def __init__(self, number: int, request: ModelRequest) -> None:
         self.number = number
         self.body = request.body
         self.transcript = request.transcript
@@ -65,7 +65,7 @@ class ScriptedRequest:
 
 
 # One answer of a script; the docstring of `ScriptedLLM` describes the forms.
-Answer = (
+ScriptedAnswer = (
     str
     | ToolCall
     | tuple[str, Mapping[str, Any]]
@@ -139,9 +139,9 @@ class ScriptedLLM:
         cancelled: Cancellation | None = None,
     ) -> Completion:
         """Return the script's next answer. Takes the same arguments as `LLM.completion`."""
-        began = time.monotonic()
+        started = time.monotonic()
         parameters = self.parameters() if head is None else head.parameters
-        made = make_request(
+        built = make_request(
             openai_chat,
             self.model,
             parameters,
@@ -153,7 +153,7 @@ class ScriptedLLM:
             f"scripted {self.model}",
         )
         with self._lock:
-            request = ScriptedRequest(len(self.requests), made)
+            request = ScriptedRequest(len(self.requests), built)
             self.requests.append(request)
             answer: Any = (
                 self._function if self._function is not None else next(self._answers, self)
@@ -172,15 +172,15 @@ class ScriptedLLM:
             raise Cancelled("The model call was cancelled.")
         while callable(answer) and not isinstance(answer, type):
             answer = answer(request)
-        completion = self._completion(answer, len(made.transcript))
+        completion = self._completion(answer, len(built.transcript))
         refuse_async("completion: on_delta", on_delta)
         if on_delta is not None and self.stream:
-            _stream(completion, on_delta)
+            _emit_deltas(completion, on_delta)
         if not completion.usage.input_tokens:
-            said = completion.text + "".join([call.raw_arguments for call in completion.calls])
-            usage = Usage(len(made.body) // 4, len(said) // 4 + 1)
+            written = completion.text + "".join([call.raw_arguments for call in completion.calls])
+            usage = Usage(len(built.body) // 4, len(written) // 4 + 1)
             completion = msgspec.structs.replace(completion, usage=usage)
-        return made.canonically(completion, duration=time.monotonic() - began)
+        return built.with_canonical_names(completion, duration=time.monotonic() - started)
 
     def _completion(self, answer: Any, position: int) -> Completion:
         if isinstance(answer, BaseException) or (
@@ -192,14 +192,14 @@ class ScriptedLLM:
         parts: list[Any] = cast("list[Any]", answer) if isinstance(answer, list) else [answer]
         text = "".join([part for part in parts if isinstance(part, str)])
         calls = [
-            self._call(part, f"call_{position}_{number}")
+            self._tool_call(part, f"call_{position}_{number}")
             for number, part in enumerate(parts)
             if not isinstance(part, str)
         ]
         reason = "tool_calls" if calls else "stop"
         return Completion(text, "", tuple(calls), Usage(), reason, self.model, openai_chat.name)
 
-    def _call(self, part: Any, id: str) -> ToolCall:
+    def _tool_call(self, part: Any, id: str) -> ToolCall:
         """Return a tool call. Its provider id depends only on its place in the conversation, so
         a replay produces the same bytes."""
         if isinstance(part, ToolCall):
@@ -209,11 +209,11 @@ class ScriptedLLM:
         if isinstance(part, tuple) and len(cast("tuple[Any, ...]", part)) == 2:
             name, arguments = cast("tuple[Any, Any]", part)
         elif isinstance(part, Mapping) and "name" in part:
-            found = cast("Mapping[str, Any]", part)
+            mapping = cast("Mapping[str, Any]", part)
             name, arguments, id = (
-                found["name"],
-                found.get("arguments", {}),
-                str(found.get("id", id)),
+                mapping["name"],
+                mapping.get("arguments", {}),
+                str(mapping.get("id", id)),
             )
         else:
             name, arguments = None, None
@@ -241,7 +241,7 @@ class ScriptedLLM:
         return f"ScriptedLLM(model={self.model!r}, requests={len(self.requests)})"
 
 
-def _stream(completion: Completion, on_delta: OnDelta) -> None:
+def _emit_deltas(completion: Completion, on_delta: OnDelta) -> None:
     if completion.reasoning:
         on_delta(Delta("reasoning", completion.reasoning))
     for word in re.findall(r"\s*\S+|\s+$", completion.text):

@@ -21,7 +21,7 @@ from holdfast.content import Usage
 from holdfast.conversation.observer import Undo
 from holdfast.conversation.state import Fold
 from holdfast.errors import ConfigurationError
-from holdfast.llm.secrets import BLOT, LEAST
+from holdfast.llm.secrets import MIN_SECRET_CHARS, REDACTED
 from holdfast.observe.spans import Attributes, Spans
 
 _log = logging.getLogger("holdfast")
@@ -126,7 +126,7 @@ class JsonLog:
         self.content = False  # spans hold no content, because the events do
         self._said = bool(content)
         self._longest = longest
-        self._secrets = sorted((one for one in secrets if len(one) >= LEAST), key=len, reverse=True)
+        self._secrets = sorted((one for one in secrets if len(one) >= MIN_SECRET_CHARS), key=len, reverse=True)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._failed = False
@@ -239,7 +239,7 @@ class JsonLog:
                 if not self._said and name in _SAID:
                     continue
                 found[self._cut(str(name))] = (
-                    BLOT
+                    REDACTED
                     if isinstance(item, str) and _NAMES.search(name)
                     else self._bounded(item, depth + 1)
                 )
@@ -261,8 +261,8 @@ class JsonLog:
             text = text[: 8 * self._longest]
         for secret in self._secrets:
             if secret in text:
-                text = text.replace(secret, BLOT)
-        text = _KEYS.sub(BLOT, text)
+                text = text.replace(secret, REDACTED)
+        text = _KEYS.sub(REDACTED, text)
         return (
             text
             if len(text) <= self._longest and whole <= 8 * self._longest

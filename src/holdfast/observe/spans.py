@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from holdfast import events as ev
 from holdfast.content import Usage
-from holdfast.llm.retry import heard
+from holdfast.llm.retry import retry_listener
 from holdfast.observe import names
 from holdfast.observe.content import (
     answer_json,
@@ -384,12 +384,12 @@ class Spans(Generic[S]):
         """See `Watch.asking`."""
         self._head = head
         asked = self._asking = self._chat(head, self._running(), 0.0)
-        token = heard.set(partial(self._retried, asked.span))
+        token = retry_listener.set(partial(self._retried, asked.span))
         undo = self._maker.enter(asked.span)
 
         def over(outcome: Completion | BaseException | None) -> None:
             undo()
-            heard.reset(token)
+            retry_listener.reset(token)
             if self._asking is asked:  # otherwise it was closed meanwhile
                 self._asking = None
                 self._reply(asked, head, outcome, time.perf_counter() - asked.began)

@@ -66,10 +66,8 @@ def result_text(result: ToolResult, pictures: str = "shown below") -> str:
     if not text and not result.content and result.structured_content is not None:
         text = _json(result.structured_content).decode()
     if not text and result.is_error:
-        text = (
-            "Error:"
-            f" {result.error.message if result.error and result.error.message else 'the tool failed without a message.'}"
-        )
+        message = result.error.message if result.error else ""
+        text = f"Error: {message or 'the tool failed without a message.'}"
     if not text:
         text = f"({count} image{'s' if count > 1 else ''}, {pictures})" if count else "(no output)"
     return text

@@ -93,7 +93,8 @@ def path(model: str, stream: bool) -> str:
     """Return the path after the base URL's path. A model's full name (`models/...`,
     `tunedModels/...`, `publishers/...`) is used unchanged."""
     full = model if model.startswith(_FULL_NAMES) else f"models/{model}"
-    return f"/{quote(full, safe='/-._~@:')}:{'streamGenerateContent?alt=sse' if stream else 'generateContent'}"
+    method = "streamGenerateContent?alt=sse" if stream else "generateContent"
+    return f"/{quote(full, safe='/-._~@:')}:{method}"
 
 
 def headers(api_key: str) -> dict[str, str]:

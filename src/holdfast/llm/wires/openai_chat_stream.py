@@ -232,10 +232,8 @@ def _same(items: list[Any], value: Any) -> int | None:
     piece = cast("dict[str, Any]", value)
     for place in range(len(items) - 1, -1, -1):
         item: Any = items[place]
-        if (
-            isinstance(item, dict)
-            and item.get("index") == piece["index"]
-            and item.get("type") == piece.get("type")
-        ):  # pyright: ignore[reportUnknownMemberType]: a server's JSON
-            return place
+        if isinstance(item, dict):
+            known = cast("dict[str, Any]", item)
+            if known.get("index") == piece["index"] and known.get("type") == piece.get("type"):
+                return place
     return None
