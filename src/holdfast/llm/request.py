@@ -14,14 +14,14 @@ from holdfast.llm.completion import Completion
 from holdfast.llm.model import ToolLike
 from holdfast.llm.pictures import IMAGES_PARAMETER
 from holdfast.llm.transcript import Messages, Transcript, as_transcript
-from holdfast.llm.wires import Head, Wire
+from holdfast.llm.wires import RequestHead, Wire
 
 
 class RequestFrame(msgspec.Struct, frozen=True):
     """All of a request except its messages, and the mapping of tool names in both directions.
     Built once for each `events.Agent`."""
 
-    head: Head
+    head: RequestHead
     names: dict[str, str]  # canonical -> wire
     canonical: dict[str, str]  # wire -> canonical
     # The hash of the head without the model's name, because one model has several names.

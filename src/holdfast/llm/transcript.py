@@ -76,15 +76,15 @@ class _Cache:
         self.sent_calls = []
         if not calls:
             return calls
-        said = [self._with_id(call, wire, verbatim) for call in calls]
-        if any(one is not call for one, call in zip(said, calls, strict=True)):
-            self.sent_calls = list(zip(calls, said, strict=True))
+        sent = [self._with_id(call, wire, verbatim) for call in calls]
+        if any(one is not call for one, call in zip(sent, calls, strict=True)):
+            self.sent_calls = list(zip(calls, sent, strict=True))
             self.renamed.update(
                 (call.id, one.provider_id)
                 for call, one in self.sent_calls
                 if call.id and one is not call
             )
-        return said
+        return sent
 
     def _with_id(self, call: ToolCall, wire: Wire, verbatim: bool) -> ToolCall:
         id = wire.call_id(call, self.family)
@@ -310,18 +310,18 @@ class Transcript:
                 )
             native = item.native if native_allowed else NO_NATIVE
             calls = cache.assign_ids(item.calls, wire, wire.bound and bool(native))
-            said = wire.assistant(item.text, calls, native, names, cache.family)
-            if said:
-                out.append(said)
+            fragment = wire.assistant(item.text, calls, native, names, cache.family)
+            if fragment:
+                out.append(fragment)
             cache.unanswered = len(item.calls)
         elif isinstance(item, Message) and item.role == "system":
             out.append(wire.system(item.text))
         elif isinstance(item, Message) and item.role == "assistant":
-            said = wire.assistant(
+            fragment = wire.assistant(
                 item.text, cache.assign_ids(item.tool_calls, wire), NO_NATIVE, names, cache.family
             )
-            if said:
-                out.append(said)
+            if fragment:
+                out.append(fragment)
             cache.unanswered = len(item.tool_calls)
         else:
             out.append(wire.user(cast(Message, item).content))

@@ -12,12 +12,12 @@ from holdfast import events as ev
 from holdfast.content import ImageContent, TextContent, ToolCall, ToolResult
 from holdfast.llm.completion import Completion
 
-LONGEST = 10_000  # characters of one text
+MAX_TEXT_CHARS = 10_000  # characters of one text
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
-def cut(text: str, longest: int = LONGEST) -> str:
+def cut(text: str, longest: int = MAX_TEXT_CHARS) -> str:
     """Return at most `longest` characters of a text, followed by its length if it was cut."""
     return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters)"
 
@@ -43,18 +43,18 @@ def result_json(result: ToolResult) -> str:
 
 def messages_json(events: Sequence[ev.AnyEvent]) -> str:
     """Return the model's input since its last answer as JSON: messages and results."""
-    found: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     for event in events:
         if isinstance(event, ev.Message):
-            found.append({"role": "user", "parts": [_part(block) for block in event.content]})
+            messages.append({"role": "user", "parts": [_part(block) for block in event.content]})
         elif isinstance(event, ev.ToolResult):
             part = {
                 "type": "tool_call_response",
                 "id": event.call_id,
                 "response": result_json(event.result),
             }
-            found.append({"role": "tool", "parts": [part]})
-    return _json(found)
+            messages.append({"role": "tool", "parts": [part]})
+    return _json(messages)
 
 
 def _part(block: Any) -> dict[str, Any]:

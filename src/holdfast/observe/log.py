@@ -26,22 +26,22 @@ from holdfast.observe.spans import Attributes, Spans
 
 _log = logging.getLogger("holdfast")
 
-_LOOK = 1.0  # seconds between checks that the file has not been moved
-_MANY = 50  # items shown of a list or an object
-_DEEP = 8  # nested levels shown
+_CHECK_SECONDS = 1.0  # seconds between checks that the file has not been moved
+_MAX_ITEMS = 50  # items shown of a list or an object
+_MAX_DEPTH = 8  # nested levels shown
 
 # Names whose values are secret, and the forms of keys that providers publish for secret scanners.
-_NAMES = re.compile(
+_SECRET_NAMES = re.compile(
     r"(?i)(^|[_-])(api[_-]?key|apikey|password|passwd|secret|token|authorization|credentials?|private[_-]?key|cookie)$|(?i:accessToken|refreshToken|clientSecret|apiKey)$"
 )
-_KEYS = re.compile(
+_KEY_FORMS = re.compile(
     r"sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abeoprs]-[A-Za-z0-9-]{10,}"
     r"|A(?:KI|SI)A[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}|hf_[A-Za-z0-9]{20,}|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+"
     r"|(?i:bearer|basic)\s+[A-Za-z0-9._~+/=-]{12,}|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)|-----BEGIN [A-Z"
     r" ]*PRIVATE KEY-----[\s\S]*?(?:-----END|$)"
 )
 # The fields of events that `content=False` leaves out.
-_SAID = frozenset(
+_CONTENT_FIELDS = frozenset(
     (
         "content",
         "text",
@@ -64,7 +64,7 @@ _SAID = frozenset(
 )
 
 
-class Writes(Protocol):
+class TextStream(Protocol):
     """A stream that a log can be written to instead of a file."""
 
     def write(self, text: str, /) -> object:
@@ -75,7 +75,16 @@ class Writes(Protocol):
 class _Span:
     """A span of the log: its place and the time it began."""
 
-    __slots__ = ("attributes", "began", "conversation", "id", "name", "notes", "parent", "since")
+    __slots__ = (
+        "attributes",
+        "conversation",
+        "id",
+        "name",
+        "notes",
+        "parent",
+        "started",
+        "started_at",
+    )
 
     def __init__(
         self, conversation: str, id: int, parent: int, name: str, attributes: Attributes, ago: float
@@ -86,8 +95,8 @@ class _Span:
         self.name = name
         self.attributes = attributes
         self.notes: list[dict[str, Any]] = []
-        self.since = time.time() - ago
-        self.began = time.monotonic() - ago
+        self.started_at = time.time() - ago
+        self.started = time.monotonic() - ago
 
 
 class JsonLog:
@@ -108,7 +117,7 @@ class JsonLog:
 
     def __init__(
         self,
-        to: str | os.PathLike[str] | Writes,
+        to: str | os.PathLike[str] | TextStream,
         *,
         content: bool = True,
         longest: int = 1000,
@@ -124,18 +133,20 @@ class JsonLog:
         if not path and not callable(getattr(to, "write", None)):
             raise ConfigurationError(f"JsonLog takes a path or a stream, not {to!r}.")
         self.content = False  # spans hold no content, because the events do
-        self._said = bool(content)
+        self._with_content = bool(content)
         self._longest = longest
-        self._secrets = sorted((one for one in secrets if len(one) >= MIN_SECRET_CHARS), key=len, reverse=True)
-        self._numbers = itertools.count(1)
+        self._secrets = sorted(
+            (one for one in secrets if len(one) >= MIN_SECRET_CHARS), key=len, reverse=True
+        )
+        self._span_ids = itertools.count(1)
         self._lock = threading.Lock()
         self._failed = False
         self._closed = False
         self._stream = None if isinstance(to, str | os.PathLike) else to
         self._path = Path(to).absolute() if isinstance(to, str | os.PathLike) else None
         self._file = -1
-        self._known: tuple[int, int] = (0, 0)
-        self._looked = 0.0
+        self._inode: tuple[int, int] = (0, 0)
+        self._checked_at = 0.0
         if self._path is not None:
             self._open(self._path)
 
@@ -153,20 +164,20 @@ class JsonLog:
 
     def served(self, method: str, headers: Mapping[str, str]) -> Callable[[str, int], None]:
         """Write a line for each request that changes something. See `Observer.served`."""
-        began = time.monotonic()
+        started = time.monotonic()
 
-        def over(route: str, status: int) -> None:
+        def done(route: str, status: int) -> None:
             self._line(
                 {
                     "kind": "request",
                     "method": method,
                     "route": route,
                     "status": status,
-                    "seconds": round(time.monotonic() - began, 6),
+                    "seconds": round(time.monotonic() - started, 6),
                 }
             )
 
-        return over
+        return done
 
     # --- lines ---
 
@@ -209,12 +220,12 @@ class JsonLog:
                 return
             try:
                 if self._path is None:
-                    cast(Writes, self._stream).write(line.decode())
+                    cast(TextStream, self._stream).write(line.decode())
                     flush = getattr(self._stream, "flush", None)
                     if flush is not None:
                         flush()
                 else:
-                    self._look(self._path)
+                    self._reopen_if_moved(self._path)
                     os.write(self._file, line)
             except (OSError, ValueError) as error:
                 if not self._failed:
@@ -232,26 +243,26 @@ class JsonLog:
             return self._cut(value)
         if isinstance(value, dict):
             pairs = list(cast("dict[str, Any]", value).items())
-            if depth >= _DEEP:
+            if depth >= _MAX_DEPTH:
                 return f"... ({len(pairs)} fields)"
-            found: dict[str, Any] = {}
-            for name, item in pairs[:_MANY]:
-                if not self._said and name in _SAID:
+            bounded: dict[str, Any] = {}
+            for name, item in pairs[:_MAX_ITEMS]:
+                if not self._with_content and name in _CONTENT_FIELDS:
                     continue
-                found[self._cut(str(name))] = (
+                bounded[self._cut(str(name))] = (
                     REDACTED
-                    if isinstance(item, str) and _NAMES.search(name)
+                    if isinstance(item, str) and _SECRET_NAMES.search(name)
                     else self._bounded(item, depth + 1)
                 )
-            if len(pairs) > _MANY:
-                found["..."] = f"{len(pairs):,} fields"
-            return found
+            if len(pairs) > _MAX_ITEMS:
+                bounded["..."] = f"{len(pairs):,} fields"
+            return bounded
         if isinstance(value, list | tuple):
             items = cast("list[Any]", value)
-            if depth >= _DEEP:
+            if depth >= _MAX_DEPTH:
                 return f"... ({len(items)} items)"
-            shown = [self._bounded(item, depth + 1) for item in items[:_MANY]]
-            return [*shown, f"... ({len(items):,} items)"] if len(items) > _MANY else shown
+            shown = [self._bounded(item, depth + 1) for item in items[:_MAX_ITEMS]]
+            return [*shown, f"... ({len(items):,} items)"] if len(items) > _MAX_ITEMS else shown
         return value
 
     def _cut(self, text: str) -> str:
@@ -262,7 +273,7 @@ class JsonLog:
         for secret in self._secrets:
             if secret in text:
                 text = text.replace(secret, REDACTED)
-        text = _KEYS.sub(REDACTED, text)
+        text = _KEY_FORMS.sub(REDACTED, text)
         return (
             text
             if len(text) <= self._longest and whole <= 8 * self._longest
@@ -274,18 +285,18 @@ class JsonLog:
     def _open(self, path: Path) -> None:
         # Mode 0600, because the log may hold the conversation's content.
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        found = os.fstat(self._file)
-        self._known, self._looked = (found.st_dev, found.st_ino), time.monotonic()
+        stat = os.fstat(self._file)
+        self._inode, self._checked_at = (stat.st_dev, stat.st_ino), time.monotonic()
 
-    def _look(self, path: Path) -> None:
+    def _reopen_if_moved(self, path: Path) -> None:
         """Reopen the file if it was moved. External tools rotate the log."""
         now = time.monotonic()
-        if now - self._looked < _LOOK and self._file >= 0:
+        if now - self._checked_at < _CHECK_SECONDS and self._file >= 0:
             return
-        self._looked = now
+        self._checked_at = now
         try:
-            found = os.stat(path)
-            if (found.st_dev, found.st_ino) == self._known:
+            stat = os.stat(path)
+            if (stat.st_dev, stat.st_ino) == self._inode:
                 return
         except FileNotFoundError:
             pass
@@ -316,7 +327,7 @@ class JsonLog:
     def __repr__(self) -> str:
         return f"JsonLog({str(self._path) if self._path is not None else self._stream!r})"
 
-    # --- Maker protocol ---
+    # --- SpanMaker protocol ---
 
     def start(
         self,
@@ -327,11 +338,11 @@ class JsonLog:
         ago: float = 0.0,
         link: _Span | None = None,
     ) -> _Span:
-        """See `Maker.start`."""
+        """See `SpanMaker.start`."""
         conversation = attributes.get("gen_ai.conversation.id", "")
         return _Span(
             conversation,
-            next(self._numbers),
+            next(self._span_ids),
             0 if parent is None else parent.id,
             name,
             attributes,
@@ -339,14 +350,14 @@ class JsonLog:
         )
 
     def note(self, span: _Span, name: str, attributes: Attributes) -> None:
-        """See `Maker.note`."""
-        if len(span.notes) < _MANY:
+        """See `SpanMaker.note`."""
+        if len(span.notes) < _MAX_ITEMS:
             span.notes.append(
-                {"name": name, "after": round(time.monotonic() - span.began, 6), **attributes}
+                {"name": name, "after": round(time.monotonic() - span.started, 6), **attributes}
             )
 
     def end(self, span: _Span, attributes: Attributes, error: str = "", message: str = "") -> None:
-        """See `Maker.end`."""
+        """See `SpanMaker.end`."""
         fields: dict[str, Any] = {
             "kind": "span",
             "conversation": span.conversation,
@@ -354,15 +365,15 @@ class JsonLog:
             "span": span.id,
             "parent": span.parent,
             "start": (
-                datetime.fromtimestamp(span.since, UTC)
+                datetime.fromtimestamp(span.started_at, UTC)
                 .isoformat(timespec="microseconds")
                 .replace("+00:00", "Z")
             ),
-            "seconds": round(time.monotonic() - span.began, 6),
+            "seconds": round(time.monotonic() - span.started, 6),
         }
         if error:
             fields["error"] = error
-            if message and self._said:
+            if message and self._with_content:
                 fields["message"] = message
         fields["attributes"] = {
             name: value
@@ -379,8 +390,8 @@ class JsonLog:
         )
 
     def enter(self, span: _Span) -> Undo:
-        """Do nothing, because a log has no current span. See `Maker.enter`."""
-        return _nothing
+        """Do nothing, because a log has no current span. See `SpanMaker.enter`."""
+        return _no_undo
 
     def measure(
         self,
@@ -390,11 +401,11 @@ class JsonLog:
         cost: float | None,
         attributes: Attributes,
     ) -> None:
-        """Do nothing: readers of the log can compute metrics. See `Maker.measure`."""
+        """Do nothing: readers of the log can compute metrics. See `SpanMaker.measure`."""
 
 
 class _Watch(Spans[_Span]):
-    __slots__ = ("_log_of_all",)
+    __slots__ = ("_json_log",)
 
     def __init__(
         self,
@@ -405,12 +416,12 @@ class _Watch(Spans[_Span]):
         elsewhere: bool = False,
     ) -> None:
         super().__init__(maker, id, fold, above, elsewhere)
-        self._log_of_all = maker
+        self._json_log = maker
 
     def told(self, events: Sequence[ev.AnyEvent]) -> None:
         """See `Watch.told`."""
         for event in events:
-            self._log_of_all.event(self._id, event)
+            self._json_log.event(self._id, event)
         super().told(events)
 
     def spawned(
@@ -419,8 +430,8 @@ class _Watch(Spans[_Span]):
         """See `Watch.spawned`."""
         opened = self._calls.get(call_id)
         above = (lambda: self._run) if opened is None else (lambda: opened.span)
-        return _Watch(self._log_of_all, conversation_id, fold, above, self._elsewhere)
+        return _Watch(self._json_log, conversation_id, fold, above, self._elsewhere)
 
 
-def _nothing() -> None:
+def _no_undo() -> None:
     pass

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.conversation.state import Fold
 
 
-class _Traced:
+class _TracedSpan:
     """A span, and the context in which it is current."""
 
     __slots__ = ("context", "recording", "span")
@@ -104,15 +104,15 @@ class Telemetry:
 
     def watch(
         self, conversation_id: str, fold: Callable[[], Fold] | None, elsewhere: bool = False
-    ) -> Spans[_Traced]:
+    ) -> Spans[_TracedSpan]:
         """See `Observer.watch`."""
         return Spans(self, conversation_id, fold, None, elsewhere)
 
     def headers(self) -> Mapping[str, str]:
         """Return the current span as `traceparent` and `tracestate`."""
-        found: dict[str, str] = {}
-        self._propagator.inject(found)
-        return found
+        carrier: dict[str, str] = {}
+        self._propagator.inject(carrier)
+        return carrier
 
     def served(self, method: str, headers: Mapping[str, str]) -> Callable[[str, int], None]:
         """Begin a span below the client's, current until the request is served. See
@@ -121,9 +121,9 @@ class Telemetry:
         span = self._tracer.start_span(
             method, above, self._trace.SpanKind.SERVER, {names.HTTP_METHOD: method}
         )
-        undo = self.enter(_Traced(span, self._set_span(span, above)))
+        undo = self.enter(_TracedSpan(span, self._set_span(span, above)))
 
-        def over(route: str, status: int) -> None:
+        def done(route: str, status: int) -> None:
             undo()
             if span.is_recording():
                 span.update_name(f"{method} {route}")
@@ -133,7 +133,7 @@ class Telemetry:
                     span.set_status(self._error)
             span.end()
 
-        return over
+        return done
 
     # --- a maker of spans ---
 
@@ -141,38 +141,40 @@ class Telemetry:
         self,
         name: str,
         client: bool,
-        parent: _Traced | None,
+        parent: _TracedSpan | None,
         attributes: Attributes,
         ago: float = 0.0,
-        link: _Traced | None = None,
-    ) -> _Traced:
-        """See `Maker.start`."""
+        link: _TracedSpan | None = None,
+    ) -> _TracedSpan:
+        """See `SpanMaker.start`."""
         links = None if link is None else [self._trace.Link(link.span.get_span_context())]
-        began = int(time.time_ns() - ago * 1e9) if ago else None
+        start_time = int(time.time_ns() - ago * 1e9) if ago else None
         above = None if parent is None else parent.context
-        span = self._tracer.start_span(name, above, self._kinds[client], attributes, links, began)
-        return _Traced(span, self._set_span(span, above))
+        span = self._tracer.start_span(
+            name, above, self._kinds[client], attributes, links, start_time
+        )
+        return _TracedSpan(span, self._set_span(span, above))
 
-    def note(self, span: _Traced, name: str, attributes: Attributes) -> None:
-        """See `Maker.note`."""
+    def note(self, span: _TracedSpan, name: str, attributes: Attributes) -> None:
+        """See `SpanMaker.note`."""
         if span.recording:
             span.span.add_event(name, attributes)
 
     def end(
-        self, span: _Traced, attributes: Attributes, error: str = "", message: str = ""
+        self, span: _TracedSpan, attributes: Attributes, error: str = "", message: str = ""
     ) -> None:
-        """See `Maker.end`."""
+        """See `SpanMaker.end`."""
         if span.recording:
-            found = span.span
+            otel_span = span.span
             if error:
                 attributes[names.ERROR_TYPE] = error
-                found.set_status(self._error, message or None)
+                otel_span.set_status(self._error, message or None)
             if attributes:
-                found.set_attributes(attributes)
-            found.end()
+                otel_span.set_attributes(attributes)
+            otel_span.end()
 
-    def enter(self, span: _Traced) -> Undo:
-        """See `Maker.enter`."""
+    def enter(self, span: _TracedSpan) -> Undo:
+        """See `SpanMaker.enter`."""
         token = self._attach(span.context)
         before = carried.set(self._headers)
 
@@ -190,7 +192,7 @@ class Telemetry:
         cost: float | None,
         attributes: Attributes,
     ) -> None:
-        """See `Maker.measure`."""
+        """See `SpanMaker.measure`."""
         attributes[names.OPERATION] = operation
         self._durations.record(seconds, attributes)
         if usage.input_tokens:

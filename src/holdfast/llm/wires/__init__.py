@@ -7,7 +7,7 @@
     Completion <── parse(answer) or stream().feed(chunk)... finish() <─┘  (else: error(status, ...))
 
 A fragment is one message as JSON, or several joined by commas. The caller caches fragments, so a
-request is one join. `Head` holds the bytes before and after the fragments. A wire has no state and
+request is one join. `RequestHead` holds the bytes before and after the fragments. A wire has no state and
 knows no key, host or socket. Plain answers and streams end in the same function, so their results
 cannot differ. To add a wire, write its module, its `_answer` module and its `_stream` module, and
 list it in `WIRES`.
@@ -45,12 +45,12 @@ WIRES = {
     "gemini": "holdfast.llm.wires.gemini",
 }
 
-TEXT = "+text"
+TEXT_SUFFIX = "+text"
 
 Names = Mapping[str, str]  # canonical tool name -> the name on the wire
 
 
-class Head(msgspec.Struct, frozen=True):
+class RequestHead(msgspec.Struct, frozen=True):
     """The bytes around the fragments of a request: the prefix, and the suffix with and without a
     stream."""
 
@@ -60,7 +60,7 @@ class Head(msgspec.Struct, frozen=True):
     stream_suffix: bytes
 
 
-class Parser(Protocol):
+class AnswerParser(Protocol):
     """A parser of one streamed answer, which may be cut into chunks anywhere."""
 
     @property
@@ -167,12 +167,12 @@ class Wire(Protocol):
         tools: Sequence[ToolDefinition],
         parameters: Mapping[str, Any],
         names: Names,
-    ) -> Head:
+    ) -> RequestHead:
         """Return all of a request except its messages. Raises `ConfigurationError` for a
         parameter that the wire does not support."""
         ...
 
-    def body(self, head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
+    def body(self, head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
         """Return the bytes of a request."""
         ...
 
@@ -181,7 +181,7 @@ class Wire(Protocol):
         or the error that the answer reports."""
         ...
 
-    def stream(self) -> Parser:
+    def stream(self) -> AnswerParser:
         """Return a parser for one streamed answer."""
         ...
 
@@ -196,15 +196,15 @@ class Wire(Protocol):
 def wire(name: str) -> Wire:
     """Return the wire of that name, loaded at its first use. The suffix `+text` selects tool
     calls as text. Raises `ConfigurationError` listing the wires for an unknown name."""
-    plain = name.removesuffix(TEXT)
+    plain = name.removesuffix(TEXT_SUFFIX)
     if plain not in WIRES:
         raise ConfigurationError(f"wire takes one of {', '.join(WIRES)}, not {name!r}.")
-    found = cast(Wire, import_module(WIRES[plain]))
+    module = cast(Wire, import_module(WIRES[plain]))
     if name == plain:
-        return found
+        return module
     from holdfast.llm.wires.text_calls import TextCalls
 
-    return TextCalls(found)
+    return TextCalls(module)
 
 
 def reader(wire: Wire, tools: bool) -> Wire:
@@ -220,9 +220,11 @@ def reader(wire: Wire, tools: bool) -> Wire:
 
 def known(name: str) -> bool:
     """Return True if `wire` knows that name."""
-    return name.removesuffix(TEXT) in WIRES
+    return name.removesuffix(TEXT_SUFFIX) in WIRES
 
 
 def wire_of(parameters: Mapping[str, Any]) -> Wire:
     """Return the wire for a model with these parameters."""
-    return wire(parameters["wire"] + (TEXT if parameters.get("tool_calls") == "text" else ""))
+    return wire(
+        parameters["wire"] + (TEXT_SUFFIX if parameters.get("tool_calls") == "text" else "")
+    )

@@ -23,7 +23,7 @@ from holdfast.content import (
 )
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.events import ToolDefinition
-from holdfast.llm.wires import Head, Names, Parser
+from holdfast.llm.wires import AnswerParser, Names, RequestHead
 from holdfast.llm.wires import anthropic_messages_answer as answer
 from holdfast.llm.wires.blocks import as_text, base64, result_text
 from holdfast.llm.wires.calls import wire_name
@@ -37,9 +37,9 @@ _json = msgspec.json.Encoder().encode
 
 _USER = b'{"role":"user","content":['
 _ASSISTANT = b'{"role":"assistant","content":['
-_OPENING = _USER + b'{"type":"text","text":"(what came before is not shown)"}]},'
+_OPENING_MESSAGE = _USER + b'{"type":"text","text":"(what came before is not shown)"}]},'
 _EPHEMERAL = {"type": "ephemeral"}
-_MARK = b',"cache_control":{"type":"ephemeral"}}]}'  # replaces the end of a user message
+_CACHE_MARK = b',"cache_control":{"type":"ephemeral"}}]}'  # replaces the end of a user message
 _PICTURES = {
     "image/jpeg": "image/jpeg",
     "image/jpg": "image/jpeg",
@@ -50,8 +50,8 @@ _PICTURES = {
 # `claude-opus-4-1-20250805`, `claude-3-7-sonnet-latest`, `anthropic/claude-sonnet-4.6`,
 # `us.anthropic.claude-opus-4-20250514-v1:0`
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[.-](\d{1,2})(?!\d))?")
-_NEWEST = (99, 0)
-_BUDGETS = {
+_NEWEST_VERSION = (99, 0)
+_BUDGET_TOKENS = {
     "minimal": 1024,
     "low": 2048,
     "medium": 8192,
@@ -59,7 +59,7 @@ _BUDGETS = {
     "xhigh": 32000,
     "max": 32000,
 }
-_LEAST_BUDGET = 1024  # the API's lower limit
+_MIN_BUDGET_TOKENS = 1024  # the API's lower limit
 
 
 def path(model: str, stream: bool) -> str:
@@ -69,10 +69,14 @@ def path(model: str, stream: bool) -> str:
 
 def headers(api_key: str) -> dict[str, str]:
     """Return the headers of every request. Without a key, no key header is sent."""
-    found = {"Content-Type": "application/json", "Accept": "*/*", "anthropic-version": "2023-06-01"}
+    request_headers = {
+        "Content-Type": "application/json",
+        "Accept": "*/*",
+        "anthropic-version": "2023-06-01",
+    }
     if api_key:
-        found["x-api-key"] = api_key
-    return found
+        request_headers["x-api-key"] = api_key
+    return request_headers
 
 
 call_id = answer.call_id
@@ -164,7 +168,7 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
     error may hold only text.
     """
     blocks: list[dict[str, Any]] = []
-    behind: list[dict[str, Any]] = []
+    error_media: list[dict[str, Any]] = []
     for call, result in batch:
         block: dict[str, Any] = {"type": "tool_result", "tool_use_id": answer.call_id(call)}
         media = [part for part in map(_media, result.content) if part is not None]
@@ -174,7 +178,7 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
             text = result_text(result)
             block["content"] = text if text.strip() else "(no output)"
             if media:
-                behind += [
+                error_media += [
                     {
                         "type": "text",
                         "text": f"Returned by {call.name} (call {answer.call_id(call)}):",
@@ -184,13 +188,13 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
         if result.is_error:
             block["is_error"] = True
         blocks.append(block)
-    return _json({"role": "user", "content": blocks + behind})
+    return _json({"role": "user", "content": blocks + error_media})
 
 
 # --- requests ---
 
 
-class MessagesHead(Head, frozen=True):
+class MessagesHead(RequestHead, frozen=True):
     """A request head. `marked` is True if `body` marks the positions at which the prompt cache
     is written."""
 
@@ -203,7 +207,7 @@ def head(
     tools: Sequence[ToolDefinition],
     parameters: Mapping[str, Any],
     names: Names,
-) -> Head:
+) -> RequestHead:
     """Return all of a request except its messages.
 
     The API requires `max_tokens`. Without `max_output_tokens`, the value is 4096 for Claude 3, 8192
@@ -277,7 +281,7 @@ def _version(model: str) -> tuple[int, int] | None:
     found = _VERSION.search(name)
     if found:
         return int(found[1]), int(found[2] or 0)
-    return _NEWEST if "claude" in name else None
+    return _NEWEST_VERSION if "claude" in name else None
 
 
 def _max_tokens(model: str, parameters: Mapping[str, Any]) -> int:
@@ -292,10 +296,10 @@ def _max_tokens(model: str, parameters: Mapping[str, Any]) -> int:
     else:
         limit = 4096 if version < (3, 5) else 32000
     room = limit + max(0, parameters.get("reasoning_budget") or 0)
-    return room if version is None else max(limit, min(room, _most(model, version)))
+    return room if version is None else max(limit, min(room, _output_limit(model, version)))
 
 
-def _most(model: str, version: tuple[int, int]) -> int:
+def _output_limit(model: str, version: tuple[int, int]) -> int:
     """Return the output limit of a Claude model, in tokens."""
     if version >= (4, 6):
         return 128000
@@ -306,29 +310,29 @@ def _thinking(model: str, parameters: Mapping[str, Any], limit: int) -> dict[str
     budget, effort = parameters.get("reasoning_budget"), parameters.get("reasoning_effort")
     if budget == 0 or effort == "none":
         return {"thinking": {"type": "disabled"}}
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     version = _version(model)
     if version is not None and (budget is not None or effort is not None):
         _check_room(model, version, budget, limit)
     if budget is not None:
-        found["thinking"] = {"type": "enabled", "budget_tokens": budget}
+        settings["thinking"] = {"type": "enabled", "budget_tokens": budget}
     if effort is None:
-        return found
+        return settings
     if version is not None and version >= (4, 6):
-        found.setdefault("thinking", {"type": "adaptive"})
-        found["output_config"] = {"effort": "low" if effort == "minimal" else effort}
-    elif effort not in _BUDGETS:
+        settings.setdefault("thinking", {"type": "adaptive"})
+        settings["output_config"] = {"effort": "low" if effort == "minimal" else effort}
+    elif effort not in _BUDGET_TOKENS:
         if model:  # a head without a model is only hashed
             raise ConfigurationError(
-                f"LLM: reasoning_effort takes none, {', '.join(_BUDGETS)} for {model}, not"
+                f"LLM: reasoning_effort takes none, {', '.join(_BUDGET_TOKENS)} for {model}, not"
                 f" {effort!r}."
             )
     elif budget is None:  # leaves room for the answer
-        found["thinking"] = {
+        settings["thinking"] = {
             "type": "enabled",
-            "budget_tokens": max(_LEAST_BUDGET, min(_BUDGETS[effort], limit * 3 // 4)),
+            "budget_tokens": max(_MIN_BUDGET_TOKENS, min(_BUDGET_TOKENS[effort], limit * 3 // 4)),
         }
-    return found
+    return settings
 
 
 def _check_room(model: str, version: tuple[int, int], budget: int | None, limit: int) -> None:
@@ -338,9 +342,9 @@ def _check_room(model: str, version: tuple[int, int], budget: int | None, limit:
         raise ConfigurationError(
             f"LLM: {model} cannot think; leave out reasoning_effort and reasoning_budget."
         )
-    if budget is not None and budget < _LEAST_BUDGET:
+    if budget is not None and budget < _MIN_BUDGET_TOKENS:
         raise ConfigurationError(
-            f"LLM: reasoning_budget takes 0 (off) or at least {_LEAST_BUDGET} tokens for {model},"
+            f"LLM: reasoning_budget takes 0 (off) or at least {_MIN_BUDGET_TOKENS} tokens for {model},"
             f" not {budget}."
         )
     if budget is not None and budget >= limit:
@@ -348,9 +352,9 @@ def _check_room(model: str, version: tuple[int, int], budget: int | None, limit:
             f"LLM: reasoning_budget must be below the output limit of {model}, for thinking and"
             f" answer together: {limit} tokens, not {budget}."
         )
-    if version < (4, 6) and limit <= _LEAST_BUDGET:
+    if version < (4, 6) and limit <= _MIN_BUDGET_TOKENS:
         raise ConfigurationError(
-            f"LLM: max_output_tokens must be above {_LEAST_BUDGET} for {model} to think,"
+            f"LLM: max_output_tokens must be above {_MIN_BUDGET_TOKENS} for {model} to think,"
             f" because thinking needs at least that many tokens; it is {limit}."
         )
 
@@ -390,10 +394,10 @@ def _merge(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
 
 # The number of messages in which `body` looks for user messages. Mostly they alternate with
 # answers.
-_BACK = 20
+_SEARCHED_MESSAGES = 20
 
 
-def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
+def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
     """Return a request, built with a single copy of its bytes.
 
     The cache is marked at the end of the last two user messages. This request writes the cache
@@ -406,15 +410,17 @@ def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
         return head.prefix + suffix
     parts = list(fragments)
     if isinstance(head, MessagesHead) and head.marked:
-        left = 2
-        for place in range(len(parts) - 1, max(-1, len(parts) - 1 - _BACK), -1):
+        marks_left = 2
+        for place in range(len(parts) - 1, max(-1, len(parts) - 1 - _SEARCHED_MESSAGES), -1):
             if parts[place].startswith(_USER):
-                parts[place] = parts[place][:-3] + _MARK
-                left -= 1
-                if not left:
+                parts[place] = parts[place][:-3] + _CACHE_MARK
+                marks_left -= 1
+                if not marks_left:
                     break
     # The first message must be a user's.
-    parts[0] = head.prefix + (_OPENING if parts[0].startswith(_ASSISTANT) else b"") + parts[0]
+    parts[0] = (
+        head.prefix + (_OPENING_MESSAGE if parts[0].startswith(_ASSISTANT) else b"") + parts[0]
+    )
     parts[-1] += suffix
     return b",".join(parts)
 
@@ -422,7 +428,7 @@ def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
 # --- answers ---
 
 
-def stream() -> Parser:
+def stream() -> AnswerParser:
     """Return a parser for one streamed answer."""
     from holdfast.llm.wires.anthropic_messages_stream import MessagesStream
 

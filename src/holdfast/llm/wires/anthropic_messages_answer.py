@@ -34,11 +34,11 @@ _STOP_REASONS = {
     "refusal": "content_filter",
     "pause_turn": "pause",
 }
-_THOUGHTS = ("thinking", "redacted_thinking")
-_TEXT = {"type", "text"}
-_CALL = {"type", "id", "name", "input", "caller"}
-_ID = re.compile(r"[a-zA-Z0-9_-]+")  # the API's rule for call ids
-_NOT_ID = re.compile(r"[^a-zA-Z0-9_-]")
+_THINKING_TYPES = ("thinking", "redacted_thinking")
+_TEXT_KEYS = {"type", "text"}
+_CALL_KEYS = {"type", "id", "name", "input", "caller"}
+_LEGAL_ID = re.compile(r"[a-zA-Z0-9_-]+")  # the API's rule for call ids
+_ILLEGAL_ID_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class _Answer(msgspec.Struct):
@@ -95,7 +95,7 @@ def completion_of(
     thoughts: list[str] = []
     calls: list[ToolCall] = []
     seen: set[str] = set()
-    more = False  # True if the blocks hold more than text and calls
+    needs_native = False  # True if the blocks hold more than text and calls
     gap = False
     for block in blocks:
         kind: Any = block["type"]
@@ -104,34 +104,34 @@ def completion_of(
             if text:
                 texts += (GAP, text) if gap and texts else (text,)
                 gap = False
-                more = (
-                    more
+                needs_native = (
+                    needs_native
                     or bool(calls)
                     or (
                         len(block) > 2
-                        and any(value and key not in _TEXT for key, value in block.items())
+                        and any(value and key not in _TEXT_KEYS for key, value in block.items())
                     )
                 )
             continue
         gap = True
         if kind == "tool_use":
-            given: Any = block.get("id")
+            raw_id: Any = block.get("id")
             # A repeated id is dropped, because each result must find its call.
-            provider_id = given if isinstance(given, str) and given not in seen else ""
+            provider_id = raw_id if isinstance(raw_id, str) and raw_id not in seen else ""
             seen.add(provider_id)
             calls.append(read_call(str(block.get("name") or ""), block.get("input"), provider_id))
-            more = (
-                more
-                or not _says_nothing(block.get("caller"))
-                or any(value and key not in _CALL for key, value in block.items())
+            needs_native = (
+                needs_native
+                or not _is_default_caller(block.get("caller"))
+                or any(value and key not in _CALL_KEYS for key, value in block.items())
             )
             continue
-        more = True
+        needs_native = True
         if kind == "thinking" and block["thinking"]:
             thoughts += (GAP, block["thinking"]) if thoughts else (block["thinking"],)
     reason = _STOP_REASONS.get(stop) or str(stop or "stop")
     if reason == "content_filter" and not texts and not calls:
-        raise _refused(details)
+        raise _refusal_error(details)
     return Completion(
         "".join(texts),
         "".join(thoughts),
@@ -140,12 +140,12 @@ def completion_of(
         "tool_calls" if reason == "stop" and calls else reason,
         model if isinstance(model, str) else "",
         NAME,
-        _native(blocks, raw) if more else NO_NATIVE,
+        _native(blocks, raw) if needs_native else NO_NATIVE,
         id if isinstance(id, str) else "",
     )
 
 
-def _says_nothing(caller: Any) -> bool:
+def _is_default_caller(caller: Any) -> bool:
     """Return True if a block's `caller` has the default meaning: the model itself."""
     return not caller or caller == {"type": "direct"}
 
@@ -159,7 +159,7 @@ def _native(blocks: list[dict[str, Any]], raw: msgspec.Raw | None) -> msgspec.Ra
         return msgspec.Raw(_json(clean(blocks)))
 
 
-def _refused(details: Any) -> ContentFiltered:
+def _refusal_error(details: Any) -> ContentFiltered:
     known = cast("dict[str, Any]", details) if isinstance(details, dict) else {}
     why = ": ".join(str(known[key]) for key in ("category", "explanation") if known.get(key))
     return ContentFiltered(
@@ -167,23 +167,23 @@ def _refused(details: Any) -> ContentFiltered:
     )
 
 
-def read_usage(found: Any) -> Usage:
+def read_usage(counts: Any) -> Usage:
     """Return token counts, zero where they are missing. The API's `input_tokens` leave out
     tokens read from or written to the cache."""
-    if not isinstance(found, dict):
+    if not isinstance(counts, dict):
         return Usage()
-    usage = cast("dict[str, Any]", found)
+    usage = cast("dict[str, Any]", counts)
     read, written = (
         count(usage, "cache_read_input_tokens"),
         count(usage, "cache_creation_input_tokens"),
     )
-    thought = count(usage.get("output_tokens_details"), "thinking_tokens")
+    reasoning_tokens = count(usage.get("output_tokens_details"), "thinking_tokens")
     return Usage(
         count(usage, "input_tokens") + read + written,
         count(usage, "output_tokens"),
         read,
         written,
-        thought,
+        reasoning_tokens,
     )
 
 
@@ -194,7 +194,11 @@ def call_id(call: ToolCall, family: str = "") -> str:
     """Return the id of a call in the characters that the API allows. Others are replaced, and a
     checksum keeps distinct ids distinct."""
     id = wire_id(call)
-    return id if _ID.fullmatch(id) else f"{_NOT_ID.sub('_', id)}_{crc32(id.encode()):08x}"
+    return (
+        id
+        if _LEGAL_ID.fullmatch(id)
+        else f"{_ILLEGAL_ID_CHARS.sub('_', id)}_{crc32(id.encode()):08x}"
+    )
 
 
 def call_block(call: ToolCall, names: Names) -> bytes:
@@ -214,7 +218,7 @@ def _input(call: ToolCall) -> dict[str, Any]:
     return {"invalid_json": call.raw} if call.invalid else call.arguments
 
 
-class _Block(msgspec.Struct):
+class _BlockShape(msgspec.Struct):
     """The fields of a block that decide whether the API accepts it unchanged."""
 
     type: Any = None
@@ -226,8 +230,8 @@ class _Block(msgspec.Struct):
     citations: Any = None
 
 
-_raws = msgspec.json.Decoder(list[msgspec.Raw])
-_known = msgspec.json.Decoder(list[_Block])
+_raw_blocks = msgspec.json.Decoder(list[msgspec.Raw])
+_block_shapes = msgspec.json.Decoder(list[_BlockShape])
 
 
 def echo(native: msgspec.Raw, calls: Sequence[ToolCall], names: Names) -> list[bytes]:
@@ -241,14 +245,14 @@ def echo(native: msgspec.Raw, calls: Sequence[ToolCall], names: Names) -> list[b
     - a call whose input is not an object or was edited
     - a call that is missing from `calls`, because no result would follow
     """
-    kept: list[tuple[_Block, bytes]] = []
+    kept: list[tuple[_BlockShape, bytes]] = []
     waiting = list(calls)
-    blocks = _known.decode(native)
+    blocks = _block_shapes.decode(native)
     # If the call names are the same, calls are matched by order, even if their ids have changed.
     paired = [block.name for block in blocks if block.type == "tool_use"] == [
         wire_name(call.name, names) for call in calls
     ]
-    for block, raw in zip(blocks, cast("list[bytes]", _raws.decode(native)), strict=True):
+    for block, raw in zip(blocks, cast("list[bytes]", _raw_blocks.decode(native)), strict=True):
         changes: dict[str, Any] = {}
         if block.type == "text":
             if not str(block.text or "").strip():
@@ -258,21 +262,21 @@ def echo(native: msgspec.Raw, calls: Sequence[ToolCall], names: Names) -> list[b
             if any(isinstance(one, dict) and "file_id" in one for one in cited):
                 changes["citations"] = [_without_file(one) for one in cited]
         elif block.type == "tool_use":
-            call = waiting.pop(0) if paired else _called(waiting, block.id)
+            call = waiting.pop(0) if paired else _take_call(waiting, block.id)
             if call is None:
                 continue
             if block.id != call_id(call):
                 changes["id"] = call_id(call)
             if call.invalid or block.input != call.arguments:
                 changes["input"] = _input(call)
-        if block.caller is not msgspec.UNSET and _says_nothing(block.caller):
+        if block.caller is not msgspec.UNSET and _is_default_caller(block.caller):
             changes["caller"] = None
-        kept.append((block, _changed(raw, changes) if changes else raw))
+        kept.append((block, _patched(raw, changes) if changes else raw))
     if not waiting:
-        while kept and kept[-1][0].type in _THOUGHTS:
+        while kept and kept[-1][0].type in _THINKING_TYPES:
             kept.pop()
         if kept and kept[-1][0].type == "text" and kept[-1][0].text[-1].isspace():
-            kept[-1] = (kept[-1][0], _changed(kept[-1][1], {"text": kept[-1][0].text.rstrip()}))
+            kept[-1] = (kept[-1][0], _patched(kept[-1][1], {"text": kept[-1][0].text.rstrip()}))
     return [raw for _, raw in kept] + [call_block(call, names) for call in waiting]
 
 
@@ -284,14 +288,14 @@ def _without_file(citation: Any) -> Any:
     }
 
 
-def _called(waiting: list[ToolCall], id: Any) -> ToolCall | None:
+def _take_call(waiting: list[ToolCall], id: Any) -> ToolCall | None:
     for place, call in enumerate(waiting):
         if call.provider_id == id or not call.provider_id:
             return waiting.pop(place)
     return None
 
 
-def _changed(raw: bytes, changes: Mapping[str, Any]) -> bytes:
+def _patched(raw: bytes, changes: Mapping[str, Any]) -> bytes:
     block: dict[str, Any] = {**_decoder.decode(raw), **changes}
     if "caller" in changes:
         del block["caller"]

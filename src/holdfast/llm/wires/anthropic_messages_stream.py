@@ -28,13 +28,13 @@ class MessagesStream(StreamParser):
         "_blocks",
         "_calls",
         "_details",
-        "_gap",
+        "_gap_pending",
+        "_has_text",
         "_id",
         "_model",
         "_open",
-        "_said",
         "_stop",
-        "_thought",
+        "_thinking_block",
         "_usage",
     )
 
@@ -49,10 +49,10 @@ class MessagesStream(StreamParser):
         self._usage: dict[str, Any] = {}
         self._id: Any = ""
         self._model: Any = ""
-        # `_said`: True after some text. `_gap`: True if another block followed that text.
-        self._said = False
-        self._gap = False
-        self._thought: _Block | None = None  # the last block with thoughts
+        # `_has_text`: True after some text. `_gap_pending`: True if another block followed that text.
+        self._has_text = False
+        self._gap_pending = False
+        self._thinking_block: _Block | None = None  # the last block with thoughts
 
     @property
     def finished(self) -> bool:
@@ -63,28 +63,28 @@ class MessagesStream(StreamParser):
         blocks = [block.whole() for block in self._blocks]
         return completion_of(blocks, self._stop, self._details, self._usage, self._id, self._model)
 
-    def _take(self, name: bytes, found: dict[str, Any]) -> None:
-        kind = found.get("type")
+    def _process(self, name: bytes, event: dict[str, Any]) -> None:
+        kind = event.get("type")
         if kind == "content_block_delta":
-            self._delta(self._open[found["index"]], found["delta"])
+            self._delta(self._open[event["index"]], event["delta"])
         elif kind == "content_block_start":
-            self._start(found["index"], clean(found["content_block"]))
+            self._begin_block(event["index"], clean(event["content_block"]))
         elif kind == "message_delta":
-            delta: dict[str, Any] = clean(found.get("delta") or {})
+            delta: dict[str, Any] = clean(event.get("delta") or {})
             self._stop = delta.get("stop_reason") or self._stop
             self._details = delta.get("stop_details") or self._details
-            _count(self._usage, found.get("usage"))
+            _merge_counts(self._usage, event.get("usage"))
         elif kind == "message_start":
             if self._blocks:
                 raise BadResponse("The stream has a second answer within the first.")
-            message: dict[str, Any] = clean(found["message"])
+            message: dict[str, Any] = clean(event["message"])
             self._id = message.get("id")
             self._model = message.get("model")
-            _count(self._usage, message.get("usage"))
+            _merge_counts(self._usage, message.get("usage"))
         elif kind == "message_stop":
             self.done = True
 
-    def _start(self, index: int, start: dict[str, Any]) -> None:
+    def _begin_block(self, index: int, start: dict[str, Any]) -> None:
         block = _Block(start)
         self._blocks.append(block)
         self._open[index] = block
@@ -93,14 +93,14 @@ class MessagesStream(StreamParser):
             if start.get("text"):
                 self._text(start["text"])
             return
-        self._gap = True
+        self._gap_pending = True
         if kind == "thinking" and start.get("thinking"):
             self._think(block, start["thinking"])
         elif kind == "tool_use":
             block.number = self._calls
             self._calls += 1
             given = start.get("input")
-            self._told.append(
+            self._deltas.append(
                 Delta(
                     "tool",
                     _json(given).decode() if given else "",
@@ -120,7 +120,7 @@ class MessagesStream(StreamParser):
                 piece = delta["partial_json"]
                 block.add("input", piece)
                 if piece and block.number is not None:
-                    self._told.append(Delta("tool", whole(piece), block.number))
+                    self._deltas.append(Delta("tool", whole(piece), block.number))
             case "thinking_delta":
                 text = delta["thinking"]
                 block.add("thinking", text)
@@ -136,17 +136,19 @@ class MessagesStream(StreamParser):
             case _:  # compaction_delta, and any future kind
                 for key, value in delta.items():
                     if key != "type":
-                        block.start[key] = _joined(block.start.get(key), value)
+                        block.start[key] = _join(block.start.get(key), value)
 
     def _text(self, text: str) -> None:
-        self._told.append(Delta("text", whole(GAP + text if self._gap and self._said else text)))
-        self._said = True
-        self._gap = False
+        self._deltas.append(
+            Delta("text", whole(GAP + text if self._gap_pending and self._has_text else text))
+        )
+        self._has_text = True
+        self._gap_pending = False
 
     def _think(self, block: _Block, text: str) -> None:
-        new = self._thought is not None and self._thought is not block
-        self._told.append(Delta("reasoning", whole(GAP + text if new else text)))
-        self._thought = block
+        new = self._thinking_block is not None and self._thinking_block is not block
+        self._deltas.append(Delta("reasoning", whole(GAP + text if new else text)))
+        self._thinking_block = block
 
 
 class _Block:
@@ -192,7 +194,7 @@ def _object(text: str, call: bool) -> Any:
     return text if call else {"invalid_json": text}
 
 
-def _joined(old: Any, new: Any) -> Any:
+def _join(old: Any, new: Any) -> Any:
     """Return the value of a block's key after a piece of an unknown kind. Strings and lists are
     joined; other values are replaced."""
     if new is None:
@@ -204,7 +206,7 @@ def _joined(old: Any, new: Any) -> Any:
     return new
 
 
-def _count(usage: dict[str, Any], new: dict[str, Any] | None) -> None:
+def _merge_counts(usage: dict[str, Any], new: dict[str, Any] | None) -> None:
     """Merge later counts into earlier ones, except for nulls and zeros, because not every event
     repeats the cached counts."""
     for key, value in (new or {}).items():
@@ -213,6 +215,6 @@ def _count(usage: dict[str, Any], new: dict[str, Any] | None) -> None:
             usage[key] = inner = (
                 dict(cast("dict[str, Any]", inner)) if isinstance(inner, dict) else {}
             )
-            _count(inner, cast("dict[str, Any]", value))
+            _merge_counts(inner, cast("dict[str, Any]", value))
         elif value:
             usage[key] = value

@@ -34,11 +34,11 @@ def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
     if not arguments.strip():
         return ToolCall("", name, {}, provider_id)
     if too_deep(arguments):
-        why = (
+        reason_text = (
             f"The arguments are nested deeper than {MAX_DEPTH} levels. Send them flatter, or as"
             " text."
         )
-        return ToolCall("", name, {}, provider_id, whole(arguments), why)
+        return ToolCall("", name, {}, provider_id, whole(arguments), reason_text)
     proper = True
     try:
         found: Any = _decoder.decode(arguments)
@@ -47,14 +47,18 @@ def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
             found, proper = clean(decode(whole(arguments))), False
         except ValueError:
             arguments = whole(arguments)
-            return ToolCall("", name, {}, provider_id, arguments, _why(arguments, str(error)))
+            return ToolCall(
+                "", name, {}, provider_id, arguments, _invalid_reason(arguments, str(error))
+            )
     try:
         if isinstance(found, str):
             if too_deep(found):
                 raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
             found, proper = clean(decode(found)), False
     except ValueError as error:
-        return ToolCall("", name, {}, provider_id, arguments, _why(arguments, str(error)))
+        return ToolCall(
+            "", name, {}, provider_id, arguments, _invalid_reason(arguments, str(error))
+        )
     if not isinstance(found, dict):
         kind = _KINDS.get(type(found).__name__, "a number")
         return ToolCall(
@@ -65,7 +69,7 @@ def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
     return ToolCall("", name, known, provider_id, raw)
 
 
-def _why(text: str, reason: str) -> str:
+def _invalid_reason(text: str, reason: str) -> str:
     if "truncated" in reason:
         return (
             f"The arguments are not valid JSON: they end, unfinished, at byte {len(text.encode())}."

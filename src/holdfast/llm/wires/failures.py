@@ -25,7 +25,7 @@ from holdfast.errors import (
 )
 from holdfast.llm.retry import duration, retry_after
 
-SHOWN = 300  # characters of an answer shown in a message
+EXCERPT_CHARS = 300  # characters of an answer shown in a message
 
 # The wording of servers without a code for this failure: vLLM, llama.cpp, LM Studio, Ollama, TGI,
 # Anthropic, Bedrock, Gemini.
@@ -38,10 +38,10 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 # Wording about a rate limit, not about size.
-_COME_BACK = re.compile(
+_RATE_WORDING = re.compile(
     r"per (minute|hour|day)|please wait|try again|retry (in|after)", re.IGNORECASE
 )
-_BAD_KEY = re.compile(
+_INVALID_KEY = re.compile(
     r"API key (not valid|not found|expired)|(incorrect|invalid) api key|unregistered callers",
     re.IGNORECASE,
 )
@@ -52,7 +52,7 @@ _NO_CREDIT = re.compile(
 _FILTERED = re.compile(
     r"content management policy|flagged as potentially violating|requires moderation", re.IGNORECASE
 )
-_FULL = re.compile(
+_OVERLOADED = re.compile(
     r"overload|(at|over|no|insufficient) capacity|capacity exceeded|high demand", re.IGNORECASE
 )
 _TRY_AGAIN = re.compile(
@@ -70,8 +70,8 @@ _TOO_LONG_CODES = {
 # OpenAI's code for any text above its limit, such as an id or a tool's description. For the content
 # of messages it means that the conversation is too long.
 _STRING_TOO_LONG = "string_above_max_length"
-_SAID = re.compile(r"input|(messages|input)\W.*\b(content|output)\b.*")
-_NAMED = re.compile(r"'((?:messages|input)\b[^']*)'")
+_MESSAGE_PARAM = re.compile(r"input|(messages|input)\W.*\b(content|output)\b.*")
+_NAMED_PARAM = re.compile(r"'((?:messages|input)\b[^']*)'")
 _FILTERED_CODES = {
     "content_filter",
     "content_policy_violation",
@@ -96,8 +96,8 @@ _NO_MODEL_CODES = {
     "DeploymentNotFound",
     "model_decommissioned",
 }
-_BAD_KEY_CODES = {"API_KEY_INVALID", "invalid_api_key"}
-_FULL_CODES = {
+_INVALID_KEY_CODES = {"API_KEY_INVALID", "invalid_api_key"}
+_OVERLOADED_CODES = {
     "overloaded_error",
     "overloaded",
     "engine_overloaded",
@@ -187,12 +187,12 @@ _REQUEST_IDS = (
 )
 
 # The forms of providers' keys. A server may repeat a key that is not among the LLM's secrets.
-_KEYS = re.compile(
+_KEY_FORMS = re.compile(
     r"\b(?:sk|gsk|xai|pplx|hf|csk|fw|nvapi|r8)[-_][\w-]{16,}|\bAIza[\w-]{30,}|(?<=Bearer )\S{8,}"
 )
 
 
-class Said(msgspec.Struct):
+class ErrorBody(msgspec.Struct):
     """The content of an error body: the message and the codes (most specific first), and whether it
     was a JSON error at all.
 
@@ -210,21 +210,21 @@ class Said(msgspec.Struct):
     daily: bool = False
 
 
-def read_error(body: bytes) -> Said:
+def read_error(body: bytes) -> ErrorBody:
     """Parse an error body of any shape: OpenAI's, Anthropic's, Gemini's (also inside a list),
     FastAPI's `detail`, a bare string, or a proxy's HTML page."""
     try:
-        return said(msgspec.json.decode(body))
+        return parse_error(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Said(shorten(body.decode("utf-8", "replace")))
+        return ErrorBody(shorten(body.decode("utf-8", "replace")))
 
 
-def said(found: Any) -> Said:
+def parse_error(found: Any) -> ErrorBody:
     """Parse an error from a decoded body, an event of a stream, or the `error` object within
     one."""
     if isinstance(found, list) and found:
         found = cast("list[Any]", found)[0]
-    what = Said()
+    error_body = ErrorBody()
     for _ in range(4):  # errors may be nested, because proxies wrap them
         if not isinstance(found, dict):
             break
@@ -234,29 +234,31 @@ def said(found: Any) -> Said:
             for key in ("code", "type", "status")
             if isinstance(level.get(key), str | int)
         ]
-        what.codes[:0] = [
+        error_body.codes[:0] = [
             code
             for code in codes
             if code not in _ENVELOPES and len(code) < 80 and not re.search(r"\s", code)
         ]
         text = level.get("message") or level.get("detail") or level.get("msg")
         if text:
-            what.message = text if isinstance(text, str) else msgspec.json.encode(text).decode()
+            error_body.message = (
+                text if isinstance(text, str) else msgspec.json.encode(text).decode()
+            )
         if isinstance(level.get("param"), str):
-            what.param = level["param"]
+            error_body.param = level["param"]
         if isinstance(level.get("request_id"), str):
-            what.request_id = level["request_id"][:200]
-        _read_details(level.get("details"), what)
-        _read_metadata(level.get("metadata"), what)
+            error_body.request_id = level["request_id"][:200]
+        _read_details(level.get("details"), error_body)
+        _read_metadata(level.get("metadata"), error_body)
         found = level.get("error") or level.get("response")
     if isinstance(found, str):
-        what.message = found
-    what.message = shorten(what.message)
-    what.json = bool(what.message or what.codes)
-    return what
+        error_body.message = found
+    error_body.message = shorten(error_body.message)
+    error_body.json = bool(error_body.message or error_body.codes)
+    return error_body
 
 
-def _read_details(details: Any, what: Said) -> None:
+def _read_details(details: Any, error_body: ErrorBody) -> None:
     """Read Google's error details (https://google.aip.dev/193): `ErrorInfo.reason`,
     `RetryInfo.retryDelay`, `QuotaFailure.violations[].quotaId`."""
     for detail in cast("list[Any]", details) if isinstance(details, list) else []:
@@ -269,23 +271,25 @@ def _read_details(details: Any, what: Said) -> None:
             part.get("violations"),
         )
         if isinstance(reason, str) and reason:
-            what.codes.insert(0, reason)
+            error_body.codes.insert(0, reason)
         if isinstance(delay, str):
-            what.retry_after = duration(delay)
+            error_body.retry_after = duration(delay)
         if isinstance(violations, list):
-            what.daily = what.daily or "PerDay" in msgspec.json.encode(violations).decode()
+            error_body.daily = (
+                error_body.daily or "PerDay" in msgspec.json.encode(violations).decode()
+            )
 
 
-def _read_metadata(metadata: Any, what: Said) -> None:
+def _read_metadata(metadata: Any, error_body: ErrorBody) -> None:
     """Read OpenRouter's error metadata: the upstream provider's own message, and the headers of
     a limit."""
     if not isinstance(metadata, dict):
         return
     part = cast("dict[str, Any]", metadata)
     if isinstance(part.get("raw"), str):
-        what.message = f"{what.message}: {part['raw']}"
+        error_body.message = f"{error_body.message}: {part['raw']}"
     if isinstance(part.get("headers"), dict):
-        what.headers = {
+        error_body.headers = {
             name.lower(): str(value)
             for name, value in cast("dict[str, Any]", part["headers"]).items()
         }
@@ -296,8 +300,8 @@ def shorten(text: str) -> str:
     can carry."""
     if "<" in text and re.search(r"<(!doctype|html|head|body)", text, re.IGNORECASE):
         text = re.sub(r"(?is)<(script|style).*?</\1>|<[^>]*>", " ", text)
-    text = _KEYS.sub("***", " ".join(text.split()))
-    return text if len(text) <= SHOWN else text[:SHOWN] + " [...]"
+    text = _KEY_FORMS.sub("***", " ".join(text.split()))
+    return text if len(text) <= EXCERPT_CHARS else text[:EXCERPT_CHARS] + " [...]"
 
 
 def http_error(
@@ -305,15 +309,16 @@ def http_error(
 ) -> LLMError:
     """Return the error for a response with a status other than 200. `headers` have names in
     lower case."""
-    what = read_error(body)
-    error = _error(status, what, url, model, headers.get("location", ""))
+    error_body = read_error(body)
+    error = _error(status, error_body, url, model, headers.get("location", ""))
     error.request_id = (
-        next((headers[name] for name in _REQUEST_IDS if headers.get(name)), "") or what.request_id
+        next((headers[name] for name in _REQUEST_IDS if headers.get(name)), "")
+        or error_body.request_id
     )
-    error.retry_after = _first(
+    error.retry_after = _first_known(
         retry_after(headers, status=status),
-        retry_after(what.headers, status=status),
-        _asked(error, what),
+        retry_after(error_body.headers, status=status),
+        _requested_wait(error, error_body),
     )
     return error
 
@@ -321,29 +326,31 @@ def http_error(
 def reported_error(found: Any, url: str = "", model: str = "") -> LLMError:
     """Return the error for an error object that came with status 200, alone or in a stream. An
     unknown code gives `ServerError`."""
-    what = said(found)
+    error_body = parse_error(found)
     status = next(
-        (int(code) for code in what.codes if code.isdecimal() and 400 <= int(code) < 600), 0
+        (int(code) for code in error_body.codes if code.isdecimal() and 400 <= int(code) < 600), 0
     )
     if not status:
-        status = next((_BY_CODE[code] for code in what.codes if code in _BY_CODE), 0)
-    error = _error(status or (400 if _too_long(what) else 500), what, url, model, "")
+        status = next((_BY_CODE[code] for code in error_body.codes if code in _BY_CODE), 0)
+    error = _error(status or (400 if _too_long(error_body) else 500), error_body, url, model, "")
     error.status = status
-    error.request_id = what.request_id
-    error.retry_after = _first(retry_after(what.headers, status=status), _asked(error, what))
+    error.request_id = error_body.request_id
+    error.retry_after = _first_known(
+        retry_after(error_body.headers, status=status), _requested_wait(error, error_body)
+    )
     return error
 
 
-def _first(*found: float | None) -> float | None:
+def _first_known(*found: float | None) -> float | None:
     return next((each for each in found if each is not None), None)
 
 
-def _asked(error: LLMError, what: Said) -> float | None:
+def _requested_wait(error: LLMError, error_body: ErrorBody) -> float | None:
     """Return the seconds to wait that the body asks for, in a field or (as in OpenAI's stream
     errors) in words."""
-    if what.retry_after is not None or not isinstance(error, RateLimited):
-        return what.retry_after
-    found = _TRY_AGAIN.search(what.message)
+    if error_body.retry_after is not None or not isinstance(error, RateLimited):
+        return error_body.retry_after
+    found = _TRY_AGAIN.search(error_body.message)
     if found is None:
         return None
     number, unit, rest = found.groups()
@@ -352,18 +359,22 @@ def _asked(error: LLMError, what: Said) -> float | None:
     )
 
 
-def _too_long(what: Said) -> bool:
-    if _STRING_TOO_LONG in what.codes:
-        named = _NAMED.search(what.message)
-        return bool(_SAID.fullmatch(what.param or (named[1] if named else "")))
-    return bool(_TOO_LONG_CODES & set(what.codes)) or bool(_TOO_LONG.search(what.message))
+def _too_long(error_body: ErrorBody) -> bool:
+    if _STRING_TOO_LONG in error_body.codes:
+        named_param = _NAMED_PARAM.search(error_body.message)
+        return bool(
+            _MESSAGE_PARAM.fullmatch(error_body.param or (named_param[1] if named_param else ""))
+        )
+    return bool(_TOO_LONG_CODES & set(error_body.codes)) or bool(
+        _TOO_LONG.search(error_body.message)
+    )
 
 
-def _error(status: int, what: Said, url: str, model: str, location: str) -> LLMError:
-    codes = set(what.codes)
-    code = next((code for code in what.codes if not code.isdecimal()), "")
-    message = what.message or "no reason given"
-    at = url or "the provider"
+def _error(status: int, error_body: ErrorBody, url: str, model: str, location: str) -> LLMError:
+    codes = set(error_body.codes)
+    code = next((code for code in error_body.codes if not code.isdecimal()), "")
+    message = error_body.message or "no reason given"
+    server = url or "the provider"
 
     def make(kind: type[LLMError], text: str, retryable: bool | None = None) -> LLMError:
         error = kind(text, status=status, code=code)
@@ -372,13 +383,15 @@ def _error(status: int, what: Said, url: str, model: str, location: str) -> LLME
         return error
 
     if 300 <= status < 400:
-        to = location.partition("?")[0] or "nowhere"  # a query may hold a signature
+        target = location.partition("?")[0] or "nowhere"  # a query may hold a signature
         return make(
             BadRequest,
-            f"{at} redirects ({status}) to {to}; redirects are not followed: set base_url to it.",
+            f"{server} redirects ({status}) to {target}; redirects are not followed: set base_url to it.",
         )
     if codes & _NO_QUOTA_CODES or status == 402 or (status < 500 and _NO_CREDIT.search(message)):
-        return make(RateLimited, f"No quota or credit left at {at} ({status}): {message}", False)
+        return make(
+            RateLimited, f"No quota or credit left at {server} ({status}): {message}", False
+        )
     if status < 500 and (
         codes & _FILTERED_CODES or (status in (400, 403) and _FILTERED.search(message))
     ):
@@ -386,56 +399,63 @@ def _error(status: int, what: Said, url: str, model: str, location: str) -> LLME
             ContentFiltered,
             f"The provider's content filter stopped the request ({status}): {message}",
         )
-    if _does_not_fit(status, what):
+    if _does_not_fit(status, error_body):
         return make(
             ContextTooLong, f"The request does not fit {model or 'the model'} ({status}): {message}"
         )
     if status == 401 or (
-        status in (400, 403) and (codes & _BAD_KEY_CODES or _BAD_KEY.search(message))
+        status in (400, 403) and (codes & _INVALID_KEY_CODES or _INVALID_KEY.search(message))
     ):
         return make(
             AuthenticationError,
-            f"The API key was refused ({status}): check api_key for {at}. The provider says:"
+            f"The API key was refused ({status}): check api_key for {server}. The provider says:"
             f" {message}",
         )
     if status in (400, 403, 404, 405) and codes & _NO_MODEL_CODES:
-        return make(ModelNotFound, f"{at} has no model {model!r} ({status}): {message}")
+        return make(ModelNotFound, f"{server} has no model {model!r} ({status}): {message}")
     if status == 403 or (status == 400 and "FAILED_PRECONDITION" in codes):
-        return make(PermissionDenied, f"The API key may not do this ({status}) at {at}: {message}")
+        return make(
+            PermissionDenied, f"The API key may not do this ({status}) at {server}: {message}"
+        )
     if status in (404, 405):
-        if what.json and ("model" in message.lower() or "no endpoints found" in message.lower()):
-            return make(ModelNotFound, f"{at} has no model {model!r} ({status}): {message}")
+        if error_body.json and (
+            "model" in message.lower() or "no endpoints found" in message.lower()
+        ):
+            return make(ModelNotFound, f"{server} has no model {model!r} ({status}): {message}")
         return make(
             ModelNotFound,
-            f"No such path ({status}): {at}. A base_url usually ends in /v1. The server says:"
+            f"No such path ({status}): {server}. A base_url usually ends in /v1. The server says:"
             f" {message}",
         )
     if status in (408, 504):
-        return make(LLMTimeout, f"{at} gave up waiting ({status}): {message}")
+        return make(LLMTimeout, f"{server} gave up waiting ({status}): {message}")
     if status == 409:
         return make(
-            BadRequest, f"The request conflicts with another one (409) at {at}: {message}", True
+            BadRequest, f"The request conflicts with another one (409) at {server}: {message}", True
         )
     if (
-        status in (498, 529) or codes & _FULL_CODES or (status >= 500 and _FULL.search(message))
+        status in (498, 529)
+        or codes & _OVERLOADED_CODES
+        or (status >= 500 and _OVERLOADED.search(message))
     ):  # 498: Groq's flex tier
-        return make(Overloaded, f"The provider is overloaded ({status}) at {at}: {message}")
-    if status == 429 and what.daily:
-        return make(RateLimited, f"The daily quota is used up (429) at {at}: {message}", False)
+        return make(Overloaded, f"The provider is overloaded ({status}) at {server}: {message}")
+    if status == 429 and error_body.daily:
+        return make(RateLimited, f"The daily quota is used up (429) at {server}: {message}", False)
     if status == 429:
-        return make(RateLimited, f"Too many requests (429) at {at}: {message}")
+        return make(RateLimited, f"Too many requests (429) at {server}: {message}")
     if status >= 500:
-        return make(ServerError, f"The provider failed ({status}) at {at}: {message}")
+        return make(ServerError, f"The provider failed ({status}) at {server}: {message}")
     if "tool_use_failed" in codes:  # Groq: the model's output was not a valid tool call
         return make(
-            BadResponse, f"The model's tool call could not be read ({status}) at {at}: {message}"
+            BadResponse,
+            f"The model's tool call could not be read ({status}) at {server}: {message}",
         )
-    return make(BadRequest, f"The request was refused ({status}) at {at}: {message}")
+    return make(BadRequest, f"The request was refused ({status}) at {server}: {message}")
 
 
-def _does_not_fit(status: int, what: Said) -> bool:
+def _does_not_fit(status: int, error_body: ErrorBody) -> bool:
     if status == 429:  # a request above the limit per minute never succeeds
-        return what.message.startswith("Request too large") or (
-            _too_long(what) and not _COME_BACK.search(what.message)
+        return error_body.message.startswith("Request too large") or (
+            _too_long(error_body) and not _RATE_WORDING.search(error_body.message)
         )
-    return status == 413 or (status in (400, 422) and _too_long(what))
+    return status == 413 or (status in (400, 422) and _too_long(error_body))

@@ -30,7 +30,7 @@ from holdfast.content import (
 )
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.events import ToolDefinition
-from holdfast.llm.wires import Head, Names, Parser
+from holdfast.llm.wires import AnswerParser, Names, RequestHead
 from holdfast.llm.wires import gemini_answer as answer
 from holdfast.llm.wires.blocks import as_text, base64, mention, result_text
 from holdfast.llm.wires.calls import wire_name
@@ -52,15 +52,15 @@ _NO_SIGNATURE = "skip_thought_signature_validator"
 _USER = b'{"role":"user"'
 # The API requires requests to begin and end with a user's content. The beginning may have been
 # condensed away, and an answer from another provider may end in a pause.
-_OPENING = b'{"role":"user","parts":[{"text":"(what came before is not shown)"}]},'
-_GO_ON = b'{"role":"user","parts":[{"text":"Go on."}]}'
+_OPENING_MESSAGE = b'{"role":"user","parts":[{"text":"(what came before is not shown)"}]},'
+_CONTINUE_MESSAGE = b'{"role":"user","parts":[{"text":"Go on."}]}'
 
 _FULL_NAMES = ("models/", "tunedModels/", "publishers/", "projects/", "endpoints/")
-_MEDIA = ("image/", "audio/", "video/", "application/pdf")
+_MEDIA_TYPES = ("image/", "audio/", "video/", "application/pdf")
 _VERSION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
 
 # Parameter -> its name in `generationConfig`.
-_PLAIN = {
+_PLAIN_PARAMETERS = {
     "temperature": "temperature",
     "top_p": "topP",
     "max_output_tokens": "maxOutputTokens",
@@ -77,7 +77,7 @@ _LEVELS = {
     "max": "HIGH",
 }
 # Tokens, for models before Gemini 3, which have no levels. 24576 is the limit of 2.5 Flash.
-_BUDGETS = {
+_BUDGET_TOKENS = {
     "none": 0,
     "minimal": 512,
     "low": 2048,
@@ -86,7 +86,7 @@ _BUDGETS = {
     "xhigh": 24576,
     "max": 24576,
 }
-_LEAST_OF_PRO = 128  # tokens; 2.5 Pro cannot turn thinking off
+_MIN_PRO_BUDGET_TOKENS = 128  # tokens; 2.5 Pro cannot turn thinking off
 
 
 def path(model: str, stream: bool) -> str:
@@ -100,10 +100,10 @@ def path(model: str, stream: bool) -> str:
 def headers(api_key: str) -> dict[str, str]:
     """Return the headers of every request. Without a key, no key header is sent, because Vertex
     AI takes a token instead."""
-    found = {"Content-Type": "application/json", "Accept": "*/*"}
+    request_headers = {"Content-Type": "application/json", "Accept": "*/*"}
     if api_key:
-        found["x-goog-api-key"] = api_key
-    return found
+        request_headers["x-goog-api-key"] = api_key
+    return request_headers
 
 
 def family(model: str, host: str) -> str:
@@ -144,23 +144,23 @@ def _media(block: Content) -> dict[str, Any] | None:
         return {"inlineData": {"mimeType": block.mime_type, "data": base64(block.data)}}
     if isinstance(block, EmbeddedResource):
         kind, blob = block.resource.get("mimeType"), block.resource.get("blob")
-        if isinstance(kind, str) and isinstance(blob, str) and kind.startswith(_MEDIA):
+        if isinstance(kind, str) and isinstance(blob, str) and kind.startswith(_MEDIA_TYPES):
             return {"inlineData": {"mimeType": kind, "data": blob}}
     return None
 
 
-class _Called(msgspec.Struct):
+class _CallShape(msgspec.Struct):
     name: str = ""
     id: Any = ""
 
 
-class _Part(msgspec.Struct, rename="camel"):
-    function_call: _Called | None = None
+class _PartShape(msgspec.Struct, rename="camel"):
+    function_call: _CallShape | None = None
     thought_signature: Any = None
 
 
-class _Parts(msgspec.Struct):
-    parts: list[_Part] = []
+class _ContentShape(msgspec.Struct):
+    parts: list[_PartShape] = []
 
 
 class _Native(msgspec.Struct):
@@ -168,7 +168,7 @@ class _Native(msgspec.Struct):
 
 
 _natives = msgspec.json.Decoder(_Native)
-_shapes = msgspec.json.Decoder(_Parts)
+_content_shapes = msgspec.json.Decoder(_ContentShape)
 
 
 def assistant(
@@ -182,37 +182,37 @@ def assistant(
     """
     if native:
         content = _natives.decode(native).content
-        parts = _shapes.decode(content).parts
-        found = [part.function_call for part in parts if part.function_call]
-        if len(found) == len(calls):
+        parts = _content_shapes.decode(content).parts
+        native_calls = [part.function_call for part in parts if part.function_call]
+        if len(native_calls) == len(calls):
             same = all(
                 one.name == _name(call, names) and (one.id or "") == call.provider_id
-                for one, call in zip(found, calls, strict=True)
+                for one, call in zip(native_calls, calls, strict=True)
             )
             signed = not calls or any(part.thought_signature for part in parts)
             if same and signed:
                 return bytes(content) if parts else b""
-            return _mended(content, calls, names, signed)
-    made: list[dict[str, Any]] = [{"text": text}] if text else []
+            return _renamed(content, calls, names, signed)
+    new_parts: list[dict[str, Any]] = [{"text": text}] if text else []
     for call in calls:
         part: dict[str, Any] = {"functionCall": _function_call(call, names)}
         if call is calls[0]:
             part["thoughtSignature"] = _NO_SIGNATURE
-        made.append(part)
-    return _json({"role": "model", "parts": made}) if made else b""
+        new_parts.append(part)
+    return _json({"role": "model", "parts": new_parts}) if new_parts else b""
 
 
 def _function_call(call: ToolCall, names: Names) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    function_call: dict[str, Any] = {
         "name": _name(call, names),
         "args": {"invalid_json": call.raw} if call.invalid else call.arguments,
     }
     if call.provider_id:
-        found["id"] = call.provider_id
-    return found
+        function_call["id"] = call.provider_id
+    return function_call
 
 
-def _mended(raw: msgspec.Raw, calls: Sequence[ToolCall], names: Names, signed: bool) -> bytes:
+def _renamed(raw: msgspec.Raw, calls: Sequence[ToolCall], names: Names, signed: bool) -> bytes:
     """Return a content whose calls have the names and ids of their results. A model may call a
     tool that does not exist, or use one id for two calls."""
     content: Any = _decoder.decode(raw)
@@ -239,14 +239,14 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
     ...}`: the text, or the structured content of a result that has nothing else.
     """
     responses: list[dict[str, Any]] = []
-    shown: list[dict[str, Any]] = []
+    media_parts: list[dict[str, Any]] = []
     for call, result in batch:
         known = _name(call, names)
         output: Any = result.structured_content
         if result.content or output is None:
             media = [_media(block) for block in result.content]
             if any(media):
-                shown.append(
+                media_parts.append(
                     {
                         "text": (
                             f"Returned by {known}"
@@ -254,20 +254,20 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
                         )
                     }
                 )
-                shown += [data for data in media if data]
+                media_parts += [data for data in media if data]
                 kinds = [data["inlineData"]["mimeType"] if data else "" for data in media]
                 result = msgspec.structs.replace(
                     result, content=tuple(map(mention, result.content, kinds))
                 )
             output = result_text(result)
-        found: dict[str, Any] = {
+        response: dict[str, Any] = {
             "name": known,
             "response": {"error" if result.is_error else "output": output},
         }
         if call.provider_id:
-            found["id"] = call.provider_id
-        responses.append({"functionResponse": found})
-    return _content(responses) + (b"," + _content(shown) if shown else b"")
+            response["id"] = call.provider_id
+        responses.append({"functionResponse": response})
+    return _content(responses) + (b"," + _content(media_parts) if media_parts else b"")
 
 
 # --- requests ---
@@ -279,7 +279,7 @@ def head(
     tools: Sequence[ToolDefinition],
     parameters: Mapping[str, Any],
     names: Names,
-) -> Head:
+) -> RequestHead:
     """Return all of a request except its messages.
 
     Tools' schemas are sent unchanged (`parametersJsonSchema`). `extra_body` is merged last. Objects
@@ -330,7 +330,7 @@ def head(
             " arrive whole."
         )
     prefix = _json(body)[:-1] + (b',"contents":[' if body else b'"contents":[')
-    return Head(prefix, True, b"]}", b"]}")
+    return RequestHead(prefix, True, b"]}", b"]}")
 
 
 def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
@@ -342,7 +342,7 @@ def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
 
 def _generation_config(model: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     config: dict[str, Any] = {}
-    for key, known in _PLAIN.items():
+    for key, known in _PLAIN_PARAMETERS.items():
         if parameters.get(key) is not None:
             config[known] = parameters[key]
     seed = parameters.get("seed")
@@ -355,13 +355,13 @@ def _generation_config(model: str, parameters: Mapping[str, Any]) -> dict[str, A
             config["responseJsonSchema"] = form["json_schema"]["schema"]
     budget, effort = parameters.get("reasoning_budget"), parameters.get("reasoning_effort")
     if budget is not None:
-        config["thinkingConfig"] = _budget(budget)
+        config["thinkingConfig"] = _budget_config(budget)
     elif effort is not None:
-        config["thinkingConfig"] = _effort(model.lower(), effort)
+        config["thinkingConfig"] = _thinking_config(model.lower(), effort)
     return config
 
 
-def _budget(tokens: int) -> dict[str, Any]:
+def _budget_config(tokens: int) -> dict[str, Any]:
     # The API refuses `includeThoughts` together with a budget of 0.
     return {"thinkingBudget": tokens, "includeThoughts": True} if tokens else {"thinkingBudget": 0}
 
@@ -372,7 +372,7 @@ def _version(model: str) -> tuple[int, int]:
     return (int(found[1]), int(found[2] or 0)) if found else (9, 0)
 
 
-def _effort(model: str, effort: str) -> dict[str, Any]:
+def _thinking_config(model: str, effort: str) -> dict[str, Any]:
     """Return a thinking level, or for models before Gemini 3 a budget. A level that the model
     lacks becomes the nearest one that it has."""
     if effort not in _LEVELS:
@@ -381,8 +381,8 @@ def _effort(model: str, effort: str) -> dict[str, Any]:
         )
     version = _version(model)
     if version < (3, 0):
-        least = _LEAST_OF_PRO if "pro" in model else 0
-        return _budget(max(_BUDGETS[effort], least))
+        min_budget = _MIN_PRO_BUDGET_TOKENS if "pro" in model else 0
+        return _budget_config(max(_BUDGET_TOKENS[effort], min_budget))
     level = _LEVELS[effort]
     if level == "MINIMAL" and not ("flash" in model and version < (3, 7)):
         # Pro models and Flash from 3.7 on lack this level.
@@ -392,22 +392,24 @@ def _effort(model: str, effort: str) -> dict[str, Any]:
     return {"thinkingLevel": level, "includeThoughts": True}
 
 
-def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
+def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
     """Return a request, built with a single copy of its bytes."""
     if not fragments:
         return head.prefix + head.suffix
     parts = list(fragments)
     if not parts[-1].startswith(_USER):
-        parts.append(_GO_ON)
+        parts.append(_CONTINUE_MESSAGE)
     parts[-1] += head.suffix
-    parts[0] = head.prefix + (b"" if fragments[0].startswith(_USER) else _OPENING) + parts[0]
+    parts[0] = (
+        head.prefix + (b"" if fragments[0].startswith(_USER) else _OPENING_MESSAGE) + parts[0]
+    )
     return b",".join(parts)
 
 
 # --- answers ---
 
 
-def stream() -> Parser:
+def stream() -> AnswerParser:
     """Return a parser for one streamed answer."""
     from holdfast.llm.wires.gemini_stream import GeminiStream
 

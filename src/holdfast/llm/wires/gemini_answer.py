@@ -36,7 +36,7 @@ _STOP_REASONS = {
 }
 # The model tried to call a tool and failed. Without a call, its output is not an answer. A retry
 # often succeeds.
-_BROKEN = {
+_BROKEN_CALLS = {
     "MALFORMED_FUNCTION_CALL",
     "UNEXPECTED_TOOL_CALL",
     "TOO_MANY_TOOL_CALLS",
@@ -49,8 +49,8 @@ METADATA = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
 # Function names begin with a letter or an underscore. A tool name that begins with a digit or a
 # dash gets an underscore in front. A name that already looks so gets one more, so the mapping stays
 # invertible.
-_NEEDS_ONE = re.compile(r"_*[0-9-]")
-_HAS_ONE = re.compile(r"_+[0-9-]")
+_NEEDS_UNDERSCORE = re.compile(r"_*[0-9-]")
+_HAS_UNDERSCORE = re.compile(r"_+[0-9-]")
 
 
 class Candidate(msgspec.Struct, rename="camel"):
@@ -122,37 +122,41 @@ def completion_of(
     calls: list[ToolCall] = []
     seen: set[str] = set()
     kept: list[dict[str, Any]] = []
-    more = changed = False
+    needs_native = rebuilt = False
     for part in parts:
         called: Any = part.get("functionCall")
         if called is not None:
             calls.append(_call(called, seen))
             # The API would refuse arguments of another type in a later request.
             if not isinstance(called.get("args"), dict | None):
-                said = {"invalid_json": calls[-1].raw} if calls[-1].invalid else calls[-1].arguments
-                part, changed = {**part, "functionCall": {**called, "args": said}}, True
-            more = more or any(
+                arguments = (
+                    {"invalid_json": calls[-1].raw} if calls[-1].invalid else calls[-1].arguments
+                )
+                part, rebuilt = {**part, "functionCall": {**called, "args": arguments}}, True
+            needs_native = needs_native or any(
                 value and key not in ("name", "args", "id") for key, value in called.items()
             )
         elif not any(part.values()):  # empty, and the API refuses empty parts
-            changed = True
+            rebuilt = True
             continue
         text: Any = part.get("text") or ""
         if not isinstance(text, str):
-            raise BadResponse(f"The answer has text that is not a string: {_shown(_json(part))}")
+            raise BadResponse(f"The answer has text that is not a string: {_excerpt(_json(part))}")
         if text and part.get("thought"):
             reasoning.append(text)
         elif text:
             texts.append(text)
-            more = more or bool(calls)  # text after a call
-        if not more and len(part) > (called is not None) + ("text" in part):
-            more = any(value and key not in ("text", "functionCall") for key, value in part.items())
+            needs_native = needs_native or bool(calls)  # text after a call
+        if not needs_native and len(part) > (called is not None) + ("text" in part):
+            needs_native = any(
+                value and key not in ("text", "functionCall") for key, value in part.items()
+            )
         if not part.keys() - {"thoughtSignature", "thought"}:
-            part, changed = {"text": "", **part}, True  # the API refuses a signature alone
+            part, rebuilt = {"text": "", **part}, True  # the API refuses a signature alone
         kept.append(part)
-    own = candidate.content
-    if more and (changed or content.get("role") != "model"):
-        own = msgspec.Raw(_json({**content, "role": "model", "parts": kept}))
+    native_content = candidate.content
+    if needs_native and (rebuilt or content.get("role") != "model"):
+        native_content = msgspec.Raw(_json({**content, "role": "model", "parts": kept}))
     stop = _stop_reason(candidate, bool(calls), bool(kept), feedback)
     return Completion(
         "".join(texts),
@@ -162,7 +166,7 @@ def completion_of(
         stop,
         model if isinstance(model, str) else "",
         NAME,
-        _native(own if more else NO_NATIVE, candidate, kept),
+        _native(native_content if needs_native else NO_NATIVE, candidate, kept),
         id if isinstance(id, str) else "",
     )
 
@@ -177,7 +181,7 @@ def _parts(raw: msgspec.Raw) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if not isinstance(parts, list) or not all(
         isinstance(part, dict) for part in cast("list[Any]", parts)
     ):
-        raise BadResponse(f"The answer has an invalid content: {_shown(bytes(raw))}")
+        raise BadResponse(f"The answer has an invalid content: {_excerpt(bytes(raw))}")
     return content, cast("list[dict[str, Any]]", parts)
 
 
@@ -191,7 +195,7 @@ def _call(found: Any, seen: set[str]) -> ToolCall:
         or called.get("willContinue")
     ):
         raise BadResponse(
-            f"The answer has an invalid or partial function call: {_shown(_json(found))}"
+            f"The answer has an invalid or partial function call: {_excerpt(_json(found))}"
         )
     id: Any = called.get("id")
     id = id if isinstance(id, str) and id not in seen else ""  # each result must find its call
@@ -202,7 +206,9 @@ def _call(found: Any, seen: set[str]) -> ToolCall:
     return read_call(name_from_wire(name), args, id)
 
 
-def _native(own: msgspec.Raw, candidate: Candidate, kept: list[dict[str, Any]]) -> msgspec.Raw:
+def _native(
+    native_content: msgspec.Raw, candidate: Candidate, kept: list[dict[str, Any]]
+) -> msgspec.Raw:
     """Return `{"content": ...}` with the metadata present, or nothing if a completion's fields
     hold everything."""
     metadata = zip(
@@ -210,16 +216,16 @@ def _native(own: msgspec.Raw, candidate: Candidate, kept: list[dict[str, Any]]) 
         (candidate.grounding_metadata, candidate.citation_metadata, candidate.url_context_metadata),
         strict=True,
     )
-    found = [
+    metadata_fields = [
         b',"%b":%b' % (key.encode(), bytes(value))
         for key, value in metadata
         if bytes(value) not in (b"", b"{}", b"null")
     ]
-    if not own:
-        if not found:
+    if not native_content:
+        if not metadata_fields:
             return NO_NATIVE
-        own = msgspec.Raw(_json({"parts": kept, "role": "model"}))
-    return msgspec.Raw(b'{"content":%b%b}' % (bytes(own), b"".join(found)))
+        native_content = msgspec.Raw(_json({"parts": kept, "role": "model"}))
+    return msgspec.Raw(b'{"content":%b%b}' % (bytes(native_content), b"".join(metadata_fields)))
 
 
 def _stop_reason(candidate: Candidate, calls: bool, parts: bool, feedback: Any) -> str:
@@ -231,17 +237,20 @@ def _stop_reason(candidate: Candidate, calls: bool, parts: bool, feedback: Any) 
             f"The provider's content filter stopped the prompt: {blocked}",
             code=blocked.partition(":")[0],
         )
-    said = shorten(str(candidate.finish_message or "no reason given"))
+    explanation = shorten(str(candidate.finish_message or "no reason given"))
     if finish == "MISSING_THOUGHT_SIGNATURE" and not calls:
         raise BadRequest(
-            f"The provider misses a thought signature in the conversation: {said}", code=finish
+            f"The provider misses a thought signature in the conversation: {explanation}",
+            code=finish,
         )
-    if not calls and (finish in _BROKEN or (finish == "OTHER" and not parts)):
+    if not calls and (finish in _BROKEN_CALLS or (finish == "OTHER" and not parts)):
         raise BadResponse(
-            f"The model broke off its answer (finishReason {finish}): {said}", code=finish
+            f"The model broke off its answer (finishReason {finish}): {explanation}", code=finish
         )
     reason = _STOP_REASONS.get(finish, finish or "stop")
-    if calls and (reason == "stop" or finish in _BROKEN or finish == "MISSING_THOUGHT_SIGNATURE"):
+    if calls and (
+        reason == "stop" or finish in _BROKEN_CALLS or finish == "MISSING_THOUGHT_SIGNATURE"
+    ):
         return "tool_calls"
     return "content_filter" if blocked and reason == "stop" else reason
 
@@ -254,12 +263,12 @@ def block_reason(feedback: Any) -> str:
     return f"{reason}: {shorten(str(message))}" if reason and message else str(reason or "")
 
 
-def read_usage(found: Any) -> Usage:
+def read_usage(counts: Any) -> Usage:
     """Return token counts, zero where they are missing. The API counts thoughts separately from
     the candidate, and results of server tools separately from the prompt."""
-    if not isinstance(found, dict):
+    if not isinstance(counts, dict):
         return Usage()
-    usage = cast("dict[str, Any]", found)
+    usage = cast("dict[str, Any]", counts)
     thoughts = count(usage, "thoughtsTokenCount")
     return Usage(
         count(usage, "promptTokenCount") + count(usage, "toolUsePromptTokenCount"),
@@ -272,7 +281,7 @@ def read_usage(found: Any) -> Usage:
 
 def name_to_wire(name: str) -> str:
     """Return a tool's wire name as a function name, with an underscore before a digit or dash."""
-    return "_" + name if _NEEDS_ONE.match(name) else name
+    return "_" + name if _NEEDS_UNDERSCORE.match(name) else name
 
 
 def name_from_wire(name: str) -> str:
@@ -280,8 +289,8 @@ def name_from_wire(name: str) -> str:
     removes the namespace `default_api.`, which models sometimes write."""
     if name[:12] in ("default_api.", "default_api:"):
         name = name[12:]
-    return name[1:] if _HAS_ONE.match(name) else name
+    return name[1:] if _HAS_UNDERSCORE.match(name) else name
 
 
-def _shown(data: bytes) -> str:
+def _excerpt(data: bytes) -> str:
     return shorten(data.decode("utf-8", "replace"))

@@ -22,7 +22,7 @@ from holdfast.llm.wires.streams import StreamParser
 
 _json = msgspec.json.Encoder().encode
 
-_STRAY_LINES = 1000  # more than any error has
+_MAX_STRAY_LINES = 1000  # more than any error has
 
 
 class GeminiStream(StreamParser):
@@ -34,13 +34,13 @@ class GeminiStream(StreamParser):
     """
 
     __slots__ = (
+        "_call_count",
         "_feedback",
-        "_finish",
+        "_finish_reason",
         "_id",
         "_message",
         "_metadata",
         "_model",
-        "_number",
         "_parts",
         "_pieces",
         "_reader",
@@ -54,10 +54,10 @@ class GeminiStream(StreamParser):
         self._parts: list[dict[str, Any]] = []
         self._pieces: list[str] = []  # pieces of the current text part
         self._thought = False  # True if the current text part is a thought
-        self._number = 0  # number of calls so far
+        self._call_count = 0  # number of calls so far
         self._metadata: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
-        self._finish: Any = None
+        self._finish_reason: Any = None
         self._message: Any = ""
         self._feedback: Any = None
         self._id: Any = ""
@@ -66,7 +66,7 @@ class GeminiStream(StreamParser):
     @property
     def finished(self) -> bool:
         """True if the answer is complete or the prompt was blocked."""
-        return self._finish is not None or self._feedback is not None
+        return self._finish_reason is not None or self._feedback is not None
 
     def finish(self) -> Completion:
         """Return the answer. A failing stream may end in an error as bare JSON, and that error
@@ -80,12 +80,12 @@ class GeminiStream(StreamParser):
         raise reported_error(error)
 
     def _answer(self) -> Completion:
-        self._close()
+        self._close_text()
         content: dict[str, Any] = {"parts": self._parts, "role": "model"}
         metadata = [
             _raw(self._metadata[key]) if key in self._metadata else NO_NATIVE for key in METADATA
         ]
-        candidate = Candidate(_raw(content), self._finish, self._message, *metadata)
+        candidate = Candidate(_raw(content), self._finish_reason, self._message, *metadata)
         return completion_of(candidate, self._usage, self._id, self._model, self._feedback)
 
     def _event(self, name: bytes, data: bytes) -> None:
@@ -101,18 +101,18 @@ class GeminiStream(StreamParser):
                 return
         super()._event(name, data)
 
-    def _take(self, name: bytes, found: dict[str, Any]) -> None:
-        usage = found.get("usageMetadata")
+    def _process(self, name: bytes, event: dict[str, Any]) -> None:
+        usage = event.get("usageMetadata")
         if usage:
             # Keep the last count of each kind, because intermediate chunks leave some out.
             self._usage.update(usage)
-        if found.get("modelVersion"):
-            self._model = found["modelVersion"]
-        if found.get("responseId"):
-            self._id = found["responseId"]
-        if block_reason(found.get("promptFeedback")):
-            self._feedback = found["promptFeedback"]
-        for candidate in found.get("candidates") or ():
+        if event.get("modelVersion"):
+            self._model = event["modelVersion"]
+        if event.get("responseId"):
+            self._id = event["responseId"]
+        if block_reason(event.get("promptFeedback")):
+            self._feedback = event["promptFeedback"]
+        for candidate in event.get("candidates") or ():
             if candidate.get("index"):
                 # Another alternative (candidateCount > 1). The first one is the answer.
                 continue
@@ -122,10 +122,14 @@ class GeminiStream(StreamParser):
                     self._part(part)
             for key in METADATA:
                 if candidate.get(key):
-                    self._metadata[key] = _merged(self._metadata.get(key), candidate[key])
+                    self._metadata[key] = _merge_metadata(self._metadata.get(key), candidate[key])
             reason = candidate.get("finishReason")
-            if reason and reason != "FINISH_REASON_UNSPECIFIED" and self._finish in (None, "STOP"):
-                self._finish = reason
+            if (
+                reason
+                and reason != "FINISH_REASON_UNSPECIFIED"
+                and self._finish_reason in (None, "STOP")
+            ):
+                self._finish_reason = reason
             if candidate.get("finishMessage"):
                 self._message = candidate["finishMessage"]
 
@@ -133,25 +137,27 @@ class GeminiStream(StreamParser):
         text = part.get("text")
         thought = bool(part.get("thought"))
         if text:
-            self._told.append(Delta("reasoning" if thought else "text", whole(text)))
+            self._deltas.append(Delta("reasoning" if thought else "text", whole(text)))
         if text is not None and len(part) == 1 + ("thought" in part):
             if text:
                 if thought is not self._thought:
-                    self._close()
+                    self._close_text()
                     self._thought = thought
                 self._pieces.append(text)
             return
-        self._close()
+        self._close_text()
         self._parts.append(part)
         called = part.get("functionCall")
         if called is not None:
             name = name_from_wire(called.get("name") or "")
-            self._told.append(
-                Delta("tool", _json(clean(called.get("args") or {})).decode(), self._number, name)
+            self._deltas.append(
+                Delta(
+                    "tool", _json(clean(called.get("args") or {})).decode(), self._call_count, name
+                )
             )
-            self._number += 1
+            self._call_count += 1
 
-    def _close(self) -> None:
+    def _close_text(self) -> None:
         """Complete the text part that is still arriving."""
         if self._pieces:
             text = {"text": whole("".join(self._pieces))}
@@ -179,10 +185,10 @@ class _Reader(EventReader):
             found = cast("list[Any]", found)[0]
         return cast("Any", found) if isinstance(found, dict) and "error" in found else None
 
-    def _take(self, line: bytes) -> None:
-        if line[:1] in b'{[ "]}' and len(self._stray) < _STRAY_LINES:
+    def _read_line(self, line: bytes) -> None:
+        if line[:1] in b'{[ "]}' and len(self._stray) < _MAX_STRAY_LINES:
             self._stray.append(line)
-        super()._take(line)
+        super()._read_line(line)
 
 
 def _raw(value: Any) -> msgspec.Raw:
@@ -192,7 +198,7 @@ def _raw(value: Any) -> msgspec.Raw:
         return msgspec.Raw(_json(clean(value)))
 
 
-def _merged(old: Any, new: dict[str, Any]) -> dict[str, Any]:
+def _merge_metadata(old: Any, new: dict[str, Any]) -> dict[str, Any]:
     """Return the metadata merged with that of another chunk, key by key. New list items are
     appended, because each chunk cites its own sources."""
     merged: dict[str, Any] = dict(old or {})

@@ -37,11 +37,11 @@ def read_answer(
         )
     try:
         try:
-            found = decoder.decode(data)
+            value = decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
             data = _encoder.encode(clean(decode(data)))
-            found = decoder.decode(data)
-        return make(found, data)
+            value = decoder.decode(data)
+        return make(value, data)
     except LLMError:
         raise
     except MISSHAPEN as error:
@@ -52,15 +52,15 @@ def bad_answer(what: str, data: bytes, error: Exception | None = None) -> BadRes
     """Return the error for an answer that is not `what`, with an excerpt of the answer."""
     from holdfast.llm.wires.failures import shorten
 
-    why = f" ({error!r})" if type(error) in (AttributeError, KeyError, TypeError) else ""
+    detail = f" ({error!r})" if type(error) in (AttributeError, KeyError, TypeError) else ""
     return BadResponse(
-        f"The answer is not {what}{why}: {shorten(data[:5000].decode('utf-8', 'replace'))}"
+        f"The answer is not {what}{detail}: {shorten(data[:5000].decode('utf-8', 'replace'))}"
     )
 
 
-def count(found: Any, key: str) -> int:
+def count(counts: Any, key: str) -> int:
     """Return the number of tokens under `key`, or 0 if there is no valid number."""
-    value: Any = cast("dict[str, Any]", found).get(key) if isinstance(found, dict) else None
+    value: Any = cast("dict[str, Any]", counts).get(key) if isinstance(counts, dict) else None
     return int(value) if isinstance(value, int | float) and 0 < value < 2**63 else 0
 
 
@@ -79,7 +79,7 @@ def decode(data: bytes | str) -> Any:
         import json
 
         try:
-            return json.loads(data, strict=False, parse_constant=_nothing)
+            return json.loads(data, strict=False, parse_constant=_to_none)
         except (ValueError, RecursionError):
             raise error from None  # msgspec's message is clearer
 
@@ -106,5 +106,5 @@ def clean(value: Any) -> Any:
     return value
 
 
-def _nothing(_: str) -> None:
+def _to_none(_: str) -> None:
     return None

@@ -21,7 +21,7 @@ import msgspec
 from holdfast.content import AudioContent, Content, EmbeddedResource, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.events import ToolDefinition
-from holdfast.llm.wires import Head, Names, Parser
+from holdfast.llm.wires import AnswerParser, Names, RequestHead
 from holdfast.llm.wires import openai_chat_answer as answer
 from holdfast.llm.wires import openai_parts as parts
 from holdfast.llm.wires.blocks import as_text, base64, mention, result_text
@@ -40,16 +40,16 @@ _decoder = msgspec.json.Decoder()
 _json = _encoder.encode
 
 # Parameters that keep their names in the body.
-_PLAIN = ("temperature", "top_p", "stop", "seed", "reasoning_effort")
+_PLAIN_PARAMETERS = ("temperature", "top_p", "stop", "seed", "reasoning_effort")
 # Azure is not listed: it accepts a cache key only for OpenAI's models, and a deployment's name need
 # not reveal its model.
-_CACHES = ("api.openai.com",)
+_CACHING_HOSTS = ("api.openai.com",)
 _ASSISTANT = b'{"role":"assistant"'
 # Follows an answer from another provider that ended in a pause.
-_GO_ON = b'{"role":"user","content":"Go on."}'
+_CONTINUE_MESSAGE = b'{"role":"user","content":"Go on."}'
 # OpenAI deprecated max_tokens, and its reasoning models refuse it. Few other servers know the new
 # name.
-_NEW_MAX = re.compile(r"(.*/)?(o\d|gpt-5|codex|chatgpt)", re.IGNORECASE)
+_MAX_COMPLETION_TOKENS_MODELS = re.compile(r"(.*/)?(o\d|gpt-5|codex|chatgpt)", re.IGNORECASE)
 
 
 def path(model: str, stream: bool) -> str:
@@ -63,8 +63,8 @@ def family(model: str, host: str) -> str:
         return "mistral"
     if host.endswith(("api.openai.com", ".openai.azure.com")):
         return "openai"
-    made = maker(model)
-    return made if made in ("openai", "mistral") else ""
+    model_maker = maker(model)
+    return model_maker if model_maker in ("openai", "mistral") else ""
 
 
 def call_id(call: ToolCall, family: str = "") -> str:
@@ -109,18 +109,18 @@ def assistant(
 ) -> bytes:
     """Encode an answer of the model, with the required parts of its `native` form."""
     message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
-    own: dict[str, Any] = _decoder.decode(native) if native else {}
-    if isinstance(own.get("content"), list):
-        message["content"] = own["content"]
-    if own.get("reasoning_details"):
-        message["reasoning_details"] = own["reasoning_details"]
-    if isinstance(own.get("audio"), dict) and own["audio"].get("id"):
-        message["audio"] = {"id": own["audio"]["id"]}
+    native_message: dict[str, Any] = _decoder.decode(native) if native else {}
+    if isinstance(native_message.get("content"), list):
+        message["content"] = native_message["content"]
+    if native_message.get("reasoning_details"):
+        message["reasoning_details"] = native_message["reasoning_details"]
+    if isinstance(native_message.get("audio"), dict) and native_message["audio"].get("id"):
+        message["audio"] = {"id": native_message["audio"]["id"]}
     if calls:
         for key in answer.REASONING:
-            if own.get(key):
-                message[key] = own[key]
-        entries: list[Any] = own.get("tool_calls") or []
+            if native_message.get(key):
+                message[key] = native_message[key]
+        entries: list[Any] = native_message.get("tool_calls") or []
         if len(entries) != len(calls):
             entries = [{} for _ in calls]
         message["tool_calls"] = [
@@ -132,15 +132,15 @@ def assistant(
 def _call(call: ToolCall, entry: dict[str, Any], names: Names) -> dict[str, Any]:
     """Return a call with the extra fields of its `entry`, such as signatures. Its id is that of
     its result. Its arguments are the entry's own text if that is JSON."""
-    said: dict[str, Any] = {**entry} or {
+    wire_call: dict[str, Any] = {**entry} or {
         "id": "",
         "type": "function",
         "function": {"name": wire_name(call.name, names)},
     }
-    said["id"] = wire_id(call)
-    said.setdefault("type", "function")
-    said["function"] = {**said["function"], "arguments": wire_arguments(call)}
-    return said
+    wire_call["id"] = wire_id(call)
+    wire_call.setdefault("type", "function")
+    wire_call["function"] = {**wire_call["function"], "arguments": wire_arguments(call)}
+    return wire_call
 
 
 def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
@@ -150,24 +150,26 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
     PDF files are not sent. A server without file support would refuse the conversation from then
     on, because of a file that a tool returned.
     """
-    shown: list[dict[str, Any]] = []
-    found: list[bytes] = []
+    picture_parts: list[dict[str, Any]] = []
+    messages: list[bytes] = []
     for call, result in batch:
         pictures = [parts.picture(block) for block in result.content]
         if any(pictures):
-            shown.append(
+            picture_parts.append(
                 {"type": "text", "text": f"Returned by {call.name} (call {wire_id(call)}):"}
             )
-            shown += [{"type": "image_url", "image_url": {"url": url}} for url in pictures if url]
+            picture_parts += [
+                {"type": "image_url", "image_url": {"url": url}} for url in pictures if url
+            ]
             result = msgspec.structs.replace(
                 result, content=tuple(map(mention, result.content, map(_kind, result.content)))
             )
-        found.append(
+        messages.append(
             _json({"role": "tool", "tool_call_id": wire_id(call), "content": result_text(result)})
         )
-    if shown:
-        found.append(_json({"role": "user", "content": shown}))
-    return b",".join(found)
+    if picture_parts:
+        messages.append(_json({"role": "user", "content": picture_parts}))
+    return b",".join(messages)
 
 
 def _kind(block: Content) -> str:
@@ -181,7 +183,7 @@ def _kind(block: Content) -> str:
 # --- requests ---
 
 
-class ChatHead(Head, frozen=True):
+class ChatHead(RequestHead, frozen=True):
     """A request head. `closed` is True if the server refuses a request that ends in an answer of
     the model."""
 
@@ -194,7 +196,7 @@ def head(
     tools: Sequence[ToolDefinition],
     parameters: Mapping[str, Any],
     names: Names,
-) -> Head:
+) -> RequestHead:
     """Return all of a request except its messages.
 
     `max_output_tokens` is sent as `max_completion_tokens` to OpenAI's and Azure's hosts and for
@@ -209,23 +211,25 @@ def head(
             "LLM: reasoning_budget is not supported on the wire openai_chat. Give reasoning_effort,"
             " or extra_body with the server's own parameter."
         )
-    for key in _PLAIN:
+    for key in _PLAIN_PARAMETERS:
         if parameters.get(key) is not None:
             body[key] = parameters[key]
     form: Mapping[str, Any] | None = parameters.get("response_format")
     if form is not None:
         body["response_format"] = (
-            {**form, "json_schema": parts.named(form["json_schema"])}
+            {**form, "json_schema": parts.with_name(form["json_schema"])}
             if form.get("json_schema")
             else form
         )
     host = str(parameters.get("host", ""))
     limit = parameters.get("max_output_tokens")
     if limit is not None:
-        new = (
-            host == "api.openai.com" or host.endswith(".openai.azure.com") or _NEW_MAX.match(model)
+        new_name = (
+            host == "api.openai.com"
+            or host.endswith(".openai.azure.com")
+            or _MAX_COMPLETION_TOKENS_MODELS.match(model)
         )
-        body["max_completion_tokens" if new else "max_tokens"] = limit
+        body["max_completion_tokens" if new_name else "max_tokens"] = limit
     if tools:
         from holdfast.tools import styles
 
@@ -234,13 +238,13 @@ def head(
             # OpenAI refuses this setting without tools, so it is only sent here.
             body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
     extra: Mapping[str, Any] = parameters.get("extra_body") or {}
-    body.update(parts.cache_key(parameters, _CACHES))
+    body.update(parts.cache_key(parameters, _CACHING_HOSTS))
     options: Any = extra.get("stream_options", {})
     if isinstance(options, Mapping):
         options = {"include_usage": True, **cast("Mapping[str, Any]", options)}
-    own = extra.get("tools")
-    if isinstance(own, list | tuple):  # the provider's built-in tools follow the agent's
-        body["tools"] = [*body.get("tools", ()), *cast("Sequence[Any]", own)]
+    extra_tools = extra.get("tools")
+    if isinstance(extra_tools, list | tuple):  # the provider's built-in tools follow the agent's
+        body["tools"] = [*body.get("tools", ()), *cast("Sequence[Any]", extra_tools)]
     body.update(
         (key, value) for key, value in extra.items() if key not in ("stream_options", "tools")
     )
@@ -255,26 +259,26 @@ def head(
     return ChatHead(prefix, not system_prompt, b"]}", streamed, family(model, host) == "mistral")
 
 
-def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
+def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
     """Return a request, built with a single copy of its bytes."""
     suffix = head.stream_suffix if stream else head.suffix
     if not fragments:
         return head.prefix + suffix
-    said = list(fragments)
-    if isinstance(head, ChatHead) and head.closed and said[-1].startswith(_ASSISTANT):
-        said.append(_GO_ON)
-    said[-1] += suffix
+    messages = list(fragments)
+    if isinstance(head, ChatHead) and head.closed and messages[-1].startswith(_ASSISTANT):
+        messages.append(_CONTINUE_MESSAGE)
+    messages[-1] += suffix
     if head.first:
-        said[0] = head.prefix + said[0]
+        messages[0] = head.prefix + messages[0]
     else:
-        said.insert(0, head.prefix)
-    return b",".join(said)
+        messages.insert(0, head.prefix)
+    return b",".join(messages)
 
 
 # --- answers ---
 
 
-def stream() -> Parser:
+def stream() -> AnswerParser:
     """Return a parser for one streamed answer."""
     from holdfast.llm.wires.openai_chat_stream import ChatStream
 

@@ -34,10 +34,10 @@ _STOP_REASONS = {
     "sensitive": "content_filter",
 }
 # OpenRouter, DeepSeek, Zhipu and vLLM: the server broke off its answer.
-_BROKEN = {"error", "insufficient_system_resource", "network_error", "abort"}
-_BASIC = {"role", "content", "tool_calls", "refusal"}
+_BROKEN_OFF = {"error", "insufficient_system_resource", "network_error", "abort"}
+_MESSAGE_KEYS = {"role", "content", "tool_calls", "refusal"}
 REASONING = ("reasoning_content", "reasoning")
-_CALL = {"index", "id", "type", "function"}
+_CALL_KEYS = {"index", "id", "type", "function"}
 
 
 class _Choice(msgspec.Struct):
@@ -83,7 +83,7 @@ def _read(answer: _Answer, data: bytes) -> Completion:
 
 def completion_of(
     message: dict[str, Any],
-    finish: Any,
+    finish_reason: Any,
     usage: Any,
     id: Any,
     model: Any,
@@ -98,8 +98,8 @@ def completion_of(
         )
     calls: list[ToolCall] = []
     seen: set[str] = set()
-    more = any(
-        value and key not in _BASIC and (entries or key not in REASONING)
+    needs_native = any(
+        value and key not in _MESSAGE_KEYS and (entries or key not in REASONING)
         for key, value in message.items()
     )
     for entry in entries:
@@ -116,20 +116,22 @@ def completion_of(
         calls.append(
             read_call(str(function.get("name") or ""), function.get("arguments"), provider_id)
         )
-        more = more or any(value and key not in _CALL for key, value in item.items())
-        more = more or any(
+        needs_native = needs_native or any(
+            value and key not in _CALL_KEYS for key, value in item.items()
+        )
+        needs_native = needs_native or any(
             value and key not in ("name", "arguments") for key, value in function.items()
         )
-    more = more or isinstance(message.get("content"), list)
+    needs_native = needs_native or isinstance(message.get("content"), list)
     return Completion(
         text,
         reasoning,
         tuple(calls),
         read_usage(usage),
-        _stop_reason(finish, bool(calls)),
+        _stop_reason(finish_reason, bool(calls)),
         model if isinstance(model, str) else "",
         NAME,
-        (msgspec.Raw(_json(message)) if raw is None else raw.copy()) if more else NO_NATIVE,
+        (msgspec.Raw(_json(message)) if raw is None else raw.copy()) if needs_native else NO_NATIVE,
         id if isinstance(id, str) else "",
     )
 
@@ -162,25 +164,30 @@ def _objects(parts: Any) -> list[dict[str, Any]]:
     )
 
 
-def _stop_reason(finish: Any, calls: bool) -> str:
-    word = str(finish or "stop")
-    if word in _BROKEN:
+def _stop_reason(finish_reason: Any, calls: bool) -> str:
+    word = str(finish_reason or "stop")
+    if word in _BROKEN_OFF:
         raise ServerError(f"The provider broke off its answer (finish_reason {word!r}).")
     reason = _STOP_REASONS.get(word, word)
     return "tool_calls" if reason == "stop" and calls else reason
 
 
-def read_usage(found: Any) -> Usage:
+def read_usage(counts: Any) -> Usage:
     """Return token counts, zero where they are missing. xAI counts reasoning separately from the
     output, which its total reveals."""
-    if not isinstance(found, dict):
+    if not isinstance(counts, dict):
         return Usage()
-    usage = cast("dict[str, Any]", found)
+    usage = cast("dict[str, Any]", counts)
     details: Any = usage.get("prompt_tokens_details")
-    given, made = count(usage, "prompt_tokens"), count(usage, "completion_tokens")
-    thought = count(usage.get("completion_tokens_details"), "reasoning_tokens")
-    if thought and (thought > made or count(usage, "total_tokens") == given + made + thought):
-        made += thought
+    input_tokens, output_tokens = count(usage, "prompt_tokens"), count(usage, "completion_tokens")
+    reasoning_tokens = count(usage.get("completion_tokens_details"), "reasoning_tokens")
+    if reasoning_tokens and (
+        reasoning_tokens > output_tokens
+        or count(usage, "total_tokens") == input_tokens + output_tokens + reasoning_tokens
+    ):
+        output_tokens += reasoning_tokens
     # The second name is DeepSeek's.
     cached = count(details, "cached_tokens") or count(usage, "prompt_cache_hit_tokens")
-    return Usage(given, made, cached, count(details, "cache_write_tokens"), thought)
+    return Usage(
+        input_tokens, output_tokens, cached, count(details, "cache_write_tokens"), reasoning_tokens
+    )

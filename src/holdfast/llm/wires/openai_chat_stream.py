@@ -14,7 +14,7 @@ from holdfast.llm.wires.streams import StreamParser
 _encoder = msgspec.json.Encoder()
 
 # Strings that each delta repeats in full. All others arrive in pieces.
-_WHOLE = {
+_REPEATED_KEYS = {
     "role",
     "id",
     "type",
@@ -77,14 +77,14 @@ class ChatStream(StreamParser):
         message.update(clean(self._extra))
         return completion_of(message, self._finish, self._usage, self._id, self._model)
 
-    def _take(self, name: bytes, found: dict[str, Any]) -> None:
-        if found.get("id"):
-            self._id = found["id"]
-        if found.get("model"):
-            self._model = found["model"]
-        if found.get("usage"):
-            self._usage = found["usage"]
-        for choice in found.get("choices") or ():
+    def _process(self, name: bytes, event: dict[str, Any]) -> None:
+        if event.get("id"):
+            self._id = event["id"]
+        if event.get("model"):
+            self._model = event["model"]
+        if event.get("usage"):
+            self._usage = event["usage"]
+        for choice in event.get("choices") or ():
             if choice.get("index"):  # another alternative (n > 1); the first is the answer
                 continue
             delta = choice.get("delta") or choice.get("message")
@@ -94,27 +94,27 @@ class ChatStream(StreamParser):
                 self._finish = choice["finish_reason"]
 
     def _delta(self, delta: dict[str, Any]) -> None:
-        heard = False
+        has_reasoning = False
         for key, value in delta.items():
             if not value or key == "role":
                 continue
             if key == "content":
                 if isinstance(value, str):
                     self._content.append(value)
-                    self._told.append(Delta("text", whole(value)))
+                    self._deltas.append(Delta("text", whole(value)))
                 else:
                     self._parts(value)
             elif key in ("reasoning_content", "reasoning") and isinstance(value, str):
                 self._reasoning.setdefault(key, []).append(value)
-                if not heard:  # some servers send it under both keys
-                    heard = True
-                    self._told.append(Delta("reasoning", whole(value)))
+                if not has_reasoning:  # some servers send it under both keys
+                    has_reasoning = True
+                    self._deltas.append(Delta("reasoning", whole(value)))
             elif key == "tool_calls":
                 for piece in value:
                     self._piece(piece)
             elif key == "refusal":
                 self._refusal.append(value)
-                self._told.append(Delta("text", whole(value)))
+                self._deltas.append(Delta("text", whole(value)))
             else:
                 merge(self._extra, key, value)
 
@@ -148,9 +148,9 @@ class ChatStream(StreamParser):
             arguments = ""
         elif not isinstance(arguments, str):
             arguments = _encoder.encode(arguments).decode()
-        first = call.take(id, name, arguments, piece, function)
+        first = call.add(id, name, arguments, piece, function)
         if arguments or first:
-            self._told.append(Delta("tool", arguments, call.number, call.name if first else ""))
+            self._deltas.append(Delta("tool", arguments, call.number, call.name if first else ""))
 
 
 class _Call:
@@ -167,7 +167,7 @@ class _Call:
         self.extra: dict[str, Any] = {}
         self.function: dict[str, Any] = {}
 
-    def take(
+    def add(
         self, id: str, name: str, arguments: str, piece: dict[str, Any], function: dict[str, Any]
     ) -> bool:
         """Add a piece. Return True if it was the first with a name."""
@@ -203,7 +203,7 @@ def merge(into: dict[str, Any], key: str, new: Any) -> None:
     if type(old) is not type(new):
         if new is not None:
             into[key] = new
-    elif isinstance(old, str) and key not in _WHOLE:
+    elif isinstance(old, str) and key not in _REPEATED_KEYS:
         # Drop the second reference to the text; otherwise each piece copies all of it.
         into[key] = None
         old += new
@@ -214,7 +214,7 @@ def merge(into: dict[str, Any], key: str, new: Any) -> None:
     elif isinstance(old, list):
         items = cast("list[Any]", old)
         for value in cast("list[Any]", new):
-            place = _same(items, value)
+            place = _position_of(items, value)
             if place is None:
                 items.append(value)
             else:
@@ -224,7 +224,7 @@ def merge(into: dict[str, Any], key: str, new: Any) -> None:
         into[key] = new
 
 
-def _same(items: list[Any], value: Any) -> int | None:
+def _position_of(items: list[Any], value: Any) -> int | None:
     """Return the position of the item that a piece continues: the last with the same index and
     type. A piece without an index is an item of its own."""
     if not isinstance(value, dict) or "index" not in value:

@@ -13,7 +13,7 @@ from holdfast.llm.wires.calls import digest
 
 # The longest item id, call id of Responses, and cache key, in characters: "string too long.
 # Expected a string with maximum length 64".
-LONGEST = 64
+MAX_ID_CHARS = 64
 
 _json = msgspec.json.Encoder().encode
 
@@ -22,10 +22,10 @@ Part = dict[str, Any]
 
 def headers(api_key: str) -> dict[str, str]:
     """Return the headers of every request. Without a key, no authorization is sent."""
-    found = {"Content-Type": "application/json", "Accept": "*/*"}
+    request_headers = {"Content-Type": "application/json", "Accept": "*/*"}
     if api_key:
-        found["Authorization"] = f"Bearer {api_key}"
-    return found
+        request_headers["Authorization"] = f"Bearer {api_key}"
+    return request_headers
 
 
 def system(text: str) -> bytes:
@@ -81,9 +81,9 @@ def cache_key(parameters: Mapping[str, Any], hosts: tuple[str, ...]) -> dict[str
         or not str(parameters.get("host")).endswith(hosts)
     ):
         return {}
-    return {"prompt_cache_key": key if len(key) <= LONGEST else digest(key)}
+    return {"prompt_cache_key": key if len(key) <= MAX_ID_CHARS else digest(key)}
 
 
-def named(schema: Mapping[str, Any]) -> dict[str, Any]:
+def with_name(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `json_schema` of a `response_format` with a name, which both APIs require."""
     return dict(schema) if schema.get("name") else {**schema, "name": "answer"}

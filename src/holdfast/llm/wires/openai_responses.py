@@ -25,7 +25,7 @@ import msgspec
 from holdfast.content import Content, TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.events import ToolDefinition
-from holdfast.llm.wires import Head, Names, Parser
+from holdfast.llm.wires import AnswerParser, Names, RequestHead
 from holdfast.llm.wires import openai_parts as parts
 from holdfast.llm.wires import openai_responses_answer as answer
 from holdfast.llm.wires.blocks import as_text, result_text
@@ -44,25 +44,27 @@ _decoder = msgspec.json.Decoder()
 ENCRYPTED = "reasoning.encrypted_content"
 # Reasoning models. All others, gpt-5-chat included, refuse requests for encrypted reasoning and
 # requests that contain it.
-_THINKS = re.compile(r"(.*/)?(ft:)?(o\d|gpt-([5-9]|[12]\d)(?!\d)|codex)(?!.*-chat)", re.IGNORECASE)
+_REASONING_MODELS = re.compile(
+    r"(.*/)?(ft:)?(o\d|gpt-([5-9]|[12]\d)(?!\d)|codex)(?!.*-chat)", re.IGNORECASE
+)
 # Names of OpenAI's models. Other names, such as a deployment's, do not reveal the model.
-_OPENAIS = re.compile(r"(.*/)?(ft:)?(chat)?gpt-(?!oss)", re.IGNORECASE)
-_CACHES = (
+_OPENAI_NAMES = re.compile(r"(.*/)?(ft:)?(chat)?gpt-(?!oss)", re.IGNORECASE)
+_CACHING_HOSTS = (
     "api.openai.com",
     ".openai.azure.com",
     ".services.ai.azure.com",
     ".cognitiveservices.azure.com",
 )
-_PLAIN = ("temperature", "top_p", "max_output_tokens")
+_PLAIN_PARAMETERS = ("temperature", "top_p", "max_output_tokens")
 # Parameters that this API lacks -> the alternative.
-_UNKNOWN = {
+_UNSUPPORTED = {
     "stop": "Use wire='openai_chat' for it.",
     "seed": "Use wire='openai_chat' for it.",
     "reasoning_budget": "Give reasoning_effort instead.",
 }
 
 
-class _Look(msgspec.Struct):
+class _ItemShape(msgspec.Struct):
     """The fields of an item that decide how it is sent back."""
 
     type: Any = "message"
@@ -75,8 +77,8 @@ class _Look(msgspec.Struct):
     action: Any = msgspec.UNSET
 
 
-_looks = msgspec.json.Decoder(list[_Look])
-_raws = msgspec.json.Decoder(list[msgspec.Raw])
+_item_shapes = msgspec.json.Decoder(list[_ItemShape])
+_raw_items = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def path(model: str, stream: bool) -> str:
@@ -87,7 +89,7 @@ def path(model: str, stream: bool) -> str:
 def family(model: str, host: str) -> str:
     """Return `plain` for a model that is known not to reason, and so receives no reasoning; else
     ""."""
-    return "plain" if _OPENAIS.match(model) and not _THINKS.match(model) else ""
+    return "plain" if _OPENAI_NAMES.match(model) and not _REASONING_MODELS.match(model) else ""
 
 
 # --- fragments ---
@@ -112,7 +114,7 @@ def _part(block: Content) -> dict[str, Any]:
 def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
     """Encode an output item for each call: text, or parts if the result has pictures or PDF
     files."""
-    found: list[bytes] = []
+    outputs: list[bytes] = []
     for call, result in batch:
         output: Any = ""
         if any(type(block) is not TextContent for block in result.content):
@@ -128,17 +130,21 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
                     },
                 )
         output = output or result_text(result)
-        found.append(
+        outputs.append(
             _json({"type": "function_call_output", "call_id": call_id(call), "output": output})
         )
-    return b",".join(found)
+    return b",".join(outputs)
 
 
 def call_id(call: ToolCall, family: str = "") -> str:
     """Return the id of a call in a form that this API accepts. Another provider's id may be too
     long or hold other characters."""
     id = wire_id(call)
-    if len(id) <= parts.LONGEST and id.isascii() and id.replace("_", "").replace("-", "").isalnum():
+    if (
+        len(id) <= parts.MAX_ID_CHARS
+        and id.isascii()
+        and id.replace("_", "").replace("-", "").isalnum()
+    ):
         return id
     return "call_" + digest(id)[:32]
 
@@ -147,63 +153,70 @@ def assistant(
     text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = ""
 ) -> bytes:
     """Encode an answer of the model: its own items, or a message and its calls."""
-    found: list[Any] = _echo(calls, native, family != "plain") if native else []
-    if not found:
+    items: list[Any] = _native_items(calls, native, family != "plain") if native else []
+    if not items:
         if text or not calls:
-            found.append(_json({"role": "assistant", "content": text}))
+            items.append(_json({"role": "assistant", "content": text}))
         for call in calls:
-            said = {"name": wire_name(call.name, names), "arguments": wire_arguments(call)}
-            found.append(_json({"type": "function_call", "call_id": call_id(call), **said}))
-    return b",".join(found)
+            name_and_arguments = {
+                "name": wire_name(call.name, names),
+                "arguments": wire_arguments(call),
+            }
+            items.append(
+                _json({"type": "function_call", "call_id": call_id(call), **name_and_arguments})
+            )
+    return b",".join(items)
 
 
-def _echo(calls: Sequence[ToolCall], native: msgspec.Raw, thinks: bool) -> list[Any]:
-    """Return the provider's items for sending back, with reasoning only if the model `thinks`.
+def _native_items(calls: Sequence[ToolCall], native: msgspec.Raw, reasons: bool) -> list[Any]:
+    """Return the provider's items for sending back, with reasoning only if the model `reasons`.
     Returns none if the items do not match `calls`."""
     try:
-        looks, raws = _looks.decode(native), _raws.decode(native)
+        shapes, raws = _item_shapes.decode(native), _raw_items.decode(native)
     except msgspec.DecodeError:
         return []
-    if sum([look.type == "function_call" for look in looks]) != len(calls):
+    if sum([shape.type == "function_call" for shape in shapes]) != len(calls):
         return []
-    while looks and looks[-1].type == "reasoning":
-        looks.pop()
-    found: list[Any] = []
+    while shapes and shapes[-1].type == "reasoning":
+        shapes.pop()
+    items: list[Any] = []
     number = 0
     # True after dropped reasoning: the API requires a stored item's reasoning before the item.
     orphaned = False
-    for look, raw in zip(looks, raws, strict=False):
-        changed = look.status is None or not (look.id is msgspec.UNSET or _is_id(look.id))
+    for shape, raw in zip(shapes, raws, strict=False):
+        changed = shape.status is None or not (shape.id is msgspec.UNSET or _is_id(shape.id))
         call = None
-        if look.type == "reasoning":
-            if not thinks or (
-                not look.encrypted_content and bytes(look.content) in (b"", b"null", b"[]")
+        if shape.type == "reasoning":
+            if not reasons or (
+                not shape.encrypted_content and bytes(shape.content) in (b"", b"null", b"[]")
             ):
                 orphaned = True
                 continue
-            changed = changed or look.status is not msgspec.UNSET or bytes(look.content) == b"null"
-        elif look.type == "function_call":
+            changed = (
+                changed or shape.status is not msgspec.UNSET or bytes(shape.content) == b"null"
+            )
+        elif shape.type == "function_call":
             call = calls[number]
             number += 1
             changed = (
                 changed
                 or orphaned
-                or look.arguments != wire_arguments(call)
-                or look.call_id != call_id(call)
+                or shape.arguments != wire_arguments(call)
+                or shape.call_id != call_id(call)
             )
-        elif look.type == "message":
+        elif shape.type == "message":
             changed = changed or orphaned
-        elif look.action is not msgspec.UNSET:
-            changed = changed or _action(look.action) != look.action
-        found.append(_mended(_decoder.decode(raw), call, orphaned) if changed else raw)
-    return found
+        elif shape.action is not msgspec.UNSET:
+            changed = changed or _clean_action(shape.action) != shape.action
+        items.append(_repaired(_decoder.decode(raw), call, orphaned) if changed else raw)
+    return items
 
 
 def _is_id(id: Any) -> bool:
-    return isinstance(id, str) and 0 < len(id) <= parts.LONGEST
+    return isinstance(id, str) and 0 < len(id) <= parts.MAX_ID_CHARS
 
 
-def _action(given: Any) -> Any:
+def _clean_action(given: Any) -> Any:
     if not isinstance(given, dict):
         return given
     action = {
@@ -220,7 +233,7 @@ def _action(given: Any) -> Any:
     return action
 
 
-def _mended(item: dict[str, Any], call: ToolCall | None, orphaned: bool) -> bytes:
+def _repaired(item: dict[str, Any], call: ToolCall | None, orphaned: bool) -> bytes:
     """Return an item without the parts that the API refuses."""
     if (orphaned and item.get("type") in ("message", "function_call")) or not _is_id(
         item.get("id")
@@ -230,7 +243,7 @@ def _mended(item: dict[str, Any], call: ToolCall | None, orphaned: bool) -> byte
         if item.get(key) is None or (key == "status" and item.get("type") == "reasoning"):
             item.pop(key, None)
     if "action" in item:
-        item["action"] = _action(item["action"])
+        item["action"] = _clean_action(item["action"])
     if call is not None:
         item["call_id"] = call_id(call)
         item["arguments"] = wire_arguments(call)
@@ -246,7 +259,7 @@ def head(
     tools: Sequence[ToolDefinition],
     parameters: Mapping[str, Any],
     names: Names,
-) -> Head:
+) -> RequestHead:
     """Return all of a request except its input.
 
     Encrypted reasoning is requested if the model reasons, judged by its name or by a set
@@ -259,21 +272,21 @@ def head(
     Raises `ConfigurationError` for `stop`, `seed` and `reasoning_budget`, which the API does not
     support, and for `input` in `extra_body`.
     """
-    for key, instead in _UNKNOWN.items():
+    for key, alternative in _UNSUPPORTED.items():
         if parameters.get(key) not in (None, [], ""):
             raise ConfigurationError(
-                f"LLM: {key} is not supported on the wire openai_responses. {instead}"
+                f"LLM: {key} is not supported on the wire openai_responses. {alternative}"
             )
     body: dict[str, Any] = {"model": model, "store": False}
     if system_prompt:
         body["instructions"] = system_prompt
-    for key in _PLAIN:
+    for key in _PLAIN_PARAMETERS:
         if parameters.get(key) is not None:
             body[key] = parameters[key]
     effort = parameters.get("reasoning_effort")
     if effort is not None:
         body["reasoning"] = {"effort": effort}
-    if effort is not None or _THINKS.match(model):
+    if effort is not None or _REASONING_MODELS.match(model):
         body["include"] = [ENCRYPTED]
     if parameters.get("response_format") is not None:
         body["text"] = {"format": _format(parameters["response_format"])}
@@ -285,12 +298,12 @@ def head(
         ]
         if parameters.get("parallel_tool_calls") is not None:
             body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
-    body.update(parts.cache_key(parameters, _CACHES))
-    _add(body, parameters.get("extra_body") or {})
-    return Head(_json(body)[:-1] + b',"input":[', True, b"]}", b'],"stream":true}')
+    body.update(parts.cache_key(parameters, _CACHING_HOSTS))
+    _merge_extra(body, parameters.get("extra_body") or {})
+    return RequestHead(_json(body)[:-1] + b',"input":[', True, b"]}", b'],"stream":true}')
 
 
-def _add(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
+def _merge_extra(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
     if "input" in extra:
         raise ConfigurationError(
             "LLM: extra_body takes the provider's own parameters, not 'input', which is the"
@@ -304,8 +317,8 @@ def _add(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
             body[key] = list(dict.fromkeys([*ours, *cast("Sequence[Any]", value)]))
         elif key == "tools" and ours and isinstance(value, list | tuple):
             theirs = cast("Sequence[Mapping[str, Any]]", value)
-            named = [tool.get("name") for tool in theirs]
-            body[key] = [tool for tool in ours if tool["name"] not in named] + list(theirs)
+            extra_names = [tool.get("name") for tool in theirs]
+            body[key] = [tool for tool in ours if tool["name"] not in extra_names] + list(theirs)
         else:
             body[key] = value
 
@@ -313,27 +326,27 @@ def _add(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
 def _format(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a `response_format` of Chat Completions in this API's form, which is not nested."""
     return (
-        {"type": "json_schema", **parts.named(given["json_schema"])}
+        {"type": "json_schema", **parts.with_name(given["json_schema"])}
         if isinstance(given.get("json_schema"), Mapping)
         else given
     )
 
 
-def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
+def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
     """Return a request, built with a single copy of its bytes."""
     suffix = head.stream_suffix if stream else head.suffix
     if not fragments:
         return head.prefix + suffix
-    said = list(fragments)
-    said[-1] += suffix
-    said[0] = head.prefix + said[0]
-    return b",".join(said)
+    items = list(fragments)
+    items[-1] += suffix
+    items[0] = head.prefix + items[0]
+    return b",".join(items)
 
 
 # --- answers ---
 
 
-def stream() -> Parser:
+def stream() -> AnswerParser:
     """Return a parser for one streamed answer."""
     from holdfast.llm.wires.openai_responses_stream import ResponseStream
 

@@ -18,17 +18,17 @@ NAME = "openai_responses"
 _json = msgspec.json.Encoder().encode
 _items = msgspec.json.Decoder(list[dict[str, Any]])
 
-_REASONS = {
+_STOP_REASONS = {
     "max_output_tokens": "length",
     "max_tokens": "length",
     "content_filter": "content_filter",
 }
 # The keys of an item that a completion's text and calls cover, or that carry no information.
-_MESSAGE = {"id", "type", "role", "status", "content"}
-_PART = {"type", "text"}
-_CALL = {"id", "type", "status", "call_id", "name", "arguments"}
+_MESSAGE_KEYS = {"id", "type", "role", "status", "content"}
+_PART_KEYS = {"type", "text"}
+_CALL_KEYS = {"id", "type", "status", "call_id", "name", "arguments"}
 # Items that request something other than a function call from the client.
-_ASKS = {
+_CLIENT_REQUESTS = {
     "custom_tool_call",
     "local_shell_call",
     "shell_call",
@@ -111,42 +111,53 @@ def completion_of(
     reasoning: list[str] = []
     calls: list[ToolCall] = []
     seen: set[str] = set()
-    asks: list[dict[str, Any]] = []
-    more = said = False
+    client_requests: list[dict[str, Any]] = []
+    needs_native = has_message = False
     for item in items:
         kind = item.get("type", "message")
         if kind == "message":
-            more = _read_message(item, texts) or more or said or bool(calls)
-            said = True
+            needs_native = _read_message(item, texts) or needs_native or has_message or bool(calls)
+            has_message = True
         elif kind == "function_call":
             calls.append(_read_call(item, seen))
-            more = more or any(value and key not in _CALL for key, value in item.items())
+            needs_native = needs_native or any(
+                value and key not in _CALL_KEYS for key, value in item.items()
+            )
         elif kind == "reasoning":
             reasoning += thoughts(item)
-            more = more or bool(item.get("encrypted_content") or item.get("content"))
+            needs_native = needs_native or bool(
+                item.get("encrypted_content") or item.get("content")
+            )
         else:
-            more = True
-            if kind in _ASKS or (kind == "tool_search_call" and item.get("execution") == "client"):
-                asks.append(item)
+            needs_native = True
+            if kind in _CLIENT_REQUESTS or (
+                kind == "tool_search_call" and item.get("execution") == "client"
+            ):
+                client_requests.append(item)
     reason = "tool_calls" if calls else "stop"
     if status == "incomplete":
-        said_why: Any = (
+        incomplete_reason: Any = (
             cast("dict[str, Any]", details).get("reason") if isinstance(details, dict) else None
         )
         # The answer was cut off, for whatever reason, so it is never reported as complete.
-        reason = _REASONS.get(str(said_why), str(said_why)) if said_why else "length"
+        reason = (
+            _STOP_REASONS.get(str(incomplete_reason), str(incomplete_reason))
+            if incomplete_reason
+            else "length"
+        )
         if reason == "content_filter" and not calls and not any(texts):
             raise ContentFiltered(
                 "The provider's content filter stopped the answer before it said anything."
             )
     elif status and status != "completed":
         reason = str(status)
-    elif asks and not calls:
+    elif client_requests and not calls:
         answered = {
             item.get("call_id") for item in items if str(item.get("type")).endswith("_output")
         }
         reason = next(
-            (str(item["type"]) for item in asks if item.get("call_id") not in answered), reason
+            (str(item["type"]) for item in client_requests if item.get("call_id") not in answered),
+            reason,
         )
     return Completion(
         whole("".join(texts)),
@@ -156,7 +167,7 @@ def completion_of(
         reason,
         whole(model) if isinstance(model, str) else "",
         NAME,
-        _native(items, raw) if more else NO_NATIVE,
+        _native(items, raw) if needs_native else NO_NATIVE,
         whole(id) if isinstance(id, str) else "",
     )
 
@@ -175,11 +186,11 @@ def _native(items: list[dict[str, Any]], raw: msgspec.Raw | None) -> msgspec.Raw
 def _read_message(item: dict[str, Any], texts: list[str]) -> bool:
     """Append a message's texts to `texts`. Return True if the message holds more than these. A
     refusal is text, as in Chat Completions."""
-    more = any(value and key not in _MESSAGE for key, value in item.items())
+    needs_native = any(value and key not in _MESSAGE_KEYS for key, value in item.items())
     content: Any = item.get("content")
     if isinstance(content, str):
         texts.append(content)
-        return more
+        return needs_native
     parts = cast("list[dict[str, Any]]", content or [])
     for part in parts:
         text = part.get("text", "")
@@ -187,20 +198,22 @@ def _read_message(item: dict[str, Any], texts: list[str]) -> bool:
             text = part.get("refusal") or ""
         if not isinstance(text, str):
             raise BadResponse(
-                f"The answer has text that is not a string: {_shown(_json(clean(part)))}"
+                f"The answer has text that is not a string: {_excerpt(_json(clean(part)))}"
             )
         texts.append(text)
-        more = more or any(value and key not in _PART for key, value in part.items())
-    return more or len(parts) > 1
+        needs_native = needs_native or any(
+            value and key not in _PART_KEYS for key, value in part.items()
+        )
+    return needs_native or len(parts) > 1
 
 
 def _read_call(item: dict[str, Any], seen: set[str]) -> ToolCall:
     name: Any = item.get("name")
     if not isinstance(name, str):
-        raise BadResponse(f"The answer has an invalid tool call: {_shown(_json(clean(item)))}")
-    given: Any = item.get("call_id") or item.get("id") or ""
+        raise BadResponse(f"The answer has an invalid tool call: {_excerpt(_json(clean(item)))}")
+    raw_id: Any = item.get("call_id") or item.get("id") or ""
     # A repeated id is dropped, because each result must find its call.
-    provider_id = whole(given) if isinstance(given, str) and given not in seen else ""
+    provider_id = whole(raw_id) if isinstance(raw_id, str) and raw_id not in seen else ""
     seen.add(provider_id)
     call = read_call(whole(name), item.get("arguments"), provider_id)
     if item.get("status") == "incomplete" and not item.get("arguments"):
@@ -222,31 +235,38 @@ def thoughts(item: dict[str, Any]) -> list[str]:
     """Return the readable texts of a reasoning item: its summaries, or the reasoning itself,
     which open models show."""
     for key in ("summary", "content"):
-        found = [
+        texts = [
             str(part["text"])
             for part in cast("list[dict[str, Any]]", item.get(key) or [])
             if part.get("text")
         ]
-        if found:
-            return found
+        if texts:
+            return texts
     return []
 
 
-def read_usage(found: Any) -> Usage:
+def read_usage(counts: Any) -> Usage:
     """Return token counts, zero where they are missing. If reasoning was counted separately from
     the output, the total reveals it."""
-    if not isinstance(found, dict):
+    if not isinstance(counts, dict):
         return Usage()
-    usage = cast("dict[str, Any]", found)
+    usage = cast("dict[str, Any]", counts)
     details: Any = usage.get("input_tokens_details")
-    given, made = count(usage, "input_tokens"), count(usage, "output_tokens")
-    thought = count(usage.get("output_tokens_details"), "reasoning_tokens")
-    if thought and (thought > made or count(usage, "total_tokens") == given + made + thought):
-        made += thought
+    input_tokens, output_tokens = count(usage, "input_tokens"), count(usage, "output_tokens")
+    reasoning_tokens = count(usage.get("output_tokens_details"), "reasoning_tokens")
+    if reasoning_tokens and (
+        reasoning_tokens > output_tokens
+        or count(usage, "total_tokens") == input_tokens + output_tokens + reasoning_tokens
+    ):
+        output_tokens += reasoning_tokens
     return Usage(
-        given, made, count(details, "cached_tokens"), count(details, "cache_write_tokens"), thought
+        input_tokens,
+        output_tokens,
+        count(details, "cached_tokens"),
+        count(details, "cache_write_tokens"),
+        reasoning_tokens,
     )
 
 
-def _shown(data: bytes) -> str:
+def _excerpt(data: bytes) -> str:
     return shorten(data.decode("utf-8", "replace"))

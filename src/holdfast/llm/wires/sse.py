@@ -41,7 +41,7 @@ class EventReader:
         events: list[tuple[bytes, bytes]] = []
         for line in lines:
             if line:
-                self._take(line)
+                self._read_line(line)
             elif self._data:
                 events.append(
                     (self._name, self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
@@ -55,12 +55,12 @@ class EventReader:
     def rest(self) -> list[tuple[bytes, bytes]]:
         """Return the unfinished event at the end of the stream, if any."""
         if self._line:
-            self._take(self._line)
+            self._read_line(self._line)
             self._line = b""
         self._skip_lf = False
         return self.feed(b"\n") if self._data else []
 
-    def _take(self, line: bytes) -> None:
+    def _read_line(self, line: bytes) -> None:
         if not self._started:
             self._started = True
             line = line.removeprefix(b"\xef\xbb\xbf")

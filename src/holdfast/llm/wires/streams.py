@@ -17,17 +17,17 @@ from holdfast.llm.wires.sse import EventReader
 class StreamParser:
     """A parser of one streamed answer, which may be cut into chunks anywhere.
 
-    A wire defines how an event changes the answer (`_take`), when the answer is complete
-    (`finished`), and the answer itself (`_answer`). `_take` appends deltas to `_told`. Callbacks
+    A wire defines how an event changes the answer (`_process`), when the answer is complete
+    (`finished`), and the answer itself (`_answer`). `_process` appends deltas to `_deltas`. Callbacks
     run only after the whole event has been processed.
     """
 
-    __slots__ = ("_events", "_late", "_told", "done")
+    __slots__ = ("_content_after_finish", "_deltas", "_events", "done")
 
     def __init__(self) -> None:
         self._events = EventReader()
-        self._told: list[Delta] = []
-        self._late = False  # True if content came with the finish or after it
+        self._deltas: list[Delta] = []
+        self._content_after_finish = False  # True if content came with the finish or after it
         self.done = False  # True if nothing more can follow
 
     @property
@@ -40,9 +40,9 @@ class StreamParser:
     def closed(self) -> bool:
         """True if the answer is finished, and no content came with the finish or after it (see
         `wires.Parser`)."""
-        return self.finished and not self._late
+        return self.finished and not self._content_after_finish
 
-    def _take(self, name: bytes, found: dict[str, Any]) -> None:
+    def _process(self, name: bytes, event: dict[str, Any]) -> None:
         """Process one event. An exception of `lenient.MISSHAPEN` means that the event has an
         unexpected shape."""
         raise NotImplementedError
@@ -57,11 +57,11 @@ class StreamParser:
         the stream reports, or `BadResponse`."""
         for name, data in self._events.feed(chunk):
             self._event(name, data)
-            if self._told:
-                self._late = self.finished
-                told, self._told = self._told, []
+            if self._deltas:
+                self._content_after_finish = self.finished
+                deltas, self._deltas = self._deltas, []
                 if on_delta is not None:
-                    for delta in told:
+                    for delta in deltas:
                         on_delta(delta)
 
     def finish(self) -> Completion:
@@ -99,12 +99,14 @@ class StreamParser:
             self.done = True
             return
         try:
-            found = decode(data)
+            value = decode(data)
         except ValueError:
-            raise BadResponse(f"The stream has an event that is not JSON: {_shown(data)}") from None
-        if not isinstance(found, dict):
-            raise BadResponse(f"The stream has an event that is not an object: {_shown(data)}")
-        event = cast("dict[str, Any]", found)
+            raise BadResponse(
+                f"The stream has an event that is not JSON: {_excerpt(data)}"
+            ) from None
+        if not isinstance(value, dict):
+            raise BadResponse(f"The stream has an event that is not an object: {_excerpt(data)}")
+        event = cast("dict[str, Any]", value)
         try:
             if (
                 event.get("error")
@@ -113,14 +115,14 @@ class StreamParser:
                 or event.get("type") == "error"
             ):
                 raise reported_error(event)
-            self._take(name, event)
+            self._process(name, event)
         except LLMError:
             raise
         except MISSHAPEN as error:
             raise BadResponse(
-                f"The stream has an event of an unexpected shape: {_shown(data)}"
+                f"The stream has an event of an unexpected shape: {_excerpt(data)}"
             ) from error
 
 
-def _shown(data: bytes) -> str:
+def _excerpt(data: bytes) -> str:
     return shorten(data[:5000].decode("utf-8", "replace"))

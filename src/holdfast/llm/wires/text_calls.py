@@ -21,10 +21,10 @@ from holdfast.content import Content, ImageContent, TextContent, ToolCall, ToolR
 from holdfast.errors import LLMError
 from holdfast.events import ToolDefinition
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta, OnDelta
-from holdfast.llm.wires import TEXT, Head, Names, Parser, Wire
+from holdfast.llm.wires import TEXT_SUFFIX, AnswerParser, Names, RequestHead, Wire
 from holdfast.llm.wires.blocks import result_text
 from holdfast.llm.wires.calls import wire_arguments, wire_name
-from holdfast.llm.wires.text_reading import CLOSE, OPEN, RESULT, Ahead, read_text
+from holdfast.llm.wires.text_reading import CLOSE, OPEN, RESULT, TextLookahead, read_text
 
 _json = msgspec.json.Encoder().encode
 
@@ -50,7 +50,7 @@ class TextCalls:
     def __init__(self, inner: Wire, reads: bool = True) -> None:
         self.inner = inner
         self.reads = reads
-        self.name = inner.name + TEXT
+        self.name = inner.name + TEXT_SUFFIX
         self.bound = inner.bound
         self.path = inner.path
         self.headers = inner.headers
@@ -85,16 +85,16 @@ class TextCalls:
 
     def results(self, batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
         """Encode the results of a batch as one user message."""
-        found: list[Content] = []
+        blocks: list[Content] = []
         for call, result in batch:
             error = ' error="true"' if result.is_error else ""
-            said = (
+            text = (
                 f"{RESULT}"
                 f" name={_string(wire_name(call.name, names))}{error}>\n{result_text(result)}\n</tool_result>"
             )
-            found.append(TextContent(said))
-            found += [block for block in result.content if isinstance(block, ImageContent)]
-        return self.inner.user(found)
+            blocks.append(TextContent(text))
+            blocks += [block for block in result.content if isinstance(block, ImageContent)]
+        return self.inner.user(blocks)
 
     def head(
         self,
@@ -103,10 +103,10 @@ class TextCalls:
         tools: Sequence[ToolDefinition],
         parameters: Mapping[str, Any],
         names: Names,
-    ) -> Head:
+    ) -> RequestHead:
         """Return the head, with the tools described in the system prompt."""
         if tools:
-            told = [
+            descriptions = [
                 _json(
                     {
                         "name": wire_name(t.name, names),
@@ -117,7 +117,7 @@ class TextCalls:
                 for t in tools
             ]
             system_prompt = "\n\n".join(
-                [part for part in (system_prompt, PROMPT + "\n" + "\n".join(told)) if part]
+                [part for part in (system_prompt, PROMPT + "\n" + "\n".join(descriptions)) if part]
             )
         return self.inner.head(model, system_prompt, (), parameters, names)
 
@@ -125,7 +125,7 @@ class TextCalls:
         """Parse a plain answer and extract the calls from its text."""
         return self._with_calls(self.inner.parse(data))
 
-    def stream(self) -> Parser:
+    def stream(self) -> AnswerParser:
         """Return a parser for one streamed answer."""
         return _Stream(self.inner.stream(), self._with_calls, self.reads)
 
@@ -167,14 +167,14 @@ class _Stream:
     """
 
     def __init__(
-        self, inner: Parser, with_calls: Callable[[Completion], Completion], reads: bool
+        self, inner: AnswerParser, with_calls: Callable[[Completion], Completion], reads: bool
     ) -> None:
         self._inner = inner
         self._with_calls = with_calls
-        self._ahead = Ahead() if reads else None
+        self._lookahead = TextLookahead() if reads else None
         # Trailing white space so far, which is dropped before calls.
-        self._blank: list[str] = []
-        self._told = 0  # number of characters forwarded
+        self._trailing_space: list[str] = []
+        self._sent_chars = 0  # number of characters forwarded
         self._listener: OnDelta | None = None
 
     @property
@@ -194,32 +194,32 @@ class _Stream:
         if on_delta is None:
             self._inner.feed(chunk)
         else:
-            self._inner.feed(chunk, lambda delta: self._tell(delta, on_delta))
+            self._inner.feed(chunk, lambda delta: self._forward(delta, on_delta))
 
-    def _tell(self, delta: Delta, on_delta: OnDelta) -> None:
-        if delta.kind != "text" or self._ahead is None:
+    def _forward(self, delta: Delta, on_delta: OnDelta) -> None:
+        if delta.kind != "text" or self._lookahead is None:
             on_delta(delta)
             return
-        text = self._ahead.feed(delta.text)
-        said = text.rstrip()
-        if said:
-            self._say("".join([*self._blank, said]), on_delta)
-            self._blank = []
-        if len(said) < len(text):
-            self._blank.append(text[len(said) :])
+        text = self._lookahead.feed(delta.text)
+        visible = text.rstrip()
+        if visible:
+            self._send("".join([*self._trailing_space, visible]), on_delta)
+            self._trailing_space = []
+        if len(visible) < len(text):
+            self._trailing_space.append(text[len(visible) :])
 
-    def _say(self, text: str, on_delta: OnDelta) -> None:
-        self._told += len(text)
+    def _send(self, text: str, on_delta: OnDelta) -> None:
+        self._sent_chars += len(text)
         on_delta(Delta("text", text))
 
     def finish(self) -> Completion:
         answer = self._inner.finish()
         own = len(answer.calls)
         answer = self._with_calls(answer)
-        if self._listener is not None and self._ahead is not None:
-            rest = answer.text[self._told :]
+        if self._listener is not None and self._lookahead is not None:
+            rest = answer.text[self._sent_chars :]
             if rest:
-                self._say(rest, self._listener)
+                self._send(rest, self._listener)
             for index, call in enumerate(answer.calls[own:], own):
                 self._listener(Delta("tool", call.raw_arguments, index, call.name))
         return answer

@@ -42,7 +42,7 @@ _NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
 _SHAPE = 'A call takes one JSON object with "name" and "arguments".'
 
 
-class _Cut(msgspec.Struct):
+class _CallRange(msgspec.Struct):
     """A range of an answer's text that consists of calls."""
 
     start: int
@@ -51,74 +51,74 @@ class _Cut(msgspec.Struct):
     fenced: bool
 
 
-def read_text(said: str, cut_off: bool = False) -> tuple[str, list[ToolCall]]:
+def read_text(answer: str, cut_off: bool = False) -> tuple[str, list[ToolCall]]:
     """Return an answer's text without its calls, and the calls. White space is removed after the
     text, and before it if calls come first.
 
     A call without a closing tag was left open or cut short by a stop sequence. If its JSON is
     incomplete as well, it is an invalid call. If the answer was `cut_off`, it stays text.
     """
-    cuts, end = _find(said, cut_off)
-    kept: list[_Cut] = []
+    ranges, end = _find(answer, cut_off)
+    kept: list[_CallRange] = []
     last = end
-    for found in reversed(cuts):
-        if found.fenced and not _blank(said, found.end, last):
+    for found in reversed(ranges):
+        if found.fenced and not _is_blank(answer, found.end, last):
             continue
         kept.append(found)
         last = found.start
     if not kept:
-        return said, []
+        return answer, []
     kept.reverse()
     texts: list[str] = []
     at = 0
     for found in kept:
-        texts.append(said[at : found.start])
+        texts.append(answer[at : found.start])
         at = found.end
-    text = "".join([*texts, said[at:end]]).rstrip()
+    text = "".join([*texts, answer[at:end]]).rstrip()
     return text if texts[0].strip() else text.lstrip(), [
         call for found in kept for call in found.calls
     ]
 
 
-def _find(said: str, cut_off: bool) -> tuple[list[_Cut], int]:
+def _find(answer: str, cut_off: bool) -> tuple[list[_CallRange], int]:
     """Return all ranges that may be calls, and the end of the answer."""
-    cuts: list[_Cut] = []
-    thinks = False
+    ranges: list[_CallRange] = []
+    thinking = False
     fence: _Fence | None = None
-    at, end = 0, len(said)
-    while tag := _TAGS.search(said, at):
+    at, end = 0, len(answer)
+    while tag := _TAGS.search(answer, at):
         start, at = tag.span()
         word = tag[0]
         if word.startswith("<think"):
-            thinks = thinks or _begins_line(said, start)
+            thinking = thinking or _begins_line(answer, start)
         elif word.startswith("</think"):
-            if not thinks and said[start - 1 : start] != "`":
-                cuts, fence = [], None
-            thinks = False
-        elif thinks:
+            if not thinking and answer[start - 1 : start] != "`":
+                ranges, fence = [], None
+            thinking = False
+        elif thinking:
             continue
         elif word.startswith("```"):
             if fence is not None:
-                cuts, fence = fence.close(said, cuts, start, start + 3), None
-            elif _begins_line(said, start, indented=True):
-                fence = _Fence(start, at, len(cuts))
+                ranges, fence = fence.close(answer, ranges, start, start + 3), None
+            elif _begins_line(answer, start, indented=True):
+                fence = _Fence(start, at, len(ranges))
         elif word == RESULT:
             if (
                 fence is None
-                and cuts
-                and (not cuts[-1].fenced or _blank(said, cuts[-1].end, start))
+                and ranges
+                and (not ranges[-1].fenced or _is_blank(answer, ranges[-1].end, start))
             ):
                 end = start
                 break
-        elif fence is not None or said[start - 1 : start] != "`":
-            lead = _LEAD.match(said, start)
-            if lead is not None and said[lead.end() : lead.end() + 1] in ("{", "["):
-                calls, at = _calls(said, lead.end(), cut_off)
+        elif fence is not None or answer[start - 1 : start] != "`":
+            lead = _LEAD.match(answer, start)
+            if lead is not None and answer[lead.end() : lead.end() + 1] in ("{", "["):
+                calls, at = _calls(answer, lead.end(), cut_off)
                 if calls:
-                    cuts.append(_Cut(start, at, calls, fence is not None))
+                    ranges.append(_CallRange(start, at, calls, fence is not None))
     if fence is not None:
-        cuts = fence.close(said, cuts, end, end)
-    return cuts, end
+        ranges = fence.close(answer, ranges, end, end)
+    return ranges, end
 
 
 class _Fence(msgspec.Struct):
@@ -128,65 +128,67 @@ class _Fence(msgspec.Struct):
     inside: int
     before: int
 
-    def close(self, said: str, cuts: list[_Cut], start: int, end: int) -> list[_Cut]:
+    def close(
+        self, answer: str, ranges: list[_CallRange], start: int, end: int
+    ) -> list[_CallRange]:
         """Return the cuts after the fence ends. The fence's own cuts become one with it, or are
         dropped if it holds anything else."""
-        own = cuts[self.before :]
+        own = ranges[self.before :]
         at = self.inside
         for found in own:
-            if not _blank(said, at, found.start) or found.start - at > 99:
-                return cuts[: self.before]
+            if not _is_blank(answer, at, found.start) or found.start - at > 99:
+                return ranges[: self.before]
             at = found.end
-        if not own or not _blank(said, at, start):
-            return cuts[: self.before]
+        if not own or not _is_blank(answer, at, start):
+            return ranges[: self.before]
         return [
-            *cuts[: self.before],
-            _Cut(self.start, end, [call for found in own for call in found.calls], True),
+            *ranges[: self.before],
+            _CallRange(self.start, end, [call for found in own for call in found.calls], True),
         ]
 
 
-def _blank(said: str, start: int, end: int) -> bool:
-    return not said[start:end].strip()
+def _is_blank(answer: str, start: int, end: int) -> bool:
+    return not answer[start:end].strip()
 
 
-def _begins_line(said: str, at: int, indented: bool = False) -> bool:
-    if said[at - 1 : at] in ("", "\n") or not said[:at].strip():
+def _begins_line(answer: str, at: int, indented: bool = False) -> bool:
+    if answer[at - 1 : at] in ("", "\n") or not answer[:at].strip():
         return True
-    line = said[max(0, at - 20) : at].rpartition("\n")
+    line = answer[max(0, at - 20) : at].rpartition("\n")
     return indented and bool(line[1]) and not line[2].strip()
 
 
-def _calls(said: str, at: int, cut_off: bool) -> tuple[list[ToolCall], int]:
+def _calls(answer: str, at: int, cut_off: bool) -> tuple[list[ToolCall], int]:
     """Return the calls of the JSON that begins at `at`, and their end. Without calls, everything
     up to that end is text."""
     calls: list[ToolCall] = []
     while True:
         try:
-            value, end = _json().raw_decode(said, at)
+            value, end = _json().raw_decode(answer, at)
             found: Any = clean(value)
         except (ValueError, RecursionError) as error:
-            closed = said.find(CLOSE, at)
+            closed = answer.find(CLOSE, at)
             if closed >= 0:
-                return [*calls, _unreadable(said[at:closed])], closed + len(CLOSE)
-            if cut_off or not _unfinished(said, error):
+                return [*calls, _unreadable(answer[at:closed])], closed + len(CLOSE)
+            if cut_off or not _unfinished(answer, error):
                 return calls, at
-            return [*calls, _unreadable(said[at:])], len(said)
+            return [*calls, _unreadable(answer[at:])], len(answer)
         items = cast("list[Any]", found) if isinstance(found, list) else []
         if items and all(isinstance(item, dict) for item in items):
             calls += [_call(item, msgspec.json.encode(item).decode()) for item in items]
         else:
-            calls.append(_call(found, said[at:end]))
-        more = _NEXT.match(said, end)
+            calls.append(_call(found, answer[at:end]))
+        more = _NEXT.match(answer, end)
         if more is None:
-            closed = _END.match(said, end)
+            closed = _END.match(answer, end)
             return calls, closed.end() if closed else end
         at = more.end()
 
 
-def _unfinished(said: str, error: Exception) -> bool:
+def _unfinished(answer: str, error: Exception) -> bool:
     """Return True if the JSON's only fault is that it ends too early."""
     return getattr(error, "msg", "").startswith("Unterminated") or getattr(error, "pos", 0) >= len(
-        said.rstrip()
+        answer.rstrip()
     )
 
 
@@ -212,35 +214,35 @@ def _unreadable(text: str) -> ToolCall:
     return ToolCall("", call.name, {}, "", text, call.invalid or _SHAPE)
 
 
-class Ahead:
+class TextLookahead:
     """A filter for streamed text that holds back any text that may begin a call.
 
     `feed` returns the text that can be forwarded. After the first tag that may open a call
     outside of thinking, `feed` returns nothing.
     """
 
-    __slots__ = ("_called", "_first", "_held", "_last", "_thinks")
+    __slots__ = ("_at_start", "_call_found", "_held_back", "_last", "_thinking")
 
     def __init__(self) -> None:
-        self._held = ""  # text that may begin a tag
-        self._last = "\n"  # the character before `_held`
-        self._first = True  # True if only white space precedes `_held`
-        self._thinks = False
-        self._called = False
+        self._held_back = ""  # text that may begin a tag
+        self._last = "\n"  # the character before `_held_back`
+        self._at_start = True  # True if only white space precedes `_held_back`
+        self._thinking = False
+        self._call_found = False
 
     def feed(self, piece: str) -> str:
         """Add some text and return the part that can be forwarded."""
-        if self._called:
+        if self._call_found:
             return ""
-        text = self._held + piece
+        text = self._held_back + piece
         keep = len(text)
         if "<" in text or "`" in text:
             keep = self._read(text)
-        self._held = text[keep:]
+        self._held_back = text[keep:]
         text = text[:keep]
         if text:
             self._last = text[-1]
-            self._first = self._first and not text.strip()
+            self._at_start = self._at_start and not text.strip()
         return text
 
     def _read(self, text: str) -> int:
@@ -253,19 +255,21 @@ class Ahead:
                 found = _FENCE.match(text, start)
                 fence = start, found.end() if found is not None else at
                 if (
-                    not self._thinks
+                    not self._thinking
                     and OPEN.startswith(text[fence[1] : fence[1] + len(OPEN)])
                     and len(text) - fence[1] < len(OPEN)
                 ):
                     return start
             elif word.startswith("<think"):
                 before = text[start - 1 : start] if start else self._last
-                self._thinks = (
-                    self._thinks or before == "\n" or (self._first and not text[:start].strip())
+                self._thinking = (
+                    self._thinking
+                    or before == "\n"
+                    or (self._at_start and not text[:start].strip())
                 )
             elif word.startswith("</think"):
-                self._thinks = False
-            elif word == OPEN and not self._thinks:
+                self._thinking = False
+            elif word == OPEN and not self._thinking:
                 lead = _LEAD.match(text, start)
                 behind = lead.end() if lead is not None else at
                 if fence[1] == start:
@@ -275,7 +279,7 @@ class Ahead:
                 if text[behind] in "{[" or (
                     len(text) - behind < 3 and not text[behind:].strip("`")
                 ):
-                    self._called = text[behind] in "{["
+                    self._call_found = text[behind] in "{["
                     return start
         if text.endswith("`") and not text.endswith("```"):
             return len(text.rstrip("`"))
