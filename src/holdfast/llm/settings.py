@@ -100,7 +100,7 @@ def check(arguments: Mapping[str, Any]) -> None:
             continue
         # These arguments hold secrets, so their values are not shown.
         shown_value = (
-            "the arguments value"
+            "the given value"
             if name in ("api_key", "base_url", "headers", "proxy")
             else repr(value)
         )
