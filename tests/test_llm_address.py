@@ -12,8 +12,8 @@ import pytest
 from holdfast.cli.exits import UsageError
 from holdfast.cli.settings import api_key, key_variables
 from holdfast.errors import ConfigurationError
-from holdfast.llm.address import COMPATIBLE, Address, is_local, locate, provider_at
-from holdfast.llm.info import listed, provider_ids
+from holdfast.llm.address import Address, locate
+from holdfast.llm.providers import COMPATIBLE, is_local, listed, provider_at, provider_ids
 from tests.model_server import ModelServer, text
 
 OPENAI = "https://api.openai.com/v1"

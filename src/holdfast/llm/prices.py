@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.content import Usage
-from holdfast.llm.address import ALIASES, COMPATIBLE, PROVIDERS, is_local
+from holdfast.llm.providers import ALIASES, COMPATIBLE, PROVIDERS, is_local
 
 if TYPE_CHECKING:
     from genai_prices.types import ConditionalPrice, ModelInfo, ModelPrice

@@ -193,8 +193,8 @@ def own_variables(
 def _may_have(model: Any, name: str, variables: Mapping[str, str]) -> bool:
     """Whether a model is of the provider that the key of this name is for, and asked for at the
     provider's own address on the network."""
-    from holdfast.llm.address import is_local, locate
-    from holdfast.llm.info import listed
+    from holdfast.llm.address import locate
+    from holdfast.llm.providers import is_local, listed
 
     try:
         at = locate(model, None) if isinstance(model, str) else None
