@@ -16,8 +16,9 @@ from holdfast.content import ImageContent, Message, TextContent, ToolCall, ToolR
 from holdfast.errors import ConfigurationError
 from holdfast.llm.completion import Completion
 from holdfast.llm.transcript import Item, Transcript
-from holdfast.llm.wires import Wire, anthropic_messages, gemini, openai_chat, openai_responses, wire
+from holdfast.llm.wires import anthropic_messages, gemini, openai_chat, openai_responses, wire
 from holdfast.llm.wires.makers import maker
+from holdfast.llm.wires.protocol import Wire
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -9,7 +9,8 @@ from holdfast.errors import BadResponse, LLMConnectionError, LLMTimeout, StreamI
 from holdfast.llm.address import Address
 from holdfast.llm.completion import Completion, OnDelta
 from holdfast.llm.http import HttpExchange, HTTPPool, Transport, header_text
-from holdfast.llm.wires import Wire, wire_of
+from holdfast.llm.wires import wire_of
+from holdfast.llm.wires.protocol import Wire
 
 # After a complete answer, the server has this many seconds to count tokens and end the stream.
 AFTER_FINISH_SECONDS = 10.0

@@ -24,7 +24,9 @@ from holdfast.errors import (
     LLMError,
     LLMTimeout,
 )
+from holdfast.llm import prices
 from holdfast.llm.completion import Completion, OnDelta, Told
+from holdfast.llm.info import model_info
 from holdfast.llm.model import ToolLike
 from holdfast.llm.pictures import IMAGES_PARAMETER, with_sight
 from holdfast.llm.request import make_request
@@ -217,16 +219,12 @@ class LiteLLM:
     def cost(self, usage: Usage) -> float | None:
         """Return the cost of `usage` in USD by the table of list prices, or None if the table
         lacks the model."""
-        from holdfast.llm.prices import cost
-
-        return cost(usage, self.model)
+        return prices.cost(usage, self.model)
 
     @property
     def sees(self) -> bool | None:
         """True if the model accepts pictures, by the table of models; None if the table lacks
         the model."""
-        from holdfast.llm.info import model_info
-
         info = model_info(self.model)
         return None if info is None else "image" in info.input_modalities
 

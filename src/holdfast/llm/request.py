@@ -14,7 +14,8 @@ from holdfast.llm.completion import Completion
 from holdfast.llm.model import ToolLike
 from holdfast.llm.pictures import IMAGES_PARAMETER
 from holdfast.llm.transcript import Messages, Transcript, as_transcript
-from holdfast.llm.wires import RequestHead, Wire
+from holdfast.llm.wires.protocol import RequestHead, Wire
+from holdfast.tools.names import wire_name
 
 
 class RequestFrame(msgspec.Struct, frozen=True):
@@ -154,7 +155,7 @@ def make_frame(
     for tool in tools:
         if tool.name in names:
             raise ConfigurationError(f"tools has two tools named {tool.name!r}.")
-        names[tool.name] = tool.wire_name or _wire_name(tool.name)
+        names[tool.name] = tool.wire_name or wire_name(tool.name)
     canonical = {on_wire: name for name, on_wire in names.items()}
     if len(canonical) < len(names):
         clash = next(
@@ -197,9 +198,3 @@ def definition(tool: ToolLike) -> ToolDefinition:
             "tools takes Tool objects, which have name, description and input_schema, not"
             f" {tool!r}."
         ) from None
-
-
-def _wire_name(name: str) -> str:
-    from holdfast.tools.names import wire_name
-
-    return wire_name(name)

@@ -10,6 +10,7 @@ import msgspec
 from holdfast.errors import ConfigurationError
 from holdfast.llm.http import HTTPPool, header_text
 from holdfast.llm.wires import WIRES
+from holdfast.tools.strict import is_strict
 
 
 def _number_check(
@@ -173,8 +174,6 @@ def _answer_format(wanted: dict[str, Any]) -> dict[str, Any]:
                 " 'schema': {...}}}."
             )
         return wanted
-    from holdfast.tools.strict import is_strict
-
     name = "".join(
         c if c.isalnum() and c.isascii() else "_" for c in str(wanted.get("title") or "answer")
     )[:64]

@@ -16,9 +16,9 @@ from holdfast.events import Assistant
 from holdfast.events import Message as Said
 from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.pictures import has_picture, hide_pictures
-from holdfast.llm.wires import Names, Wire
 from holdfast.llm.wires.calls import wire_id
 from holdfast.llm.wires.makers import maker
+from holdfast.llm.wires.protocol import Names, Wire
 
 T = TypeVar("T")
 

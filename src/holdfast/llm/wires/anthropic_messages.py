@@ -23,11 +23,12 @@ from holdfast.content import (
 )
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.events import ToolDefinition
-from holdfast.llm.wires import AnswerParser, Names, RequestHead
 from holdfast.llm.wires import anthropic_messages_answer as answer
 from holdfast.llm.wires.blocks import as_text, base64, result_text
 from holdfast.llm.wires.calls import wire_name
 from holdfast.llm.wires.failures import http_error
+from holdfast.llm.wires.protocol import AnswerParser, Names, RequestHead
+from holdfast.tools import styles
 
 name = answer.NAME
 bound = False  # signatures are valid on all platforms
@@ -253,8 +254,6 @@ def head(
         if form:
             body["output_config"] = {**body.get("output_config", {}), "format": form}
     if tools:
-        from holdfast.tools import styles
-
         body["tools"] = [styles.anthropic(tool, wire_name(tool.name, names)) for tool in tools]
         if parameters.get("parallel_tool_calls") is False:
             body["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}

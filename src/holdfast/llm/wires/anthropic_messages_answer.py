@@ -13,10 +13,10 @@ import msgspec
 from holdfast.content import ToolCall, Usage
 from holdfast.errors import ContentFiltered
 from holdfast.llm.completion import NO_NATIVE, Completion
-from holdfast.llm.wires import Names
 from holdfast.llm.wires.calls import read_call, wire_id, wire_name
 from holdfast.llm.wires.failures import reported_error, shorten
 from holdfast.llm.wires.lenient import clean, count, decode, read_answer
+from holdfast.llm.wires.protocol import Names
 
 NAME = "anthropic_messages"
 GAP = "\n\n"  # separates texts around another block, and thoughts

@@ -9,9 +9,10 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.content import ToolCall
-from holdfast.llm.wires import Names
 from holdfast.llm.wires.lenient import clean, decode, whole
+from holdfast.llm.wires.protocol import Names
 from holdfast.nesting import MAX_DEPTH, too_deep
+from holdfast.tools import names as tool_names
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
@@ -114,8 +115,4 @@ def wire_name(name: str, names: Names) -> str:
     """Return a tool's name on the wire. A tool that has left the table keeps the name that it
     would have there."""
     known = names.get(name)
-    if known is None:
-        from holdfast.tools.names import wire_name as made
-
-        known = made(name)
-    return known
+    return tool_names.wire_name(name) if known is None else known

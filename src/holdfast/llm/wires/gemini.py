@@ -30,15 +30,16 @@ from holdfast.content import (
 )
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.events import ToolDefinition
-from holdfast.llm.wires import AnswerParser, Names, RequestHead
+from holdfast.llm.completion import Completion
 from holdfast.llm.wires import gemini_answer as answer
 from holdfast.llm.wires.blocks import as_text, base64, mention, result_text
 from holdfast.llm.wires.calls import wire_name
 from holdfast.llm.wires.failures import http_error
+from holdfast.llm.wires.protocol import AnswerParser, Names, RequestHead
+from holdfast.tools import styles
 
 name = answer.NAME
 bound = True  # a host refuses the signatures of another
-parse = answer.parse
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
@@ -305,8 +306,6 @@ def head(
         if system_prompt:
             body["systemInstruction"] = {"parts": [{"text": system_prompt}]}
         if tools:
-            from holdfast.tools import styles
-
             body["tools"] = [
                 {
                     "functionDeclarations": [
@@ -407,6 +406,19 @@ def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
 
 
 # --- answers ---
+
+
+def parse(data: bytes) -> Completion:
+    """Parse a plain answer, or a stream without `alt=sse`, which is a JSON array of all chunks.
+
+    Raises the error that the answer reports, `ContentFiltered` for a blocked prompt, or
+    `BadResponse` for anything else.
+    """
+    if data.lstrip()[:1] == b"[":
+        from holdfast.llm.wires.gemini_stream import parse_chunks  # rarely needed
+
+        return parse_chunks(data)
+    return answer.parse(data)
 
 
 def stream() -> AnswerParser:

@@ -12,7 +12,7 @@ from holdfast.errors import BadRequest, BadResponse, ContentFiltered
 from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.wires.calls import read_call
 from holdfast.llm.wires.failures import reported_error, shorten
-from holdfast.llm.wires.lenient import bad_answer, clean, count, read_answer
+from holdfast.llm.wires.lenient import bad_answer, count, read_answer
 
 NAME = "gemini"
 
@@ -74,17 +74,14 @@ class _Answer(msgspec.Struct, rename="camel"):
 
 
 _answers = msgspec.json.Decoder(_Answer)
-_lists = msgspec.json.Decoder(list[Any])
 
 
 def parse(data: bytes) -> Completion:
-    """Parse a plain answer, or a stream without `alt=sse`, which is a JSON array of all chunks.
+    """Parse a plain answer.
 
     Raises the error that the answer reports, `ContentFiltered` for a blocked prompt, or
     `BadResponse` for anything else.
     """
-    if data.lstrip()[:1] == b"[":
-        return read_answer(data, _lists, _read_chunks, "a Gemini response")
     return read_answer(data, _answers, _read, "a Gemini response")
 
 
@@ -101,14 +98,6 @@ def _read(answer: _Answer, data: bytes) -> Completion:
         answer.model_version,
         answer.prompt_feedback,
     )
-
-
-def _read_chunks(chunks: list[Any], data: bytes) -> Completion:
-    from holdfast.llm.wires.gemini_stream import GeminiStream
-
-    parser = GeminiStream()
-    parser.feed(b"".join([b"data: %b\n\n" % _json(clean(chunk)) for chunk in chunks]))
-    return parser.finish()
 
 
 def completion_of(

@@ -16,13 +16,28 @@ from holdfast.llm.wires.gemini_answer import (
     completion_of,
     name_from_wire,
 )
-from holdfast.llm.wires.lenient import clean, decode, whole
+from holdfast.llm.wires.lenient import clean, decode, read_answer, whole
 from holdfast.llm.wires.sse import EventReader
 from holdfast.llm.wires.streams import StreamParser
 
 _json = msgspec.json.Encoder().encode
 
 _MAX_STRAY_LINES = 1000  # more than any error has
+
+
+_lists = msgspec.json.Decoder(list[Any])
+
+
+def parse_chunks(data: bytes) -> Completion:
+    """Parse a stream without `alt=sse`, which is a JSON array of all chunks. Raises the same errors
+    as `gemini_answer.parse`."""
+    return read_answer(data, _lists, _read_chunks, "a Gemini response")
+
+
+def _read_chunks(chunks: list[Any], data: bytes) -> Completion:
+    parser = GeminiStream()
+    parser.feed(b"".join([b"data: %b\n\n" % _json(clean(chunk)) for chunk in chunks]))
+    return parser.finish()
 
 
 class GeminiStream(StreamParser):

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from holdfast.errors import BadResponse, LLMError
+from holdfast.llm.wires.failures import shorten
 from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
 
 T = TypeVar("T")
@@ -50,8 +51,6 @@ def read_answer(
 
 def bad_answer(what: str, data: bytes, error: Exception | None = None) -> BadResponse:
     """Return the error for an answer that is not `what`, with an excerpt of the answer."""
-    from holdfast.llm.wires.failures import shorten
-
     detail = f" ({error!r})" if type(error) in (AttributeError, KeyError, TypeError) else ""
     return BadResponse(
         f"The answer is not {what}{detail}: {shorten(data[:5000].decode('utf-8', 'replace'))}"

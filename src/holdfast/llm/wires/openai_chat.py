@@ -21,13 +21,14 @@ import msgspec
 from holdfast.content import AudioContent, Content, EmbeddedResource, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.events import ToolDefinition
-from holdfast.llm.wires import AnswerParser, Names, RequestHead
 from holdfast.llm.wires import openai_chat_answer as answer
 from holdfast.llm.wires import openai_parts as parts
 from holdfast.llm.wires.blocks import as_text, base64, mention, result_text
 from holdfast.llm.wires.calls import digest, wire_arguments, wire_id, wire_name
 from holdfast.llm.wires.failures import http_error
 from holdfast.llm.wires.makers import maker
+from holdfast.llm.wires.protocol import AnswerParser, Names, RequestHead
+from holdfast.tools import styles
 
 name = answer.NAME
 bound = False
@@ -231,8 +232,6 @@ def head(
         )
         body["max_completion_tokens" if new_name else "max_tokens"] = limit
     if tools:
-        from holdfast.tools import styles
-
         body["tools"] = [styles.openai_chat(tool, wire_name(tool.name, names)) for tool in tools]
         if parameters.get("parallel_tool_calls") is not None:
             # OpenAI refuses this setting without tools, so it is only sent here.

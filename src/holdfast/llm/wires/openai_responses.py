@@ -25,12 +25,13 @@ import msgspec
 from holdfast.content import Content, TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.events import ToolDefinition
-from holdfast.llm.wires import AnswerParser, Names, RequestHead
 from holdfast.llm.wires import openai_parts as parts
 from holdfast.llm.wires import openai_responses_answer as answer
 from holdfast.llm.wires.blocks import as_text, result_text
 from holdfast.llm.wires.calls import digest, wire_arguments, wire_id, wire_name
 from holdfast.llm.wires.failures import http_error
+from holdfast.llm.wires.protocol import AnswerParser, Names, RequestHead
+from holdfast.tools import styles
 
 name = answer.NAME
 bound = True  # only the host that encrypted reasoning can read it
@@ -291,8 +292,6 @@ def head(
     if parameters.get("response_format") is not None:
         body["text"] = {"format": _format(parameters["response_format"])}
     if tools:
-        from holdfast.tools import styles
-
         body["tools"] = [
             styles.openai_responses(tool, wire_name(tool.name, names)) for tool in tools
         ]

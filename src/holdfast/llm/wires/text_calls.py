@@ -21,9 +21,9 @@ from holdfast.content import Content, ImageContent, TextContent, ToolCall, ToolR
 from holdfast.errors import LLMError
 from holdfast.events import ToolDefinition
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta, OnDelta
-from holdfast.llm.wires import TEXT_SUFFIX, AnswerParser, Names, RequestHead, Wire
 from holdfast.llm.wires.blocks import result_text
 from holdfast.llm.wires.calls import wire_arguments, wire_name
+from holdfast.llm.wires.protocol import TEXT_SUFFIX, AnswerParser, Names, RequestHead, Wire
 from holdfast.llm.wires.text_reading import CLOSE, OPEN, RESULT, TextLookahead, read_text
 
 _json = msgspec.json.Encoder().encode
