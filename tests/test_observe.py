@@ -869,7 +869,7 @@ def test_a_log_without_content_says_nothing_that_was_said(tmp_path: Path) -> Non
 def test_a_log_that_was_moved_is_made_anew_and_a_stream_is_left_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.observe.log._LOOK", 0.0)
+    monkeypatch.setattr("holdfast.observe.log._CHECK_SECONDS", 0.0)
     path, stream = tmp_path / "log", io.StringIO()
     with JsonLog(path) as log, JsonLog(stream) as other:
         run(agent("one"), [log, other])

@@ -409,7 +409,7 @@ def _split(argument: str, url: str, schemes: tuple[str, ...]) -> tuple[bool, str
         parts = None  # a / in the password makes urlsplit take the user name for the host
     if parts is None or parts.scheme not in schemes or not parts.hostname:
         hint = (
-            " Percent-encode the user and password before the @ (urllib.parse.quote)."
+            " Percent-encode the credentials before the @ (urllib.parse.quote)."
             if "@" in url
             else ""
         )
