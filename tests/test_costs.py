@@ -24,7 +24,8 @@ from holdfast.content import Usage
 from holdfast.conversation.totals import totals
 from holdfast.errors import ConfigurationError
 from holdfast.llm.completion import Completion
-from holdfast.llm.info import listed, model_info
+from holdfast.llm.info import model_info
+from holdfast.llm.providers import listed
 from holdfast.observe.stats import stats
 from holdfast.tools.hooks import Hook
 from tests.model_server import ModelServer, text

@@ -12,8 +12,8 @@ import pytest
 from holdfast.cli.exits import UsageError
 from holdfast.cli.settings import api_key, key_variables
 from holdfast.errors import ConfigurationError
-from holdfast.llm.address import COMPATIBLE, Address, is_local, locate, provider_at
-from holdfast.llm.info import listed, provider_ids
+from holdfast.llm.address import Address, locate
+from holdfast.llm.providers import COMPATIBLE, is_local, listed, provider_at, provider_ids
 from tests.model_server import ModelServer, text
 
 OPENAI = "https://api.openai.com/v1"
@@ -185,10 +185,10 @@ def test_every_provider_of_the_table_is_found_or_explained() -> None:
         ("databricks/x", r"\$\{DATABRICKS_HOST\}"),
         ("azure/gpt-5", r"https://\{resource\}\.openai\.azure\.com/openai/v1"),
         ("bedrock/claude", r"LiteLLM\('bedrock/claude'\) of the holdfast\[litellm\] extra"),
-        ("vertex_ai/gemini-2.5-pro", "google-vertex is reached by an SDK of its own"),
+        ("vertex_ai/gemini-2.5-pro", "google-vertex needs an SDK of its own"),
         ("antropic/claude", "Did you mean 'anthropic/...'"),
         ("groqq/llama", "Did you mean 'groq/...'"),
-        ("zzz/llama", "no provider 'zzz' is known. Without"),
+        ("zzz/llama", "the provider 'zzz' is unknown. Without"),
         ("deepseek-chat", "such as 'deepseek/deepseek-chat'"),
         ("llama3", "'groq/llama3'"),
     ],
@@ -201,7 +201,7 @@ def test_a_model_without_a_known_address_is_told_what_to_do(model: str, says: st
 
 @pytest.mark.parametrize("model", ["groq/", "openai/", "/"])
 def test_a_provider_without_a_name_is_refused(model: str) -> None:
-    with pytest.raises(ConfigurationError, match="model takes a name behind the provider's"):
+    with pytest.raises(ConfigurationError, match="model needs a name after the provider's"):
         locate(model, None)
 
 

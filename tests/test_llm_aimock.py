@@ -414,7 +414,7 @@ def test_what_no_fixture_fits_is_a_failure_of_the_server(server: Aimock, wire: s
 def test_one_failure_is_overcome(
     server: Aimock, wire: str, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "BASE", 0.05)
+    monkeypatch.setattr(retry, "BASE_DELAY_SECONDS", 0.05)
     for status in (408, 409, 500, 503, 529):
         server.ask(
             "POST",
@@ -463,7 +463,7 @@ def test_faults_at_random_are_overcome(
     server: Aimock, wire: str, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four in ten requests fail. Twenty failures in a row come once in 10^7 runs."""
-    monkeypatch.setattr(retry, "BASE", 0.001)
+    monkeypatch.setattr(retry, "BASE_DELAY_SECONDS", 0.001)
     headers = {
         "x-aimock-chaos-drop": "0.15",
         "x-aimock-chaos-malformed": "0.15",
@@ -525,7 +525,7 @@ def test_a_truncated_stream_is_never_a_short_answer(server: Aimock, wire: str, w
 def test_a_stream_that_breaks_off_in_time_is_asked_for_again(
     server: Aimock, wire: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "BASE", 0.001)
+    monkeypatch.setattr(retry, "BASE_DELAY_SECONDS", 0.001)
     seen: list[Delta] = []
     with pytest.raises(StreamInterrupted):
         llm(server, wire, stream=True, max_retries=2).completion(

@@ -249,7 +249,7 @@ def test_all_results_of_a_batch_stand_in_one_message_and_pictures_of_errors_behi
             {
                 "type": "tool_result",
                 "tool_use_id": "c1",
-                "content": "Error: the tool failed without saying why.",
+                "content": "Error: the tool failed without a message.",
                 "is_error": True,
             },
             {"type": "tool_result", "tool_use_id": "c2", "content": "y"},

@@ -34,7 +34,7 @@ from holdfast.errors import (
     ServerError,
     StreamInterrupted,
 )
-from holdfast.llm import LLM, Completion, Delta, Transcript, line
+from holdfast.llm import LLM, Completion, Delta, Transcript, endpoint
 from holdfast.llm.model import Model
 from holdfast.llm.retry import delay, retry_after, retrying
 from holdfast.tools.context import Cancellation
@@ -264,7 +264,7 @@ class TestAServerThatSaysAFinishWithEveryPiece:
     def test_is_given_its_time(
         self, wire: str, tool_calls: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(line, "AFTER_FINISH", 0.1)
+        monkeypatch.setattr(endpoint, "AFTER_FINISH_SECONDS", 0.1)
         pieces = every_piece_says_stop(wire, "one ", "two ", "three")
         assert self.ask(wire, tool_calls, Stream(pieces, delay=0.3)) == "one two three"
 
@@ -281,7 +281,7 @@ class TestAServerThatSaysAFinishWithEveryPiece:
 
 
 def test_content_behind_a_finish_takes_the_hurry_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "AFTER_FINISH", 0.3)
+    monkeypatch.setattr(endpoint, "AFTER_FINISH_SECONDS", 0.3)
     one, two = every_piece_says_stop("openai_chat", "one ", "two")
     finish = b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
     with ModelServer(
@@ -680,7 +680,7 @@ def test_a_model_of_no_known_provider_needs_an_address() -> None:
 def test_a_providers_name_is_taken_off_only_at_its_own_address(
     model: str, base_url: str | None, sent: str
 ) -> None:
-    assert LLM(model, base_url=base_url)._sent == sent
+    assert LLM(model, base_url=base_url)._sent_model == sent
     assert LLM(model, base_url=base_url).model == model
 
 

@@ -23,7 +23,7 @@ from holdfast.errors import (
     RateLimited,
     ServerError,
 )
-from holdfast.llm.retry import RETRY_AFTER_CAP, delay, duration, retry_after
+from holdfast.llm.retry import MAX_RETRY_AFTER_SECONDS, delay, duration, retry_after
 from holdfast.llm.wires.failures import http_error, reported_error
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -232,7 +232,7 @@ def test_googles_quotas_say_when_to_come_back_and_those_of_a_day_are_not_waited_
     assert exhausted(minute, delay="1.5s").retry_after == 1.5
     assert exhausted(minute, delay="soon").retry_after is None
     assert not exhausted(minute, day).retryable
-    assert "of the day" in str(exhausted(day))
+    assert "daily quota" in str(exhausted(day))
     in_a_stream = reported_error(
         google(429, "RESOURCE_EXHAUSTED", "x", {"@type": "RetryInfo", "retryDelay": "4s"})
     )
@@ -653,7 +653,7 @@ def test_a_rate_limit_in_a_stream_says_in_words_how_long_to_wait() -> None:
 def test_a_limit_of_the_day_is_an_error_at_once_instead_of_a_long_wait() -> None:
     found = error(429, b"", x_ratelimit_reset_requests="7h12m", x_ratelimit_remaining_requests="0")
     assert found.retry_after == 25920.0
-    assert found.retry_after > RETRY_AFTER_CAP
+    assert found.retry_after > MAX_RETRY_AFTER_SECONDS
     assert delay(found, 0, lambda: 1.0) is None
 
 

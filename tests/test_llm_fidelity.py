@@ -281,7 +281,7 @@ def test_another_host_of_the_same_model_is_sent_only_what_it_can_read(
     notes = [event.notes for event in events if isinstance(event, ev.Assistant)]
     assert [bool(note) for note in notes] == [False, False, bound, False, bound, False]
     if bound:
-        assert " at localhost as text and calls alone" in notes[2][0]
+        assert " at localhost as text and calls only" in notes[2][0]
     assert replay(events).same
     store.close()
 

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from holdfast.llm.info import ModelInfo, listed, listed_at, model_info, provider_ids
+from holdfast.llm.info import ModelInfo, model_info
+from holdfast.llm.providers import listed, listed_at, provider_ids
 
 OPENROUTER = "https://openrouter.ai/api/v1"
 

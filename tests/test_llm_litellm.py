@@ -180,7 +180,7 @@ def test_what_could_not_be_told_is_noted(monkeypatch: pytest.MonkeyPatch) -> Non
     transcript.say("more")
     answer = LiteLLM("m", stream=False).completion(transcript)
     assert answer.host == "litellm"
-    assert answer.notes[0].startswith("1 answer of claude-x went to m as text and calls alone")
+    assert answer.notes[0].startswith("1 answer of claude-x went to m as text and calls only")
 
 
 def test_no_secret_of_its_settings_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

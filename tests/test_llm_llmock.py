@@ -277,7 +277,7 @@ def test_what_passes_is_asked_again(
     server: LLMock, wire: str, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With Retry-After where llmock sends it: the report would tell if it were not kept."""
-    monkeypatch.setattr(retry, "BASE", 0.05)
+    monkeypatch.setattr(retry, "BASE_DELAY_SECONDS", 0.05)
     for status in (408, 409, 429, 500, 502, 503, 504, 529):
         retry_after = {"retry_after": 0.1} if status in (429, 503, 504, 529) else {}
         server.plan({"type": "fail", "status": status, **retry_after})
@@ -398,7 +398,7 @@ def test_a_broken_stream_is_never_a_short_answer(
 def test_a_broken_stream_is_asked_for_again(
     server: LLMock, wire: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "BASE", 0.05)
+    monkeypatch.setattr(retry, "BASE_DELAY_SECONDS", 0.05)
     seen: list[Delta] = []
     server.plan({"type": "stream_fault", "kind": fault, "after_chunks": 6})
     answer = llm(server, wire, stream=True).completion(LONG, on_delta=seen.append)
@@ -415,7 +415,7 @@ def test_a_broken_stream_is_asked_for_again(
 def test_a_conversation_survives_broken_streams(
     server: LLMock, wire: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "BASE", 0.05)
+    monkeypatch.setattr(retry, "BASE_DELAY_SECONDS", 0.05)
     count_boxes, ran = counting()
     server.plan(
         {
@@ -543,7 +543,7 @@ def test_eight_threads_get_through_a_limit_that_refuses_a_third() -> None:
 def test_agents_get_through_everything_at_once(wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A third of the requests fails, and half of the streams break, in four ways: each conversation
     still comes to its end, with each tool run once, and the report finds nothing wrong."""
-    monkeypatch.setattr(retry, "CAP", 0.5)
+    monkeypatch.setattr(retry, "MAX_DELAY_SECONDS", 0.5)
     faults = ["truncate=0.2", "disconnect=0.1", "malformed=0.1", "stall=0.05"]
     rates = ["429=0.1", "500=0.1", "503=0.05", "529=0.05"]
     options = [

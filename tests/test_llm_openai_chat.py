@@ -146,7 +146,7 @@ def test_an_invalid_call_is_echoed_as_json_that_every_server_takes() -> None:
         (ToolResult(structured_content={"n": 1}), '{"n":1}'),
         (ToolResult((TextContent("a"), TextContent("b"))), "a\nb"),
         (ToolResult((TextContent("broke"),), is_error=True), "broke"),
-        (ToolResult(is_error=True), "Error: the tool failed without saying why."),
+        (ToolResult(is_error=True), "Error: the tool failed without a message."),
         (ToolResult(is_error=True, error=ErrorInfo("timeout", "took 5 s")), "Error: took 5 s"),
         (ToolResult((ImageContent(PNG), ImageContent(PNG))), "(2 images, shown below)"),
         (ToolResult((AudioContent(b"abc"),)), "[audio/wav, 3 bytes, not shown]"),

@@ -30,7 +30,7 @@ def test_our_arithmetic_is_that_of_the_table_for_every_model() -> None:
                 if isinstance(model.prices, list)
                 else [(None, model.prices)]
             )
-            known = prices._compiled(given)
+            known = prices._compile_all(given)
             for size in (0, 1000, 200_000, 200_001, 600_000):
                 cached = chance.randint(0, size)
                 written = chance.randint(0, size - cached)
@@ -46,7 +46,7 @@ def test_our_arithmetic_is_that_of_the_table_for_every_model() -> None:
                     ),
                     provider,
                 )
-                ours = prices._at_this_hour(known).of(usage)
+                ours = prices._current(known).cost_of(usage)
                 assert ours == pytest.approx(float(theirs.total_price), rel=1e-9, abs=1e-12), (
                     provider.id,
                     model.id,
@@ -93,7 +93,7 @@ def test_a_price_that_depends_on_the_hour_or_the_day_is_that_of_now(
         and any(isinstance(c.constraint, TimeOfDateConstraint) for c in model.prices)
     )
     usage = Usage(MILLION, 0)
-    known = prices._compiled([(c, c.prices) for c in model.prices])  # pyright: ignore[reportUnknownArgumentType, reportAttributeAccessIssue]
+    known = prices._compile_all([(c, c.prices) for c in model.prices])  # pyright: ignore[reportUnknownArgumentType, reportAttributeAccessIssue]
     seen: set[float] = set()
     for hour in range(24):
         now = datetime(2026, 1, 1, hour, 30, tzinfo=UTC)
@@ -104,7 +104,7 @@ def test_a_price_that_depends_on_the_hour_or_the_day_is_that_of_now(
                 return now  # noqa: B023
 
         monkeypatch.setattr(clock, "datetime", Then)
-        ours = prices._at_this_hour(known).of(usage)
+        ours = prices._current(known).cost_of(usage)
         monkeypatch.undo()
         import genai_prices
 

@@ -21,7 +21,7 @@ from holdfast.errors import (
     RateLimited,
     StreamInterrupted,
 )
-from holdfast.llm import LLM, Delta, RecordedLLM, line
+from holdfast.llm import LLM, Delta, RecordedLLM, endpoint
 from holdfast.tools.context import Cancellation
 from tests.model_server import Drop, ModelServer, Stall, Stream, calls, sse, text
 
@@ -78,7 +78,7 @@ def test_a_request_that_is_not_in_the_file_is_an_error_that_shows_it(tmp_path: P
         with pytest.raises(ConfigurationError, match=r"is not in '.*/t' \(1 other.*hullo"):
             replaying.completion("hullo")
         assert replaying.completion("hello").text == "hi"
-        with pytest.raises(ConfigurationError, match="its answers have all been given"):
+        with pytest.raises(ConfigurationError, match="all its recorded answers have been replayed"):
             replaying.completion("hello")
         assert len(server.requests) == 1
 
@@ -195,7 +195,7 @@ def test_what_was_broken_off_from_this_side_is_not_recorded(
 def test_what_goes_wrong_behind_a_whole_answer_is_not_in_its_recording(
     end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "AFTER_FINISH", 0.2)
+    monkeypatch.setattr(endpoint, "AFTER_FINISH_SECONDS", 0.2)
     data = sse(text("whole")).partition("data: [DONE]")[0].encode()
     answer = {
         "lost": Stream([data], end=False),
@@ -315,6 +315,6 @@ def test_what_it_is_made_of_is_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be written: Is a directory"):
         RecordedLLM(llm, tmp_path, "record")
     (tmp_path / "bad").write_text('{"path": "/"}\n')
-    with pytest.raises(ConfigurationError, match=r"line 1 of .*bad' is no recorded exchange"):
+    with pytest.raises(ConfigurationError, match=r"line 1 of .*bad' is not a recorded exchange"):
         RecordedLLM(llm, tmp_path / "bad")
     assert KEY not in repr(RecordedLLM(llm, tmp_path / "t"))

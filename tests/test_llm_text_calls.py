@@ -17,7 +17,7 @@ from holdfast.conversation.replay import replay
 from holdfast.llm import LLM, Delta
 from holdfast.llm.completion import NO_NATIVE
 from holdfast.llm.wires import known, reader, wire
-from holdfast.llm.wires.text_reading import Ahead, read_text
+from holdfast.llm.wires.text_reading import TextLookahead, read_text
 from tests.model_server import ModelServer, Stream, chat, sse, text
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
@@ -361,10 +361,10 @@ def test_a_stream_is_searched_once() -> None:
         "<think>\n" + "hm " * 1000,
         "<" * 1000,
     ):
-        ahead = Ahead()
+        ahead = TextLookahead()
         for place in range(len(said)):
             ahead.feed(said[place])
-            assert len(ahead._held) < 250  # pyright: ignore[reportPrivateUsage]
+            assert len(ahead._held_back) < 250  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_call_is_told_when_it_is_known_to_be_one() -> None:

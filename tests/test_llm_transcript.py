@@ -16,8 +16,9 @@ from holdfast.content import ImageContent, Message, TextContent, ToolCall, ToolR
 from holdfast.errors import ConfigurationError
 from holdfast.llm.completion import Completion
 from holdfast.llm.transcript import Item, Transcript
-from holdfast.llm.wires import Wire, anthropic_messages, gemini, openai_chat, openai_responses, wire
+from holdfast.llm.wires import anthropic_messages, gemini, openai_chat, openai_responses, wire
 from holdfast.llm.wires.makers import maker
+from holdfast.llm.wires.protocol import Wire
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -236,9 +237,9 @@ def test_what_is_made_for_an_event_is_kept_while_it_is_asked_for() -> None:
         return list(made)
 
     first, second = said("a"), said("a")
-    assert transcript.once("k", first, make) is transcript.once("k", first, make)
-    transcript.once("other", first, make)
-    transcript.once("k", second, make)
+    assert transcript.cached("k", first, make) is transcript.cached("k", first, make)
+    transcript.cached("other", first, make)
+    transcript.cached("k", second, make)
     assert len(made) == 3
 
 

@@ -234,8 +234,8 @@ def test_a_switch_of_providers_is_noted_where_it_happens(tmp_path: Path) -> None
     assert notes[:2] == [(), ()]
     assert notes[2] == (
         (
-            "2 answers of deepseek-r1 went to gpt-5 as text and calls alone, without what"
-            " deepseek-r1 sent besides (such as signed or encrypted reasoning)."
+            "2 answers of deepseek-r1 went to gpt-5 as text and calls only, without the rest that"
+            " deepseek-r1 sent (such as signed or encrypted reasoning)."
         ),
     )
     assert notes[3] == ()

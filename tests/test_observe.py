@@ -869,7 +869,7 @@ def test_a_log_without_content_says_nothing_that_was_said(tmp_path: Path) -> Non
 def test_a_log_that_was_moved_is_made_anew_and_a_stream_is_left_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.observe.log._LOOK", 0.0)
+    monkeypatch.setattr("holdfast.observe.log._CHECK_SECONDS", 0.0)
     path, stream = tmp_path / "log", io.StringIO()
     with JsonLog(path) as log, JsonLog(stream) as other:
         run(agent("one"), [log, other])
@@ -886,7 +886,7 @@ def test_a_log_that_cannot_be_written_costs_lines_and_not_the_conversation(
         pytest.skip("no /dev/full")
     with caplog.at_level(logging.ERROR, "holdfast"), JsonLog("/dev/full") as log:
         assert run(agent([("weather", {"city": "Bern"})], "done"), log).state.answer == "done"
-    assert len([record for record in caplog.records if "JSON lines" in record.message]) == 1
+    assert len([record for record in caplog.records if "JsonLog cannot write" in record.message]) == 1
 
 
 def test_nothing_is_left_of_what_observed(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from holdfast.cli.exits import UsageError
-from holdfast.llm.address import COMPATIBLE, PROVIDERS, provider_at
+from holdfast.llm.providers import COMPATIBLE, PROVIDERS, listed, provider_at
 
 _SECRET = re.compile(
     r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE", re.IGNORECASE
@@ -98,8 +98,6 @@ def key_variables(provider: str) -> tuple[str, ...]:
     has an address of their own."""
     if provider in PROVIDERS:
         return tuple([name for name, whose in _MAKERS_KEYS if whose.lower() == provider])
-    from holdfast.llm.info import listed
-
     entry = listed(provider) if provider else None
     if entry is None or "{" in COMPATIBLE.get(provider, entry.api):
         return ()

@@ -41,7 +41,8 @@ from holdfast.llm.composite import routed
 from holdfast.llm.pictures import without_sight
 from holdfast.llm.request import make_request, request_hash
 from holdfast.llm.transcript import Transcript
-from holdfast.llm.wires import Wire, known, wire
+from holdfast.llm.wires import known, wire
+from holdfast.llm.wires.protocol import Wire
 
 _UNLIMITED = Limits(None, None, None, None)
 _NUDGES = (stuck.ABOUT, REPAIR)  # prefixes of the `about` of messages that `next_action` caused

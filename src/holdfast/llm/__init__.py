@@ -1,4 +1,5 @@
-"""Models: `LLM` over HTTP, `ScriptedLLM` for tests, and what an agent needs of any (`Model`)."""
+"""Models: the `Model` protocol, `LLM` over HTTP, composites of models, and `ScriptedLLM` for
+tests."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Where a model is asked for, from what a caller wrote: base URL, name as it is sent, wire,
-provider."""
+"""Resolution of a model name and an optional base URL to an `Address`: the URL, the name to
+send, the wire and the provider."""
 
 from __future__ import annotations
 
@@ -10,85 +10,39 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from holdfast.errors import ConfigurationError
+from holdfast.llm.providers import (
+    ALIASES,
+    COMPATIBLE,
+    PROVIDERS,
+    listed,
+    makers_of,
+    provider_ids,
+    provider_of_parts,
+)
 from holdfast.llm.secrets import shown
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where requests for a model go, and how they speak there."""
+    """The endpoint of a model and the protocol spoken there."""
 
-    base_url: str  # no slash at its end
-    model: str  # the name as it is sent
-    wire: str  # openai_chat, openai_responses, anthropic_messages or gemini
-    provider: str  # its id in the models.dev table, such as "groq"; "" if unknown
+    base_url: str  # without a trailing slash
+    model: str  # the model name to send
+    wire: str  # one of `wires.WIRES`
+    provider: str  # the provider's id in the models.dev table, such as "groq"; "" if unknown
 
 
-# The three makers whose wires are spoken natively.
-PROVIDERS = {
-    "openai": "https://api.openai.com/v1",
-    "anthropic": "https://api.anthropic.com/v1",
-    "google": "https://generativelanguage.googleapis.com/v1beta",
-}
-
-# OpenAI-compatible addresses from the providers' own documentation: those that the models.dev table
-# does not have, and those that are so common that the table is not worth loading to recognize them.
-COMPATIBLE = {
-    "aihubmix": "https://aihubmix.com/v1",
-    "cerebras": "https://api.cerebras.ai/v1",
-    "cohere": "https://api.cohere.ai/compatibility/v1",
-    "deepinfra": "https://api.deepinfra.com/v1/openai",
-    "deepseek": "https://api.deepseek.com",
-    "fireworks-ai": "https://api.fireworks.ai/inference/v1",
-    "groq": "https://api.groq.com/openai/v1",
-    "mistral": "https://api.mistral.ai/v1",
-    "ollama": "http://localhost:11434/v1",
-    "openrouter": "https://openrouter.ai/api/v1",
-    "perplexity": "https://api.perplexity.ai",
-    "togetherai": "https://api.together.ai/v1",
-    "v0": "https://api.v0.dev/v1",
-    "venice": "https://api.venice.ai/api/v1",
-    "vercel": "https://ai-gateway.vercel.sh/v1",
-    "xai": "https://api.x.ai/v1",
-    "azure": "https://{resource}.openai.azure.com/openai/v1",
-    "azure-cognitive-services": "https://{resource}.cognitiveservices.azure.com/openai/v1",
-    "cloudflare-ai-gateway": "https://gateway.ai.cloudflare.com/v1/{account}/{gateway}/compat",
-}
-
-# Other names in use for a provider, and other hosts of one.
-ALIASES = {
-    "bedrock": "amazon-bedrock",
-    "fireworks": "fireworks-ai",
-    "fireworks_ai": "fireworks-ai",
-    "gemini": "google",
-    "grok": "xai",
-    "moonshot": "moonshotai",
-    "together": "togetherai",
-    "together_ai": "togetherai",
-    "vertex": "google-vertex",
-    "vertex_ai": "google-vertex",
-    "x-ai": "xai",
-}
-_OTHER_HOSTS = {"api.cohere.com": "cohere", "api.together.xyz": "togetherai"}
-_ENDS_OF_HOSTS = {
-    ".api.openai.com": "openai",  # eu.api.openai.com, us.api.openai.com
-    ".openai.azure.com": "azure",
-    ".services.ai.azure.com": "azure",
-    ".cognitiveservices.azure.com": "azure-cognitive-services",
-    ".api.x.ai": "xai",
-}
-
-_BARE_NAMES = {
+# Google's own list of models prefixes names with "models/".
+_NAME_PATTERNS = {
     "openai": re.compile(r"(gpt-|o\d|chatgpt-|codex-|ft:gpt-|ft:o\d)", re.IGNORECASE),
     "anthropic": re.compile(r"claude-", re.IGNORECASE),
-    "google": re.compile(
-        r"(models/)?(gemini|gemma)-", re.IGNORECASE
-    ),  # Google's own list says models/gemini-...
+    "google": re.compile(r"(models/)?(gemini|gemma)-", re.IGNORECASE),
 }
-# OpenAI's reasoning models: Chat Completions drops their reasoning between tool calls, Responses
-# gives it back to be echoed.
-_REASONS = re.compile(
+# OpenAI's reasoning models use Responses, which returns their reasoning for the next request. Chat
+# Completions drops it between tool calls.
+_REASONING_MODELS = re.compile(
     r"(ft:)?(o[1-9]|codex-|computer-use|gpt-(?!35)([5-9]|[1-9]\d)(?=[.:-]|$))", re.IGNORECASE
 )
-_ONLY_CHATS = re.compile(
+_CHAT_ONLY_MODELS = re.compile(
     r"-chat|audio|search-preview|realtime|transcribe|-tts|image|^o1-(mini|preview)", re.IGNORECASE
 )
 
@@ -99,63 +53,41 @@ _ENDINGS = {
 }
 _GEMINI_ENDING = re.compile(r"/models/[^/]+:(generateContent|streamGenerateContent)$")
 
-# What the table calls the provider's SDK (an npm package) -> the wire it speaks. All others there
-# are OpenAI-compatible.
+# The table's name of a provider's SDK (an npm package) -> its wire. All other SDKs are
+# OpenAI-compatible.
 _WIRES_OF_SDKS = {
     "@ai-sdk/anthropic": "anthropic_messages",
     "@ai-sdk/google": "gemini",
     "@ai-sdk/openai": "openai_responses",
 }
 
-_NEEDED = "LLM: base_url is needed for the model"
+_BASE_URL_NEEDED = "LLM: base_url is needed for the model"
 
 
 def locate(model: str, base_url: str | None, wire: str | None = None) -> Address:
-    """Where `model` is asked for.
+    """Return the address of `model`.
 
-    Without `base_url`: `provider/name` goes to that provider's address (models.dev's ids; a table
-    is loaded for any but OpenAI, Anthropic and Google), a bare name to its maker if it begins as
-    those of OpenAI, Anthropic or Google do.
+    Without `base_url`, `provider/name` resolves to that provider's address; provider ids are those
+    of models.dev. A table is loaded for every provider except OpenAI, Anthropic and Google. A bare
+    name resolves to OpenAI, Anthropic or Google by its first letters.
 
-    With `base_url`: to that address, which may end in the whole path of a wire
-    (`/chat/completions`, `/responses`, `/messages`, `/models/NAME:generateContent`). A provider's
-    name before a slash is taken off only where the request goes to that provider's own address; to
-    any other a name is sent exactly as it was given, since routers and local servers have slashes
-    in theirs.
+    With `base_url`, requests go to that address. The address may end in the full path of a wire
+    (`/chat/completions`, `/responses`, `/messages`, `/models/NAME:generateContent`). A provider
+    prefix is removed from the name only if the address is that provider's own. Any other address
+    receives the name unchanged, because routers and local servers use slashes in their model names.
 
-    `wire` always wins over what the address and the name tell. Raises `ConfigurationError` naming
-    `model` or `base_url`.
+    `wire` overrides the wire derived from the address and the name. Raises `ConfigurationError`
+    naming `model` or `base_url`.
     """
-    return _by_name(model, wire) if base_url is None else _at(model, base_url, wire)
-
-
-def provider_at(base_url: str) -> str:
-    """The provider whose own address this is, by its host; "" for a server of your own or an
-    unknown one."""
-    return _provider_at(urlsplit(base_url))
-
-
-def is_local(host: str) -> bool:
-    """Whether a host is on this machine or net, by its name alone: nobody there has list prices or
-    a provider's key."""
-    if ":" in host:
-        return host == "::1" or host.startswith(("fc", "fd", "fe80:"))
-    if host.startswith("172.") and host.replace(".", "").isdecimal():
-        return 16 <= int(host.split(".")[1]) <= 31
-    return (
-        "." not in host
-        or (
-            host.startswith(("127.", "10.", "192.168.", "169.254."))
-            and host.replace(".", "").isdecimal()
-        )
-        or host == "0.0.0.0"
-        or host.endswith((".local", ".localhost", ".internal", ".lan"))
-    )
+    return _by_name(model, wire) if base_url is None else _by_address(model, base_url, wire)
 
 
 def take_apart(url: str) -> SplitResult | None:
-    """A URL's parts, its host in ASCII (IDNA); None for what is none. The words of the library's
-    own errors repeat parts of the URL, and those may be a password's."""
+    """Return the parts of a URL with its host in ASCII (IDNA), or None if the URL is malformed.
+
+    `urlsplit`'s own errors are not passed on: they quote parts of the URL, which may hold a
+    password.
+    """
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -174,85 +106,83 @@ def take_apart(url: str) -> SplitResult | None:
 def _by_name(model: str, wire: str | None) -> Address:
     prefix, slash, name = model.partition("/")
     if not slash or prefix == "models":
-        for provider, begins in _BARE_NAMES.items():
-            if begins.match(model):
-                sent = model.removeprefix("models/")
+        for provider, pattern in _NAME_PATTERNS.items():
+            if pattern.match(model):
+                sent_model = model.removeprefix("models/")
                 return Address(
-                    PROVIDERS[provider], sent, wire or _own_wire(provider, sent), provider
+                    PROVIDERS[provider],
+                    sent_model,
+                    wire or _own_wire(provider, sent_model),
+                    provider,
                 )
         _unknown_name(model)
     provider = ALIASES.get(prefix, prefix)
     if not name:
         raise ConfigurationError(
-            f"LLM: model takes a name behind the provider's, such as 'openai/gpt-5', not {model!r}."
+            f"LLM: model needs a name after the provider's, such as 'openai/gpt-5', not {model!r}."
         )
     if provider in PROVIDERS:
         return Address(PROVIDERS[provider], name, wire or _own_wire(provider, name), provider)
-    return _listed(model, provider, name, wire)
+    return _from_table(model, provider, name, wire)
 
 
-def _listed(model: str, provider: str, name: str, wire: str | None) -> Address:
-    """A provider of the table."""
-    from holdfast.llm.info import listed
-
+def _from_table(model: str, provider: str, name: str, wire: str | None) -> Address:
+    """Return the address of a provider from the models.dev table."""
     entry = listed(provider)
     if entry is None and provider not in COMPATIBLE:
         _unknown_provider(model, provider)
-    sent = (
-        model if entry and model in entry.models else name
-    )  # "nvidia/nemotron-..." and "openrouter/auto" are whole names
-    npm, api = entry.of(sent) if entry else ("", "")
+    # "nvidia/nemotron-..." and "openrouter/auto" are whole model names.
+    sent_model = model if entry and model in entry.models else name
+    npm, api = entry.sdk_and_address(sent_model) if entry else ("", "")
     api = api or COMPATIBLE.get(provider, "")
     if not api:
         raise ConfigurationError(
-            f"{_NEEDED} {model!r}: {provider} is reached by an SDK of its own. Give base_url if it"
+            f"{_BASE_URL_NEEDED} {model!r}: {provider} needs an SDK of its own. Give base_url if it"
             f" also has an OpenAI-compatible address, or use LiteLLM({model!r}) of the"
             " holdfast[litellm] extra."
         )
     if "{" in api:
         raise ConfigurationError(
-            f"{_NEEDED} {model!r}: each customer of {provider} has an address of their own, of the"
+            f"{_BASE_URL_NEEDED} {model!r}: each customer of {provider} has a separate address of the"
             f" form {api!r}."
         )
     path, ending = _split_ending(api)
-    return Address(path, sent, wire or ending or _WIRES_OF_SDKS.get(npm, "openai_chat"), provider)
+    return Address(
+        path, sent_model, wire or ending or _WIRES_OF_SDKS.get(npm, "openai_chat"), provider
+    )
 
 
 def _own_wire(provider: str, name: str) -> str:
-    """How a maker's model is spoken to at the maker's own address."""
+    """Return the wire for a model of OpenAI, Anthropic or Google at the maker's own address."""
     if provider == "openai":
         return (
             "openai_responses"
-            if _REASONS.match(name) and not _ONLY_CHATS.search(name)
+            if _REASONING_MODELS.match(name) and not _CHAT_ONLY_MODELS.search(name)
             else "openai_chat"
         )
     return "gemini" if provider == "google" else "anthropic_messages"
 
 
 def _unknown_name(model: str) -> NoReturn:
-    from holdfast.llm.info import makers_of
-
     makers = makers_of(model)
     example = f"{makers[0] if makers else 'groq'}/{model}"
     raise ConfigurationError(
-        f"{_NEEDED} {model!r}: the address of a server, such as 'https://openrouter.ai/api/v1' or"
+        f"{_BASE_URL_NEEDED} {model!r}: the address of a server, such as 'https://openrouter.ai/api/v1' or"
         f" 'http://localhost:8000/v1'. Or name the provider before a slash, such as {example!r}."
         " Only the names of OpenAI, Anthropic and Google (gpt-*, o1, o3, ..., claude-*, gemini-*)"
-        " tell theirs."
+        " identify their provider."
     )
 
 
 def _unknown_provider(model: str, provider: str) -> NoReturn:
     from difflib import get_close_matches
 
-    from holdfast.llm.info import provider_ids
-
-    near = get_close_matches(
+    matches = get_close_matches(
         provider.lower(), [*PROVIDERS, *ALIASES, *COMPATIBLE, *provider_ids()], 1
     )
-    meant = f" Did you mean '{near[0]}/...'?" if near else ""
+    suggestion = f" Did you mean '{matches[0]}/...'?" if matches else ""
     raise ConfigurationError(
-        f"{_NEEDED} {model!r}: no provider {provider!r} is known.{meant} Without base_url the part"
+        f"{_BASE_URL_NEEDED} {model!r}: the provider {provider!r} is unknown.{suggestion} Without base_url the part"
         " before the slash is a provider's name, such as openai, anthropic, google, groq, mistral,"
         " deepseek or openrouter."
     )
@@ -261,32 +191,32 @@ def _unknown_provider(model: str, provider: str) -> NoReturn:
 # --- with a base_url ---
 
 
-def _at(model: str, base_url: str, wire: str | None) -> Address:
-    parts = _checked(base_url)
+def _by_address(model: str, base_url: str, wire: str | None) -> Address:
+    parts = _validated(base_url)
     path, ending = _split_ending(parts.path)
-    provider = _provider_at(parts)
-    if provider in PROVIDERS and not path:  # a maker's bare host: its API is under one path
+    provider = provider_of_parts(parts)
+    if provider in PROVIDERS and not path:  # a maker's bare host, whose API has a fixed path
         path = urlsplit(PROVIDERS[provider]).path
     query = f"?{parts.query}" if parts.query else ""
-    sent = _sent(model, provider)
+    sent_model = _model_to_send(model, provider)
     if not (wire or ending):
         if provider in PROVIDERS:
             ending = (
                 "openai_chat"
                 if provider == "google" and "/openai" in path
-                else _own_wire(provider, sent)
+                else _own_wire(provider, sent_model)
             )
         elif provider not in COMPATIBLE and provider:
-            ending = _wire_of_listed(provider, sent, f"{parts.scheme}://{parts.netloc}{path}")
+            ending = _wire_of_listed(provider, sent_model, f"{parts.scheme}://{parts.netloc}{path}")
     return Address(
         f"{parts.scheme}://{parts.netloc}{path}{query}",
-        sent,
+        sent_model,
         wire or ending or "openai_chat",
         provider,
     )
 
 
-def _checked(base_url: str) -> SplitResult:
+def _validated(base_url: str) -> SplitResult:
     takes = (
         "LLM: base_url takes an address such as 'https://api.example.com/v1', not"
         f" {shown(base_url)!r}"
@@ -308,22 +238,22 @@ def _checked(base_url: str) -> SplitResult:
             f"{takes}: its path is not ASCII. Percent-encode it (urllib.parse.quote)."
         )
     if parts.fragment:
-        raise ConfigurationError(f"{takes}: it has a fragment.")
+        raise ConfigurationError(f"{takes}: remove the fragment.")
     return parts
 
 
 def _split_ending(path: str) -> tuple[str, str]:
-    """A path or URL without slash and without the ending of a wire, and the wire that the ending
-    tells ("" for none)."""
+    """Return a path or URL without its trailing slash and wire ending, and the wire of that
+    ending ("" if there is none)."""
     path = path.rstrip("/")
     for ending, wire in _ENDINGS.items():
         if path.endswith(ending):
             return path.removesuffix(ending).rstrip("/"), wire
-    found = _GEMINI_ENDING.search(path)
-    return (path[: found.start()], "gemini") if found else (path, "")
+    gemini_ending = _GEMINI_ENDING.search(path)
+    return (path[: gemini_ending.start()], "gemini") if gemini_ending else (path, "")
 
 
-def _sent(model: str, provider: str) -> str:
+def _model_to_send(model: str, provider: str) -> str:
     prefix, slash, name = model.partition("/")
     if provider == "google" and prefix == "models" and name:
         return name
@@ -331,34 +261,13 @@ def _sent(model: str, provider: str) -> str:
         return model
     if provider in PROVIDERS:
         return name
-    from holdfast.llm.info import listed
-
     entry = listed(provider)
     return model if entry and model in entry.models else name
 
 
-def _provider_at(parts: SplitResult) -> str:
-    host = parts.hostname or ""
-    if is_local(host):
-        return ""
-    for known in (PROVIDERS, COMPATIBLE):
-        for provider, url in known.items():
-            if urlsplit(url).hostname == host:
-                return provider
-    if host in _OTHER_HOSTS:
-        return _OTHER_HOSTS[host]
-    for end, provider in _ENDS_OF_HOSTS.items():
-        if host.endswith(end):
-            return provider
-    from holdfast.llm.info import listed_at
-
-    return listed_at(host, parts.path)
-
-
 def _wire_of_listed(provider: str, model: str, base_url: str) -> str:
-    """The wire of a provider of the table, if this is the very address that the table has."""
-    from holdfast.llm.info import listed
-
+    """Return the wire of a provider in the table, if `base_url` is exactly the address that the
+    table lists."""
     entry = listed(provider)
-    npm, api = entry.of(model) if entry else ("", "")
+    npm, api = entry.sdk_and_address(model) if entry else ("", "")
     return _WIRES_OF_SDKS.get(npm, "") if api.rstrip("/") == base_url else ""

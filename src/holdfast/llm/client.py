@@ -1,5 +1,5 @@
-"""`LLM`: one model of one provider, with its key and settings. Frozen, thread-safe, shared by any
-number of conversations."""
+"""`LLM`: one model of one provider, with its key and settings. An `LLM` is frozen, thread-safe
+and shared by any number of conversations."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from holdfast.errors import (
 from holdfast.llm import prices, settings
 from holdfast.llm.address import Address, locate
 from holdfast.llm.completion import Completion, Delta, OnDelta, Told
-from holdfast.llm.line import Line, read_stream
+from holdfast.llm.endpoint import ModelEndpoint, read_stream
 from holdfast.llm.model import ToolLike
-from holdfast.llm.pictures import BLIND, with_sight
-from holdfast.llm.request import Request, make_request
+from holdfast.llm.pictures import IMAGES_PARAMETER, with_sight
+from holdfast.llm.request import ModelRequest, make_request
 from holdfast.llm.retry import retrying
-from holdfast.llm.secrets import blot, blot_data, credentials_of, holds_one, secrets, shown
+from holdfast.llm.secrets import blot, credentials_of, holds_secret, redact_bytes, secrets, shown
 from holdfast.llm.transcript import Messages, Transcript, as_transcript
 from holdfast.llm.wires import reader, wire_of
 
 if TYPE_CHECKING:
     from holdfast.events import Agent
-    from holdfast.llm.http import Exchange, Transport
+    from holdfast.llm.http import HttpExchange, Transport
     from holdfast.llm.info import ModelInfo
     from holdfast.tools.context import Cancellation
 
@@ -45,49 +45,49 @@ class LLM:
 
         LLM("anthropic/claude-sonnet-4-5", api_key="...").completion("Hello!").text
 
-    Which model, and where:
+    Identity and address:
 
-    - `model`: its name as the provider writes it, or `provider/name`, such as
-      `anthropic/claude-sonnet-4-5` or `groq/openai/gpt-oss-120b`. The provider's name is taken off
-      where the request goes to that provider's own address; to any other address the name is sent
-      as it is.
-    - `base_url`: the API's address, with or without `/chat/completions` and the like at its end.
-      None: the provider's own.
+    - `model`: the name as the provider writes it, or `provider/name`, such as
+      `anthropic/claude-sonnet-4-5` or `groq/openai/gpt-oss-120b`. The provider prefix is removed
+      only if the request goes to that provider's own address.
+    - `base_url`: the API's address, with or without an ending such as `/chat/completions`. None
+      means the provider's own address.
     - `wire`: the protocol: `openai_chat`, `openai_responses`, `anthropic_messages` or `gemini`.
-      None: the one that the address speaks.
-    - `headers`: sent with every request, also in place of those that Holdfast sends.
+      None means the protocol of the address.
+    - `headers`: extra headers for every request. They override those that Holdfast sends.
 
-    What shapes its answers. Each is sent only if given, in the words of the wire:
+    Settings that shape answers. Each is sent only if it is set, in the wire's own form:
 
     - `temperature`, `top_p`, `max_output_tokens`, `stop`, `reasoning_effort`, `reasoning_budget`
-      (tokens), `seed`, `parallel_tool_calls`, and `response_format` (a JSON Schema, or what Chat
-      Completions takes).
-    - `extra_body`: merged into every request's JSON last. Its `tools`, the provider's own, stand
-      beside the agent's.
-    - `tool_calls`: "text" is for models that cannot call tools: they are told of them in the system
-      prompt, and write calls as text.
-    - `images`: whether the model takes pictures. None: what `info` says, and yes if it says
-      nothing. A model that does not is told `[picture: image/png, 640 x 480, 12 KB]` in the place
-      of each.
-    - `prompt_caching`: whether to place what a provider needs to read the stable beginning of
-      requests from its cache.
-    - `stream`: whether to ask for the answer piece by piece.
+      (tokens), `seed`, `parallel_tool_calls`.
+    - `response_format`: a JSON Schema, or the value that Chat Completions takes.
+    - `extra_body`: merged last into the JSON of every request. Its `tools` (the provider's
+      built-in ones) are added to the agent's.
+    - `tool_calls`: "text" is for models without tool calling. The system prompt describes the
+      tools, and the model writes calls as text.
+    - `images`: True if the model accepts pictures. None means: as `info` says, and True if
+      `info` says nothing. For a model that accepts none, text such as `[picture: image/png, 640
+      x 480, 12 KB]` replaces each picture.
+    - `prompt_caching`: True to add the marks that a provider needs to cache the stable beginning
+      of requests.
+    - `stream`: True to request the answer in pieces.
 
-    How long to try, in seconds:
+    Limits, in seconds unless noted:
 
-    - `timeout`: to wait without a byte; `connect_timeout`: for a connection; `deadline`: for a
-      whole completion with its retries (None: for ever).
-    - `max_retries`: how often to ask again after a failure that passes.
+    - `timeout`: the longest wait without receiving a byte.
+    - `connect_timeout`: the longest wait for a connection.
+    - `deadline`: the limit for a whole completion with its retries. None means no limit.
+    - `max_retries`: the number of retries after a transient failure.
 
-    How to get there: `proxy` is an `http://` URL, with user and password if need be; `ssl_context`
-    the certificates to trust (None: the system's). Nothing is read from the environment.
+    Network: `proxy` is an `http://` URL, with user and password if needed. `ssl_context` holds the
+    trusted certificates; None means the system's. Nothing is read from the environment.
 
-    Secrets: `api_key`, `headers`, and the values in the query of `base_url` are shown nowhere: not
-    by `repr`, in errors, or in `parameters` (what is shorter than 8 characters is no secret).
-    `extra_body` is shown, so keep keys out of it. An LLM cannot be pickled, since its key would be
-    in the bytes; copies are the LLM itself. `replace` makes one with changes.
+    Secrets: `api_key`, `headers` and the query values of `base_url` appear neither in `repr`, nor
+    in errors, nor in `parameters`. Values shorter than 8 characters are not treated as secrets.
+    `extra_body` is visible, so keep keys out of it. An LLM cannot be pickled, because its key would
+    be in the bytes. Copying an LLM returns the same object; `replace` makes a new one with changes.
 
-    Raises `ConfigurationError` (a `ValueError`) naming the argument that does not fit.
+    Raises `ConfigurationError` (a `ValueError`) naming the invalid argument.
     """
 
     model: str
@@ -123,40 +123,39 @@ class LLM:
         ssl_context: Any = None,
         wire: str | None = None,
     ) -> None:
-        given = dict(locals())
-        del given["self"]
-        settings.check(given)
+        arguments = dict(locals())
+        del arguments["self"]
+        settings.check(arguments)
         address = locate(model, base_url, wire)
         parameters = settings.parameters(
-            given, address.wire, urlsplit(address.base_url).hostname or ""
+            arguments, address.wire, urlsplit(address.base_url).hostname or ""
         )
-        wire_of(parameters).head(
-            address.model, "", (), parameters, {}
-        )  # raises for what the wire cannot say
+        # Raises for settings that the wire does not support.
+        wire_of(parameters).head(address.model, "", (), parameters, {})
         state = {
             "model": model,
             "base_url": address.base_url,
             "stream": stream,
-            "_given": given,
+            "_arguments": arguments,
             "_address": address,
-            "_sent": address.model,
+            "_sent_model": address.model,
             "_parameters": parameters,
-            "_secrets": secrets(given),
+            "_secrets": secrets(arguments),
             "_lock": threading.Lock(),
-            "_line": None,
+            "_endpoint": None,
         }
         for name, value in state.items():
             object.__setattr__(self, name, value)
 
-    _given: dict[str, Any]
+    _arguments: dict[str, Any]
     _address: Address
-    _sent: str
+    _sent_model: str
     _parameters: dict[str, Any]
     _secrets: tuple[str, ...]
     _lock: threading.Lock
-    _line: Line | None
+    _endpoint: ModelEndpoint | None
 
-    # --- asking ---
+    # --- completions ---
 
     def completion(
         self,
@@ -168,110 +167,125 @@ class LLM:
         on_delta: OnDelta | None = None,
         cancelled: Cancellation | None = None,
     ) -> Completion:
-        """One answer of the model to `messages`: a str, a list of `Message`, or a `Transcript`,
-        which costs only what is new in it.
+        """Return one answer of the model to `messages`.
 
-        `tools` are what it may call (their calls come back, nothing is run), `system` the system
-        prompt. A conversation gives `head` instead, its `Agent` event, from which prompt, tools and
-        parameters are taken. `on_delta` is told of the pieces of a streamed answer, on this thread.
-        Raising `cancelled` ends the call within 100 ms with `Cancelled`.
+        Args:
+            messages: A str, a list of `Message`, or a `Transcript`. A transcript costs only its
+                new messages.
+            tools: The tools that the model may call. Calls are returned; nothing is run.
+            system: The system prompt.
+            head: The conversation's `Agent` event. It replaces prompt, tools and parameters.
+            on_delta: Receives the pieces of a streamed answer, on this thread.
+            cancelled: Raising this flag ends the call within 100 ms with `Cancelled`.
 
-        Failures that pass are retried up to `max_retries` times; Retry-After is honoured. Raises
-        what is left, an `LLMError`.
+        Transient failures are retried up to `max_retries` times, and Retry-After is honoured.
+        Raises the last `LLMError` if no attempt succeeds.
         """
-        line = self._line or self._open()
+        endpoint = self._endpoint or self._open()
         messages = as_transcript(messages)
-        parameters, key = self._asked_for(line, head, messages)
+        parameters, key = self._request_parameters(endpoint, head, messages)
         request = make_request(
-            line.wire, self._sent, parameters, messages, tools, system, head, self.stream, key
+            endpoint.wire,
+            self._sent_model,
+            parameters,
+            messages,
+            tools,
+            system,
+            head,
+            self.stream,
+            key,
         )
-        began = time.monotonic()
-        wait: float | None = self._given["deadline"]
-        until = None if wait is None else began + wait
-        told = Told(on_delta)
+        started = time.monotonic()
+        deadline: float | None = self._arguments["deadline"]
+        deadline_at = None if deadline is None else started + deadline
+        deltas = Told(on_delta)
         answer = retrying(
-            lambda: self._ask(line, request, told, cancelled, until),
-            max_retries=self._given["max_retries"],
-            deadline=until,
+            lambda: self._attempt(endpoint, request, deltas, cancelled, deadline_at),
+            max_retries=self._arguments["max_retries"],
+            deadline=deadline_at,
             cancelled=cancelled,
-            before_retry=told.restart,
+            before_retry=deltas.restart,
         )
-        return request.canonically(
+        return request.with_canonical_names(
             answer,
-            duration=time.monotonic() - began,
+            duration=time.monotonic() - started,
             cost=self.cost(answer.usage),
             notes=request.transcript.notes(
-                line.wire, self._sent, parameters["host"], parameters.get(BLIND) is not False
+                endpoint.wire,
+                self._sent_model,
+                parameters["host"],
+                parameters.get(IMAGES_PARAMETER) is not False,
             ),
             host=parameters["host"],
         )
 
-    def _asked_for(
-        self, line: Line, head: Agent | None, transcript: Transcript
+    def _request_parameters(
+        self, endpoint: ModelEndpoint, head: Agent | None, transcript: Transcript
     ) -> tuple[Mapping[str, Any], str]:
-        """The parameters of a request, and the key under which a transcript keeps what is made of
-        them and of `head`.
+        """Return the parameters of a request, and the key under which a transcript caches its
+        frame.
 
-        What the journal says is what is asked for, unless it speaks of another model, for which
-        this one stands in. Where the request goes and how it is said there is ours to know.
+        The parameters in the journal (`head`) apply, unless they belong to another model that
+        this one replaces. The host and the wire always come from this LLM.
         """
-        own = self._parameters
+        own_parameters = self._parameters
         if head is None or head.model != self.model:
-            key = f"{line.key} {own}"
-            return (with_sight(self, own) if transcript.pictures else own), key
+            key = f"{endpoint.key} {own_parameters}"
+            return (
+                with_sight(self, own_parameters) if transcript.pictures else own_parameters
+            ), key
         if (
-            head.parameters.get("host") == own["host"]
-            and head.parameters.get("wire") == own["wire"]
+            head.parameters.get("host") == own_parameters["host"]
+            and head.parameters.get("wire") == own_parameters["wire"]
         ):
-            return head.parameters, line.key
+            return head.parameters, endpoint.key
         return {
             **head.parameters,
-            "wire": own["wire"],
-            "host": own["host"],
-        }, f"{line.key} at {own['host']}"
+            "wire": own_parameters["wire"],
+            "host": own_parameters["host"],
+        }, f"{endpoint.key} at {own_parameters['host']}"
 
-    def _ask(
+    def _attempt(
         self,
-        line: Line,
-        request: Request,
-        told: OnDelta,
+        endpoint: ModelEndpoint,
+        request: ModelRequest,
+        deltas: OnDelta,
         cancelled: Cancellation | None,
-        until: float | None,
+        deadline_at: float | None,
     ) -> Completion:
         if cancelled:
             raise Cancelled("The model call was cancelled.")
-        response: Exchange | None = None
-        wire = reader(line.wire, bool(request.tools))
+        response: HttpExchange | None = None
+        wire = reader(endpoint.wire, bool(request.tools))
         try:
-            response = line.pool.post(
-                line.path,
+            response = endpoint.pool.post(
+                endpoint.path,
                 request.body,
-                line.headers,
+                endpoint.headers,
                 cancelled=cancelled,
                 stream=True,
-                deadline=until,
+                deadline=deadline_at,
             )
             if response.status != 200:
-                raise self._failure(line, response)
+                raise self._failure(endpoint, response)
             if self.stream and "json" not in response.headers.get("content-type", ""):
-                answer = read_stream(wire, response, told)
+                answer = read_stream(wire, response, deltas)
             else:
                 answer = wire.parse(response.read())
-                if (
-                    self.stream and answer.text
-                ):  # a server that does not stream: whoever watches is told all the same
-                    told(Delta("text", answer.text))
-            response.settle(None)
+                if self.stream and answer.text:
+                    # The server did not stream, but the listener still gets the text.
+                    deltas(Delta("text", answer.text))
+            response.record_outcome(None)
             return answer
         except LLMError as error:
             if response is not None:
-                response.settle(error)
-            if isinstance(error, AuthenticationError) and not credentials_of(self._given):
+                response.record_outcome(error)
+            if isinstance(error, AuthenticationError) and not credentials_of(self._arguments):
                 end = "" if str(error).endswith((".", "!", "?")) else "."
                 error.args = (f"{error}{end} {NO_KEY}",)
-            elif type(error) is BadResponse and line.url not in str(error):
+            elif type(error) is BadResponse and endpoint.url not in str(error):
                 error.args = (
-                    f"{error} It came from {line.url}: is that the API's address (base_url)?",
+                    f"{error} It came from {endpoint.url}: is that the API's address (base_url)?",
                 )
             self._scrub(error)
             raise
@@ -279,103 +293,114 @@ class LLM:
             if response is not None:
                 response.close()
 
-    def _failure(self, line: Line, response: Exchange) -> LLMError:
+    def _failure(self, endpoint: ModelEndpoint, response: HttpExchange) -> LLMError:
         try:
             body = response.read()
-        except (LLMConnectionError, LLMTimeout):  # the status says enough
+        except (LLMConnectionError, LLMTimeout):  # the status suffices for an error
             body = b""
-        # Before anything is read in it: what is shown of it is cut to a length, which could leave a
-        # part of a key.
+        # Remove secrets before parsing: messages are cut to a length, which could leave a part of a
+        # key.
         headers = {name: blot(value, self._secrets) for name, value in response.headers.items()}
-        return line.wire.error(
-            response.status, headers, blot_data(body, self._secrets), line.url, self._sent
+        return endpoint.wire.error(
+            response.status,
+            headers,
+            redact_bytes(body, self._secrets),
+            endpoint.url,
+            self._sent_model,
         )
 
     def _scrub(self, error: LLMError) -> None:
-        """Take our secrets out of an error: some servers repeat the key that they refuse. What led
-        to it may hold the answer whole."""
+        """Remove secrets from an error, because some servers repeat the key that they refuse.
+
+        An exception that caused it may hold the whole answer, so a cause that holds a secret is
+        dropped.
+        """
         text = str(error)
-        if holds_one(text, self._secrets):
+        if holds_secret(text, self._secrets):
             error.args = (blot(text, self._secrets),)
         error.code = blot(error.code, self._secrets)
         error.request_id = blot(error.request_id, self._secrets)
-        led: BaseException | None = error.__cause__ or error.__context__
-        while led is not None:
-            held = (
-                f"{led.args!r} {vars(led)!r} {getattr(led, 'doc', '')}"
-                f" {getattr(led, 'object', '')!r}"
+        cause: BaseException | None = error.__cause__ or error.__context__
+        while cause is not None:
+            cause_text = (
+                f"{cause.args!r} {vars(cause)!r} {getattr(cause, 'doc', '')}"
+                f" {getattr(cause, 'object', '')!r}"
             )
-            if holds_one(held, self._secrets):
+            if holds_secret(cause_text, self._secrets):
                 error.__cause__ = error.__context__ = None
                 break
-            led = led.__cause__ or led.__context__
+            cause = cause.__cause__ or cause.__context__
 
-    def _open(self) -> Line:
-        """The connection pool and what every request has in common, made at the first call."""
+    def _open(self) -> ModelEndpoint:
+        """Return the connection pool and the constant parts of every request, created at the
+        first call."""
         with self._lock:
-            if self._line is None:
+            if self._endpoint is None:
                 object.__setattr__(
-                    self, "_line", Line(self._address, self._parameters, self._given)
+                    self,
+                    "_endpoint",
+                    ModelEndpoint(self._address, self._parameters, self._arguments),
                 )
-            line = self._line
-        assert line is not None
-        return line
+            endpoint = self._endpoint
+        assert endpoint is not None
+        return endpoint
 
-    # --- about it ---
+    # --- properties ---
 
     def arguments(self) -> dict[str, Any]:
-        """What it was made with, secrets included: `LLM(**llm.arguments())` is the same model."""
-        return dict(self._given)
+        """Return the constructor's arguments, secrets included: `LLM(**llm.arguments())` is the
+        same model."""
+        return dict(self._arguments)
 
     def parameters(self) -> dict[str, Any]:
-        """What shapes the answers beside the messages: the settings that are sent, the wire, and
-        the host (without port or credentials, since both change where the answers do not). JSON
-        values, no secrets."""
+        """Return the settings that shape answers: those that are sent, the wire and the host.
+        The port and credentials are left out, since both may change while the answers stay the
+        same. The values are JSON values without secrets."""
         return dict(self._parameters)
 
     def cost(self, usage: Usage) -> float | None:
-        """What `usage` costs in USD by a table of list prices; None for a model that is not in it.
-        Asks no network."""
-        return prices.cost(usage, self._sent, self.base_url)
+        """Return the cost of `usage` in USD by a table of list prices, or None if the table
+        lacks the model. Does not use the network."""
+        return prices.cost(usage, self._sent_model, self.base_url)
 
     @property
     def info(self) -> ModelInfo | None:
-        """What a table of models says of this one: context window, modalities, abilities, list
-        prices; None if it is not in it. Asks no network."""
+        """The table's entry for this model: context window, modalities, abilities and list
+        prices. None if the table lacks the model. Does not use the network."""
         from holdfast.llm.info import model_info
 
-        return model_info(self._sent, self._address.provider, self.base_url)
+        return model_info(self._sent_model, self._address.provider, self.base_url)
 
     @property
     def sees(self) -> bool | None:
-        """Whether the model takes pictures, by `images` or, without that, by `info`; None if
-        neither tells. One that does not is told of them in words."""
-        if self._given["images"] is not None:
-            return self._given["images"]
-        known = self.info
-        return None if known is None else "image" in known.input_modalities
+        """True if the model accepts pictures, by `images` or else by `info`; None if neither
+        says. A model that accepts none gets a text in place of each picture."""
+        if self._arguments["images"] is not None:
+            return self._arguments["images"]
+        info = self.info
+        return None if info is None else "image" in info.input_modalities
 
     def close(self) -> None:
-        """Close idle connections. Calls that run go on, and the LLM stays usable."""
-        if self._line is not None:
-            self._line.pool.close()
+        """Close idle connections. Running calls continue, and the LLM stays usable."""
+        if self._endpoint is not None:
+            self._endpoint.pool.close()
 
     def replace(self, **changes: Any) -> LLM:
-        """A new LLM with the same arguments but these."""
-        unknown = changes.keys() - self._given.keys()
+        """Return a new LLM with the same arguments, except for `changes`."""
+        unknown = changes.keys() - self._arguments.keys()
         if unknown:
             raise ConfigurationError(
                 f"LLM has no argument {', '.join(sorted(unknown))}. It has:"
-                f" {', '.join(self._given)}."
+                f" {', '.join(self._arguments)}."
             )
-        return LLM(**{**self._given, **changes})
+        return LLM(**{**self._arguments, **changes})
 
-    def through(self, wrap: Callable[[Transport, Sequence[str]], Transport]) -> LLM:
-        """A copy that sends its requests through `wrap(its connections, its secrets)`."""
-        found = self.replace()
-        line = found._open()
-        line.pool = wrap(line.pool, self._secrets)
-        return found
+    def with_transport(self, wrap: Callable[[Transport, Sequence[str]], Transport]) -> LLM:
+        """Return a copy that sends its requests through `wrap(its connections, its secrets)`."""
+        copy = self.replace()
+        endpoint = copy._open()
+        endpoint.pool = wrap(endpoint.pool, self._secrets)
+        return copy
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"LLM is frozen; use replace({name}=...) to make another.")
@@ -387,7 +412,9 @@ class LLM:
         sent = {
             name: value for name, value in self._parameters.items() if name not in ("wire", "host")
         }
-        return f"LLM({', '.join([repr(self.model), f'base_url={shown(self.base_url)!r}', *(f'{k}={v!r}' for k, v in sent.items())])})"
+        shown_settings = [f"{name}={value!r}" for name, value in sent.items()]
+        arguments = [repr(self.model), f"base_url={shown(self.base_url)!r}", *shown_settings]
+        return f"LLM({', '.join(arguments)})"
 
     def __copy__(self) -> LLM:
         return self
@@ -398,5 +425,5 @@ class LLM:
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
             "An LLM cannot be pickled: its api_key would be in the bytes. Send its arguments and"
-            " make it anew."
+            " create it again."
         )

@@ -1,4 +1,5 @@
-"""What a model call gives back: `Completion`, and `Delta` while it streams in."""
+"""The result of a model call (`Completion`), and the pieces of one that is still streaming
+(`Delta`)."""
 
 from __future__ import annotations
 
@@ -11,9 +12,8 @@ from holdfast.content import Data, ToolCall, Usage
 from holdfast.events import Assistant
 from holdfast.tools.callables import refuse_async
 
-# The very object that `events.Assistant` has as its default: msgspec leaves a Raw out of the JSON
-# only if it is that object, and writes an empty Raw that is not as no bytes at all, which is no
-# JSON.
+# This must be the identical object that `events.Assistant` has as its default. msgspec omits only
+# that object from JSON; any other empty Raw is written as no bytes at all, which is invalid JSON.
 NO_NATIVE: msgspec.Raw = next(
     field.default for field in msgspec.structs.fields(Assistant) if field.name == "native"
 )
@@ -22,25 +22,27 @@ NO_NATIVE: msgspec.Raw = next(
 class Completion(Data, frozen=True):
     """One answer of a model.
 
-    What it says:
+    Content:
 
-    - `text` and `reasoning`: what it wrote.
-    - `calls`: what it asks for. Their `name` is canonical, their `id` empty (a conversation gives
-      its own), their `provider_id` the provider's.
-    - `stop_reason`: why it ended: `stop`, `tool_calls`, `length`, `content_filter`, `pause` (the
-      provider wants to be asked again to go on), or the provider's own word where it is none of
-      these.
-    - `native`: the provider's own message, kept only where it says more than the fields here.
+    - `text` and `reasoning`: the text that the model wrote.
+    - `calls`: the tool calls that it requests. Their `name` is canonical, their `id` is empty (a
+      conversation assigns its own), and their `provider_id` is the provider's.
+    - `stop_reason`: the reason that the answer ended: `stop`, `tool_calls`, `length`,
+      `content_filter`, `pause` (the provider expects a further request to continue), or the
+      provider's own word for any other reason.
+    - `native`: the provider's own message, kept only if it holds more than these fields.
 
-    Who said it, and what it took:
+    Origin and cost:
 
-    - `model`: who the provider says answered; `wire` and `host`: over which protocol, and from
-      where; `response_id`: the provider's id.
-    - `route`: which of a composite's models it was.
-    - `usage`: in tokens; `cost`: in US dollars, None where the price is not known; `duration`: in
-      seconds, retries included.
-    - `request_hash`: tells two requests apart.
-    - `notes`: what of earlier answers the provider could not be told.
+    - `model`: the model that answered, according to the provider.
+    - `wire` and `host`: the protocol and the server.
+    - `response_id`: the provider's id of the answer.
+    - `route`: the name of the composite's member that answered.
+    - `usage`: in tokens.
+    - `cost`: in USD; None if the price is unknown.
+    - `duration`: in seconds, retries included.
+    - `request_hash`: identifies the request's content.
+    - `notes`: the parts of earlier answers that could not be sent to this provider.
     """
 
     text: str = ""
@@ -61,11 +63,12 @@ class Completion(Data, frozen=True):
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """A piece of an answer while it streams in.
+    """A piece of an answer that is still streaming.
 
-    `text` and `reasoning` carry text to append. `tool` carries a piece of the arguments of call
-    number `index`; its first has the tool's `name`. `restart` says that the answer broke off and is
-    being asked for again: forget the pieces so far.
+    `text` and `reasoning` deltas carry text to append. A `tool` delta carries a piece of the
+    arguments of call number `index`; the first one of a call also has the tool's `name`. A
+    `restart` delta says that the answer broke off and is requested again: discard all earlier
+    pieces.
     """
 
     kind: Literal["text", "reasoning", "tool", "restart"]
@@ -78,26 +81,26 @@ OnDelta = Callable[[Delta], object]
 
 
 class Told:
-    """Passes deltas on to whoever listens, if anybody does, and knows whether there were any since
-    the last restart."""
+    """A forwarder of deltas to an optional listener. It records whether any delta came since the
+    last restart."""
 
-    __slots__ = ("_on_delta", "_some")
+    __slots__ = ("_on_delta", "_sent_any")
 
     def __init__(self, on_delta: OnDelta | None) -> None:
         refuse_async("completion: on_delta", on_delta)
         self._on_delta = on_delta
-        self._some = False
+        self._sent_any = False
 
     def __call__(self, delta: Delta) -> None:
-        self._some = delta.kind != "restart"
+        self._sent_any = delta.kind != "restart"
         if self._on_delta is not None:
             self._on_delta(delta)
 
     def whole(self) -> None:
-        """The pieces so far are an answer."""
-        self._some = False
+        """Accept the pieces so far as a complete answer."""
+        self._sent_any = False
 
     def restart(self, _: object = None) -> None:
-        """Have the pieces so far forgotten, if there were any."""
-        if self._some:
+        """Tell the listener to discard the pieces so far, if there were any."""
+        if self._sent_any:
             self(Delta("restart"))

@@ -1,6 +1,7 @@
-"""`FallbackLLM` and `RouterLLM`: several models that are used as one. Which of them answered is in
-the answer (`route`), and so in the journal: a conversation that is resumed goes on where it was,
-and nothing is remembered here.
+"""`FallbackLLM` and `RouterLLM`: several models used as one.
+
+An answer's `route` names the model that gave it. The route is in the journal too, so a resumed
+conversation continues with the same model, and a composite keeps no state.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast.llm")
 
-WITHIN = " > "  # between the names of a route through composites within composites
+ROUTE_SEPARATOR = " > "  # separates the names in a route through nested composites
 
-# What another model may do better. Not the rest: a request that is wrong here is wrong there.
-PASSING: tuple[type[LLMError], ...] = (
+# Errors that another model may avoid. All others are faults of the request and recur at any model.
+FALLBACK_ERRORS: tuple[type[LLMError], ...] = (
     AuthenticationError,
     PermissionDenied,
     ModelNotFound,
@@ -51,11 +52,11 @@ PASSING: tuple[type[LLMError], ...] = (
     BadResponse,
 )
 
-On = Iterable[type[LLMError]] | Callable[[LLMError], bool]
+FallbackOn = Iterable[type[LLMError]] | Callable[[LLMError], bool]
 
 
-class _Asked(msgspec.Struct, frozen=True):
-    """What `completion` was given, and by which route."""
+class _CompletionArguments(msgspec.Struct, frozen=True):
+    """The arguments of `completion`, and the route to this composite."""
 
     transcript: Transcript
     tools: Sequence[ToolLike]
@@ -63,22 +64,22 @@ class _Asked(msgspec.Struct, frozen=True):
     head: Agent | None
     on_delta: OnDelta | None
     cancelled: Cancellation | None
-    within: tuple[str, ...] = ()  # the composites around this one, outermost first
+    outer_route: tuple[str, ...] = ()  # names of the enclosing composites, outermost first
 
 
 class _Composite:
-    """What both have in common: named models, frozen, each asked as if it were alone."""
+    """The base of both composites: named models, frozen, each called as if it were alone."""
 
     models: Mapping[str, Model]
     model: str
 
     def __init__(self, kind: str, models: Mapping[str, Any] | Iterable[Any]) -> None:
-        found = _named(kind, models)
-        object.__setattr__(self, "models", found)
-        object.__setattr__(self, "model", f"{kind}({', '.join(found)})")
+        by_name = _models_by_name(kind, models)
+        object.__setattr__(self, "models", by_name)
+        object.__setattr__(self, "model", f"{kind}({', '.join(by_name)})")
 
     def parameters(self) -> dict[str, Any]:
-        """Those of each model under its name, with its `model`."""
+        """Return each model's `model` and parameters under its name."""
         return {
             "routes": {
                 name: {"model": model.model, "parameters": model.parameters()}
@@ -87,10 +88,10 @@ class _Composite:
         }
 
     def cost(self, usage: Usage) -> float | None:
-        """The most that `usage` costs by any of the models; None if a price is not known. An
-        answer's own `cost` is exact."""
-        found = [model.cost(usage) for model in self.models.values()]
-        return None if None in found else max(cast("list[float]", found))
+        """Return the highest cost of `usage` by any of the models, or None if any price is
+        unknown. An answer's own `cost` is exact."""
+        costs = [model.cost(usage) for model in self.models.values()]
+        return None if None in costs else max(cast("list[float]", costs))
 
     def close(self) -> None:
         """Close idle connections of all models."""
@@ -107,32 +108,36 @@ class _Composite:
         on_delta: OnDelta | None = None,
         cancelled: Cancellation | None = None,
     ) -> Completion:
-        """The answer of one of the models. Takes what `LLM.completion` takes."""
+        """Return the answer of one of the models. Takes the same arguments as `LLM.completion`."""
         return self._answer(
-            _Asked(as_transcript(messages), tools, system, head, on_delta, cancelled)
+            _CompletionArguments(as_transcript(messages), tools, system, head, on_delta, cancelled)
         )
 
-    def _answer(self, asked: _Asked) -> Completion:
+    def _answer(self, arguments: _CompletionArguments) -> Completion:
         raise NotImplementedError
 
-    def _ask(self, name: str, asked: _Asked) -> Completion:
-        head = None if asked.head is None else routed(asked.head, name, asked.transcript)
+    def _ask(self, name: str, arguments: _CompletionArguments) -> Completion:
+        head = (
+            None if arguments.head is None else routed(arguments.head, name, arguments.transcript)
+        )
         model = self.models[name]
         if isinstance(model, _Composite):
             answer = model._answer(
-                msgspec.structs.replace(asked, head=head, within=(*asked.within, name))
+                msgspec.structs.replace(
+                    arguments, head=head, outer_route=(*arguments.outer_route, name)
+                )
             )
         else:
             answer = model.completion(
-                asked.transcript,
-                asked.tools,
-                system=asked.system,
+                arguments.transcript,
+                arguments.tools,
+                system=arguments.system,
                 head=head,
-                on_delta=asked.on_delta,
-                cancelled=asked.cancelled,
+                on_delta=arguments.on_delta,
+                cancelled=arguments.cancelled,
             )
         return msgspec.structs.replace(
-            answer, route=f"{name}{WITHIN}{answer.route}" if answer.route else name
+            answer, route=f"{name}{ROUTE_SEPARATOR}{answer.route}" if answer.route else name
         )
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -143,19 +148,20 @@ class _Composite:
 
 
 class FallbackLLM(_Composite):
-    """Models in an order: each is asked when the one before it failed, after that one's own
+    """Models in an order. Each one is called if the model before it failed, after that model's own
     retries.
 
-    - `models`: one or more, as a list (each is known by its `model`) or as a mapping of names to
-      models.
-    - `on`: which failures move on: classes of `LLMError` (None: all but requests that are wrong
-      themselves), or a function of the error. A cancel never does.
-    - `sticky`: whether a conversation stays with the model that answered last, whose cache holds
-      its beginning; else each request starts with the first.
+    - `models`: one or more models, as a list (each is known by its `model`) or as a mapping of
+      names to models.
+    - `on`: the failures that move on to the next model: classes of `LLMError`, or a function of
+      the error. None means all except requests that are wrong themselves. A cancellation never
+      moves on.
+    - `sticky`: True to keep a conversation on the model that answered last, whose cache holds
+      its beginning. Otherwise each request starts with the first model.
 
-    Give the models few `max_retries`, or it takes long until the next has its turn. `completion`
-    raises the error that was the last, with those before it as notes. Where a model failed in the
-    midst of its answer and another is asked, `on_delta` is told to `restart`.
+    Give the models few `max_retries`; otherwise the next model has to wait long. `completion`
+    raises the last error, with the earlier ones as notes. If a model fails in the middle of its
+    answer and another is called, `on_delta` receives a `restart`.
 
         FallbackLLM([LLM("claude-sonnet-4-5", key), LLM("gpt-5", other_key)])
     """
@@ -166,60 +172,66 @@ class FallbackLLM(_Composite):
         self,
         models: Mapping[str, Model] | Iterable[Model],
         *,
-        on: On | None = None,
+        on: FallbackOn | None = None,
         sticky: bool = True,
     ) -> None:
         super().__init__("fallback", models)
         object.__setattr__(self, "sticky", sticky)
-        given = on if on is None or callable(on) or not isinstance(on, Iterable) else tuple(on)  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-        object.__setattr__(self, "on", given)
-        object.__setattr__(self, "_moves_on", _condition(PASSING if given is None else given))
+        condition = on if on is None or callable(on) or not isinstance(on, Iterable) else tuple(on)  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+        object.__setattr__(self, "on", condition)
+        object.__setattr__(
+            self, "_moves_on", _moves_on_test(FALLBACK_ERRORS if condition is None else condition)
+        )
 
     on: tuple[type[LLMError], ...] | Callable[[LLMError], bool] | None
     _moves_on: Callable[[LLMError], bool]
 
     def parameters(self) -> dict[str, Any]:
-        """Those of each model under its name, with its `model`."""
+        """Return each model's `model` and parameters under its name, and `sticky`."""
         return {**super().parameters(), "sticky": self.sticky}
 
-    def _answer(self, asked: _Asked) -> Completion:
-        began = time.monotonic()
-        told = Told(asked.on_delta)
-        asked = msgspec.structs.replace(asked, on_delta=told)
-        names = self._order(asked)
-        failed: list[tuple[str, LLMError]] = []
+    def _answer(self, arguments: _CompletionArguments) -> Completion:
+        started = time.monotonic()
+        deltas = Told(arguments.on_delta)
+        arguments = msgspec.structs.replace(arguments, on_delta=deltas)
+        names = self._order(arguments)
+        failures: list[tuple[str, LLMError]] = []
         while True:
-            name = names[len(failed)]
+            name = names[len(failures)]
             try:
-                answer = self._ask(name, asked)
+                answer = self._ask(name, arguments)
             except LLMError as error:
-                over = isinstance(error, Cancelled) or asked.cancelled or name == names[-1]
-                if over or not self._moves_on(error):
-                    for before, earlier in failed:
+                final = isinstance(error, Cancelled) or arguments.cancelled or name == names[-1]
+                if final or not self._moves_on(error):
+                    for before, earlier in failures:
                         error.add_note(
                             f"Before that {before} failed: {type(earlier).__name__}: {earlier}"
                         )
                     raise
                 _log.warning("%s failed: %s", name, error)
-                failed.append((name, error))
-                told.restart()
+                failures.append((name, error))
+                deltas.restart()
             else:
                 return (
-                    msgspec.structs.replace(answer, duration=time.monotonic() - began)
-                    if failed
+                    msgspec.structs.replace(answer, duration=time.monotonic() - started)
+                    if failures
                     else answer
                 )
 
-    def _order(self, asked: _Asked) -> list[str]:
+    def _order(self, arguments: _CompletionArguments) -> list[str]:
         names = list(self.models)
-        last = last_route(asked.transcript, self.models, asked.within) if self.sticky else ""
+        last = (
+            last_route(arguments.transcript, self.models, arguments.outer_route)
+            if self.sticky
+            else ""
+        )
         start = names.index(last) if last in self.models else 0
         return names[start:] + names[:start]
 
 
 class RouterRequest(msgspec.Struct, frozen=True):
-    """What a `RouterLLM`'s function is told: `items` of the conversation so far (not to be
-    changed), the tools, the system prompt, and which model answered last ("" for none)."""
+    """The input of a `RouterLLM`'s function: the conversation's `items` (do not change them),
+    the tools, the system prompt, and the `last` model that answered ("" for none)."""
 
     items: Sequence[Item]
     tools: Sequence[ToolDefinition]
@@ -228,14 +240,16 @@ class RouterRequest(msgspec.Struct, frozen=True):
 
 
 class RouterLLM(_Composite):
-    """A function picks which model answers each request.
+    """Models of which a function picks one for each request.
 
-    `pick` is given a `RouterRequest` and returns a name of `models`; with the same journal it
-    should return the same. A replay does not ask it: which model answered is in the journal.
-    `completion` raises `ConfigurationError` if it returns no name.
+    `pick` receives a `RouterRequest` and returns a name of `models`. It should return the same name
+    for the same journal. A replay does not call it, because the journal records the model that
+    answered. `completion` raises `ConfigurationError` if `pick` returns an unknown name.
 
-        RouterLLM(lambda request: "small" if len(request.items) < 20 else "large", {"small":
-        LLM(...), "large": LLM(...)})
+        RouterLLM(
+            lambda request: "small" if len(request.items) < 20 else "large",
+            {"small": LLM(...), "large": LLM(...)},
+        )
     """
 
     pick: Callable[[RouterRequest], str]
@@ -248,39 +262,43 @@ class RouterLLM(_Composite):
             )
         object.__setattr__(self, "pick", pick)
 
-    def _answer(self, asked: _Asked) -> Completion:
-        head = asked.head
-        tools = tuple([definition(tool) for tool in asked.tools]) if head is None else head.tools
-        prompt = (asked.system or "") if head is None else head.system_prompt
-        last = last_route(asked.transcript, self.models, asked.within)
-        name = self.pick(RouterRequest(asked.transcript.items, tools, prompt, last))
+    def _answer(self, arguments: _CompletionArguments) -> Completion:
+        head = arguments.head
+        tools = (
+            tuple([definition(tool) for tool in arguments.tools]) if head is None else head.tools
+        )
+        prompt = (arguments.system or "") if head is None else head.system_prompt
+        last = last_route(arguments.transcript, self.models, arguments.outer_route)
+        name = self.pick(RouterRequest(arguments.transcript.items, tools, prompt, last))
         if name not in self.models:
             raise ConfigurationError(
                 f"RouterLLM: pick returns one of {', '.join(self.models)}, not {name!r}."
             )
-        return self._ask(name, asked)
+        return self._ask(name, arguments)
 
 
-def last_route(transcript: Transcript, models: Container[str], within: tuple[str, ...] = ()) -> str:
-    """Which of a composite's `models` answered last; "" for none of them. `within` is the
-    composite's own route."""
+def last_route(
+    transcript: Transcript, models: Container[str], outer_route: tuple[str, ...] = ()
+) -> str:
+    """Return the name of the composite's model that answered last, or "" if none did. `outer_route`
+    is the composite's own route."""
     answer = transcript.last_answer
-    route = () if answer is None else tuple(answer.route.split(WITHIN))
-    if route[: len(within)] != within:
+    route = () if answer is None else tuple(answer.route.split(ROUTE_SEPARATOR))
+    if route[: len(outer_route)] != outer_route:
         return ""
-    return next((name for name in route[len(within) :] if name in models), "")
+    return next((name for name in route[len(outer_route) :] if name in models), "")
 
 
 def routed(head: Agent, route: str, transcript: Transcript) -> Agent:
-    """The `Agent` event as the model behind `route` is given it: its own name and parameters in
-    place of the composite's. One that is no composite's is given back as it is."""
-    for name in route.split(WITHIN) if route else ():
-        found: Any = head.parameters.get("routes")
-        entry: Any = cast("dict[str, Any]", found).get(name) if isinstance(found, dict) else None
+    """Return the `Agent` event for the model behind `route`: with that model's name and
+    parameters instead of the composite's. An event of a plain model is returned unchanged."""
+    for name in route.split(ROUTE_SEPARATOR) if route else ():
+        routes: Any = head.parameters.get("routes")
+        entry: Any = cast("dict[str, Any]", routes).get(name) if isinstance(routes, dict) else None
         if not entry:
             return head
         outer = head
-        head = transcript.once(
+        head = transcript.cached(
             f"{outer.model} {name}",
             outer,
             lambda outer=outer, entry=entry: msgspec.structs.replace(
@@ -290,40 +308,40 @@ def routed(head: Agent, route: str, transcript: Transcript) -> Agent:
     return head
 
 
-def _named(kind: str, models: Any) -> dict[str, Model]:
-    who = "FallbackLLM" if kind == "fallback" else "RouterLLM"
-    takes = f"{who}: models takes a mapping of names to models" + (
+def _models_by_name(kind: str, models: Any) -> dict[str, Model]:
+    class_name = "FallbackLLM" if kind == "fallback" else "RouterLLM"
+    takes = f"{class_name}: models takes a mapping of names to models" + (
         " or a list of models" if kind == "fallback" else ""
     )
     if isinstance(models, Mapping):
-        given = [(name, model) for name, model in cast("Mapping[Any, Any]", models).items()]
+        pairs = [(name, model) for name, model in cast("Mapping[Any, Any]", models).items()]
     elif (
         isinstance(models, Iterable) and not isinstance(models, str | bytes) and kind == "fallback"
     ):
-        given = [(getattr(model, "model", None), model) for model in cast("Iterable[Any]", models)]
+        pairs = [(getattr(model, "model", None), model) for model in cast("Iterable[Any]", models)]
     else:
         raise ConfigurationError(f"{takes}, not {models!r}.")
-    found: dict[str, Model] = {}
-    for name, model in given:
+    by_name: dict[str, Model] = {}
+    for name, model in pairs:
         if (
             isinstance(model, type)
             or not callable(getattr(model, "completion", None))
             or not isinstance(name, str)
         ):
             raise ConfigurationError(f"{takes} (LLM, ScriptedLLM, ...), not {model!r}.")
-        if not name or WITHIN in name:
-            raise ConfigurationError(f"{takes}; {name!r} is no name for one.")
+        if not name or ROUTE_SEPARATOR in name:
+            raise ConfigurationError(f"{takes}; {name!r} is not a valid name.")
         number = 2
         unique = name
-        while unique in found:  # the same model twice, with other keys or settings
+        while unique in by_name:  # the same model again, with another key or other settings
             unique, number = f"{name}#{number}", number + 1
-        found[unique] = model
-    if not found:
+        by_name[unique] = model
+    if not by_name:
         raise ConfigurationError(f"{takes}, at least one.")
-    return found
+    return by_name
 
 
-def _condition(on: Any) -> Callable[[LLMError], bool]:
+def _moves_on_test(on: Any) -> Callable[[LLMError], bool]:
     if callable(on) and not isinstance(on, type):
         return cast("Callable[[LLMError], bool]", on)
     kinds = (

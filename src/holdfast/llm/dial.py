@@ -1,4 +1,4 @@
-"""Opening TCP sockets: name lookup, connecting within a time, and a cancel that ends it."""
+"""Opening of TCP sockets: name lookup, and connecting under a time limit and a cancellation."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from holdfast.errors import Cancelled, LLMConnectionError, LLMTimeout
 if TYPE_CHECKING:
     from holdfast.tools.context import Cancellation
 
-# seconds between looks at the flag while connecting; shutdown() wakes a connecting socket on Linux
-# only
-CONNECT_SLICE = 0.05
+# While connecting, the cancellation is polled at this interval in seconds, because shutdown() wakes
+# a connecting socket on Linux only.
+CONNECT_POLL_SECONDS = 0.05
 
 
 def dial(
-    host: str, port: int, until: float, cancelled: Cancellation | None, what: str
+    host: str, port: int, deadline: float, cancelled: Cancellation | None, destination: str
 ) -> socket.socket:
-    """A connected TCP socket to the first address of `host` that answers. A cancel ends it, except
-    within the name lookup."""
+    """Return a TCP socket connected to the first address of `host` that answers. A cancellation
+    ends the attempt, except within the name lookup."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         failure = LLMConnectionError(
             f"Cannot find the host {host!r}: {reason}. Check base_url and the network."
         )
-        # EAI_NONAME: there is no such name, now or in a second.
+        # EAI_NONAME: the name does not exist, and a retry would not change that.
         failure.retryable = isinstance(error, OSError) and error.errno != socket.EAI_NONAME
         raise failure from error
-    refusal: OSError | None = None
-    for number, (family, kind, protocol, _, address) in enumerate(found):
-        # An address that drops our packets must not use up the time of those after it.
-        left = max(until - time.monotonic(), 0.0)
-        share = left if number + 1 == len(found) else left / 2
+    last_error: OSError | None = None
+    for number, (family, kind, protocol, _, address) in enumerate(addresses):
+        # An address that drops packets must not use up the time of the remaining addresses.
+        remaining = max(deadline - time.monotonic(), 0.0)
+        share = remaining if number + 1 == len(addresses) else remaining / 2
         try:
             return _connect_to(family, kind, protocol, address, share, cancelled)
         except OSError as error:
-            refusal = error
-    if isinstance(refusal, TimeoutError):
+            last_error = error
+    if isinstance(last_error, TimeoutError):
         raise LLMTimeout(
-            f"{what} did not accept a connection in time. Check base_url and the network."
-        ) from refusal
-    reason = getattr(refusal, "strerror", None) or str(refusal)
+            f"{destination} did not accept a connection in time. Check base_url and the network."
+        ) from last_error
+    reason = getattr(last_error, "strerror", None) or str(last_error)
     raise LLMConnectionError(
-        f"Cannot connect to {what}: {reason}. Check base_url and that the server runs."
-    ) from refusal
+        f"Cannot connect to {destination}: {reason}. Check base_url and that the server runs."
+    ) from last_error
 
 
 def _connect_to(
@@ -61,12 +61,12 @@ def _connect_to(
     seconds: float,
     cancelled: Cancellation | None,
 ) -> socket.socket:
-    until = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A model may think for minutes without a byte: keep-alives keep NATs open and find a peer
-        # that is gone.
+        # A model may think for minutes without sending a byte. Keep-alives keep NATs open and
+        # detect a lost peer.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 5)):
             if hasattr(socket, option):
@@ -76,10 +76,10 @@ def _connect_to(
         while code in (errno.EINPROGRESS, errno.EWOULDBLOCK):
             if cancelled:
                 raise Cancelled("The model call was cancelled.")
-            left = until - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 raise TimeoutError(errno.ETIMEDOUT, "timed out")
-            if ready(sock, min(left, CONNECT_SLICE), write=True):
+            if ready(sock, min(remaining, CONNECT_POLL_SECONDS), write=True):
                 code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, os.strerror(code))
@@ -90,8 +90,8 @@ def _connect_to(
 
 
 def ready(sock: socket.socket, seconds: float, *, write: bool = False) -> bool:
-    """Whether a read (or write) would not block. poll, not select: select fails on file descriptors
-    above 1023."""
+    """Return True if a read (or write) would not block. Uses poll, because select fails on file
+    descriptors above 1023."""
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(sock, select.POLLOUT if write else select.POLLIN)

@@ -1,8 +1,8 @@
-"""A keep-alive connection pool for POSTs to one server: connecting, TLS, proxies, idle connections,
-and what a caller gets back.
+"""A keep-alive connection pool for POSTs to one server: connecting, TLS, proxies, idle connections
+and the response.
 
-Synchronous and thread-safe; it creates no thread, reads nothing from the environment and holds its
-lock only to move a connection.
+The pool is synchronous and thread-safe. It creates no thread, reads nothing from the
+environment, and holds its lock only to move a connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from urllib.parse import unquote
 from holdfast.errors import Cancelled, ConfigurationError, LLMConnectionError, LLMError, LLMTimeout
 from holdfast.llm.address import take_apart
 from holdfast.llm.dial import dial, ready
-from holdfast.llm.http1 import NEVER, Connection, ConnectionLost, body_chunks, lost, read_head
+from holdfast.llm.http1 import (
+    NO_DEADLINE,
+    ConnectionLost,
+    HttpConnection,
+    body_chunks,
+    connection_error,
+    read_head,
+)
 from holdfast.llm.secrets import basic, shown
 
 if TYPE_CHECKING:
@@ -25,13 +32,12 @@ if TYPE_CHECKING:
 
     from holdfast.tools.context import Cancellation
 
-IDLE_SECONDS = (
-    180.0  # below what the common load balancers and NATs drop silently (Azure 240 s, AWS 350 s)
-)
+# Common load balancers and NATs silently drop connections after 240 s (Azure) or 350 s (AWS).
+IDLE_SECONDS = 180.0
 
 
-class Exchange(Protocol):
-    """An HTTP response, as `Response` is one."""
+class HttpExchange(Protocol):
+    """An HTTP response. `Response` satisfies this protocol."""
 
     @property
     def status(self) -> int: ...
@@ -39,13 +45,13 @@ class Exchange(Protocol):
     def headers(self) -> dict[str, str]: ...
     def __iter__(self) -> Iterator[bytes]: ...
     def read(self) -> bytes: ...
-    def hurry(self, seconds: float | None) -> None: ...
-    def settle(self, error: LLMError | None) -> None: ...
+    def finish_within(self, seconds: float | None) -> None: ...
+    def record_outcome(self, error: LLMError | None) -> None: ...
     def close(self) -> None: ...
 
 
 class Transport(Protocol):
-    """What a model sends its requests through: `HTTPPool`, or what stands in for one."""
+    """The channel for a model's requests: `HTTPPool` or a replacement for one."""
 
     def post(
         self,
@@ -56,7 +62,7 @@ class Transport(Protocol):
         cancelled: Cancellation | None = None,
         stream: bool = False,
         deadline: float | None = None,
-    ) -> Exchange: ...
+    ) -> HttpExchange: ...
     def close(self) -> None: ...
 
 
@@ -64,9 +70,9 @@ class Response:
     """An HTTP response: `status`, `headers` (names in lower case) and the body, read whole or as
     raw chunks.
 
-    It holds its connection until the body has been read to its end, which gives the connection
-    back, or `close`, which drops it. Iteration and `read` raise `LLMConnectionError`, `LLMTimeout`
-    or `Cancelled`.
+    A response holds its connection until the body has been read to its end, which returns the
+    connection to the pool, or until `close`, which drops it. Iteration and `read` raise
+    `LLMConnectionError`, `LLMTimeout` or `Cancelled`.
     """
 
     __slots__ = ("_body", "_chunks", "_connection", "_deadline", "_pool", "headers", "status")
@@ -74,17 +80,17 @@ class Response:
     def __init__(
         self,
         pool: HTTPPool,
-        connection: Connection,
+        connection: HttpConnection,
         status: int,
         headers: dict[str, str],
-        first: bytes,
+        first_bytes: bytes,
     ) -> None:
         self.status = status
         self.headers = headers
         self._pool = pool
-        self._connection: Connection | None = connection
+        self._connection: HttpConnection | None = connection
         self._deadline = connection.deadline
-        self._chunks = body_chunks(connection, status, headers, first)
+        self._chunks = body_chunks(connection, status, headers, first_bytes)
         self._body: bytes | None = None
 
     def __iter__(self) -> Iterator[bytes]:
@@ -94,7 +100,7 @@ class Response:
         try:
             yield from self._chunks
         except ConnectionLost as error:
-            raise lost(connection, error) from error
+            raise connection_error(connection, error) from error
         else:
             self._connection = None
             self._pool.give_back(connection, self.headers)
@@ -102,14 +108,15 @@ class Response:
             self.close()
 
     def read(self) -> bytes:
-        """The whole body, or what is left of it; the same when asked again."""
+        """Return the whole body, or the rest of it if some was iterated. Repeated calls return
+        the same bytes."""
         if self._body is None:
             self._body = b"".join(self)
         return self._body
 
-    def hurry(self, seconds: float | None) -> None:
-        """Have the rest come within `seconds`, since what matters is there; None: it is not, so
-        take back what was said before."""
+    def finish_within(self, seconds: float | None) -> None:
+        """Require the rest of the body within `seconds`, because the essential part has arrived.
+        None restores the original deadline."""
         connection = self._connection
         if connection is not None:
             connection.deadline = (
@@ -118,12 +125,13 @@ class Response:
                 else min(connection.deadline, time.monotonic() + seconds)
             )
 
-    def settle(self, error: LLMError | None) -> None:
-        """Be told what came of it: an answer (None), or this error. Not called if something else
-        broke off the reading."""
+    def record_outcome(self, error: LLMError | None) -> None:
+        """Accept the outcome of the exchange: None for an answer, or an error. Not called if
+        anything else ended the reading."""
 
     def close(self) -> None:
-        """Drop the connection unless the body has been read to its end. May be called again."""
+        """Drop the connection unless the body has been read to its end. May be called
+        repeatedly."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -132,10 +140,13 @@ class Response:
 class HTTPPool:
     """Keep-alive connections to the server of `base_url`.
 
-    `timeout` is (connect, read) in seconds: to connect, TLS included, and without any byte. `proxy`
-    is an `http://` URL, with credentials if it wants them; an https server is reached through it by
-    CONNECT. `ssl_context` None: the system's default, made at the first use. At most `max_idle`
-    connections are kept, each for 180 s.
+    Args:
+        timeout: (connect, read) in seconds. The first covers connecting including TLS, the
+            second each wait for a byte.
+        proxy: An `http://` URL, with credentials if needed. An https server is reached through
+            CONNECT.
+        ssl_context: None means the system's default, created at the first use.
+        max_idle: The largest number of idle connections. Each is kept for 180 s.
 
     Raises `ConfigurationError` for a URL that is not http or https.
     """
@@ -159,14 +170,13 @@ class HTTPPool:
         self._authority = bare if self.port == (443 if self.tls else 80) else f"{bare}:{self.port}"
         self.address = f"{bare}:{self.port}"
         self._proxy = _split("proxy", proxy, ("http",)) if proxy else None
-        through = (
-            self._proxy is not None and not self.tls
-        )  # a plain request through a proxy names the whole URL
-        self._target = f"http://{self._authority}" if through else ""
+        # A plain request through a proxy names the whole URL.
+        plain_proxy = self._proxy is not None and not self.tls
+        self._target = f"http://{self._authority}" if plain_proxy else ""
         self._always = f"Host: {self._authority}\r\nAccept-Encoding: identity\r\n"
-        if through and self._proxy and self._proxy[3]:
+        if plain_proxy and self._proxy and self._proxy[3]:
             self._always += f"Proxy-Authorization: {self._proxy[3]}\r\n"
-        self._idle: list[Connection] = []
+        self._idle: list[HttpConnection] = []
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -180,16 +190,16 @@ class HTTPPool:
         stream: bool = False,
         deadline: float | None = None,
     ) -> Response:
-        """POST `body` to `path` (from the root, with its query) and return once the response's head
-        is there.
+        """POST `body` to `path` (from the root, with its query) and return when the response's head
+        has arrived.
 
-        Without `stream` the body has been received too, and the connection is back. `headers` may
-        be a text made once by `header_text`. `deadline` is a `time.monotonic()` value for the whole
-        exchange.
+        Without `stream`, the body has been received too and the connection is back in the pool.
+        `headers` may be the result of `header_text`. `deadline` is a `time.monotonic()` value for
+        the whole exchange.
 
-        A reused connection that turns out to be closed before any byte of a response is replaced
-        once, silently. Raises `LLMConnectionError`, `LLMTimeout`, `Cancelled`, or `BadResponse` for
-        what is not HTTP.
+        A reused connection that proves closed before any byte of a response is replaced once,
+        silently. Raises `LLMConnectionError`, `LLMTimeout`, `Cancelled`, or `BadResponse` for a
+        response that is not HTTP.
         """
         head = header_text(headers) if not isinstance(headers, str) else headers
         request = (
@@ -200,7 +210,7 @@ class HTTPPool:
             request,
             body,
             self.read_timeout,
-            NEVER if deadline is None else deadline,
+            NO_DEADLINE if deadline is None else deadline,
             cancelled,
             stream,
         )
@@ -214,34 +224,34 @@ class HTTPPool:
         cancelled: Cancellation | None,
         stream: bool,
     ) -> Response:
-        """Send a request that may be sent twice, on a connection that is there or a new one. What
-        `post` says of connections and errors holds."""
-        fresh = False
+        """Send a request that may safely be sent twice, on an idle connection or a new one.
+        Connections and errors are handled as `post` describes."""
+        force_new = False
         while True:
-            connection = None if fresh else self._take()
+            connection = None if force_new else self._take()
             if connection is None:
                 connection = self._connect(deadline, cancelled)
             try:
                 connection.begin(read_timeout, deadline, cancelled)
                 connection.check()
                 connection.send(head, body)
-                status, received, first = read_head(connection)
+                status, response_headers, first_bytes = read_head(connection)
             except ConnectionLost as error:
                 connection.close()
-                if connection.reused and not error.begun:
-                    fresh = True
+                if connection.reused and not error.response_begun:
+                    force_new = True
                     continue
-                raise lost(connection, error) from error
+                raise connection_error(connection, error) from error
             except BaseException:
                 connection.close()
                 raise
-            response = self._answer(self, connection, status, received, first)
+            response = self._answer(self, connection, status, response_headers, first_bytes)
             if not stream:
                 response.read()
             return response
 
     def close(self) -> None:
-        """Close all idle connections. Running exchanges go on; the pool stays usable."""
+        """Close all idle connections. Running exchanges continue, and the pool stays usable."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -249,28 +259,27 @@ class HTTPPool:
 
     # --- idle connections ---
 
-    def give_back(self, connection: Connection, headers: Mapping[str, str]) -> None:
+    def give_back(self, connection: HttpConnection, headers: Mapping[str, str]) -> None:
         """Take back a connection whose response was read to its end."""
         if not connection.end() or "close" in headers.get("connection", "").lower():
             connection.close()
             return
         connection.reused = True
         connection.idle_since = now = time.monotonic()
-        old: list[Connection] = []
+        expired: list[HttpConnection] = []
         with self._lock:
             self._idle.append(connection)
             while self._idle and (
                 len(self._idle) > self.max_idle or now - self._idle[0].idle_since > IDLE_SECONDS
             ):
-                old.append(self._idle.pop(0))
-        for one in old:
-            one.close()
+                expired.append(self._idle.pop(0))
+        for idle_connection in expired:
+            idle_connection.close()
 
-    def _take(self) -> Connection | None:
-        """The idle connection used last that is still open."""
-        if (
-            self._pid != os.getpid()
-        ):  # forked: these sockets are our parent's too, so leave them without a word
+    def _take(self) -> HttpConnection | None:
+        """Return the most recently used idle connection that is still open."""
+        if self._pid != os.getpid():
+            # After a fork the parent owns these sockets too, so do not close them.
             self._lock, self._idle, self._pid = threading.Lock(), [], os.getpid()
         while self._idle:
             with self._lock:
@@ -281,21 +290,23 @@ class HTTPPool:
                 connection.sock, 0
             ):
                 return connection
-            connection.close()  # readable while idle: closed by its peer, or out of step
+            connection.close()  # readable while idle: closed by the peer, or out of sync
         return None
 
     # --- connecting ---
 
-    def _connect(self, deadline: float, cancelled: Cancellation | None) -> Connection:
-        tunnelled = self._proxy is not None and self.tls
+    def _connect(self, deadline: float, cancelled: Cancellation | None) -> HttpConnection:
+        needs_tunnel = self._proxy is not None and self.tls
         host, port = (self._proxy[1], self._proxy[2]) if self._proxy else (self.host, self.port)
-        until = min(time.monotonic() + self.connect_timeout, deadline)
-        sock = dial(host, port, until, cancelled, self._what())
-        connection = Connection(sock, self.address)
+        connect_deadline = min(time.monotonic() + self.connect_timeout, deadline)
+        sock = dial(host, port, connect_deadline, cancelled, self._destination())
+        connection = HttpConnection(sock, self.address)
         try:
-            connection.begin(max(until - time.monotonic(), 0.001), until, cancelled)
+            connection.begin(
+                max(connect_deadline - time.monotonic(), 0.001), connect_deadline, cancelled
+            )
             connection.check()
-            if tunnelled:
+            if needs_tunnel:
                 self._tunnel(connection)
             if self.tls:
                 self._secure(connection)
@@ -303,26 +314,28 @@ class HTTPPool:
                 raise Cancelled("The model call was cancelled.")
         except ConnectionLost as error:
             connection.close()
-            raise LLMConnectionError(f"Cannot connect to {self._what()}: {error}.") from error
+            raise LLMConnectionError(
+                f"Cannot connect to {self._destination()}: {error}."
+            ) from error
         except LLMTimeout:
             connection.close()
             raise LLMTimeout(
-                f"{self._what()} did not accept a connection within {self.connect_timeout:g} s."
+                f"{self._destination()} did not accept a connection within {self.connect_timeout:g} s."
             ) from None
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _what(self) -> str:
+    def _destination(self) -> str:
         return (
             f"{self.address} through the proxy {self._proxy[1]}:{self._proxy[2]}"
             if self._proxy
             else self.address
         )
 
-    def _tunnel(self, connection: Connection) -> None:
-        """RFC 9110 9.3.6: ask the proxy for a tunnel to the server."""
+    def _tunnel(self, connection: HttpConnection) -> None:
+        """Ask the proxy for a tunnel to the server (RFC 9110 9.3.6)."""
         assert self._proxy is not None
         lines = f"CONNECT {self.address} HTTP/1.1\r\nHost: {self.address}\r\n"
         if self._proxy[3]:
@@ -338,16 +351,15 @@ class HTTPPool:
             error.retryable = status >= 500
             raise error
 
-    def _secure(self, connection: Connection) -> None:
+    def _secure(self, connection: HttpConnection) -> None:
         import ssl
 
         if self._ssl_context is None:
             with self._lock:
-                if (
-                    self._ssl_context is None
-                ):  # loading the certificates takes 10 ms and more: once per pool
+                if self._ssl_context is None:
+                    # Loading the certificates takes at least 10 ms, so it is done once per pool.
                     self._ssl_context = ssl.create_default_context()
-        connection.limit()
+        connection.apply_timeout()
         try:
             secured = self._ssl_context.wrap_socket(
                 connection.sock, server_hostname=self.host, do_handshake_on_connect=False
@@ -356,20 +368,22 @@ class HTTPPool:
             secured.do_handshake()
         except TimeoutError:
             connection.check()
-            raise connection.late() from None
+            raise connection.timeout_error() from None
         except (OSError, ValueError) as error:
             connection.check()
             reason = (
                 getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
             )
-            failure = LLMConnectionError(f"No TLS with {self._what()}: {reason}.")
+            failure = LLMConnectionError(
+                f"The TLS handshake with {self._destination()} failed: {reason}."
+            )
             failure.retryable = not isinstance(error, ssl.SSLCertVerificationError)
             raise failure from error
 
 
 def header_text(headers: Mapping[str, str]) -> str:
-    """Header lines, made once for many requests. Raises `ConfigurationError` for a name or value
-    that could not be one line."""
+    """Return header lines, built once for many requests. Raises `ConfigurationError` for a name
+    or value that does not fit on one line."""
     lines = ""
     for name, value in headers.items():
         line = f"{name}: {value}\r\n"
@@ -388,14 +402,16 @@ def header_text(headers: Mapping[str, str]) -> str:
 
 
 def _split(argument: str, url: str, schemes: tuple[str, ...]) -> tuple[bool, str, int, str]:
-    """(tls, host, port, Basic credentials) of a URL."""
+    """Return (tls, host, port, Basic credentials) of a URL."""
     takes = " or ".join(f"{scheme}://host[:port]" for scheme in schemes)
     parts = take_apart(url)
     if parts is not None and argument == "proxy" and "@" in parts.path + parts.query:
-        parts = None  # a / in the password made the user's name the host
+        parts = None  # a / in the password makes urlsplit take the user name for the host
     if parts is None or parts.scheme not in schemes or not parts.hostname:
         hint = (
-            " Percent-encode what stands before the @ (urllib.parse.quote)." if "@" in url else ""
+            " Percent-encode the credentials before the @ (urllib.parse.quote)."
+            if "@" in url
+            else ""
         )
         raise ConfigurationError(f"{argument} takes {takes}, not {shown(url)!r}.{hint}")
     credentials = ""

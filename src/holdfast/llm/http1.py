@@ -1,9 +1,10 @@
-"""One HTTP/1.1 exchange over a connected socket: the response's head and body, read with a timeout,
-a deadline and a cancel.
+"""One HTTP/1.1 exchange over a connected socket: reading the response under a timeout, a deadline
+and a cancellation.
 
-Why not `http.client`: its header parser (the email package) and its buffered file layer are two
-thirds of what a small POST costs, and a timeout or a cancel in the middle of its buffered reader
-leaves it unusable. What a client needs of RFC 9112 fits here.
+`http.client` is not used for two reasons. Its header parser (the email package) and its buffered
+file layer cause two thirds of the cost of a small POST. And a timeout or cancellation in the
+middle of its buffered reader leaves it unusable. The part of RFC 9112 that a client needs fits
+here.
 """
 
 from __future__ import annotations
@@ -19,24 +20,25 @@ from holdfast.errors import BadResponse, Cancelled, LLMConnectionError, LLMTimeo
 if TYPE_CHECKING:
     from holdfast.tools.context import Cancellation
 
-RECEIVE = 65536
-HEAD_LIMIT = 262144  # bytes; the largest known provider head is a few KB
-NEVER = float("inf")
+RECEIVE_BYTES = 65536
+MAX_HEAD_BYTES = 262144  # bytes; the largest known heads of providers are a few KB
+NO_DEADLINE = float("inf")
 
 
 class ConnectionLost(Exception):
-    """The peer closed or reset the connection. `begun`: after the first byte of a response."""
+    """The peer closed or reset the connection. `response_begun` is True if a byte of the response had
+    arrived."""
 
-    def __init__(self, reason: str, begun: bool) -> None:
+    def __init__(self, reason: str, response_begun: bool) -> None:
         super().__init__(reason)
-        self.begun = begun
+        self.response_begun = response_begun
 
 
-class Connection:
-    """A connected socket and the one exchange that is running on it.
+class HttpConnection:
+    """A connected socket and the exchange that is running on it.
 
-    `abort` may be called from any thread; everything else belongs to the thread that took it from
-    the pool.
+    `abort` may be called from any thread. All other methods belong to the thread that took the
+    connection from the pool.
     """
 
     __slots__ = (
@@ -44,12 +46,12 @@ class Connection:
         "address",
         "cancelled",
         "deadline",
-        "forget",
         "idle_since",
         "read_timeout",
         "reused",
         "sock",
-        "timed",
+        "socket_timeout",
+        "unregister",
     )
 
     def __init__(self, sock: socket.socket, address: str) -> None:
@@ -57,58 +59,57 @@ class Connection:
         self.address = address
         self.reused = False
         self.idle_since = 0.0
-        self.timed: float | None = (
-            None  # the timeout that the socket has now: settimeout is a system call
-        )
+        # The socket's current timeout, kept to avoid a system call per read.
+        self.socket_timeout: float | None = None
         self.read_timeout = 0.0
-        self.deadline = NEVER
+        self.deadline = NO_DEADLINE
         self.cancelled: Cancellation | None = None
-        self.forget: Callable[[], None] | None = None
+        self.unregister: Callable[[], None] | None = None
         self._lock = threading.Lock()
 
-    # --- life ---
+    # --- exchanges ---
 
     def begin(self, read_timeout: float, deadline: float, cancelled: Cancellation | None) -> None:
         """Start an exchange under these limits."""
         self.read_timeout = read_timeout
         self.deadline = deadline
         self.cancelled = cancelled
-        # The flag is up before the callback runs, so a reader that shutdown() wakes finds it, and
-        # never takes the end of the stream for the end of the answer.
-        self.forget = cancelled.add_callback(self.abort) if cancelled is not None else None
+        # The flag is set before the callback runs. So a reader that shutdown() wakes sees the flag
+        # and does not take the end of the stream for the end of the answer.
+        self.unregister = cancelled.add_callback(self.abort) if cancelled is not None else None
 
     def end(self) -> bool:
-        """End the exchange; whether the connection may serve another."""
-        forget, self.forget = self.forget, None
-        if forget is not None:
-            forget()
-        # In this order: a cancel that comes after `forget` does not touch the socket, one that came
-        # before shows here.
+        """End the exchange. Return True if the connection may serve another one."""
+        unregister, self.unregister = self.unregister, None
+        if unregister is not None:
+            unregister()
+        # The order matters: a cancellation after `unregister` does not touch the socket, and an earlier
+        # one is visible here.
         usable = not self.cancelled
         self.cancelled = None
         return usable
 
     def abort(self) -> None:
-        """Wake whoever reads or writes, from another thread. Does not block or raise."""
+        """Wake the thread that reads or writes, from another thread. Does not block or raise."""
         with self._lock:
             try:
-                # Not `self.sock.shutdown`: an SSLSocket drops its TLS state first, under the feet
-                # of the reading thread.
+                # Not `self.sock.shutdown`, because an SSLSocket first drops the TLS state that the
+                # reading thread uses.
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
             except OSError:
                 pass
 
     def replace(self, sock: socket.socket) -> None:
-        """Go on with the TLS socket that took over this one's file descriptor."""
-        with self._lock:  # `abort` must not miss both
+        """Continue with the TLS socket that took over this socket's file descriptor."""
+        with self._lock:  # `abort` must see either the old or the new socket
             self.sock = sock
-        self.timed = None
+        self.socket_timeout = None
         self.check()
 
     def close(self) -> None:
-        """Close the socket, at once and without a TLS goodbye."""
+        """Close the socket at once, without a TLS close notification."""
         self.end()
-        with self._lock:  # so that `abort` never meets another socket's file descriptor
+        with self._lock:  # so that `abort` never uses a reused file descriptor
             try:
                 self.sock.close()
             except OSError:
@@ -116,84 +117,86 @@ class Connection:
 
     # --- bytes ---
 
-    def limit(self) -> None:
-        """Give the socket its timeout: the read timeout or what is left until the deadline."""
+    def apply_timeout(self) -> None:
+        """Set the socket's timeout to the read timeout or the time left until the deadline,
+        whichever is shorter."""
         timeout = self.read_timeout
-        if self.deadline != NEVER:
-            left = self.deadline - time.monotonic()
-            if left <= 0:
+        if self.deadline != NO_DEADLINE:
+            remaining = self.deadline - time.monotonic()
+            if remaining <= 0:
                 raise LLMTimeout(f"{self.address} did not answer before the deadline.")
-            timeout = min(timeout, left)
-        if timeout != self.timed:
+            timeout = min(timeout, remaining)
+        if timeout != self.socket_timeout:
             self.sock.settimeout(timeout)
-            self.timed = timeout
+            self.socket_timeout = timeout
 
     def check(self) -> None:
         """Raise `Cancelled` if the call was cancelled."""
         if self.cancelled:
             raise Cancelled("The model call was cancelled.")
 
-    def late(self) -> LLMTimeout:
-        """The error for a socket timeout."""
+    def timeout_error(self) -> LLMTimeout:
+        """Return the error for a socket timeout."""
         if time.monotonic() >= self.deadline:
             return LLMTimeout(f"{self.address} did not answer before the deadline.")
         return LLMTimeout(f"{self.address} sent nothing for {self.read_timeout:g} s.")
 
     def send(self, head: bytes, body: bytes) -> None:
-        """Write a request. A peer that hangs up meanwhile is not an error yet: it may have answered
-        first."""
-        self.limit()
+        """Write a request. A peer that hangs up meanwhile raises no error yet, because it may
+        have answered first."""
+        self.apply_timeout()
         try:
-            if (
-                len(body) <= 16384
-            ):  # one packet or TLS record rather than two; the copy is cheaper than the system call
+            if len(body) <= 16384:
+                # One packet or TLS record instead of two. The copy is cheaper than the system call.
                 self.sock.sendall(head + body)
             else:
                 self.sock.sendall(head)
                 self.sock.sendall(body)
         except TimeoutError:
-            raise self.late() from None
+            raise self.timeout_error() from None
         except OSError as error:
             self.check()
             if not isinstance(error, ConnectionError):
                 raise ConnectionLost(str(error), False) from error
 
-    def receive(self, begun: bool = True) -> bytes:
-        """Some bytes, or b"" at the peer's end."""
-        self.limit()
+    def receive(self, response_begun: bool = True) -> bytes:
+        """Return some bytes, or b"" at the end of the peer's stream."""
+        self.apply_timeout()
         try:
-            data = self.sock.recv(RECEIVE)
+            data = self.sock.recv(RECEIVE_BYTES)
         except TimeoutError:
             self.check()
-            raise self.late() from None
+            raise self.timeout_error() from None
         except (
             OSError,
             ValueError,
-        ) as error:  # ValueError: a TLS socket closed by its peer in mid-record
+        ) as error:
+            # ValueError: a TLS socket that the peer closed within a record.
             self.check()
-            raise ConnectionLost(str(error), begun) from error
+            raise ConnectionLost(str(error), response_begun) from error
         if self.cancelled:
             self.check()
         return data
 
 
-def read_head(connection: Connection) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers (names in lower case) and the first bytes of the body. Skips interim 1xx
-    responses.
+def read_head(connection: HttpConnection) -> tuple[int, dict[str, str], bytes]:
+    """Return the status, the headers (names in lower case) and the first bytes of the body. Interim
+    1xx responses are skipped.
 
-    Raises `ConnectionLost` when the peer hangs up, `BadResponse` when it does not speak HTTP/1.
+    Raises `ConnectionLost` if the peer hangs up, and `BadResponse` if it does not speak HTTP/1.
     """
     data = b""
     while True:
         end = data.find(b"\r\n\r\n")
         size = 4
         if end < 0:
-            end = data.find(b"\n\n")  # sent by some home-made servers; RFC 9112 2.2 lets us take it
+            # Some simple servers send this, and RFC 9112 2.2 permits accepting it.
+            end = data.find(b"\n\n")
             size = 2
         if end < 0:
-            if len(data) > HEAD_LIMIT:
+            if len(data) > MAX_HEAD_BYTES:
                 raise BadResponse(
-                    f"{connection.address} sent headers longer than {HEAD_LIMIT} bytes."
+                    f"{connection.address} sent headers longer than {MAX_HEAD_BYTES} bytes."
                 )
             more = connection.receive(bool(data))
             if not more:
@@ -209,7 +212,7 @@ def read_head(connection: Connection) -> tuple[int, dict[str, str], bytes]:
 
 
 def parse_head(text: str, address: str) -> tuple[int, dict[str, str]]:
-    """The status and headers of a response head; repeated headers are joined by ", "."""
+    """Return the status and headers of a response head. Repeated headers are joined by ", "."""
     lines = text.split("\n")
     first = lines[0].split(None, 2)
     if (
@@ -241,20 +244,20 @@ def parse_head(text: str, address: str) -> tuple[int, dict[str, str]]:
 
 
 def body_chunks(
-    connection: Connection, status: int, headers: dict[str, str], data: bytes
+    connection: HttpConnection, status: int, headers: dict[str, str], data: bytes
 ) -> Iterator[bytes]:
-    """The body as it comes. Returns, having marked `headers["connection"]` where needed, when it is
-    complete.
+    """Yield the body's chunks as they arrive, until the body is complete.
 
-    Raises `ConnectionLost` when the peer hangs up before that.
+    Sets `headers["connection"]` to "close" if the connection cannot be reused. Raises
+    `ConnectionLost` if the peer hangs up too early.
     """
     if status in (204, 304):
         return
     if "chunked" in headers.get("transfer-encoding", "").lower():
         yield from _chunked(connection, data)
         return
-    announced = headers.get("content-length")
-    if announced is None:  # then the end of the connection is the end of the body
+    content_length = headers.get("content-length")
+    if content_length is None:  # the end of the connection ends the body
         headers["connection"] = "close"
         while True:
             if data:
@@ -262,52 +265,53 @@ def body_chunks(
             data = connection.receive()
             if not data:
                 return
-    length = announced.partition(",")[0]
+    length = content_length.partition(",")[0]
     if not length.isdecimal():
-        raise BadResponse(f"{connection.address} sent a Content-Length of {announced[:40]!r}.")
-    left = int(length)
-    if len(data) > left:  # bytes that belong to no request of ours: this connection is out of step
+        raise BadResponse(f"{connection.address} sent a Content-Length of {content_length[:40]!r}.")
+    remaining = int(length)
+    if len(data) > remaining:  # excess bytes: the connection is out of sync
         headers["connection"] = "close"
-        data = data[:left]
-    while left:
+        data = data[:remaining]
+    while remaining:
         if data:
-            left -= len(data)
+            remaining -= len(data)
             yield data
-        if left:
+        if remaining:
             data = connection.receive()
             if not data:
                 raise ConnectionLost(
-                    f"closed by the peer {left} bytes before the end of the answer", True
+                    f"closed by the peer {remaining} bytes before the end of the answer", True
                 )
-            if len(data) > left:
+            if len(data) > remaining:
                 headers["connection"] = "close"
-                data = data[:left]
+                data = data[:remaining]
 
 
-def _chunked(connection: Connection, data: bytes) -> Iterator[bytes]:
-    """RFC 9112 7.1. The chunks that came in one read are given in one piece, before the next read
-    blocks."""
+def _chunked(connection: HttpConnection, data: bytes) -> Iterator[bytes]:
+    """Yield a body in chunked transfer coding (RFC 9112 7.1). The chunks of one read are yielded
+    as one piece, before the next read blocks."""
     pieces: list[bytes] = []
     at = 0
-    # bytes left of a chunk; -1: at the line break after it; -2: at a size line; -3: in the trailer
-    left = -2
+    # Bytes left of the current chunk; or -1: at the line break after it; -2: at a size line; -3: in
+    # the trailer; -4: at an invalid size.
+    remaining = -2
 
     while True:
-        if left > 0:
-            piece = data[at : at + left]
+        if remaining > 0:
+            piece = data[at : at + remaining]
             if piece:
                 pieces.append(piece)
                 at += len(piece)
-                left -= len(piece)
-            if not left:
-                left = -1
-        while left < 0:
+                remaining -= len(piece)
+            if not remaining:
+                remaining = -1
+        while remaining < 0:
             end = data.find(b"\n", at)
             if end < 0:
                 break
             line = data[at:end].strip()
             at = end + 1
-            if left == -3:
+            if remaining == -3:
                 if not line:
                     if at < len(data):
                         raise BadResponse(
@@ -316,29 +320,29 @@ def _chunked(connection: Connection, data: bytes) -> Iterator[bytes]:
                     if pieces:
                         yield b"".join(pieces)
                     return
-            elif left == -1:
+            elif remaining == -1:
                 if line:
                     raise BadResponse(f"{connection.address} sent a chunk longer than announced.")
-                left = -2
+                remaining = -2
             else:
                 size = line.partition(b";")[0].strip()
                 try:
-                    left = int(size, 16) if size.isalnum() else -4
+                    remaining = int(size, 16) if size.isalnum() else -4
                 except ValueError:
-                    left = -4
-                if left < 0:
+                    remaining = -4
+                if remaining < 0:
                     raise BadResponse(f"{connection.address} sent a chunk size of {line[:40]!r}.")
-                if not left:
-                    left = -3
-        if left > 0 and at < len(data):
+                if not remaining:
+                    remaining = -3
+        if remaining > 0 and at < len(data):
             continue
         if pieces:
             yield b"".join(pieces)
             pieces.clear()
         rest = data[at:]
-        if len(rest) > HEAD_LIMIT:
+        if len(rest) > MAX_HEAD_BYTES:
             raise BadResponse(
-                f"{connection.address} sent a chunk header longer than {HEAD_LIMIT} bytes."
+                f"{connection.address} sent a chunk header longer than {MAX_HEAD_BYTES} bytes."
             )
         more = connection.receive()
         if not more:
@@ -347,6 +351,6 @@ def _chunked(connection: Connection, data: bytes) -> Iterator[bytes]:
         at = 0
 
 
-def lost(connection: Connection, error: ConnectionLost) -> LLMConnectionError:
-    """The public error for a lost connection."""
+def connection_error(connection: HttpConnection, error: ConnectionLost) -> LLMConnectionError:
+    """Return the public error for a lost connection."""
     return LLMConnectionError(f"The connection to {connection.address} broke: {error}.")

@@ -1,8 +1,9 @@
-"""`LiteLLM`: any model that the litellm package reaches (Bedrock, Vertex AI, ...), as Holdfast's
-own. Needs `pip install 'holdfast[litellm]'`.
+"""`LiteLLM`: any model that the litellm package reaches (Bedrock, Vertex AI, ...), behind
+Holdfast's `Model` interface. Needs `pip install 'holdfast[litellm]'`.
 
-Requests and answers are those of the Chat Completions wire; the package does the rest. It is large
-and slow (3 s to import), so it is for what no wire here speaks.
+Requests and answers use the Chat Completions wire; the package does the rest. The package is
+large and slow (3 s to import), so use it only for providers whose protocol Holdfast does not
+speak itself.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from holdfast.errors import (
     LLMError,
     LLMTimeout,
 )
+from holdfast.llm import prices
 from holdfast.llm.completion import Completion, OnDelta, Told
+from holdfast.llm.info import model_info
 from holdfast.llm.model import ToolLike
-from holdfast.llm.pictures import BLIND, with_sight
+from holdfast.llm.pictures import IMAGES_PARAMETER, with_sight
 from holdfast.llm.request import make_request
 from holdfast.llm.retry import retrying
 from holdfast.llm.secrets import blot, credentials, worth_hiding
@@ -38,8 +41,8 @@ if TYPE_CHECKING:
 
 HOST = "litellm"
 
-# How settings are called that hold secrets. `max_tokens` and the like do not.
-_SECRET = re.compile(
+# The names of settings that hold secrets. `max_tokens` and the like do not match.
+_SECRET_NAMES = re.compile(
     r"key|token(?!s)|secret|password|credential|header|authorization", re.IGNORECASE
 )
 
@@ -47,12 +50,14 @@ _SECRET = re.compile(
 class LiteLLM:
     """A model by litellm's name for it, such as `bedrock/anthropic.claude-sonnet-4-5`.
 
-    `settings` go to `litellm.completion` as they are (`temperature=`, `api_key=`,
-    `aws_region_name=`, ...). Those whose names sound like a secret's (keys, tokens, passwords,
-    headers, ...) are shown nowhere. Its own retries and fallbacks are off: `max_retries` are made
-    here. A cancel is heeded between the pieces of a stream and between retries, since litellm
-    cannot be interrupted. litellm reads environment variables by itself. Raises
-    `ConfigurationError` if the package is not installed.
+    `settings` are passed to `litellm.completion` unchanged (`temperature=`, `api_key=`,
+    `aws_region_name=`, ...). Settings named like secrets (keys, tokens, passwords, headers, ...)
+    are never shown.
+
+    litellm's own retries and fallbacks are off; `max_retries` applies here. A cancellation takes
+    effect between the pieces of a stream and between retries, because litellm cannot be
+    interrupted. litellm itself reads environment variables. Raises `ConfigurationError` if the
+    package is not installed.
     """
 
     model: str
@@ -76,7 +81,7 @@ class LiteLLM:
             "_timeout": timeout,
             "_max_retries": max_retries,
             "_settings": settings,
-            "_secrets": worth_hiding(_held(settings)),
+            "_secrets": worth_hiding(_secret_values(settings)),
         }.items():
             object.__setattr__(self, name, value)
 
@@ -86,8 +91,8 @@ class LiteLLM:
     _secrets: tuple[str, ...]
 
     def arguments(self) -> dict[str, Any]:
-        """What it was made with, secrets included: `LiteLLM(**llm.arguments())` is the same
-        model."""
+        """Return the constructor's arguments, secrets included: `LiteLLM(**llm.arguments())` is
+        the same model."""
         return {
             "model": self.model,
             "stream": self.stream,
@@ -97,14 +102,14 @@ class LiteLLM:
         }
 
     def parameters(self) -> dict[str, Any]:
-        """The settings that JSON can say, but none whose name sounds like a secret's."""
-        found: dict[str, Any] = {"wire": openai_chat.name, "host": HOST}
-        for name, value in _open_part(self._settings).items():
+        """Return the settings that are JSON values, without those named like secrets."""
+        shown: dict[str, Any] = {"wire": openai_chat.name, "host": HOST}
+        for name, value in _without_secrets(self._settings).items():
             try:
-                found[name] = msgspec.json.decode(msgspec.json.encode(value))
+                shown[name] = msgspec.json.decode(msgspec.json.encode(value))
             except (TypeError, ValueError):
-                continue  # no JSON: a client object, a callback
-        return found
+                continue  # not JSON, such as a client object or a callback
+        return shown
 
     def completion(
         self,
@@ -116,8 +121,8 @@ class LiteLLM:
         on_delta: OnDelta | None = None,
         cancelled: Cancellation | None = None,
     ) -> Completion:
-        """One answer, as `LLM.completion` gives it. Raises `LLMError`."""
-        began = time.monotonic()
+        """Return one answer, as `LLM.completion` does. Raises `LLMError`."""
+        started = time.monotonic()
         litellm = _package()
         messages = as_transcript(messages)
         if head is not None and head.model == self.model:
@@ -138,40 +143,44 @@ class LiteLLM:
             f"litellm {self.model}",
         )
         body: dict[str, Any] = msgspec.json.decode(request.body)
-        sent = {
+        call_arguments = {
             **body,
             **self._settings,
             "timeout": self._timeout,
             "num_retries": 0,
             "max_retries": 0,
         }
-        told = Told(on_delta)
+        deltas = Told(on_delta)
         answer = retrying(
-            lambda: self._ask(litellm, sent, told, cancelled),
+            lambda: self._attempt(litellm, call_arguments, deltas, cancelled),
             max_retries=self._max_retries,
             cancelled=cancelled,
-            before_retry=told.restart,
+            before_retry=deltas.restart,
         )
-        return request.canonically(
+        return request.with_canonical_names(
             answer,
-            duration=time.monotonic() - began,
+            duration=time.monotonic() - started,
             cost=self.cost(answer.usage),
             notes=request.transcript.notes(
                 openai_chat,
                 self.model,
                 parameters.get("host", ""),
-                parameters.get(BLIND) is not False,
+                parameters.get(IMAGES_PARAMETER) is not False,
             ),
             host=HOST,
         )
 
-    def _ask(
-        self, litellm: Any, sent: Mapping[str, Any], told: OnDelta, cancelled: Cancellation | None
+    def _attempt(
+        self,
+        litellm: Any,
+        call_arguments: Mapping[str, Any],
+        deltas: OnDelta,
+        cancelled: Cancellation | None,
     ) -> Completion:
         if cancelled:
             raise Cancelled("The model call was cancelled.")
         try:
-            answer = litellm.completion(**sent)
+            answer = litellm.completion(**call_arguments)
             if not self.stream:
                 return openai_chat.parse(answer.model_dump_json().encode())
             parser = openai_chat.stream()
@@ -179,7 +188,7 @@ class LiteLLM:
                 if cancelled:
                     raise Cancelled("The model call was cancelled.")
                 parser.feed(
-                    b"data: " + chunk.model_dump_json(exclude_none=True).encode() + b"\n\n", told
+                    b"data: " + chunk.model_dump_json(exclude_none=True).encode() + b"\n\n", deltas
                 )
             return parser.finish()
         except LLMError:
@@ -208,22 +217,19 @@ class LiteLLM:
         return BadResponse(f"litellm failed: {kind}: {text}")
 
     def cost(self, usage: Usage) -> float | None:
-        """What `usage` costs in USD by the table of list prices; None for a model that is not in
-        it."""
-        from holdfast.llm.prices import cost
-
-        return cost(usage, self.model)
+        """Return the cost of `usage` in USD by the table of list prices, or None if the table
+        lacks the model."""
+        return prices.cost(usage, self.model)
 
     @property
     def sees(self) -> bool | None:
-        """Whether the model takes pictures, by the table of models; None if it is not in that."""
-        from holdfast.llm.info import model_info
-
-        known = model_info(self.model)
-        return None if known is None else "image" in known.input_modalities
+        """True if the model accepts pictures, by the table of models; None if the table lacks
+        the model."""
+        info = model_info(self.model)
+        return None if info is None else "image" in info.input_modalities
 
     def close(self) -> None:
-        """Nothing to let go of: litellm keeps its own connections."""
+        """Do nothing: litellm keeps its own connections."""
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"LiteLLM is frozen; make a new one to change {name!r}.")
@@ -233,30 +239,34 @@ class LiteLLM:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
-            "A LiteLLM cannot be pickled: its settings hold keys. Send its arguments and make it"
-            " anew."
+            "A LiteLLM cannot be pickled: its settings hold keys. Send its arguments and create it"
+            " again."
         )
 
 
-def _held(settings: Any, secret: bool = False) -> Iterator[str]:
-    """The texts in what is called like a secret, at any depth."""
+def _secret_values(settings: Any, secret: bool = False) -> Iterator[str]:
+    """Yield the strings of all settings named like secrets, at any depth."""
     if isinstance(settings, Mapping):
         for name, value in cast("Mapping[Any, Any]", settings).items():
-            yield from _held(value, secret or bool(_SECRET.search(str(name))))
+            yield from _secret_values(value, secret or bool(_SECRET_NAMES.search(str(name))))
     elif isinstance(settings, list | tuple):
         for value in cast("Sequence[Any]", settings):
-            yield from _held(value, secret)
+            yield from _secret_values(value, secret)
     elif secret and isinstance(settings, str):
         yield from credentials(settings)
 
 
-def _open_part(settings: Any) -> Any:
-    """The same without what is called like a secret."""
+def _without_secrets(settings: Any) -> Any:
+    """Return the settings without those named like secrets, at any depth."""
     if isinstance(settings, Mapping):
-        found = cast("Mapping[Any, Any]", settings).items()
-        return {name: _open_part(value) for name, value in found if not _SECRET.search(str(name))}
+        items = cast("Mapping[Any, Any]", settings).items()
+        return {
+            name: _without_secrets(value)
+            for name, value in items
+            if not _SECRET_NAMES.search(str(name))
+        }
     if isinstance(settings, list | tuple):
-        return [_open_part(value) for value in cast("Sequence[Any]", settings)]
+        return [_without_secrets(value) for value in cast("Sequence[Any]", settings)]
     return settings
 
 
@@ -267,6 +277,6 @@ def _package() -> Any:
         raise ConfigurationError(
             "LiteLLM needs the litellm package: pip install 'holdfast[litellm]'."
         ) from None
-    found = cast(Any, litellm)
-    found.suppress_debug_info = True  # else it prints advertisements to stdout with every error
-    return found
+    package = cast(Any, litellm)
+    package.suppress_debug_info = True  # otherwise every error prints advertisements to stdout
+    return package

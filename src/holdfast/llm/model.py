@@ -1,4 +1,5 @@
-"""The seam between an agent and any model: the `Model` protocol, and what it is told of a tool."""
+"""The interface between an agent and a model: the `Model` protocol, and the tool description
+that a model receives."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class ToolLike(Protocol):
-    """What a model is told of a tool. `holdfast.Tool` and `events.ToolDefinition` both are this."""
+    """The description of a tool that a model receives. `holdfast.Tool` and
+    `events.ToolDefinition` both satisfy this protocol."""
 
     @property
     def name(self) -> str: ...
@@ -26,8 +28,8 @@ class ToolLike(Protocol):
 
 
 class Model(Protocol):
-    """What an agent needs of a model: `LLM`, `ScriptedLLM` and `FallbackLLM` are this, and so may
-    be anything of yours."""
+    """The interface that an agent needs from a model. `LLM`, `ScriptedLLM` and `FallbackLLM`
+    satisfy it, and so may any class of yours."""
 
     @property
     def model(self) -> str:
@@ -35,7 +37,8 @@ class Model(Protocol):
         ...
 
     def parameters(self) -> dict[str, Any]:
-        """What else shapes its answers, as JSON values, without secrets; for the journal."""
+        """Return the settings that shape answers, as JSON values without secrets, for the
+        journal."""
         ...
 
     def completion(
@@ -48,13 +51,14 @@ class Model(Protocol):
         on_delta: OnDelta | None = None,
         cancelled: Cancellation | None = None,
     ) -> Completion:
-        """One answer. With `head`, system prompt, tools and parameters are those of that event."""
+        """Return one answer. With `head`, the system prompt, tools and parameters come from that
+        event."""
         ...
 
     def cost(self, usage: Usage) -> float | None:
-        """What `usage` costs in USD; None when not known."""
+        """Return the cost of `usage` in USD, or None if it is unknown."""
         ...
 
     def close(self) -> None:
-        """Let go of idle connections. The model stays usable."""
+        """Close idle connections. The model stays usable."""
         ...

@@ -1,5 +1,5 @@
-"""Pictures: how large one is, what stands in its place for a model that does not see, and which
-models those are."""
+"""Pictures: their size, the text that replaces one for a model without vision, and the models
+that have vision."""
 
 from __future__ import annotations
 
@@ -17,43 +17,44 @@ from holdfast.content import (
     TextContent,
     ToolResult,
 )
-from holdfast.events import Message as Told
+from holdfast.events import Message as MessageEvent
 
-BLIND = "images"  # the parameter that says, with False, that a model does not see
+IMAGES_PARAMETER = "images"  # the parameter that is False for a model without vision
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-# Start of frame, of any kind of JPEG (ITU T.81, table B.1): C4, C8 and CC are other things.
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_ALONE = frozenset((0x01, *range(0xD0, 0xD9)))  # markers without a length
-_MOST_MARKERS = 2000  # and fill bytes, before a picture says how large it is
+# Start-of-frame markers of all kinds of JPEG (ITU T.81, table B.1). C4, C8 and CC mean other
+# things.
+_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_BARE_MARKERS = frozenset((0x01, *range(0xD0, 0xD9)))  # markers without a length
+_MAX_MARKERS = 2000  # the limit on markers and fill bytes before a picture's size
 
 
 def pixels(data: bytes) -> tuple[int, int] | None:
-    """Width and height by the header of a PNG, JPEG, GIF or WebP file; None for any other, and for
-    one that breaks off before it says."""
-    found = None
+    """Return the width and height from the header of a PNG, JPEG, GIF or WebP file. Returns None
+    for any other file, and for one that ends before its size."""
+    size = None
     if data[:8] == _PNG and data[12:16] == b"IHDR" and len(data) >= 24:
-        found = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+        size = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
     elif data[:4] == b"GIF8" and len(data) >= 10:
-        found = int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
+        size = int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
     elif data[:2] == b"\xff\xd8":
-        found = _jpeg(data)
+        size = _jpeg(data)
     elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        found = _webp(data)
-    return found if found and all(found) else None
+        size = _webp(data)
+    return size if size and all(size) else None
 
 
 def _jpeg(data: bytes) -> tuple[int, int] | None:
     at = 2
-    for _ in range(_MOST_MARKERS):
+    for _ in range(_MAX_MARKERS):
         if at + 9 > len(data) or data[at] != 0xFF:
             return None
         kind = data[at + 1]
-        if kind == 0xFF:  # a marker may have any number of these before it
+        if kind == 0xFF:  # any number of fill bytes may precede a marker
             at += 1
-        elif kind in _ALONE:
+        elif kind in _BARE_MARKERS:
             at += 2
-        elif kind in _FRAMES:
+        elif kind in _FRAME_MARKERS:
             return int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(
                 data[at + 5 : at + 7], "big"
             )
@@ -63,7 +64,8 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
 
 
 def _webp(data: bytes) -> tuple[int, int] | None:
-    """The container's three kinds (RFC 9649, 2.5 to 2.7)."""
+    """Return the size of a WebP picture in any of the container's three kinds (RFC 9649, 2.5 to
+    2.7)."""
     kind, body = data[12:16], data[20:30]
     if len(body) < 10:
         return None
@@ -84,7 +86,8 @@ def _webp(data: bytes) -> tuple[int, int] | None:
 
 
 def picture(block: Content) -> ImageContent | None:
-    """A block as a picture, if it is one: an image, or a resource with the bytes of one."""
+    """Return a block as a picture if it is an image or a resource with an image's bytes; else
+    None."""
     if type(block) is TextContent:
         return None
     if isinstance(block, ImageContent):
@@ -100,16 +103,16 @@ def picture(block: Content) -> ImageContent | None:
 
 
 def has_picture(content: Iterable[Content]) -> bool:
-    """Whether any block is one."""
-    # Of every event, and a generator takes longer than the look.
+    """Return True if any block is a picture."""
+    # A loop, because this runs for every event and a generator costs more than the check.
     for block in content:  # noqa: SIM110
-        if type(block) is not TextContent and _shows(block):
+        if type(block) is not TextContent and _is_picture(block):
             return True
     return False
 
 
-def _shows(block: Content) -> bool:
-    if isinstance(block, EmbeddedResource):  # without reading it
+def _is_picture(block: Content) -> bool:
+    if isinstance(block, EmbeddedResource):  # without decoding the data
         kind = block.resource.get("mimeType")
         return (
             isinstance(kind, str)
@@ -119,11 +122,11 @@ def _shows(block: Content) -> bool:
     return isinstance(block, ImageContent)
 
 
-def placeholder(found: ImageContent) -> str:
-    """What a model that does not see is told: `[picture: image/png, 640 x 480, 12 KB]`, without the
-    size where that cannot be read."""
-    size = pixels(found.data)
-    count = len(found.data)
+def placeholder(image: ImageContent) -> str:
+    """Return the text that replaces a picture for a model without vision: `[picture: image/png,
+    640 x 480, 12 KB]`. The size in pixels is left out if it cannot be read."""
+    size = pixels(image.data)
+    count = len(image.data)
     bytes_ = (
         f"{count} bytes"
         if count < 1000
@@ -131,14 +134,13 @@ def placeholder(found: ImageContent) -> str:
         if count < 999_500
         else f"{count / 1_000_000:.1f} MB"
     )
-    return (
-        "[picture:"
-        f" {', '.join([' '.join(found.mime_type.split())[:80], *([f'{size[0]} x {size[1]}'] if size else []), bytes_])}]"
-    )
+    kind = " ".join(image.mime_type.split())[:80]
+    facts = [kind, f"{size[0]} x {size[1]}", bytes_] if size else [kind, bytes_]
+    return f"[picture: {', '.join(facts)}]"
 
 
-def told(content: Sequence[Content]) -> tuple[Content, ...]:
-    """Content with the placeholder where each picture was; a pure function."""
+def without_pictures(content: Sequence[Content]) -> tuple[Content, ...]:
+    """Return the content with each picture replaced by its placeholder. A pure function."""
     return tuple(
         [
             block if (found := picture(block)) is None else TextContent(placeholder(found))
@@ -151,23 +153,25 @@ def told(content: Sequence[Content]) -> tuple[Content, ...]:
 
 
 def sees(model: Any) -> bool | None:
-    """Whether a model takes pictures: True, False, or None where nobody knows. Of a composite it is
-    the least that its models do."""
+    """Return True if a model accepts pictures, False if it does not, and None if this is unknown.
+
+    A composite accepts pictures only if all its models do.
+    """
     members = getattr(model, "models", None)
     if isinstance(members, Mapping):
-        found = [sees(member) for member in cast("Mapping[str, Any]", members).values()]
-        return False if False in found else None if None in found else True
+        abilities = [sees(member) for member in cast("Mapping[str, Any]", members).values()]
+        return False if False in abilities else None if None in abilities else True
     return cast("bool | None", getattr(model, "sees", None))
 
 
 def with_sight(model: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's parameters, with `"images": False` where it is known not to see; in a composite's,
-    of each of its models."""
-    found = dict(parameters)
-    members, routes = getattr(model, "models", None), found.get("routes")
+    """Return a model's parameters, with `"images": False` added if the model is known to lack
+    vision. For a composite, the same is done for each of its models."""
+    marked = dict(parameters)
+    members, routes = getattr(model, "models", None), marked.get("routes")
     if isinstance(members, Mapping) and isinstance(routes, dict):
         entries = cast("dict[str, dict[str, Any]]", routes)
-        found["routes"] = {
+        marked["routes"] = {
             name: {
                 **entry,
                 "parameters": with_sight(
@@ -177,26 +181,26 @@ def with_sight(model: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
             for name, entry in entries.items()
         }
     elif sees(model) is False:
-        found[BLIND] = False
-    return found
+        marked[IMAGES_PARAMETER] = False
+    return marked
 
 
 def without_sight(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `with_sight`: which models see is the journal's to say once it was written
-    there."""
-    found = {key: value for key, value in parameters.items() if key != BLIND}
-    if isinstance(found.get("routes"), dict):
-        entries = cast("dict[str, dict[str, Any]]", found["routes"])
-        found["routes"] = {
+    """Return the parameters without the entries of `with_sight`. Once the journal has recorded
+    which models have vision, the journal decides."""
+    unmarked = {key: value for key, value in parameters.items() if key != IMAGES_PARAMETER}
+    if isinstance(unmarked.get("routes"), dict):
+        entries = cast("dict[str, dict[str, Any]]", unmarked["routes"])
+        unmarked["routes"] = {
             name: {**entry, "parameters": without_sight(entry.get("parameters") or {})}
             for name, entry in entries.items()
         }
-    return found
+    return unmarked
 
 
 def says_sight(parameters: Mapping[str, Any]) -> bool:
-    """Whether parameters say of any model that it does not see."""
-    if parameters.get(BLIND) is False:
+    """Return True if the parameters say of any model that it lacks vision."""
+    if parameters.get(IMAGES_PARAMETER) is False:
         return True
     routes = parameters.get("routes")
     if not isinstance(routes, dict):
@@ -207,13 +211,13 @@ def says_sight(parameters: Mapping[str, Any]) -> bool:
     )
 
 
-Said = TypeVar("Said", bound="ToolResult | Message | Told")
+MessageT = TypeVar("MessageT", bound="ToolResult | Message | MessageEvent")
 
 
-def blinded(said: Said) -> Said:
-    """A message or a result as a model that does not see is told of it."""
+def hide_pictures(message: MessageT) -> MessageT:
+    """Return a message or a result in the form for a model without vision."""
     return (
-        msgspec.structs.replace(said, content=told(said.content))
-        if has_picture(said.content)
-        else said
+        msgspec.structs.replace(message, content=without_pictures(message.content))
+        if has_picture(message.content)
+        else message
     )

@@ -1,9 +1,9 @@
-"""What tokens cost, from the price table that the `genai-prices` package carries. Never asks the
-network.
+"""The cost of tokens, from the price table in the `genai-prices` package. This module never uses
+the network.
 
-Its import takes 150 ms and 27 MB (pydantic, an HTTP client for its updater, a table of 2300
-models), so it is done at the first question about a model that can have a list price. A model's
-prices are then compiled once, and a question costs microseconds.
+Importing the package takes 150 ms and 27 MB (pydantic, an HTTP client for its updater, a table
+of 2300 models). It is imported at the first question about a model that can have a list price. A
+model's prices are then compiled once, and each later question takes microseconds.
 """
 
 from __future__ import annotations
@@ -16,32 +16,39 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.content import Usage
-from holdfast.llm.address import ALIASES, COMPATIBLE, PROVIDERS, is_local
+from holdfast.llm.providers import ALIASES, COMPATIBLE, PROVIDERS, is_local
 
 if TYPE_CHECKING:
     from genai_prices.types import ConditionalPrice, ModelInfo, ModelPrice
 
 
 def cost(usage: Usage, model: str, base_url: str = "") -> float | None:
-    """What `usage` of `model` costs in USD, by the table's price of now; None when the table does
-    not know the model, or when it is served on this machine or net. `usage` is that of one model
-    call: where long requests have another price, its size decides."""
-    known = _prices(model, base_url)
-    if not known:
+    """Return the cost of `usage` of `model` in USD, by the table's current price.
+
+    Returns None if the table lacks the model, or if the model is served on this machine or local
+    network. `usage` must be that of one model call, because its size selects the price tier of
+    long requests.
+    """
+    price_list = _prices(model, base_url)
+    if not price_list:
         return None
-    return known[0][1].of(usage) if len(known) == 1 else _at_this_hour(known).of(usage)
+    return (
+        price_list[0][1].cost_of(usage)
+        if len(price_list) == 1
+        else _current(price_list).cost_of(usage)
+    )
 
 
 _PER_CALL = {"input_mtok", "output_mtok", "input_text_mtok", "output_text_mtok", "requests_kcount"}
 
 
 class _Price(msgspec.Struct, frozen=True):
-    """USD per token, from so many input tokens of a request on: ((0, base), (200_000, more), ...),
-    the highest last."""
+    """Prices in USD per token by a request's number of input tokens: ((0, base), (200_000,
+    more), ...), ordered by size."""
 
     tiers: tuple[tuple[int, float], ...]
 
-    def at(self, size: int) -> float:
+    def price_at(self, size: int) -> float:
         price = self.tiers[0][1]
         for start, higher in self.tiers[1:]:
             if size > start:
@@ -50,7 +57,8 @@ class _Price(msgspec.Struct, frozen=True):
 
 
 class _Prices(msgspec.Struct, frozen=True):
-    """One model's prices. None: the tokens of this kind are paid as what they are part of."""
+    """One model's prices. A kind of token whose price is None is charged as the kind that
+    contains it."""
 
     input: _Price
     output: _Price
@@ -59,58 +67,58 @@ class _Prices(msgspec.Struct, frozen=True):
     reasoning: _Price | None
     request: float  # USD for each request
 
-    def of(self, usage: Usage) -> float:
+    def cost_of(self, usage: Usage) -> float:
         size = usage.input_tokens
         cached = usage.cached_input_tokens if self.cached is not None else 0
         written = usage.cache_write_tokens if self.written is not None else 0
         reasoning = usage.reasoning_tokens if self.reasoning is not None else 0
         total = self.request
-        total += max(0, size - cached - written) * self.input.at(size) + max(
+        total += max(0, size - cached - written) * self.input.price_at(size) + max(
             0, usage.output_tokens - reasoning
-        ) * self.output.at(size)
+        ) * self.output.price_at(size)
         if cached and self.cached is not None:
-            total += cached * self.cached.at(size)
+            total += cached * self.cached.price_at(size)
         if written and self.written is not None:
-            total += written * self.written.at(size)
+            total += written * self.written.price_at(size)
         if reasoning and self.reasoning is not None:
-            total += reasoning * self.reasoning.at(size)
+            total += reasoning * self.reasoning.price_at(size)
         return total
 
 
-_Known = tuple[tuple["ConditionalPrice | None", _Prices], ...]
+_PriceList = tuple[tuple["ConditionalPrice | None", _Prices], ...]
 
 
-def _at_this_hour(known: _Known) -> _Prices:
-    """The last one whose condition (a first day, hours of the day) holds now, as
+def _current(price_list: _PriceList) -> _Prices:
+    """Return the last prices whose condition (a first day, hours of the day) holds now, as
     `genai_prices.types.ModelInfo.get_prices` does."""
     from datetime import UTC, datetime
 
     now = datetime.now(UTC)
-    for condition, prices in reversed(known):
+    for condition, prices in reversed(price_list):
         if condition is None or condition.constraint is None or condition.constraint.active(now):
             return prices
-    return known[0][1]
+    return price_list[0][1]
 
 
 @lru_cache(maxsize=1024)
-def _prices(model: str, base_url: str) -> _Known:
-    """All prices of a model with their conditions; empty when there are none."""
+def _prices(model: str, base_url: str) -> _PriceList:
+    """Return all prices of a model with their conditions; empty if there are none."""
     if base_url and is_local(urlsplit(base_url).hostname or ""):
         return ()
-    found = _find(model, base_url)
-    if found is None:
+    entry = _find(model, base_url)
+    if entry is None:
         return ()
     prices = (
-        [(None, found.prices)]
-        if not isinstance(found.prices, list)
-        else [(each, each.prices) for each in found.prices]
+        [(None, entry.prices)]
+        if not isinstance(entry.prices, list)
+        else [(each, each.prices) for each in entry.prices]
     )
     if any(vars(price) and not _PER_CALL & vars(price).keys() for _, price in prices):
-        return ()  # paid by the minute or the page
-    return _compiled(prices)
+        return ()  # priced by the minute or the page
+    return _compile_all(prices)
 
 
-def _compiled(prices: Sequence[tuple[ConditionalPrice | None, ModelPrice]]) -> _Known:
+def _compile_all(prices: Sequence[tuple[ConditionalPrice | None, ModelPrice]]) -> _PriceList:
     return tuple([(condition, _compile(vars(price))) for condition, price in prices])
 
 
@@ -140,13 +148,16 @@ def _compile(price: dict[str, Any]) -> _Prices:
 
 
 def _find(model: str, base_url: str) -> ModelInfo | None:
-    """By the address that serves it, by the provider in its name, then by the name alone: from the
-    surest to the likeliest."""
+    """Return the package's entry for a model, or None.
+
+    The lookup tries the serving address first, then the provider in the name, then the name
+    alone.
+    """
     from genai_prices.data_snapshot import get_snapshot
 
     prefix, slash, name = model.partition("/")
     host = urlsplit(base_url).hostname
-    known = next(
+    provider_id = next(
         (
             id
             for urls in (PROVIDERS, COMPATIBLE)
@@ -156,7 +167,7 @@ def _find(model: str, base_url: str) -> ModelInfo | None:
         None,
     )
     tries: list[tuple[str, str | None, str | None]] = [(model, None, base_url)] if base_url else []
-    tries += [(model, known, None)] if known else []
+    tries += [(model, provider_id, None)] if provider_id else []
     tries += [(name, ALIASES.get(prefix, prefix), None)] if slash else []
     tries += [(model, None, None), (model.rpartition("/")[2], None, None)]
     for ref, provider, url in tries:

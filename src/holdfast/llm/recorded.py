@@ -1,5 +1,5 @@
-"""`RecordedLLM`: a model whose HTTP exchanges are kept in a file, and answered from it the next
-time: real answers in tests, without a key."""
+"""`RecordedLLM`: a model that records its HTTP exchanges in a file and replays them later. Tests
+get real answers without a key."""
 
 from __future__ import annotations
 
@@ -18,70 +18,74 @@ from holdfast.errors import Cancelled, ConfigurationError, LLMError
 from holdfast.llm.client import LLM
 from holdfast.llm.completion import Completion, OnDelta
 from holdfast.llm.model import ToolLike
-from holdfast.llm.secrets import blot, blot_data, shown_path
+from holdfast.llm.secrets import blot, redact_bytes, redacted_path
 from holdfast.llm.transcript import Messages
 
 if TYPE_CHECKING:
     from holdfast.events import Agent
-    from holdfast.llm.http import Exchange, Transport
+    from holdfast.llm.http import HttpExchange, Transport
     from holdfast.llm.info import ModelInfo
     from holdfast.tools.context import Cancellation
 
 MODES = ("auto", "replay", "record")
 
-# Of a request, what may be another one for the same question. Of an answer's headers, what its
-# reading needs; never a cookie or a key.
-_VARYING = ("prompt_cache_key",)
-_KEPT = ("content-type", "retry-after", "retry-after-ms", "x-request-id", "request-id")
+# `_VARYING_KEYS`: keys of a request that may differ for the same question. `_KEPT_HEADERS`: the response headers
+# that parsing needs; they never hold a cookie or a key.
+_VARYING_KEYS = ("prompt_cache_key",)
+_KEPT_HEADERS = ("content-type", "retry-after", "retry-after-ms", "x-request-id", "request-id")
 
 _sorted = msgspec.json.Encoder(order="sorted")
 _log = logging.getLogger("holdfast.llm")
 
 
 class Recording(msgspec.Struct, rename="camel", omit_defaults=True):
-    """One exchange, a line of the file."""
+    """One recorded exchange, a line of the file."""
 
     path: str
     request: msgspec.Raw
-    hash: str = ""  # by which it is known, where the request does not stand here to the letter
+    hash: str = ""  # identifies the request if `request` is not verbatim
     status: int = 0
     headers: dict[str, str] = {}
-    body: str = ""  # the answer's text to the letter
-    hex: str = ""  # the answer's bytes, if they are no text
-    # what broke it off, if something did: the error's class, its message, and whether to ask again
+    body: str = ""  # the answer's text, verbatim
+    hex: str = ""  # the answer's bytes, if they are not text
+    # The error that broke the exchange off, if any: its class, its message, and True if a retry may
+    # help.
     error: str = ""
     message: str = ""
     retryable: bool = True
-    failed: bool = False  # whether no answer came of it
+    failed: bool = False  # True if the exchange gave no answer
 
     @property
     def data(self) -> bytes:
-        """The answer's bytes."""
+        """The bytes of the answer."""
         return bytes.fromhex(self.hex) if self.hex else self.body.encode()
 
     @property
     def key(self) -> str:
-        """What tells its request from others."""
-        return self.hash or _key(self.path, bytes(self.request))
+        """The identity of the request."""
+        return self.hash or _request_key(self.path, bytes(self.request))
 
 
 class RecordedLLM:
-    """`llm`, with its HTTP exchanges in the file at `path` (JSON lines, one each).
+    """An LLM whose HTTP exchanges are recorded in the file at `path` (JSON lines, one per
+    exchange).
 
-    - `mode` "auto": a request that is in the file is answered from it, any other is asked and its
-      answer added. Failures are neither added nor repeated: the next try, or another key, may have
-      better luck.
-    - "replay": nothing is asked, and no key is needed. Failures in the file are repeated.
-    - "record": the file is begun anew, and everything asked and added, failures as well.
+    - `mode` "auto": a recorded request is answered from the file. Any other request is sent and
+      its answer recorded. Failures are neither recorded nor replayed, because a retry or another
+      key may succeed.
+    - "replay": nothing is sent, and no key is needed. Recorded failures are repeated.
+    - "record": the file is overwritten, and every request is sent and recorded, failures included.
 
-    Requests are known by their bytes and path; of several that are the same the answers come in the
-    order of the file. What was broken off from this side (a cancel, Ctrl-C, an `on_delta` that
-    raises) is not kept. Secrets are not in the file: no request's headers, and of `api_key`,
-    `headers` and the base URL's query nothing, wherever it stands; what is shorter than 8
-    characters is taken for none.
+    A request is identified by its bytes and path. Answers to identical requests are replayed in the
+    order of the file. Exchanges that the caller breaks off (a cancellation, Ctrl-C, an `on_delta`
+    that raises) are not recorded.
 
-    Use it wherever an `LLM` is. Thread-safe. Raises `ConfigurationError` for a file that cannot be
-    read, and in `completion`, if replaying, for a request that is not in it.
+    Secrets are not written to the file: request headers are left out, and `api_key`, `headers` and
+    the base URL's query values are removed everywhere. Values shorter than 8 characters are not
+    treated as secrets.
+
+    A RecordedLLM can replace any `LLM`. Thread-safe. Raises `ConfigurationError` for an
+    unreadable file, and in `completion` while replaying, for an unrecorded request.
     """
 
     def __init__(self, llm: LLM, path: str | Path, mode: str = "auto") -> None:
@@ -94,7 +98,9 @@ class RecordedLLM:
         self.path = Path(path)
         self.mode = mode
         tape = Tape(self.path, mode)
-        self._llm = llm.through(lambda pool, secrets: _Pool(tape, pool, secrets))
+        self._llm = llm.with_transport(
+            lambda pool, secrets: _RecordingTransport(tape, pool, secrets)
+        )
 
     @property
     def model(self) -> str:
@@ -103,20 +109,20 @@ class RecordedLLM:
 
     @property
     def info(self) -> ModelInfo | None:
-        """As `LLM.info`."""
+        """The same as `LLM.info`."""
         return self._llm.info
 
     @property
     def sees(self) -> bool | None:
-        """As `LLM.sees`."""
+        """The same as `LLM.sees`."""
         return self._llm.sees
 
     def parameters(self) -> dict[str, Any]:
-        """As `LLM.parameters`."""
+        """Return the same as `LLM.parameters`."""
         return self._llm.parameters()
 
     def cost(self, usage: Usage) -> float | None:
-        """As `LLM.cost`."""
+        """Return the same as `LLM.cost`."""
         return self._llm.cost(usage)
 
     def close(self) -> None:
@@ -133,7 +139,7 @@ class RecordedLLM:
         on_delta: OnDelta | None = None,
         cancelled: Cancellation | None = None,
     ) -> Completion:
-        """As `LLM.completion`; from the file, an answer takes no time."""
+        """Return one answer, as `LLM.completion` does. A replayed answer takes no time."""
         return self._llm.completion(
             messages, tools, system=system, head=head, on_delta=on_delta, cancelled=cancelled
         )
@@ -143,45 +149,45 @@ class RecordedLLM:
 
 
 class Tape:
-    """The file: what it holds by request, and where new exchanges go."""
+    """The file of recordings, indexed by request."""
 
     def __init__(self, path: Path, mode: str) -> None:
         self.path = path
         self.mode = mode
         self._lock = threading.Lock()
-        self._held: dict[str, list[Recording]] = {}
+        self._recordings: dict[str, list[Recording]] = {}
         if mode == "record":
             self._write(b"", os.O_TRUNC)
         elif mode == "replay" or path.exists():
             self._load()
 
     def find(self, key: str, request: str) -> Recording | None:
-        """The next recorded answer to a request. Raises `ConfigurationError` if there is none and
-        nothing may be asked."""
+        """Return the next recorded answer to a request, or None. In "replay" mode, raises
+        `ConfigurationError` instead of returning None."""
         with self._lock:
-            held = self._held.get(key)
-            if held:
-                return held.pop(0)
+            recordings = self._recordings.get(key)
+            if recordings:
+                return recordings.pop(0)
             if self.mode == "replay":
-                left = sum(len(found) for found in self._held.values())
-                why = (
-                    "its answers have all been given"
-                    if held is not None
+                unused = sum(len(others) for others in self._recordings.values())
+                reason = (
+                    "all its recorded answers have been replayed"
+                    if recordings is not None
                     else f"it is not in {str(self.path)!r}"
                 )
                 raise ConfigurationError(
-                    f"RecordedLLM: this request cannot be replayed: {why} ({left} other recorded"
+                    f"RecordedLLM: this request cannot be replayed: {reason} ({unused} other recorded"
                     f" answers are left). Its end: {request[-300:]!r}. Record again with"
                     " mode='record', or use mode='auto'."
                 )
         return None
 
     def add(self, recording: Recording) -> None:
-        """Write one exchange."""
+        """Append one exchange to the file."""
         if recording.failed and self.mode == "auto":
             return
         line = msgspec.json.encode(recording) + b"\n"
-        with self._lock:  # it guards the file
+        with self._lock:  # the lock guards the file
             self._write(line, os.O_APPEND)
 
     def _load(self) -> None:
@@ -198,27 +204,27 @@ class Tape:
                 recording = msgspec.json.decode(line, type=Recording)
                 key = recording.key
             except ValueError as error:
-                if "truncated" in str(error):  # a crash in the midst of a write
+                if "truncated" in str(error):  # a crash during a write
                     _log.warning(
-                        "line %d of %s broke off when it was written; it is left out",
+                        "line %d of %s is truncated and is skipped",
                         number,
                         self.path,
                     )
                     continue
                 raise ConfigurationError(
-                    f"RecordedLLM: line {number} of {str(self.path)!r} is no recorded exchange:"
+                    f"RecordedLLM: line {number} of {str(self.path)!r} is not a recorded exchange:"
                     f" {error}."
                 ) from None
             if self.mode == "replay" or not (recording.failed or recording.status != 200):
-                self._held.setdefault(key, []).append(recording)
+                self._recordings.setdefault(key, []).append(recording)
 
-    def _write(self, data: bytes, how: int) -> None:
+    def _write(self, data: bytes, flags: int) -> None:
         try:
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT | how, 0o600)
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | flags, 0o600)
             try:
                 if os.lseek(file, 0, os.SEEK_END):
                     os.lseek(file, -1, os.SEEK_END)
-                    if os.read(file, 1) != b"\n":  # behind a line that broke off
+                    if os.read(file, 1) != b"\n":  # after a truncated line
                         data = b"\n" + data
                 while data:
                     data = data[os.write(file, data) :]
@@ -230,19 +236,20 @@ class Tape:
             ) from None
 
 
-def _key(path: str, body: bytes) -> str:
-    """Of a path without its query, which may hold a key, and a request's meaning."""
+def _request_key(path: str, body: bytes) -> str:
+    """Return the identity of a request: a hash of its path and its decoded body. The path's
+    query is left out, because it may hold a key."""
     from hashlib import sha256
 
-    found: Any = msgspec.json.decode(body)
-    if isinstance(found, dict):
-        for name in _VARYING:
-            cast("dict[str, Any]", found).pop(name, None)
-    return sha256(path.partition("?")[0].encode() + b"\n" + _sorted.encode(found)).hexdigest()
+    decoded: Any = msgspec.json.decode(body)
+    if isinstance(decoded, dict):
+        for name in _VARYING_KEYS:
+            cast("dict[str, Any]", decoded).pop(name, None)
+    return sha256(path.partition("?")[0].encode() + b"\n" + _sorted.encode(decoded)).hexdigest()
 
 
-class _Pool:
-    """Stands where an LLM's connections are."""
+class _RecordingTransport:
+    """A transport that replays recorded exchanges and records new ones."""
 
     def __init__(self, tape: Tape, pool: Transport, secrets: Sequence[str]) -> None:
         self._tape = tape
@@ -258,68 +265,70 @@ class _Pool:
         cancelled: Cancellation | None = None,
         stream: bool = False,
         deadline: float | None = None,
-    ) -> Exchange:
-        key = _key(path, body)
-        request = blot_data(body, self._secrets)
-        known = self._tape.find(key, request.decode())
-        if known is not None:
-            if known.error and not known.status:
-                raise _error(known)
-            return _Played(known)
-        made = Recording(blot(shown_path(path), self._secrets), msgspec.Raw(request))
-        if made.key != key:
-            made.hash = key
+    ) -> HttpExchange:
+        key = _request_key(path, body)
+        request = redact_bytes(body, self._secrets)
+        recorded = self._tape.find(key, request.decode())
+        if recorded is not None:
+            if recorded.error and not recorded.status:
+                raise _error(recorded)
+            return _ReplayedResponse(recorded)
+        recording = Recording(blot(redacted_path(path), self._secrets), msgspec.Raw(request))
+        if recording.key != key:
+            recording.hash = key
         try:
             response = self._pool.post(
                 path, body, headers, cancelled=cancelled, stream=stream, deadline=deadline
             )
         except LLMError as error:
-            self.broke_off(made, error)
-            self.keep(made, b"", error)
+            self.note_error(recording, error)
+            self.save(recording, b"", error)
             raise
-        made.status = response.status
-        made.headers = {
+        recording.status = response.status
+        recording.headers = {
             name: blot(value, self._secrets)
             for name, value in response.headers.items()
-            if name in _KEPT or "ratelimit" in name
+            if name in _KEPT_HEADERS or "ratelimit" in name
         }
-        return _Recorded(response, made, self)
+        return _RecordingResponse(response, recording, self)
 
     def close(self) -> None:
         self._pool.close()
 
-    def broke_off(self, made: Recording, error: LLMError) -> None:
-        """Note why an answer's bytes ended early, or never came."""
-        made.error, made.message, made.retryable = (
+    def note_error(self, recording: Recording, error: LLMError) -> None:
+        """Record the error that ended an answer early or prevented it."""
+        recording.error, recording.message, recording.retryable = (
             type(error).__name__,
             blot(str(error), self._secrets),
             error.retryable,
         )
 
-    def keep(self, made: Recording, data: bytes, error: LLMError | None) -> None:
-        """Write down what came, and whether it was an answer."""
+    def save(self, recording: Recording, data: bytes, error: LLMError | None) -> None:
+        """Write an exchange to the file with its bytes and its outcome."""
         if isinstance(error, Cancelled):
             return
-        if error is None:  # then what broke it off came behind the answer, and was forgiven
-            made.error = made.message = ""
-            made.retryable = True
-        made.failed = error is not None
-        data = blot_data(data, self._secrets)
+        if error is None:  # an error after the complete answer was ignored
+            recording.error = recording.message = ""
+            recording.retryable = True
+        recording.failed = error is not None
+        data = redact_bytes(data, self._secrets)
         try:
-            made.body = data.decode()
+            recording.body = data.decode()
         except UnicodeDecodeError:
-            made.hex = data.hex()
-        self._tape.add(made)
+            recording.hex = data.hex()
+        self._tape.add(recording)
 
 
-class _Recorded:
-    """A response that is written down once it is known what came of it."""
+class _RecordingResponse:
+    """A live response that is recorded when its outcome is known."""
 
-    def __init__(self, response: Exchange, made: Recording, pool: _Pool) -> None:
+    def __init__(
+        self, response: HttpExchange, recording: Recording, pool: _RecordingTransport
+    ) -> None:
         self.status = response.status
         self.headers = response.headers
         self._response = response
-        self._made = made
+        self._recording = recording
         self._pool = pool
         self._chunks: list[bytes] = []
         self._body: bytes | None = None
@@ -330,7 +339,7 @@ class _Recorded:
                 self._chunks.append(chunk)
                 yield chunk
         except LLMError as error:
-            self._pool.broke_off(self._made, error)
+            self._pool.note_error(self._recording, error)
             raise
 
     def read(self) -> bytes:
@@ -338,49 +347,49 @@ class _Recorded:
             self._body = b"".join(self)
         return self._body
 
-    def hurry(self, seconds: float | None) -> None:
-        self._response.hurry(seconds)
+    def finish_within(self, seconds: float | None) -> None:
+        self._response.finish_within(seconds)
 
-    def settle(self, error: LLMError | None) -> None:
-        self._pool.keep(self._made, b"".join(self._chunks), error)
+    def record_outcome(self, error: LLMError | None) -> None:
+        self._pool.save(self._recording, b"".join(self._chunks), error)
 
     def close(self) -> None:
         self._response.close()
 
 
-class _Played:
-    """A response out of the file."""
+class _ReplayedResponse:
+    """A response replayed from the file."""
 
-    def __init__(self, known: Recording) -> None:
-        self.status = known.status
-        self.headers = dict(known.headers)
-        self._known = known
+    def __init__(self, recorded: Recording) -> None:
+        self.status = recorded.status
+        self.headers = dict(recorded.headers)
+        self._recording = recorded
 
     def __iter__(self) -> Iterator[bytes]:
-        if self._known.data:
-            yield self._known.data
-        if self._known.error:
-            raise _error(self._known)
+        if self._recording.data:
+            yield self._recording.data
+        if self._recording.error:
+            raise _error(self._recording)
 
     def read(self) -> bytes:
         return b"".join(self)
 
-    def hurry(self, seconds: float | None) -> None:
+    def finish_within(self, seconds: float | None) -> None:
         pass
 
-    def settle(self, error: LLMError | None) -> None:
+    def record_outcome(self, error: LLMError | None) -> None:
         pass
 
     def close(self) -> None:
         pass
 
 
-def _error(known: Recording) -> LLMError:
-    kind: Any = getattr(errors, known.error, None)
+def _error(recorded: Recording) -> LLMError:
+    kind: Any = getattr(errors, recorded.error, None)
     error = (
-        kind(known.message)
+        kind(recorded.message)
         if isinstance(kind, type) and issubclass(kind, LLMError)
-        else LLMError(known.message)
+        else LLMError(recorded.message)
     )
-    error.retryable = known.retryable
+    error.retryable = recorded.retryable
     return error

@@ -1,4 +1,5 @@
-"""One request, made of what a caller gives: shared by every model that speaks a wire."""
+"""The construction of a request from a caller's arguments, shared by all models that speak a
+wire."""
 
 from __future__ import annotations
 
@@ -11,37 +12,37 @@ from holdfast.errors import ConfigurationError
 from holdfast.events import Agent, ToolDefinition
 from holdfast.llm.completion import Completion
 from holdfast.llm.model import ToolLike
-from holdfast.llm.pictures import BLIND
+from holdfast.llm.pictures import IMAGES_PARAMETER
 from holdfast.llm.transcript import Messages, Transcript, as_transcript
-from holdfast.llm.wires import Head, Wire
+from holdfast.llm.wires.protocol import RequestHead, Wire
+from holdfast.tools.names import wire_name
 
 
-class Frame(msgspec.Struct, frozen=True):
-    """All of a request but its messages, and the tools' names both ways. Made once for each
-    `events.Agent`."""
+class RequestFrame(msgspec.Struct, frozen=True):
+    """All of a request except its messages, and the mapping of tool names in both directions.
+    Built once for each `events.Agent`."""
 
-    head: Head
+    head: RequestHead
     names: dict[str, str]  # canonical -> wire
     canonical: dict[str, str]  # wire -> canonical
-    hash: bytes = (
-        b""  # of the head without the model's name, by which one model is called in several ways
-    )
+    # The hash of the head without the model's name, because one model has several names.
+    hash: bytes = b""
 
 
-class Request(msgspec.Struct, frozen=True):
-    """A request's bytes, and what is needed to read the answer and to look back."""
+class ModelRequest(msgspec.Struct, frozen=True):
+    """The bytes of a request, and the data needed to interpret its answer."""
 
     body: bytes
     transcript: Transcript
     tools: Sequence[ToolDefinition]
     system: str
     canonical: dict[str, str]
-    hash: str = (
-        ""  # 128 bits in hex, of all but the model's name; empty for a request without `head`
-    )
+    # 128 bits in hex over everything except the model's name; empty for a request without `head`.
+    hash: str = ""
 
-    def canonically(self, completion: Completion, **changes: Any) -> Completion:
-        """The completion with its calls' canonical names, the request's hash, and other changes."""
+    def with_canonical_names(self, completion: Completion, **changes: Any) -> Completion:
+        """Return the completion with canonical tool names, the request's hash, and `changes`
+        applied."""
         changes["request_hash"] = self.hash
         if completion.calls:
             changes["calls"] = tuple(
@@ -67,12 +68,14 @@ def make_request(
     head: Agent | None,
     stream: bool,
     key: str = "",
-) -> Request:
-    """A request for `model`. With `head`, prompt and tools are that event's, and what is made of
-    them is kept on the transcript: a step then costs one join. `key` names all but the event that
-    the head is made of.
+) -> ModelRequest:
+    """Return a request for `model`.
 
-    Raises `ConfigurationError` for arguments that do not fit.
+    With `head`, the prompt and tools come from that event. The frame built from them is cached on
+    the transcript under `key`, so each further step costs one join. `key` must identify everything
+    in the frame except `head`.
+
+    Raises `ConfigurationError` for invalid arguments.
     """
     transcript = as_transcript(messages)
     if head is not None:
@@ -81,30 +84,35 @@ def make_request(
                 "completion takes head, or tools and system, not both: the head has its own."
             )
         frame = _frame_of(head, transcript, wire, model, parameters, key)
-        prompt, given = head.system_prompt, head.tools
+        prompt, definitions = head.system_prompt, head.tools
     else:
-        given = tuple([definition(tool) for tool in tools])
+        definitions = tuple([definition(tool) for tool in tools])
         prompt = system or ""
-        frame = make_frame(wire, model, prompt, given, parameters)
-    host, seen = parameters.get("host", ""), parameters.get(BLIND) is not False
-    fragments = transcript.fragments(wire, frame.names, model, host, seen)
+        frame = make_frame(wire, model, prompt, definitions, parameters)
+    host, sees = parameters.get("host", ""), parameters.get(IMAGES_PARAMETER) is not False
+    fragments = transcript.fragments(wire, frame.names, model, host, sees)
     hash = (
-        _hash(frame.hash + transcript.digest(wire, model, host, seen)).hex()[:32]
+        _hash(frame.hash + transcript.digest(wire, model, host, sees)).hex()[:32]
         if frame.hash
         else ""
     )
-    return Request(
-        wire.body(frame.head, fragments, stream), transcript, given, prompt, frame.canonical, hash
+    return ModelRequest(
+        wire.body(frame.head, fragments, stream),
+        transcript,
+        definitions,
+        prompt,
+        frame.canonical,
+        hash,
     )
 
 
 def request_hash(wire: Wire, model: str, transcript: Transcript, head: Agent) -> str:
-    """The hash of the request that `make_request` makes of the same; costs what is new in the
-    transcript."""
+    """Return the hash that `make_request` would give the same request. The cost is proportional
+    to the new messages of the transcript."""
     frame = _frame_of(head, transcript, wire, model, head.parameters, "")
-    host, seen = head.parameters.get("host", ""), head.parameters.get(BLIND) is not False
-    transcript.fragments(wire, frame.names, model, host, seen)
-    return _hash(frame.hash + transcript.digest(wire, model, host, seen)).hex()[:32]
+    host, sees = head.parameters.get("host", ""), head.parameters.get(IMAGES_PARAMETER) is not False
+    transcript.fragments(wire, frame.names, model, host, sees)
+    return _hash(frame.hash + transcript.digest(wire, model, host, sees)).hex()[:32]
 
 
 def _frame_of(
@@ -114,8 +122,8 @@ def _frame_of(
     model: str,
     parameters: Mapping[str, Any],
     key: str,
-) -> Frame:
-    return transcript.once(
+) -> RequestFrame:
+    return transcript.cached(
         key,
         head,
         lambda: make_frame(wire, model, head.system_prompt, head.tools, parameters, head.id),
@@ -135,24 +143,28 @@ def make_frame(
     tools: Sequence[ToolDefinition],
     parameters: Mapping[str, Any],
     head: str | None = None,
-) -> Frame:
-    """`head` is the id of the event that this is made of: requests of one head begin alike, and are
-    cached together.
+) -> RequestFrame:
+    """Return the frame of a request.
 
-    Raises `ConfigurationError` if two tools have one name, or a schema holds what JSON cannot say.
+    `head` is the id of the `Agent` event that the frame is built from. Requests with the same head
+    begin alike and share a provider's prompt cache.
+
+    Raises `ConfigurationError` if two tools have the same name, or if a schema is not JSON.
     """
     names: dict[str, str] = {}
     for tool in tools:
         if tool.name in names:
             raise ConfigurationError(f"tools has two tools named {tool.name!r}.")
-        names[tool.name] = tool.wire_name or _wire_name(tool.name)
-    canonical = {wired: name for name, wired in names.items()}
+        names[tool.name] = tool.wire_name or wire_name(tool.name)
+    canonical = {on_wire: name for name, on_wire in names.items()}
     if len(canonical) < len(names):
         clash = next(
-            (name, canonical[wired]) for name, wired in names.items() if canonical[wired] != name
+            (name, canonical[on_wire])
+            for name, on_wire in names.items()
+            if canonical[on_wire] != name
         )
         raise ConfigurationError(
-            f"tools has {clash[0]!r} and {clash[1]!r}, which are one name on the wire. Rename one."
+            f"tools has {clash[0]!r} and {clash[1]!r}, which have the same name on the wire. Rename one."
         )
     try:
         hash = b""
@@ -165,16 +177,16 @@ def make_frame(
                 )
             )
             parameters = {"cache_key": head, **parameters}
-        return Frame(wire.head(model, system, tools, parameters, names), names, canonical, hash)
+        return RequestFrame(
+            wire.head(model, system, tools, parameters, names), names, canonical, hash
+        )
     except (TypeError, UnicodeEncodeError) as error:
-        raise ConfigurationError(
-            f"tools and parameters take what JSON can say: {error}."
-        ) from error
+        raise ConfigurationError(f"tools and parameters must be JSON values: {error}.") from error
 
 
 def definition(tool: ToolLike) -> ToolDefinition:
-    """A tool as the model is told of it. Raises `ConfigurationError` for what has no name and
-    schema."""
+    """Return the definition of a tool that the model receives. Raises `ConfigurationError` for
+    an object without a name and a schema."""
     if isinstance(tool, ToolDefinition):
         return tool
     try:
@@ -186,9 +198,3 @@ def definition(tool: ToolLike) -> ToolDefinition:
             "tools takes Tool objects, which have name, description and input_schema, not"
             f" {tool!r}."
         ) from None
-
-
-def _wire_name(name: str) -> str:
-    from holdfast.tools.names import wire_name
-
-    return wire_name(name)

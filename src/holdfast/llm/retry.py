@@ -1,4 +1,4 @@
-"""Asking again: which failures deserve it, how long to wait first, and when to give up."""
+"""Retries: which failures are retried, how long to wait, and when to give up."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BASE = 0.5  # seconds: the longest first wait; doubled for each further one
-CAP = 30.0  # seconds: the longest wait of our own choosing
-RETRY_AFTER_CAP = (
-    120.0  # seconds: a provider that asks for more gets an error instead of a silent hang
-)
+BASE_DELAY_SECONDS = 0.5  # seconds: the longest first wait, doubled for each further one
+MAX_DELAY_SECONDS = 30.0  # seconds: the longest wait that the provider did not ask for
+# Seconds. If a provider asks for a longer wait, the error is raised instead of a silent hang.
+MAX_RETRY_AFTER_SECONDS = 120.0
 
 _log = logging.getLogger("holdfast.retry")
 
-# Who is told in this context of each retry at once: the failure, its number from 0, the seconds
-# until the next attempt. For whoever observes a model call.
-heard: ContextVar[Callable[[LLMError, int, float], object] | None] = ContextVar(
-    "holdfast_heard", default=None
+# A callback for observers of model calls. It receives each failure at once, with its number from 0
+# and the seconds until the next attempt.
+retry_listener: ContextVar[Callable[[LLMError, int, float], object] | None] = ContextVar(
+    "holdfast_retry_listener", default=None
 )
 
 
@@ -43,14 +42,14 @@ def retrying(
     sleep: Callable[[float], object] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """`attempt()`, repeated up to `max_retries` times while it raises an `LLMError` that is
-    `retryable`.
+    """Return `attempt()`, repeated up to `max_retries` times while it raises a `retryable`
+    `LLMError`.
 
-    Waits `delay` seconds in between, which a cancel ends with `Cancelled`. The error is raised as
-    it came when the retries are used up, when the wait would pass `deadline` (a `clock()` value),
-    or when the provider asks for a wait of more than 120 s (then in its `retry_after`).
-    `before_retry` is told of the failure once the wait is over; the log `holdfast.retry` at once
-    (INFO).
+    Waits `delay` seconds before each retry; a cancellation ends the wait with `Cancelled`. The
+    error is raised unchanged in these cases: the retries are used up, the wait would pass
+    `deadline` (a `clock()` value), or the provider asks for a wait of more than 120 s (then in
+    its `retry_after`). The log `holdfast.retry` reports each failure at once (INFO).
+    `before_retry` receives the failure after the wait.
     """
     number = 0
     while True:
@@ -63,8 +62,8 @@ def retrying(
             if seconds is None or (deadline is not None and clock() + seconds >= deadline):
                 raise
             failure = error
-        if (told := heard.get()) is not None:
-            told(failure, number, seconds)
+        if (listener := retry_listener.get()) is not None:
+            listener(failure, number, seconds)
         number += 1
         _log.info(
             "%s: %s Trying again in %.1f s (%d of %d).",
@@ -87,32 +86,35 @@ def retrying(
 
 
 def _sentence(text: str) -> str:
-    """A provider's words do not always end in a period."""
+    """Return a provider's message with a final period, which not every message has."""
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def delay(error: LLMError, number: int, random: Callable[[], float]) -> float | None:
-    """Seconds to wait before retry `number` (from 0); None: do not.
+    """Return the seconds to wait before retry `number` (from 0), or None to give up.
 
-    Full jitter (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/), which
-    spreads the retries of many clients best. After a Retry-After the same jitter is added, but
-    never taken off: earlier is refused again.
+    The delay uses full jitter
+    (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/), which spreads
+    the retries of many clients best. After a Retry-After the jitter is only added, because an
+    earlier retry would be refused again.
     """
-    jitter = random() * min(CAP, BASE * 2**number)
+    jitter = random() * min(MAX_DELAY_SECONDS, BASE_DELAY_SECONDS * 2**number)
     if error.retry_after is None:
         return jitter
-    if error.retry_after > RETRY_AFTER_CAP:
+    if error.retry_after > MAX_RETRY_AFTER_SECONDS:
         return None
-    return max(error.retry_after, 0.0) + min(jitter, BASE)
+    return max(error.retry_after, 0.0) + min(jitter, BASE_DELAY_SECONDS)
 
 
 def retry_after(
     headers: Mapping[str, str], now: Callable[[], float] = time.time, *, status: int = 0
 ) -> float | None:
-    """Seconds that a response's headers (names in lower case) ask to wait: `retry-after-ms`, or
-    `retry-after` in seconds or as an HTTP date. Without these, for status 429, the longest time
-    until one of the used-up limits is there again (`until_reset`). None when they do not say, or
-    not legibly."""
+    """Return the seconds that a response's headers (names in lower case) ask to wait, or None.
+
+    The headers are `retry-after-ms`, or `retry-after` in seconds or as an HTTP date. Without
+    these, for status 429, the result is the time until all exhausted limits are reset
+    (`until_reset`).
+    """
     milliseconds = _number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -136,23 +138,23 @@ _RESET = re.compile(r"(?:x-)?rate-?limit-reset(?:-[a-z-]+)?|anthropic-ratelimit-
 
 
 def until_reset(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
-    """Seconds until the last of the limits that are used up is there again.
+    """Return the seconds until the last of the exhausted limits is reset.
 
-    A limit is used up when its `remaining` header is 0; one without that header counts only if it
-    is the only one, since it may be any of several.
+    A limit is exhausted if its `remaining` header is 0. A limit without that header counts only
+    if it is the only one, because otherwise any of them may be the exhausted one.
     """
     resets = {name: value for name, value in headers.items() if _RESET.fullmatch(name)}
     waits: list[float] = []
     for name, value in resets.items():
-        left = headers.get(name.replace("reset", "remaining"))
-        used_up = len(resets) == 1 if left is None else _number(left) == 0
-        seconds = _from_now(value.strip(), now) if used_up else None
+        remaining = headers.get(name.replace("reset", "remaining"))
+        used_up = len(resets) == 1 if remaining is None else _number(remaining) == 0
+        seconds = _seconds_until(value.strip(), now) if used_up else None
         if seconds is not None:
             waits.append(max(0.0, seconds))
     return max(waits, default=None)
 
 
-_SECONDS = {
+_UNIT_SECONDS = {
     "d": 86400.0,
     "h": 3600.0,
     "m": 60.0,
@@ -166,16 +168,16 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|us|\N{MICRO SIGN}s|ns|d|h|m|s)")
 
 
 def duration(text: str) -> float | None:
-    """Seconds of a duration such as `6m0s`, `1h2m` or `120ms` (Go's form, which OpenAI, Groq and
-    Google write). None for all else."""
+    """Return the seconds of a duration such as `6m0s`, `1h2m` or `120ms`, or None for any other
+    text. This is Go's form, which OpenAI, Groq and Google write."""
     if not text or _DURATION.sub("", text):
         return None
-    return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION.findall(text))
+    return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _DURATION.findall(text))
 
 
-def _from_now(text: str, now: Callable[[], float]) -> float | None:
-    """A number of seconds, a moment in epoch seconds or milliseconds (told apart by size), a
-    duration, or an RFC 3339 time."""
+def _seconds_until(text: str, now: Callable[[], float]) -> float | None:
+    """Return the seconds until a time in one of these forms: a number of seconds, epoch seconds
+    or milliseconds (distinguished by size), a duration, or an RFC 3339 time."""
     number = _number(text)
     if number is not None:
         return (

@@ -1,5 +1,5 @@
-"""`ScriptedLLM`: a model that answers from a script, for tests. It makes real requests and records
-them; it opens no socket."""
+"""`ScriptedLLM`: a model that answers from a script, for tests. It builds and records real
+requests, and opens no socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.content import ToolCall, Usage
 from holdfast.errors import Cancelled, ConfigurationError, LLMError
 from holdfast.llm.completion import Completion, Delta, OnDelta
 from holdfast.llm.model import ToolLike
-from holdfast.llm.request import Request, make_request
+from holdfast.llm.request import ModelRequest, make_request
 from holdfast.llm.transcript import Messages
 from holdfast.llm.wires import openai_chat
 from holdfast.tools.callables import refuse_async
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class ScriptedRequest:
-    """What a `ScriptedLLM` was asked: `number` (from 0), `body` (the bytes that an `LLM` would have
-    sent), and views of it."""
+    """One request to a `ScriptedLLM`: its `number` (from 0), its `body` (the bytes that an `LLM`
+    would have sent), and views of them."""
 
-    def __init__(self, number: int, request: Request) -> None:
+    def __init__(self, number: int, request: ModelRequest) -> None:
         self.number = number
         self.body = request.body
         self.transcript = request.transcript
@@ -39,18 +39,18 @@ class ScriptedRequest:
 
     @cached_property
     def json(self) -> dict[str, Any]:
-        """The body, decoded."""
+        """The decoded body."""
         return msgspec.json.decode(self.body)
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The messages of the body, the system message included: `role`, `content`, `tool_calls`,
-        ..."""
+        """The messages of the body, the system message included, with `role`, `content`,
+        `tool_calls` and so on."""
         return self.json["messages"]
 
     @property
     def text(self) -> str:
-        """The last message's text: what the user said or a tool returned."""
+        """The text of the last message: a user's message or a tool's result."""
         content: Any = self.messages[-1].get("content") if self.messages else None
         if isinstance(content, list):
             return "\n".join(
@@ -64,10 +64,8 @@ class ScriptedRequest:
         return f"ScriptedRequest({self.number}, {self.body.decode()})"
 
 
-# One answer: text; a call, as a ToolCall, a (name, arguments) pair or {"name": ..., "arguments":
-# ...}; a list of calls and texts; a whole Completion; an exception to raise; or a function of the
-# request that returns one of these.
-Answer = (
+# One answer of a script; the docstring of `ScriptedLLM` describes the forms.
+ScriptedAnswer = (
     str
     | ToolCall
     | tuple[str, Mapping[str, Any]]
@@ -82,19 +80,29 @@ Script = Iterable[Any] | Callable[[ScriptedRequest], Any]
 class ScriptedLLM:
     """A model that gives the answers of a script, one for each request.
 
-    `script` is a list (or any iterable) of answers: a str; a call as `ToolCall`, `(name,
-    arguments)` or `{"name": ..., "arguments": ...}`, with an `id` if the provider's matters; a list
-    of calls and text, for one answer; a `Completion`; an exception to raise; or a function of the
-    `ScriptedRequest` that returns one of these. Or it is one such function, asked each time: use
-    that where several conversations share the model.
+    `script` is a list (or any iterable) of answers, or one function that takes a `ScriptedRequest`
+    and returns an answer. Use a function if several conversations share the model. An answer is one
+    of:
 
-    `requests` are those made so far, with the bytes that an `LLM` would have sent. `delay` is how
-    many seconds an answer takes. With `stream`, `on_delta` is told of it word by word. `images`
-    says whether it sees pictures (None: nobody knows, and it is shown them). `usage` is made up: a
-    token for every four bytes. Thread-safe.
+    - a str
+    - a call: a `ToolCall`, `(name, arguments)` or `{"name": ..., "arguments": ...}`, with an
+      `id` if the provider's id matters
+    - a list of calls and texts, for one answer
+    - a `Completion`
+    - an exception to raise
+    - a function of the `ScriptedRequest` that returns one of these
 
-    `completion` raises what the script says, `Cancelled`, and an `LLMError` when the script has run
-    out.
+    Other arguments and attributes:
+
+    - `delay`: the seconds that an answer takes.
+    - `stream`: True to pass the answer to `on_delta` word by word.
+    - `images`: True if the model accepts pictures. None means unknown, and pictures are sent.
+    - `requests`: the requests so far, with the bytes that an `LLM` would have sent.
+
+    `usage` is invented: one token for every four bytes. Thread-safe.
+
+    `completion` raises the script's exceptions, `Cancelled`, and an `LLMError` when the script
+    has run out.
     """
 
     def __init__(
@@ -130,10 +138,10 @@ class ScriptedLLM:
         on_delta: OnDelta | None = None,
         cancelled: Cancellation | None = None,
     ) -> Completion:
-        """The script's next answer. Takes what `LLM.completion` takes."""
-        began = time.monotonic()
+        """Return the script's next answer. Takes the same arguments as `LLM.completion`."""
+        started = time.monotonic()
         parameters = self.parameters() if head is None else head.parameters
-        made = make_request(
+        built = make_request(
             openai_chat,
             self.model,
             parameters,
@@ -145,7 +153,7 @@ class ScriptedLLM:
             f"scripted {self.model}",
         )
         with self._lock:
-            request = ScriptedRequest(len(self.requests), made)
+            request = ScriptedRequest(len(self.requests), built)
             self.requests.append(request)
             answer: Any = (
                 self._function if self._function is not None else next(self._answers, self)
@@ -164,15 +172,15 @@ class ScriptedLLM:
             raise Cancelled("The model call was cancelled.")
         while callable(answer) and not isinstance(answer, type):
             answer = answer(request)
-        completion = self._completion(answer, len(made.transcript))
+        completion = self._completion(answer, len(built.transcript))
         refuse_async("completion: on_delta", on_delta)
         if on_delta is not None and self.stream:
-            _stream(completion, on_delta)
+            _emit_deltas(completion, on_delta)
         if not completion.usage.input_tokens:
-            said = completion.text + "".join([call.raw_arguments for call in completion.calls])
-            usage = Usage(len(made.body) // 4, len(said) // 4 + 1)
+            written = completion.text + "".join([call.raw_arguments for call in completion.calls])
+            usage = Usage(len(built.body) // 4, len(written) // 4 + 1)
             completion = msgspec.structs.replace(completion, usage=usage)
-        return made.canonically(completion, duration=time.monotonic() - began)
+        return built.with_canonical_names(completion, duration=time.monotonic() - started)
 
     def _completion(self, answer: Any, position: int) -> Completion:
         if isinstance(answer, BaseException) or (
@@ -184,16 +192,16 @@ class ScriptedLLM:
         parts: list[Any] = cast("list[Any]", answer) if isinstance(answer, list) else [answer]
         text = "".join([part for part in parts if isinstance(part, str)])
         calls = [
-            self._call(part, f"call_{position}_{number}")
+            self._tool_call(part, f"call_{position}_{number}")
             for number, part in enumerate(parts)
             if not isinstance(part, str)
         ]
         reason = "tool_calls" if calls else "stop"
         return Completion(text, "", tuple(calls), Usage(), reason, self.model, openai_chat.name)
 
-    def _call(self, part: Any, id: str) -> ToolCall:
-        """A call; its provider's id tells only of its place in the conversation, so that a replay
-        gives the same bytes."""
+    def _tool_call(self, part: Any, id: str) -> ToolCall:
+        """Return a tool call. Its provider id depends only on its place in the conversation, so
+        a replay produces the same bytes."""
         if isinstance(part, ToolCall):
             return msgspec.structs.replace(
                 part, id="", provider_id=part.provider_id or part.id or id
@@ -201,11 +209,11 @@ class ScriptedLLM:
         if isinstance(part, tuple) and len(cast("tuple[Any, ...]", part)) == 2:
             name, arguments = cast("tuple[Any, Any]", part)
         elif isinstance(part, Mapping) and "name" in part:
-            found = cast("Mapping[str, Any]", part)
+            mapping = cast("Mapping[str, Any]", part)
             name, arguments, id = (
-                found["name"],
-                found.get("arguments", {}),
-                str(found.get("id", id)),
+                mapping["name"],
+                mapping.get("arguments", {}),
+                str(mapping.get("id", id)),
             )
         else:
             name, arguments = None, None
@@ -218,21 +226,22 @@ class ScriptedLLM:
         return ToolCall("", name, dict(cast("Mapping[str, Any]", arguments)), id)
 
     def parameters(self) -> dict[str, Any]:
-        """Nothing, or that it does not see: a script has no settings."""
+        """Return `{"images": False}` for a model without vision, else nothing. A script has no
+        settings."""
         return {"images": False} if self.sees is False else {}
 
     def cost(self, usage: Usage) -> float | None:
-        """None: a script has no price."""
+        """Return None: a script has no price."""
         return None
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: a script holds no connections."""
 
     def __repr__(self) -> str:
         return f"ScriptedLLM(model={self.model!r}, requests={len(self.requests)})"
 
 
-def _stream(completion: Completion, on_delta: OnDelta) -> None:
+def _emit_deltas(completion: Completion, on_delta: OnDelta) -> None:
     if completion.reasoning:
         on_delta(Delta("reasoning", completion.reasoning))
     for word in re.findall(r"\s*\S+|\s+$", completion.text):

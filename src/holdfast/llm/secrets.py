@@ -1,5 +1,4 @@
-"""What of a model's arguments must not be seen, and how it is taken out of texts that are shown or
-kept."""
+"""Secrets among a model's arguments, and their removal from texts that are shown or stored."""
 
 from __future__ import annotations
 
@@ -9,15 +8,15 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-# A shorter one ("test", "EMPTY") stands for no key at a local server, and is a word that messages
-# have too: to take it out would garble them. No provider's key is as short.
-LEAST = 8  # characters
+# The shortest value treated as a secret, in characters. Shorter ones ("test", "EMPTY") are
+# placeholders for local servers. They also occur as words in messages, which redaction would
+# garble. No provider issues keys this short.
+MIN_SECRET_CHARS = 8
 
-BLOT = "***"
+REDACTED = "***"
 
-# What callers set and may read in a message: nothing of it is secret. Every other header of theirs
-# may be.
-_PUBLIC = frozenset(
+# Headers that callers set and that are never secret. Any other header of a caller may be.
+_PUBLIC_HEADERS = frozenset(
     (
         "accept",
         "accept-language",
@@ -31,109 +30,116 @@ _PUBLIC = frozenset(
         "x-title",
     )
 )
-_PUBLIC_QUERY = frozenset(("alt", "api-version"))
+_PUBLIC_QUERY_KEYS = frozenset(("alt", "api-version"))
 
 
-def secrets(given: Mapping[str, Any]) -> tuple[str, ...]:
+def secrets(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the secrets among an `LLM`'s arguments: its credentials and the proxy's password."""
-    held = credentials_of(given)
-    proxy = urlsplit(given["proxy"] or "")
+    values = credentials_of(arguments)
+    proxy = urlsplit(arguments["proxy"] or "")
     if proxy.password:
         pair = f"{unquote(proxy.username or '')}:{unquote(proxy.password)}"
-        held += [proxy.password, unquote(proxy.password), basic(pair)]
-    return worth_hiding(held)
+        values += [proxy.password, unquote(proxy.password), basic(pair)]
+    return worth_hiding(values)
 
 
-def credentials_of(given: Mapping[str, Any]) -> list[str]:
+def credentials_of(arguments: Mapping[str, Any]) -> list[str]:
     """Return the credentials among an `LLM`'s arguments, however short: the key, headers, the base
     URL's query."""
-    headers: Mapping[str, str] = given["headers"] or {}
-    held = credentials(given["api_key"])
+    headers: Mapping[str, str] = arguments["headers"] or {}
+    values = credentials(arguments["api_key"])
     for name, value in headers.items():
-        if name.lower() not in _PUBLIC:
-            held += credentials(value)
-    query = urlsplit(given["base_url"] or "").query
+        if name.lower() not in _PUBLIC_HEADERS:
+            values += credentials(value)
+    query = urlsplit(arguments["base_url"] or "").query
     if query:
-        held += [part.partition("=")[2] or part for part in query.split("&") if not _public(part)]
-        held += [value for name, value in parse_qsl(query) if name not in _PUBLIC_QUERY]
-    return [value for value in held if value]
+        values += [
+            part.partition("=")[2] or part for part in query.split("&") if not _is_public(part)
+        ]
+        values += [value for name, value in parse_qsl(query) if name not in _PUBLIC_QUERY_KEYS]
+    return [value for value in values if value]
 
 
 def credentials(header: str) -> list[str]:
-    """What a header's value holds: it, without the word for its scheme if it has one (`Bearer`);
-    what Basic credentials stand for."""
+    """Return the credentials in a header's value: the value without its scheme word (`Bearer`),
+    and the decoded pair of Basic credentials."""
     value = header.strip()
     scheme, _, rest = value.partition(" ")
-    held = [rest.strip() if scheme.isalpha() and rest.strip() else value]
+    values = [rest.strip() if scheme.isalpha() and rest.strip() else value]
     if scheme.lower() == "basic":
         from base64 import b64decode
 
         try:
             pair = b64decode(rest).decode()
         except ValueError:
-            return held
-        held += [pair, pair.partition(":")[2]]
-    return held
+            return values
+        values += [pair, pair.partition(":")[2]]
+    return values
 
 
 def basic(pair: str) -> str:
-    """`user:password` as Basic credentials have it."""
+    """Return `user:password` encoded as Basic credentials."""
     from base64 import b64encode
 
     return b64encode(pair.encode()).decode()
 
 
-def worth_hiding(held: Iterable[str]) -> tuple[str, ...]:
-    """Each once, also as JSON writes it, the longest first; without those that are too short to be
-    one."""
-    found: set[str] = set()
-    for secret in held:
-        if len(secret) >= LEAST:
-            found |= {secret, msgspec.json.encode(secret).decode()[1:-1]}
-    return tuple(sorted(found, key=len, reverse=True))
+def worth_hiding(values: Iterable[str]) -> tuple[str, ...]:
+    """Return the distinct secrets and their JSON-escaped forms, longest first. Values too short
+    to be a secret are left out."""
+    secrets: set[str] = set()
+    for secret in values:
+        if len(secret) >= MIN_SECRET_CHARS:
+            secrets |= {secret, msgspec.json.encode(secret).decode()[1:-1]}
+    return tuple(sorted(secrets, key=len, reverse=True))
 
 
 def blot(text: str, secrets: Sequence[str]) -> str:
-    """`text` without the secrets, or their beginnings: messages are cut to a length."""
+    """Return `text` without the secrets and without prefixes of them. Messages are cut to a
+    length, which can leave a prefix."""
     for secret in secrets:
-        if secret[:LEAST] in text:
-            for end in range(min(len(secret), len(text)), LEAST - 1, -1):
-                text = text.replace(secret[:end], BLOT)
+        if secret[:MIN_SECRET_CHARS] in text:
+            for end in range(min(len(secret), len(text)), MIN_SECRET_CHARS - 1, -1):
+                text = text.replace(secret[:end], REDACTED)
     return text
 
 
-def blot_data(data: bytes, secrets: Sequence[str]) -> bytes:
-    """`data` without the secrets."""
+def redact_bytes(data: bytes, secrets: Sequence[str]) -> bytes:
+    """Return `data` without the secrets."""
     for secret in secrets:
-        data = data.replace(secret.encode(), BLOT.encode())
+        data = data.replace(secret.encode(), REDACTED.encode())
     return data
 
 
-def holds_one(text: str, secrets: Sequence[str]) -> bool:
-    """Whether there is a secret in `text`, or the beginning of one."""
-    return any(secret[:LEAST] in text for secret in secrets)
+def holds_secret(text: str, secrets: Sequence[str]) -> bool:
+    """Return True if `text` holds a secret or the beginning of one."""
+    return any(secret[:MIN_SECRET_CHARS] in text for secret in secrets)
 
 
 def shown(url: object) -> str:
-    """A URL for a message: without credentials, and without the values of its query."""
+    """Return a URL for display: without credentials and without its query values."""
     text = str(url)
     scheme, mark, rest = text.partition("://")
-    # Up to the last @, not the last of the host: a password that should have been percent-encoded
-    # may hold a / or a ?.
+    # Cut up to the last @ of the whole text. A password that was not percent-encoded may hold a /
+    # or a ?.
     rest = (rest if mark else text).rpartition("@")[2]
     rest, fragment, _ = rest.partition("#")
-    return f"{scheme}://{shown_path(rest)}{fragment}" if mark else shown_path(rest) + fragment
+    return f"{scheme}://{redacted_path(rest)}{fragment}" if mark else redacted_path(rest) + fragment
 
 
-def shown_path(path: str) -> str:
-    """The same for a path with a query."""
+def redacted_path(path: str) -> str:
+    """Return a path for display: without its query values."""
     path, mark, query = path.partition("?")
     parts = [
-        part if _public(part) else f"{part.partition('=')[0]}={BLOT}" if "=" in part else BLOT
+        part
+        if _is_public(part)
+        else f"{part.partition('=')[0]}={REDACTED}"
+        if "=" in part
+        else REDACTED
         for part in query.split("&")
     ]
     return path + mark + "&".join(parts) if mark else path
 
 
-def _public(part: str) -> bool:
-    return not part or part.partition("=")[0] in _PUBLIC_QUERY
+def _is_public(part: str) -> bool:
+    return not part or part.partition("=")[0] in _PUBLIC_QUERY_KEYS

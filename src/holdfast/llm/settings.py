@@ -1,4 +1,4 @@
-"""The arguments of `LLM`: what each takes, and which of them the journal keeps."""
+"""The arguments of `LLM`: their validation, and the subset that the journal stores."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import msgspec
 from holdfast.errors import ConfigurationError
 from holdfast.llm.http import HTTPPool, header_text
 from holdfast.llm.wires import WIRES
+from holdfast.tools.strict import is_strict
 
 
-def _number(
+def _number_check(
     low: float, high: float, *, whole: bool = False, open: bool = False
 ) -> Callable[[Any], bool]:
     kinds = int if whole else (int, float)
@@ -24,23 +25,23 @@ def _number(
     )
 
 
-def _texts(value: Any) -> bool:
+def _is_text_or_list(value: Any) -> bool:
     return isinstance(value, str) or (
         isinstance(value, list | tuple)
         and all(isinstance(item, str) for item in cast("list[Any]", value))
     )
 
 
-def _mapping(value: Any) -> bool:
+def _is_str_mapping(value: Any) -> bool:
     return isinstance(value, Mapping) and all(
         isinstance(key, str) for key in cast("Mapping[Any, Any]", value)
     )
 
 
-_FOREVER = 1e9
-# argument -> (what it takes, whether a value is that). None is allowed besides, where it is the
-# default.
-_TAKES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+_UNLIMITED = 1e9
+# argument -> (description of valid values, check of a value). None is also valid unless the
+# argument is in `_REQUIRED`.
+_ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "model": (
         "a model's name, without spaces around it",
         lambda v: isinstance(v, str) and bool(v) and v == v.strip(),
@@ -50,31 +51,31 @@ _TAKES: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda v: isinstance(v, str) and v.isascii() and (not v or v.isprintable()),
     ),
     "base_url": ("an address such as 'https://api.example.com/v1'", lambda v: isinstance(v, str)),
-    "temperature": ("a number from 0 to 2", _number(0, 2)),
-    "top_p": ("a number from 0 to 1", _number(0, 1)),
-    "max_output_tokens": ("a whole number from 1", _number(1, _FOREVER, whole=True)),
-    "stop": ("a str or a list of str", _texts),
+    "temperature": ("a number from 0 to 2", _number_check(0, 2)),
+    "top_p": ("a number from 0 to 1", _number_check(0, 1)),
+    "max_output_tokens": ("a whole number from 1", _number_check(1, _UNLIMITED, whole=True)),
+    "stop": ("a str or a list of str", _is_text_or_list),
     "reasoning_effort": (
         "a str such as 'low', 'medium' or 'high'",
         lambda v: isinstance(v, str) and bool(v),
     ),
-    "reasoning_budget": ("a number of tokens", _number(0, _FOREVER, whole=True)),
-    "seed": ("a whole number", _number(-(2**63), 2**63 - 1, whole=True)),
+    "reasoning_budget": ("a number of tokens", _number_check(0, _UNLIMITED, whole=True)),
+    "seed": ("a whole number", _number_check(-(2**63), 2**63 - 1, whole=True)),
     "parallel_tool_calls": ("True or False", lambda v: isinstance(v, bool)),
     "response_format": (
-        "a JSON Schema, or what Chat Completions takes: {'type': 'json_schema', ...}",
-        _mapping,
+        "a JSON Schema, or the value that Chat Completions takes: {'type': 'json_schema', ...}",
+        _is_str_mapping,
     ),
     "prompt_caching": ("True or False", lambda v: isinstance(v, bool)),
     "tool_calls": ("'native' or 'text'", lambda v: v in ("native", "text")),
     "images": ("True or False", lambda v: isinstance(v, bool)),
     "stream": ("True or False", lambda v: isinstance(v, bool)),
-    "timeout": ("a number of seconds above 0", _number(0, _FOREVER, open=True)),
-    "connect_timeout": ("a number of seconds above 0", _number(0, _FOREVER, open=True)),
-    "deadline": ("a number of seconds above 0", _number(0, _FOREVER, open=True)),
-    "max_retries": ("a whole number from 0", _number(0, 1000, whole=True)),
-    "headers": ("a mapping of str to str", _mapping),
-    "extra_body": ("a mapping", _mapping),
+    "timeout": ("a number of seconds above 0", _number_check(0, _UNLIMITED, open=True)),
+    "connect_timeout": ("a number of seconds above 0", _number_check(0, _UNLIMITED, open=True)),
+    "deadline": ("a number of seconds above 0", _number_check(0, _UNLIMITED, open=True)),
+    "max_retries": ("a whole number from 0", _number_check(0, 1000, whole=True)),
+    "headers": ("a mapping of str to str", _is_str_mapping),
+    "extra_body": ("a mapping", _is_str_mapping),
     "proxy": ("an address such as 'http://user:password@host:3128'", lambda v: isinstance(v, str)),
     "ssl_context": ("an ssl.SSLContext", lambda v: hasattr(v, "wrap_socket")),
     "wire": (f"one of {', '.join(WIRES)}", lambda v: v in WIRES),
@@ -92,41 +93,44 @@ _REQUIRED = {
 }
 
 
-def check(given: Mapping[str, Any]) -> None:
-    """Raise `ConfigurationError` for the first argument that does not fit."""
-    for name, (takes, fits) in _TAKES.items():
-        value = given[name]
-        if (value is None and name not in _REQUIRED) or (value is not None and fits(value)):
+def check(arguments: Mapping[str, Any]) -> None:
+    """Raise `ConfigurationError` for the first invalid argument."""
+    for name, (expected, is_valid) in _ARGUMENTS.items():
+        value = arguments[name]
+        if (value is None and name not in _REQUIRED) or (value is not None and is_valid(value)):
             continue
-        what = (
-            "what was given" if name in ("api_key", "base_url", "headers", "proxy") else repr(value)
-        )  # those hold secrets
-        raise ConfigurationError(f"LLM: {name} takes {takes}, not {what}.")
-    if given["headers"]:
-        for name, value in given["headers"].items():
+        # These arguments hold secrets, so their values are not shown.
+        shown_value = (
+            "the given value"
+            if name in ("api_key", "base_url", "headers", "proxy")
+            else repr(value)
+        )
+        raise ConfigurationError(f"LLM: {name} takes {expected}, not {shown_value}.")
+    if arguments["headers"]:
+        for name, value in arguments["headers"].items():
             if not isinstance(value, str):
                 raise ConfigurationError(
                     f"LLM: headers takes a mapping of str to str; {name!r} has another value."
                 )
-        header_text(given["headers"])
+        header_text(arguments["headers"])
     for name in ("extra_body", "response_format"):
         try:
-            msgspec.json.encode(given[name])
+            msgspec.json.encode(arguments[name])
         except (TypeError, UnicodeEncodeError) as error:
-            raise ConfigurationError(f"LLM: {name} takes what JSON can say: {error}.") from None
+            raise ConfigurationError(f"LLM: {name} must be a JSON value: {error}.") from None
     for key in ("messages", "stream"):
-        if given["extra_body"] and key in given["extra_body"]:
+        if arguments["extra_body"] and key in arguments["extra_body"]:
             raise ConfigurationError(
                 f"LLM: extra_body takes the provider's own parameters, not {key!r}."
             )
-    if given["proxy"]:
-        HTTPPool("http://localhost", proxy=given["proxy"])
+    if arguments["proxy"]:
+        HTTPPool("http://localhost", proxy=arguments["proxy"])
 
 
-def parameters(given: Mapping[str, Any], wire: str, host: str) -> dict[str, Any]:
-    """What shapes answers, as JSON values, without secrets, and without what is left to the
-    provider."""
-    found: dict[str, Any] = {"wire": wire, "host": host}
+def parameters(arguments: Mapping[str, Any], wire: str, host: str) -> dict[str, Any]:
+    """Return the settings that shape answers as JSON values, without secrets and without unset
+    ones."""
+    kept: dict[str, Any] = {"wire": wire, "host": host}
     for name in (
         "temperature",
         "top_p",
@@ -138,42 +142,42 @@ def parameters(given: Mapping[str, Any], wire: str, host: str) -> dict[str, Any]
         "response_format",
         "extra_body",
     ):
-        value = given[name]
+        value = arguments[name]
         if value is not None and value != {}:
-            found[name] = (
+            kept[name] = (
                 dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
             )
-    if given["stop"]:
-        found["stop"] = [given["stop"]] if isinstance(given["stop"], str) else list(given["stop"])
-    if "response_format" in found:
-        found["response_format"] = _answer_format(found["response_format"])
-    if not given["prompt_caching"]:
-        found["prompt_caching"] = False
-    if given["tool_calls"] != "native":
-        found["tool_calls"] = given["tool_calls"]
-    if given["images"] is False:
-        found["images"] = False
-    return found
+    if arguments["stop"]:
+        kept["stop"] = (
+            [arguments["stop"]] if isinstance(arguments["stop"], str) else list(arguments["stop"])
+        )
+    if "response_format" in kept:
+        kept["response_format"] = _answer_format(kept["response_format"])
+    if not arguments["prompt_caching"]:
+        kept["prompt_caching"] = False
+    if arguments["tool_calls"] != "native":
+        kept["tool_calls"] = arguments["tool_calls"]
+    if arguments["images"] is False:
+        kept["images"] = False
+    return kept
 
 
-def _answer_format(given: dict[str, Any]) -> dict[str, Any]:
-    """What the answer is to be, as Chat Completions has it. A mapping that is none of its forms is
-    a JSON Schema."""
-    if given.get("type") in ("text", "json_object", "json_schema"):
-        if given["type"] == "json_schema" and not _mapping(
-            cast("dict[str, Any]", given.get("json_schema") or {}).get("schema")
+def _answer_format(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Return `response_format` in the form of Chat Completions. A mapping in no form of Chat
+    Completions is taken as a JSON Schema."""
+    if wanted.get("type") in ("text", "json_object", "json_schema"):
+        if wanted["type"] == "json_schema" and not _is_str_mapping(
+            cast("dict[str, Any]", wanted.get("json_schema") or {}).get("schema")
         ):
             raise ConfigurationError(
                 "LLM: response_format of type json_schema takes {'json_schema': {'name': ...,"
                 " 'schema': {...}}}."
             )
-        return given
-    from holdfast.tools.strict import is_strict
-
+        return wanted
     name = "".join(
-        c if c.isalnum() and c.isascii() else "_" for c in str(given.get("title") or "answer")
+        c if c.isalnum() and c.isascii() else "_" for c in str(wanted.get("title") or "answer")
     )[:64]
     return {
         "type": "json_schema",
-        "json_schema": {"name": name, "schema": given, "strict": is_strict(given)},
+        "json_schema": {"name": name, "schema": wanted, "strict": is_strict(wanted)},
     }

@@ -1,5 +1,5 @@
-"""`Transcript`: what a conversation has said so far, with the bytes in which each wire says it,
-made once."""
+"""`Transcript`: the items of a conversation so far, with their encoding for each wire, built
+once."""
 
 from __future__ import annotations
 
@@ -15,78 +15,76 @@ from holdfast.errors import ConfigurationError
 from holdfast.events import Assistant
 from holdfast.events import Message as Said
 from holdfast.llm.completion import NO_NATIVE, Completion
-from holdfast.llm.pictures import blinded, has_picture
-from holdfast.llm.wires import Names, Wire
+from holdfast.llm.pictures import has_picture, hide_pictures
 from holdfast.llm.wires.calls import wire_id
 from holdfast.llm.wires.makers import maker
+from holdfast.llm.wires.protocol import Names, Wire
 
 T = TypeVar("T")
 
-Who = tuple[
-    str, str
-]  # the maker of a model, and the host where its native forms are good ("": anywhere)
+# The maker of a model, and the only host that accepts its native forms ("" for any host).
+NativeScope = tuple[str, str]
 
-Answer = tuple[ToolCall, ToolResult]
-Item = Message | Said | Assistant | Completion | Answer
+CallResult = tuple[ToolCall, ToolResult]
+Item = Message | Said | Assistant | Completion | CallResult
 
 
 class _Cache:
-    """The fragments of one wire for the models of one maker and family (at one host, where that
-    counts), and what is needed to go on from there."""
+    """The encoded fragments for one wire and one family of a maker's models (at one host if the
+    wire is bound), and the state needed to continue encoding."""
 
     __slots__ = (
         "batch",
-        "done",
+        "encoded",
         "family",
-        "foreign",
         "fragments",
-        "given",
         "hash",
         "hashed",
         "ids",
-        "open",
+        "left_out",
         "partial",
         "renamed",
+        "sent_calls",
+        "unanswered",
     )
 
     def __init__(self, family: str) -> None:
         self.family = family
         self.fragments: list[bytes] = []
-        self.done = 0  # items encoded
-        self.batch: list[Answer] = []  # answers since the last assistant item
-        self.open = 0  # calls of that item without an answer
-        self.partial = (
-            False  # whether the last fragment is of a batch to which more answers may come
-        )
-        self.foreign: dict[str, int] = {}  # whose native forms were left out, and how many
-        self.hash: Any = None  # of the first `hashed` fragments
+        self.encoded = 0  # number of items encoded
+        self.batch: list[CallResult] = []  # results since the last assistant item
+        self.unanswered = 0  # number of that item's calls without a result
+        # True if more results may join the batch of the last fragment.
+        self.partial = False
+        self.left_out: dict[str, int] = {}  # model -> number of its native forms left out
+        self.hash: Any = None  # hash of the first `hashed` fragments
         self.hashed = 0
-        self.ids: dict[str, int] = {}  # of calls, as they were sent -> how often one was asked for
-        self.given: list[
-            tuple[ToolCall, ToolCall]
-        ] = []  # the calls of the last answer and what they are sent as, if any has another id
-        self.renamed: dict[
-            str, str
-        ] = {}  # our id of a call -> what it is sent as, where that is another one
+        self.ids: dict[str, int] = {}  # call id as sent -> number of calls that wanted it
+        # The last answer's calls, each with the call as sent, if any id was changed.
+        self.sent_calls: list[tuple[ToolCall, ToolCall]] = []
+        # Holdfast's id of a call -> the id as sent, if they differ.
+        self.renamed: dict[str, str] = {}
 
-    def say(
+    def assign_ids(
         self, calls: Sequence[ToolCall], wire: Wire, verbatim: bool = False
     ) -> Sequence[ToolCall]:
-        """The calls of an answer, with ids that the wire takes and that no other call has. An id
-        that is so already stays as it is; of an answer that goes back `verbatim` to the host that
-        gave the ids, all do."""
-        self.given = []
+        """Return an answer's calls with ids that are legal on the wire and unique.
+
+        An id that is both already stays unchanged. All ids stay unchanged in an answer that goes
+        back `verbatim` to the host that assigned them.
+        """
+        self.sent_calls = []
         if not calls:
             return calls
-        said = [self._with_id(call, wire, verbatim) for call in calls]
-        if any(one is not call for one, call in zip(said, calls, strict=True)):
-            self.given = list(zip(calls, said, strict=True))
+        sent = [self._with_id(call, wire, verbatim) for call in calls]
+        if any(one is not call for one, call in zip(sent, calls, strict=True)):
+            self.sent_calls = list(zip(calls, sent, strict=True))
             self.renamed.update(
                 (call.id, one.provider_id)
-                for call, one in self.given
+                for call, one in self.sent_calls
                 if call.id and one is not call
             )
-        return said
+        return sent
 
     def _with_id(self, call: ToolCall, wire: Wire, verbatim: bool) -> ToolCall:
         id = wire.call_id(call, self.family)
@@ -103,12 +101,12 @@ class _Cache:
         self.ids.setdefault(id, 1)
         return call if id == wire_id(call) else msgspec.structs.replace(call, provider_id=id)
 
-    def said(self, call: ToolCall) -> ToolCall:
-        """A call that is answered, with the id that it was sent with. Of calls that are alike and
-        have no ids, the first comes first."""
-        for place, (one, sent) in enumerate(self.given):
+    def sent_call(self, call: ToolCall) -> ToolCall:
+        """Return an answered call with the id under which it was sent. Of identical calls
+        without ids, the first one matches first."""
+        for place, (one, sent) in enumerate(self.sent_calls):
             if one is call or (one.id == call.id and (one.id or one == call)):
-                del self.given[place]
+                del self.sent_calls[place]
                 return sent
         id = self.renamed.get(call.id)
         return call if id is None else msgspec.structs.replace(call, provider_id=id)
@@ -116,9 +114,9 @@ class _Cache:
     def end_batch(self, wire: Wire, names: Names) -> None:
         self.fragments.append(wire.results(self.batch, names))
         self.batch = []
-        self.open = 0
+        self.unanswered = 0
 
-    def take_back(self) -> None:
+    def drop_partial(self) -> None:
         self.fragments.pop()
         self.partial = False
         if self.hashed > len(self.fragments):
@@ -126,42 +124,41 @@ class _Cache:
 
 
 class Transcript:
-    """An append-only list of what was said: user messages, answers of the model, answers to its
-    calls.
+    """An append-only list of user messages, model answers, and tool results.
 
     `append` takes `events.Message` or `content.Message`, `events.Assistant` or `Completion`, and
-    `(ToolCall, ToolResult)` pairs, which follow the answer that asked for them. The items belong to
-    the caller and are never changed. One thread appends; any may read.
+    `(ToolCall, ToolResult)` pairs, which follow the answer that requested them. The items belong to
+    the caller and are never changed. One thread appends; any thread may read.
 
-    A request costs what was appended since the last one: `fragments` encodes each item once per
-    wire and maker of models.
+    A request costs only the items appended since the last one: `fragments` encodes each item
+    once per wire and maker of models.
     """
 
-    __slots__ = ("_caches", "_calls", "_items", "_kept", "_lock", "last_answer")
+    __slots__ = ("_cached_values", "_caches", "_calls", "_items", "_lock", "last_answer")
 
     def __init__(self, items: Sequence[Item] = ()) -> None:
         self._items: list[Item] = []
-        self._calls: dict[str, ToolCall] = {}  # calls by both ids, for tool messages that name one
-        self._caches: dict[tuple[str, Who, str, bool], _Cache] = {}
-        self._kept: dict[str, tuple[object, object]] = {}
+        # Calls by both ids, for tool messages that refer to one.
+        self._calls: dict[str, ToolCall] = {}
+        self._caches: dict[tuple[str, NativeScope, str, bool], _Cache] = {}
+        self._cached_values: dict[str, tuple[object, object]] = {}
         self._lock = threading.Lock()
-        self.last_answer: Assistant | Completion | None = (
-            None  # of the conversation, also if it is not among the items
-        )
+        # The conversation's last answer, even if it is no longer among the items.
+        self.last_answer: Assistant | Completion | None = None
         for item in items:
             self.append(item)
 
     @classmethod
     def from_messages(cls, messages: str | Sequence[Message | Completion]) -> Transcript:
-        """A transcript of chat messages; a str is one user message. Raises `ConfigurationError` for
-        anything else."""
+        """Return a transcript of chat messages. A str is one user message. Raises
+        `ConfigurationError` for anything else."""
         if isinstance(messages, str):
             return cls([Message(cast("tuple[TextContent, ...]", messages))])
         return cls(messages)
 
     @property
     def items(self) -> Sequence[Item]:
-        """What was appended, in order. Not to be changed."""
+        """The appended items, in order. Do not change the list."""
         return self._items
 
     def __len__(self) -> int:
@@ -171,16 +168,16 @@ class Transcript:
         return f"Transcript({len(self._items)} items)"
 
     def append(self, item: Item) -> None:
-        """Add one item. Raises `ConfigurationError` for what is none, or a tool message that
-        answers no call."""
+        """Add one item. Raises `ConfigurationError` for an object of another type, or for a tool
+        message that answers no call."""
         if isinstance(item, Message):
             if item.role == "tool":
-                item = (self._called(item.tool_call_id), ToolResult(item.content))
+                item = (self._call_by_id(item.tool_call_id), ToolResult(item.content))
             else:
-                self._note(item.tool_calls)
+                self._index_calls(item.tool_calls)
         elif isinstance(item, Completion):
-            self._note(item.calls)
-        elif not isinstance(item, Assistant | Said) and not _is_answer(item):
+            self._index_calls(item.calls)
+        elif not isinstance(item, Assistant | Said) and not _is_call_result(item):
             raise ConfigurationError(
                 "A transcript takes messages, answers (Assistant, Completion) and (ToolCall,"
                 f" ToolResult) pairs, not {item!r}."
@@ -195,7 +192,7 @@ class Transcript:
 
     @property
     def pictures(self) -> bool:
-        """Whether there is a picture in what was said, or in what tools returned."""
+        """True if a message or a tool result holds a picture."""
         return any(
             has_picture(item[1].content if isinstance(item, tuple) else item.content)
             for item in self._items
@@ -205,45 +202,50 @@ class Transcript:
     def fragments(
         self, wire: Wire, names: Names, model: str = "", host: str = "", sees: bool = True
     ) -> Sequence[bytes]:
-        """All items as messages of `wire`. What is not yet encoded is, under today's `names`; the
-        rest is as it was.
+        """Return all items as messages of `wire`. New items are encoded with the current `names`;
+        items already encoded keep their bytes.
 
-        An answer's `native` form goes back to the wire it came over, unless `model` is known to be
-        of another maker, or `host` is known to be another and the wire's forms are good at one
-        alone. A model that does not see (`sees`) is told of pictures in words. The list is the
-        transcript's own: it grows, and is not to be changed.
+        An answer's `native` form goes back to the wire that it came from. It is left out if
+        `model` is known to have another maker. It is also left out if `host` is known to differ
+        and the wire's native forms are valid at one host only. For a model without vision
+        (`sees` is False), text replaces pictures. The list belongs to the transcript and grows;
+        do not change it.
         """
         key = _key(wire, model, host, sees)
-        _, who, family, _ = key
+        _, scope, family, _ = key
         with self._lock:
             cache = self._caches.get(key)
             if cache is None:
                 cache = self._caches[key] = _Cache(family)
             end = len(self._items)
-            if cache.partial and cache.done < end:
-                cache.take_back()
-            while cache.done < end:
-                item = self._items[cache.done]
+            if cache.partial and cache.encoded < end:
+                cache.drop_partial()
+            while cache.encoded < end:
+                item = self._items[cache.encoded]
                 if not sees and not isinstance(item, Assistant | Completion):
-                    item = (item[0], blinded(item[1])) if isinstance(item, tuple) else blinded(item)
-                self._encode(item, cache, wire, names, who)
-                cache.done += 1
-            if cache.batch and not cache.partial:  # asked in the midst of one
+                    item = (
+                        (item[0], hide_pictures(item[1]))
+                        if isinstance(item, tuple)
+                        else hide_pictures(item)
+                    )
+                self._encode(item, cache, wire, names, scope)
+                cache.encoded += 1
+            if cache.batch and not cache.partial:  # the request falls within a batch
                 cache.fragments.append(wire.results(cache.batch, names))
                 cache.partial = True
             return cache.fragments
 
     def digest(self, wire: Wire, model: str = "", host: str = "", sees: bool = True) -> bytes:
-        """A hash of all that `fragments` gave so far; costs what was appended since the last
-        one."""
+        """Return a hash of all fragments so far. The cost is proportional to the fragments since
+        the last call."""
         with self._lock:
             cache = self._caches[_key(wire, model, host, sees)]
             if cache.hash is None:
                 from hashlib import sha256  # 3 ms of import
 
                 cache.hash = sha256()
-            # Of each its length and checksum: a tenth of the time that hashing all of it takes, and
-            # enough to know it again.
+            # Hash only lengths and checksums: a tenth of the time of hashing everything, and enough
+            # to identify a request.
             new = cache.fragments[cache.hashed :]
             cache.hash.update(
                 b"".join([b"%d:%d;" % (len(fragment), crc32(fragment)) for fragment in new])
@@ -254,104 +256,108 @@ class Transcript:
     def notes(
         self, wire: Wire, model: str = "", host: str = "", sees: bool = True
     ) -> tuple[str, ...]:
-        """What a request to `model` leaves out, if it is the first one since an answer of somebody
-        else's model: their own forms (signed reasoning, encrypted items), which only they can read.
-        Their texts, calls and results are there."""
+        """Return notes on the parts of earlier answers that a request to `model` leaves out.
+
+        These are native forms of other models (signed reasoning, encrypted items), which only
+        their own provider can read. Texts, calls and results are kept. The notes are returned
+        only for the first request after an answer of another model.
+        """
         key = _key(wire, model, host, sees)
-        _, who, _, _ = key
+        _, scope, _, _ = key
         with self._lock:
             cache = self._caches.get(key)
-        if cache is None or not cache.foreign:
+        if cache is None or not cache.left_out:
             return ()
         last = next(
             (item for item in reversed(self._items) if isinstance(item, Assistant | Completion)),
             None,
         )
-        if last is None or _is_ours(last, wire, who):
+        if last is None or _may_receive_native(last, wire, scope):
             return ()
-        there = f"{model} at {host}" if who[1] else model
+        destination = f"{model} at {host}" if scope[1] else model
         return tuple(
-            f"{count} answer{'s' if count > 1 else ''} of {whose} went to {there} as text and calls"
-            f" alone, without what {whose} sent besides (such as signed or encrypted reasoning)."
-            for whose, count in cache.foreign.items()
+            f"{count} answer{'s' if count > 1 else ''} of {model_name} went to {destination} as text and calls"
+            f" only, without the rest that {model_name} sent (such as signed or encrypted reasoning)."
+            for model_name, count in cache.left_out.items()
         )
 
-    def once(self, key: str, source: object, make: Callable[[], T]) -> T:
-        """`make()`, remembered under `key` for as long as it is asked for with the same object as
-        `source`."""
-        kept = self._kept.get(key)
-        if kept is None or kept[0] is not source:
-            kept = self._kept[key] = (source, make())
-        return cast(T, kept[1])
+    def cached(self, key: str, source: object, make: Callable[[], T]) -> T:
+        """Return `make()`, cached under `key` while the same `source` object is passed."""
+        entry = self._cached_values.get(key)
+        if entry is None or entry[0] is not source:
+            entry = self._cached_values[key] = (source, make())
+        return cast(T, entry[1])
 
     # --- one item ---
 
-    def _encode(self, item: Item, cache: _Cache, wire: Wire, names: Names, who: Who) -> None:
+    def _encode(
+        self, item: Item, cache: _Cache, wire: Wire, names: Names, scope: NativeScope
+    ) -> None:
         out = cache.fragments
         if type(item) is tuple:
-            cache.batch.append((cache.said(item[0]), item[1]))
-            cache.open -= 1
-            if cache.open <= 0:
+            cache.batch.append((cache.sent_call(item[0]), item[1]))
+            cache.unanswered -= 1
+            if cache.unanswered <= 0:
                 cache.end_batch(wire, names)
             return
-        if cache.batch:  # an incomplete batch, in messages that somebody wrote by hand
+        if cache.batch:  # an incomplete batch, in messages written by hand
             cache.end_batch(wire, names)
         if isinstance(item, Assistant | Completion):
-            ours = _is_ours(item, wire, who)
-            if not ours and item.native:
-                cache.foreign[item.model or item.wire] = (
-                    cache.foreign.get(item.model or item.wire, 0) + 1
+            native_allowed = _may_receive_native(item, wire, scope)
+            if not native_allowed and item.native:
+                cache.left_out[item.model or item.wire] = (
+                    cache.left_out.get(item.model or item.wire, 0) + 1
                 )
-            native = item.native if ours else NO_NATIVE
-            calls = cache.say(item.calls, wire, wire.bound and bool(native))
-            said = wire.assistant(item.text, calls, native, names, cache.family)
-            if said:
-                out.append(said)
-            cache.open = len(item.calls)
+            native = item.native if native_allowed else NO_NATIVE
+            calls = cache.assign_ids(item.calls, wire, wire.bound and bool(native))
+            fragment = wire.assistant(item.text, calls, native, names, cache.family)
+            if fragment:
+                out.append(fragment)
+            cache.unanswered = len(item.calls)
         elif isinstance(item, Message) and item.role == "system":
             out.append(wire.system(item.text))
         elif isinstance(item, Message) and item.role == "assistant":
-            said = wire.assistant(
-                item.text, cache.say(item.tool_calls, wire), NO_NATIVE, names, cache.family
+            fragment = wire.assistant(
+                item.text, cache.assign_ids(item.tool_calls, wire), NO_NATIVE, names, cache.family
             )
-            if said:
-                out.append(said)
-            cache.open = len(item.tool_calls)
+            if fragment:
+                out.append(fragment)
+            cache.unanswered = len(item.tool_calls)
         else:
             out.append(wire.user(cast(Message, item).content))
 
-    def _note(self, calls: Sequence[ToolCall]) -> None:
+    def _index_calls(self, calls: Sequence[ToolCall]) -> None:
         for call in calls:
             for id in (call.id, call.provider_id):
                 if id:
                     self._calls[id] = call
 
-    def _called(self, id: str) -> ToolCall:
+    def _call_by_id(self, id: str) -> ToolCall:
         if id not in self._calls:
             known = ", ".join(map(repr, self._calls)) or "none"
             raise ConfigurationError(
-                f"A tool message takes the tool_call_id of a call before it ({known}), not {id!r}."
+                f"A tool message needs the tool_call_id of an earlier call ({known}), not {id!r}."
             )
         return self._calls[id]
 
 
-def _key(wire: Wire, model: str, host: str, sees: bool) -> tuple[str, Who, str, bool]:
+def _key(wire: Wire, model: str, host: str, sees: bool) -> tuple[str, NativeScope, str, bool]:
     return wire.name, (maker(model), host if wire.bound else ""), wire.family(model, host), sees
 
 
 Messages = str | Sequence[Message | Completion] | Transcript
 
 
-def _is_ours(item: Assistant | Completion, wire: Wire, who: Who) -> bool:
-    """Whether the native form of an answer may go to `who` over `wire`. What is not known is taken
-    for the same."""
-    theirs = maker(item.model)
-    if item.wire != wire.name or (theirs and who[0] and theirs != who[0]):
+def _may_receive_native(item: Assistant | Completion, wire: Wire, scope: NativeScope) -> bool:
+    """Return True if the native form of an answer may be sent to `scope` over `wire`. An unknown
+    maker or host counts as the same."""
+    their_maker = maker(item.model)
+    if item.wire != wire.name or (their_maker and scope[0] and their_maker != scope[0]):
         return False
-    return not who[1] or not item.host or item.host == who[1]
+    return not scope[1] or not item.host or item.host == scope[1]
 
 
-def _is_answer(item: Any) -> bool:
+def _is_call_result(item: Any) -> bool:
     return type(item) is tuple and [type(part) for part in cast("tuple[Any, ...]", item)] == [
         ToolCall,
         ToolResult,
@@ -359,8 +365,8 @@ def _is_answer(item: Any) -> bool:
 
 
 def as_transcript(messages: Messages) -> Transcript:
-    """What `LLM.completion` takes as messages, as a transcript. Raises `ConfigurationError` for an
-    empty one or anything else."""
+    """Return the messages that `LLM.completion` received as a transcript. Raises
+    `ConfigurationError` if they are empty or of another type."""
     if isinstance(messages, Transcript):
         return messages
     if isinstance(messages, Mapping) or not isinstance(messages, str | list | tuple):

@@ -1,5 +1,5 @@
-"""What observes conversations: `Telemetry` (OpenTelemetry), `JsonLog`, and `stats`, which reads a
-store. Nothing here is used unless it is handed over."""
+"""Observers of conversations: `Telemetry` (OpenTelemetry), `JsonLog`, and `stats`, which reads a
+store. Each is active only if it is passed to a conversation or called."""
 
 from __future__ import annotations
 

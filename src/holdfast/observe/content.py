@@ -1,5 +1,5 @@
-"""What was said, as the GenAI conventions write it: JSON of roles and parts, each text bounded.
-Only where somebody opted in."""
+"""Message content in the form of the GenAI conventions: JSON of roles and parts, with a length
+limit on each text. Recorded only if the user opts in."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from holdfast import events as ev
 from holdfast.content import ImageContent, TextContent, ToolCall, ToolResult
 from holdfast.llm.completion import Completion
 
-LONGEST = 10_000  # characters of one text
+MAX_TEXT_CHARS = 10_000  # characters of one text
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
-def cut(text: str, longest: int = LONGEST) -> str:
-    """At most `longest` characters, and how many there were."""
+def cut(text: str, longest: int = MAX_TEXT_CHARS) -> str:
+    """Return at most `longest` characters of a text, followed by its length if it was cut."""
     return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters)"
 
 
@@ -27,45 +27,45 @@ def _json(value: Any) -> str:
 
 
 def prompt_json(head: ev.Agent) -> str:
-    """The system prompt."""
+    """Return the system prompt as JSON."""
     return _json([{"type": "text", "content": cut(head.system_prompt)}])
 
 
 def arguments_json(call: ToolCall) -> str:
-    """A call's arguments."""
+    """Return a call's arguments as JSON."""
     return cut(call.raw_arguments)
 
 
 def result_json(result: ToolResult) -> str:
-    """A call's result."""
+    """Return a call's result as text."""
     return cut(result.text)
 
 
 def messages_json(events: Sequence[ev.AnyEvent]) -> str:
-    """What the model is told since its last answer: messages and results."""
-    found: list[dict[str, Any]] = []
+    """Return the model's input since its last answer as JSON: messages and results."""
+    messages: list[dict[str, Any]] = []
     for event in events:
         if isinstance(event, ev.Message):
-            found.append({"role": "user", "parts": [_part(block) for block in event.content]})
+            messages.append({"role": "user", "parts": [_part(block) for block in event.content]})
         elif isinstance(event, ev.ToolResult):
             part = {
                 "type": "tool_call_response",
                 "id": event.call_id,
                 "response": result_json(event.result),
             }
-            found.append({"role": "tool", "parts": [part]})
-    return _json(found)
+            messages.append({"role": "tool", "parts": [part]})
+    return _json(messages)
 
 
 def _part(block: Any) -> dict[str, Any]:
     if isinstance(block, TextContent):
         return {"type": "text", "content": cut(block.text)}
     kind = "image" if isinstance(block, ImageContent) else type(block).__name__
-    return {"type": "blob", "modality": kind}  # not its bytes
+    return {"type": "blob", "modality": kind}  # without the data
 
 
 def answer_json(answer: Completion | ev.Assistant) -> str:
-    """An answer: what the model wrote, and what it asks for."""
+    """Return an answer as JSON: its texts and its tool calls."""
     parts: list[dict[str, Any]] = []
     if answer.reasoning:
         parts.append({"type": "reasoning", "content": cut(answer.reasoning)})

@@ -1,4 +1,4 @@
-"""`JsonLog`: a line of JSON for each event of a conversation and for each span's end."""
+"""`JsonLog`: a line of JSON for each event of a conversation and for each finished span."""
 
 from __future__ import annotations
 
@@ -21,28 +21,27 @@ from holdfast.content import Usage
 from holdfast.conversation.observer import Undo
 from holdfast.conversation.state import Fold
 from holdfast.errors import ConfigurationError
-from holdfast.llm.secrets import BLOT, LEAST
+from holdfast.llm.secrets import MIN_SECRET_CHARS, REDACTED
 from holdfast.observe.spans import Attributes, Spans
 
 _log = logging.getLogger("holdfast")
 
-_LOOK = 1.0  # seconds from one look at whether the file is still there to the next
-_MANY = 50  # items of a list or an object that are shown
-_DEEP = 8  # levels of them
+_CHECK_SECONDS = 1.0  # seconds between checks that the file has not been moved
+_MAX_ITEMS = 50  # items shown of a list or an object
+_MAX_DEPTH = 8  # nested levels shown
 
-# Names whose values are nobody's business, and the forms of keys that their makers publish for
-# secret scanners.
-_NAMES = re.compile(
+# Names whose values are secret, and the forms of keys that providers publish for secret scanners.
+_SECRET_NAMES = re.compile(
     r"(?i)(^|[_-])(api[_-]?key|apikey|password|passwd|secret|token|authorization|credentials?|private[_-]?key|cookie)$|(?i:accessToken|refreshToken|clientSecret|apiKey)$"
 )
-_KEYS = re.compile(
+_KEY_FORMS = re.compile(
     r"sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abeoprs]-[A-Za-z0-9-]{10,}"
     r"|A(?:KI|SI)A[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}|hf_[A-Za-z0-9]{20,}|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+"
     r"|(?i:bearer|basic)\s+[A-Za-z0-9._~+/=-]{12,}|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)|-----BEGIN [A-Z"
     r" ]*PRIVATE KEY-----[\s\S]*?(?:-----END|$)"
 )
-# What was said: the fields of events that `content=False` leaves out.
-_SAID = frozenset(
+# The fields of events that `content=False` leaves out.
+_CONTENT_FIELDS = frozenset(
     (
         "content",
         "text",
@@ -65,18 +64,27 @@ _SAID = frozenset(
 )
 
 
-class Writes(Protocol):
-    """What a log may be written to instead of a file."""
+class TextStream(Protocol):
+    """A stream that a log can be written to instead of a file."""
 
     def write(self, text: str, /) -> object:
-        """Take text."""
+        """Write some text."""
         ...
 
 
 class _Span:
-    """A span of the log's: where it stands and when it began."""
+    """A span of the log: its place and the time it began."""
 
-    __slots__ = ("attributes", "began", "conversation", "id", "name", "notes", "parent", "since")
+    __slots__ = (
+        "attributes",
+        "conversation",
+        "id",
+        "name",
+        "notes",
+        "parent",
+        "started",
+        "started_at",
+    )
 
     def __init__(
         self, conversation: str, id: int, parent: int, name: str, attributes: Attributes, ago: float
@@ -87,24 +95,29 @@ class _Span:
         self.name = name
         self.attributes = attributes
         self.notes: list[dict[str, Any]] = []
-        self.since = time.time() - ago
-        self.began = time.monotonic() - ago
+        self.started_at = time.time() - ago
+        self.started = time.monotonic() - ago
 
 
 class JsonLog:
-    """An observer: `Conversation(agent, observer=JsonLog("agent.log"))`. A file is appended to, one
-    write per line; a stream gets one `write` per line.
+    """An observer that writes JSON lines: `Conversation(agent, observer=JsonLog("agent.log"))`. A
+    file is appended to with one write per line; a stream receives one `write` per line.
 
-    Text is cut at `longest` characters, `content=False` leaves out what was said; `secrets`, values
-    under names such as `password`, and what has the form of a well-known key are `***`. A file that
-    was moved away is made anew within a second. What cannot be written is lost, and the log
-    `holdfast` told once. Thread-safe; a context manager. Raises `ConfigurationError` for what is no
-    place to write to, `OSError` for a file that cannot be opened.
+    Args:
+        to: A path, or a stream with a `write` method.
+        content: False leaves out messages, answers, arguments and results.
+        longest: The number of characters at which a text is cut.
+        secrets: Values to replace by `***`. Values under names such as `password` and well-known
+            forms of keys are replaced too.
+
+    A file that was moved away is created again within a second. Lines that cannot be written are
+    lost; the first failure goes to the log `holdfast`. Thread-safe; a context manager. Raises
+    `ConfigurationError` for an invalid target, and `OSError` for a file that cannot be opened.
     """
 
     def __init__(
         self,
-        to: str | os.PathLike[str] | Writes,
+        to: str | os.PathLike[str] | TextStream,
         *,
         content: bool = True,
         longest: int = 1000,
@@ -119,23 +132,25 @@ class JsonLog:
         path = isinstance(to, str | os.PathLike)
         if not path and not callable(getattr(to, "write", None)):
             raise ConfigurationError(f"JsonLog takes a path or a stream, not {to!r}.")
-        self.content = False  # spans hold nothing of it: the events do
-        self._said = bool(content)
+        self.content = False  # spans hold no content, because the events do
+        self._with_content = bool(content)
         self._longest = longest
-        self._secrets = sorted((one for one in secrets if len(one) >= LEAST), key=len, reverse=True)
-        self._numbers = itertools.count(1)
+        self._secrets = sorted(
+            (one for one in secrets if len(one) >= MIN_SECRET_CHARS), key=len, reverse=True
+        )
+        self._span_ids = itertools.count(1)
         self._lock = threading.Lock()
         self._failed = False
         self._closed = False
         self._stream = None if isinstance(to, str | os.PathLike) else to
         self._path = Path(to).absolute() if isinstance(to, str | os.PathLike) else None
         self._file = -1
-        self._known: tuple[int, int] = (0, 0)
-        self._looked = 0.0
+        self._inode: tuple[int, int] = (0, 0)
+        self._checked_at = 0.0
         if self._path is not None:
             self._open(self._path)
 
-    # --- an observer ---
+    # --- Observer protocol ---
 
     def watch(
         self, conversation_id: str, fold: Callable[[], Fold] | None, elsewhere: bool = False
@@ -144,37 +159,36 @@ class JsonLog:
         return _Watch(self, conversation_id, fold, None, elsewhere)
 
     def headers(self) -> Mapping[str, str]:
-        """Nothing."""
+        """Return no headers."""
         return {}
 
     def served(self, method: str, headers: Mapping[str, str]) -> Callable[[str, int], None]:
-        """See `Observer.served`: a line for each request that changes something."""
-        began = time.monotonic()
+        """Write a line for each request that changes something. See `Observer.served`."""
+        started = time.monotonic()
 
-        def over(route: str, status: int) -> None:
+        def done(route: str, status: int) -> None:
             self._line(
                 {
                     "kind": "request",
                     "method": method,
                     "route": route,
                     "status": status,
-                    "seconds": round(time.monotonic() - began, 6),
+                    "seconds": round(time.monotonic() - started, 6),
                 }
             )
 
-        return over
+        return done
 
     # --- lines ---
 
     def event(self, conversation_id: str, event: ev.AnyEvent) -> None:
-        """A line for an event."""
+        """Write a line for an event."""
         if isinstance(event, ev.Unknown):
             fields: dict[str, Any] = {"id": event.id}
         else:
             if isinstance(event, ev.Assistant):
-                event = msgspec.structs.replace(
-                    event, native=msgspec.Raw()
-                )  # in a provider's own words what the fields say
+                # The native form repeats the other fields.
+                event = msgspec.structs.replace(event, native=msgspec.Raw())
             elif isinstance(event, ev.Agent):
                 event = msgspec.structs.replace(event, tools=())
             fields = msgspec.to_builtins(event, enc_hook=str)
@@ -206,59 +220,60 @@ class JsonLog:
                 return
             try:
                 if self._path is None:
-                    cast(Writes, self._stream).write(line.decode())
+                    cast(TextStream, self._stream).write(line.decode())
                     flush = getattr(self._stream, "flush", None)
                     if flush is not None:
                         flush()
                 else:
-                    self._look(self._path)
+                    self._reopen_if_moved(self._path)
                     os.write(self._file, line)
             except (OSError, ValueError) as error:
                 if not self._failed:
                     _log.error(
-                        "a log of JSON lines cannot be written, and goes on when it can: %s", error
+                        "JsonLog cannot write its lines; it tries again with the next one: %s",
+                        error,
                     )
                 self._failed = True
             else:
                 self._failed = False
 
     def _bounded(self, value: Any, depth: int) -> Any:
-        """A value cut to what a line may hold, without secrets."""
+        """Return a value without secrets, cut to the size that a line may hold."""
         if isinstance(value, str):
             return self._cut(value)
         if isinstance(value, dict):
             pairs = list(cast("dict[str, Any]", value).items())
-            if depth >= _DEEP:
+            if depth >= _MAX_DEPTH:
                 return f"... ({len(pairs)} fields)"
-            found: dict[str, Any] = {}
-            for name, item in pairs[:_MANY]:
-                if not self._said and name in _SAID:
+            bounded: dict[str, Any] = {}
+            for name, item in pairs[:_MAX_ITEMS]:
+                if not self._with_content and name in _CONTENT_FIELDS:
                     continue
-                found[self._cut(str(name))] = (
-                    BLOT
-                    if isinstance(item, str) and _NAMES.search(name)
+                bounded[self._cut(str(name))] = (
+                    REDACTED
+                    if isinstance(item, str) and _SECRET_NAMES.search(name)
                     else self._bounded(item, depth + 1)
                 )
-            if len(pairs) > _MANY:
-                found["..."] = f"{len(pairs):,} fields"
-            return found
+            if len(pairs) > _MAX_ITEMS:
+                bounded["..."] = f"{len(pairs):,} fields"
+            return bounded
         if isinstance(value, list | tuple):
             items = cast("list[Any]", value)
-            if depth >= _DEEP:
+            if depth >= _MAX_DEPTH:
                 return f"... ({len(items)} items)"
-            shown = [self._bounded(item, depth + 1) for item in items[:_MANY]]
-            return [*shown, f"... ({len(items):,} items)"] if len(items) > _MANY else shown
+            shown = [self._bounded(item, depth + 1) for item in items[:_MAX_ITEMS]]
+            return [*shown, f"... ({len(items):,} items)"] if len(items) > _MAX_ITEMS else shown
         return value
 
     def _cut(self, text: str) -> str:
-        # Secrets first: a cut could leave the half of one that is known by no form.
+        # Remove secrets before cutting, because half of a secret would not be recognized.
         whole = len(text)
         if whole > 8 * self._longest:
             text = text[: 8 * self._longest]
         for secret in self._secrets:
             if secret in text:
-                text = text.replace(secret, BLOT)
-        text = _KEYS.sub(BLOT, text)
+                text = text.replace(secret, REDACTED)
+        text = _KEY_FORMS.sub(REDACTED, text)
         return (
             text
             if len(text) <= self._longest and whole <= 8 * self._longest
@@ -268,21 +283,20 @@ class JsonLog:
     # --- the file ---
 
     def _open(self, path: Path) -> None:
-        self._file = os.open(
-            path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )  # it may hold what was said
-        found = os.fstat(self._file)
-        self._known, self._looked = (found.st_dev, found.st_ino), time.monotonic()
+        # Mode 0600, because the log may hold the conversation's content.
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        stat = os.fstat(self._file)
+        self._inode, self._checked_at = (stat.st_dev, stat.st_ino), time.monotonic()
 
-    def _look(self, path: Path) -> None:
-        """Whether somebody has moved the file: rotating it is others' work."""
+    def _reopen_if_moved(self, path: Path) -> None:
+        """Reopen the file if it was moved. External tools rotate the log."""
         now = time.monotonic()
-        if now - self._looked < _LOOK and self._file >= 0:
+        if now - self._checked_at < _CHECK_SECONDS and self._file >= 0:
             return
-        self._looked = now
+        self._checked_at = now
         try:
-            found = os.stat(path)
-            if (found.st_dev, found.st_ino) == self._known:
+            stat = os.stat(path)
+            if (stat.st_dev, stat.st_ino) == self._inode:
                 return
         except FileNotFoundError:
             pass
@@ -292,7 +306,7 @@ class JsonLog:
         self._open(path)
 
     def close(self) -> None:
-        """Write no more. A stream stays open. Idempotent."""
+        """Stop writing. A stream stays open. May be called repeatedly."""
         with self._lock:
             self._closed = True
             if self._file >= 0:
@@ -313,7 +327,7 @@ class JsonLog:
     def __repr__(self) -> str:
         return f"JsonLog({str(self._path) if self._path is not None else self._stream!r})"
 
-    # --- a maker of spans ---
+    # --- SpanMaker protocol ---
 
     def start(
         self,
@@ -324,11 +338,11 @@ class JsonLog:
         ago: float = 0.0,
         link: _Span | None = None,
     ) -> _Span:
-        """See `Maker.start`."""
+        """See `SpanMaker.start`."""
         conversation = attributes.get("gen_ai.conversation.id", "")
         return _Span(
             conversation,
-            next(self._numbers),
+            next(self._span_ids),
             0 if parent is None else parent.id,
             name,
             attributes,
@@ -336,14 +350,14 @@ class JsonLog:
         )
 
     def note(self, span: _Span, name: str, attributes: Attributes) -> None:
-        """See `Maker.note`."""
-        if len(span.notes) < _MANY:
+        """See `SpanMaker.note`."""
+        if len(span.notes) < _MAX_ITEMS:
             span.notes.append(
-                {"name": name, "after": round(time.monotonic() - span.began, 6), **attributes}
+                {"name": name, "after": round(time.monotonic() - span.started, 6), **attributes}
             )
 
     def end(self, span: _Span, attributes: Attributes, error: str = "", message: str = "") -> None:
-        """See `Maker.end`."""
+        """See `SpanMaker.end`."""
         fields: dict[str, Any] = {
             "kind": "span",
             "conversation": span.conversation,
@@ -351,15 +365,15 @@ class JsonLog:
             "span": span.id,
             "parent": span.parent,
             "start": (
-                datetime.fromtimestamp(span.since, UTC)
+                datetime.fromtimestamp(span.started_at, UTC)
                 .isoformat(timespec="microseconds")
                 .replace("+00:00", "Z")
             ),
-            "seconds": round(time.monotonic() - span.began, 6),
+            "seconds": round(time.monotonic() - span.started, 6),
         }
         if error:
             fields["error"] = error
-            if message and self._said:
+            if message and self._with_content:
                 fields["message"] = message
         fields["attributes"] = {
             name: value
@@ -376,8 +390,8 @@ class JsonLog:
         )
 
     def enter(self, span: _Span) -> Undo:
-        """See `Maker.enter`: nothing is current in a log."""
-        return _nothing
+        """Do nothing, because a log has no current span. See `SpanMaker.enter`."""
+        return _no_undo
 
     def measure(
         self,
@@ -387,11 +401,11 @@ class JsonLog:
         cost: float | None,
         attributes: Attributes,
     ) -> None:
-        """See `Maker.measure`: whoever reads the log may count."""
+        """Do nothing: readers of the log can compute metrics. See `SpanMaker.measure`."""
 
 
 class _Watch(Spans[_Span]):
-    __slots__ = ("_log_of_all",)
+    __slots__ = ("_json_log",)
 
     def __init__(
         self,
@@ -402,12 +416,12 @@ class _Watch(Spans[_Span]):
         elsewhere: bool = False,
     ) -> None:
         super().__init__(maker, id, fold, above, elsewhere)
-        self._log_of_all = maker
+        self._json_log = maker
 
     def told(self, events: Sequence[ev.AnyEvent]) -> None:
         """See `Watch.told`."""
         for event in events:
-            self._log_of_all.event(self._id, event)
+            self._json_log.event(self._id, event)
         super().told(events)
 
     def spawned(
@@ -416,8 +430,8 @@ class _Watch(Spans[_Span]):
         """See `Watch.spawned`."""
         opened = self._calls.get(call_id)
         above = (lambda: self._run) if opened is None else (lambda: opened.span)
-        return _Watch(self._log_of_all, conversation_id, fold, above, self._elsewhere)
+        return _Watch(self._json_log, conversation_id, fold, above, self._elsewhere)
 
 
-def _nothing() -> None:
+def _no_undo() -> None:
     pass

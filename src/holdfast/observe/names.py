@@ -1,9 +1,9 @@
 """The names of spans, attributes and metrics: those of OpenTelemetry's GenAI semantic conventions,
-and ours where they have none.
+and Holdfast's own for anything else.
 
-The conventions are in development. These are of 1.41.0
-(https://github.com/open-telemetry/semantic-conventions/tree/v1.41.0/docs/gen-ai); whoever takes a
-newer version changes this module, its `SCHEMA` and the page, and nothing else.
+The conventions are in development. These names are from version 1.41.0
+(https://github.com/open-telemetry/semantic-conventions/tree/v1.41.0/docs/gen-ai). Moving to a
+newer version changes only this module, its `SCHEMA`, and the documentation page.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 VERSION = "1.41.0"
 SCHEMA = f"https://opentelemetry.io/schemas/{VERSION}"
 
-# --- operations, which begin the names of spans ---
+# --- operations, the first words of span names ---
 
 INVOKE_AGENT = "invoke_agent"
 CHAT = "chat"
@@ -51,7 +51,7 @@ OUTPUT_MESSAGES = "gen_ai.output.messages"
 TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
 TOOL_RESULT = "gen_ai.tool.call.result"
 
-# --- metrics of the conventions, and the buckets that they ask for ---
+# --- metrics of the conventions, with the buckets that they specify ---
 
 TOKEN_USAGE = "gen_ai.client.token.usage"
 TOKEN_TYPE = "gen_ai.token.type"
@@ -59,22 +59,22 @@ TOKEN_BUCKETS = [4**power for power in range(14)]
 DURATION = "gen_ai.client.operation.duration"
 DURATION_BUCKETS = [0.01 * 2**power for power in range(14)]
 
-# --- ours ---
+# --- Holdfast's own ---
 
 COST = "holdfast.cost"  # US dollars
 STATUS = "holdfast.status"
 STEPS = "holdfast.steps"
-RESUMED = "holdfast.resumed"  # the run was begun by a process that is gone
-CUT_OFF = "holdfast.cut_off"  # closed before it ended
+RESUMED = "holdfast.resumed"  # the run was begun by a lost process
+CUT_OFF = "holdfast.cut_off"  # closed before its end
 ATTEMPT = "holdfast.tool.attempt"
 RUNNER = "holdfast.tool.runner"  # the client that ran the call
 DECISION = "holdfast.decision"
 DECIDED_BY = "holdfast.decision.by"
 RISK = "holdfast.decision.risk"
 QUESTION = "holdfast.question.id"
-ROUTE = "holdfast.route"  # which of a composite's models answered
+ROUTE = "holdfast.route"  # the composite's model that answered
 ABOUT = "holdfast.about"
-HIDDEN = "holdfast.condense.hidden"  # how many events a model is not shown any more
+HIDDEN = "holdfast.condense.hidden"  # number of events hidden from the model
 CLIENT_COST = "holdfast.client.cost"
 # events of spans
 RETRY = "holdfast.retry"
@@ -83,8 +83,7 @@ NOTE = "holdfast.note"
 ASKED = "holdfast.question"
 ANSWERED = "holdfast.answer"
 
-# The conventions' names of providers, by what a host ends with; then by the wire. Anything else is
-# named by its host.
+# End of a host -> the conventions' name of the provider. Any other provider is named by its host.
 PROVIDERS_BY_HOST = (
     ("openai.azure.com", "azure.ai.openai"),
     ("openai.com", "openai"),
@@ -102,8 +101,8 @@ PROVIDERS_BY_HOST = (
 
 
 def provider_of(host: str) -> str:
-    """The conventions' name of the provider at a host; the host itself if they have none, `_OTHER`
-    without one."""
+    """Return the conventions' name of the provider at a host. An unlisted host is returned
+    itself, and an empty one gives `_OTHER`."""
     name = host.lower()
     for end, provider in PROVIDERS_BY_HOST:
         if name == end or name.endswith(f".{end}"):

@@ -1,5 +1,5 @@
-"""From events and calls to spans: one conversation's runs, model calls, tool calls and
-condensations, whoever makes spans of them."""
+"""Conversion of one conversation's events and calls to spans: runs, model calls, tool calls and
+condensations. A `SpanMaker` creates the spans."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from holdfast import events as ev
 from holdfast.content import Usage
-from holdfast.llm.retry import heard
+from holdfast.llm.retry import retry_listener
 from holdfast.observe import names
 from holdfast.observe.content import (
     answer_json,
@@ -34,14 +34,14 @@ S = TypeVar("S")
 
 Attributes = dict[str, Any]
 
-_MOST_SAID = 100  # messages and results that are kept for the next request's content
-_NOTHING = Usage()
+_MAX_INPUT_EVENTS = 100  # messages and results kept as content of the next request's span
+_NO_USAGE = Usage()
 
 
-class Maker(Protocol[S]):
-    """Makes spans."""
+class SpanMaker(Protocol[S]):
+    """A factory of spans."""
 
-    content: bool  # whether they hold what was said
+    content: bool  # True if spans hold messages, answers, arguments and results
 
     def start(
         self,
@@ -52,19 +52,20 @@ class Maker(Protocol[S]):
         ago: float = 0.0,
         link: S | None = None,
     ) -> S:
-        """Begin one, now or `ago` seconds; without a parent below what is current here."""
+        """Begin a span, now or `ago` seconds earlier. Without a parent, the span begins below
+        the current span of this thread."""
         ...
 
     def note(self, span: S, name: str, attributes: Attributes) -> None:
-        """Something happened within it."""
+        """Add an event to a span."""
         ...
 
     def end(self, span: S, attributes: Attributes, error: str = "", message: str = "") -> None:
-        """It is over; `error` is the type of what it ended with, "" for none."""
+        """End a span. `error` is the type of its failure, or ""."""
         ...
 
     def enter(self, span: S) -> Undo:
-        """Make it current on this thread, until what is returned is called."""
+        """Make a span current on this thread, until the returned function is called."""
         ...
 
     def measure(
@@ -75,50 +76,50 @@ class Maker(Protocol[S]):
         cost: float | None,
         attributes: Attributes,
     ) -> None:
-        """Count what an operation took."""
+        """Record the metrics of an operation."""
         ...
 
 
-class _Open(Generic[S]):
-    """A span that is open: of a call, or of the model."""
+class _OpenSpan(Generic[S]):
+    """An open span of a tool call or a model call."""
 
-    __slots__ = ("began", "name", "span")
+    __slots__ = ("name", "span", "started")
 
     def __init__(self, span: S, name: str = "") -> None:
         self.span = span
         self.name = name
-        self.began = time.perf_counter()
+        self.started = time.perf_counter()
 
 
 class Spans(Generic[S]):
-    """A `Watch` of one conversation. `elsewhere`: its model is asked in another process, and only
-    events are told."""
+    """A `Watch` of one conversation. `elsewhere` is True if another process calls the model;
+    then only events arrive here."""
 
     __slots__ = (
-        "_above",
-        "_asking",
         "_calls",
         "_closed",
         "_cost",
-        "_decided",
+        "_decisions",
         "_elsewhere",
         "_error",
         "_fold",
         "_head",
         "_id",
-        "_last",
+        "_input_events",
         "_lock",
         "_maker",
-        "_named",
+        "_model_call",
+        "_parent_span",
+        "_pending_calls",
         "_run",
-        "_said",
         "_steps",
         "_usage",
+        "_waiting_run",
     )
 
     def __init__(
         self,
-        maker: Maker[S],
+        maker: SpanMaker[S],
         id: str,
         fold: Callable[[], Fold] | None,
         above: Callable[[], S | None] | None = None,
@@ -127,28 +128,27 @@ class Spans(Generic[S]):
         self._maker = maker
         self._id = id
         self._fold = fold
-        self._above = above
+        self._parent_span = above
         self._elsewhere = elsewhere
-        self._lock = (
-            threading.Lock()
-        )  # for what begins a run or ends it; not held while a span is ended, which may export it
+        # Guards the begin and end of a run. Not held while a span ends, because that may export it.
+        self._lock = threading.Lock()
         self._closed = False
         self._run: S | None = None
-        self._last: S | None = None  # the run that waits for a confirmation
-        self._asking: _Open[S] | None = None
-        self._calls: dict[str, _Open[S]] = {}
-        self._named: dict[str, ToolCall] = {}  # calls that were asked for and have no result
-        self._decided: dict[str, Attributes] = {}
+        self._waiting_run: S | None = None  # the run that waits for a confirmation
+        self._model_call: _OpenSpan[S] | None = None
+        self._calls: dict[str, _OpenSpan[S]] = {}
+        self._pending_calls: dict[str, ToolCall] = {}  # requested calls without a result
+        self._decisions: dict[str, Attributes] = {}
         self._head: ev.Agent | None = None
         self._error = ("", "")
-        self._said: list[ev.AnyEvent] = []
-        self._steps, self._usage, self._cost = 0, _NOTHING, 0.0
+        self._input_events: list[ev.AnyEvent] = []
+        self._steps, self._usage, self._cost = 0, _NO_USAGE, 0.0
 
     # --- runs ---
 
-    def _running(self) -> S | None:
-        """The run's span. One that was begun by a process that is gone begins here anew. None once
-        all is closed."""
+    def _current_run(self) -> S | None:
+        """Return the run's span, or None after closing. A run begun by a lost process gets a new
+        span here."""
         run = self._run
         return self._begin(True) if run is None and not self._closed else run
 
@@ -166,11 +166,11 @@ class Spans(Generic[S]):
                 attributes[names.AGENT_NAME] = name
             if resumed:
                 attributes[names.RESUMED] = True
-            above = None if self._above is None else self._above()
-            last, self._last = self._last, None
+            above = None if self._parent_span is None else self._parent_span()
+            last, self._waiting_run = self._waiting_run, None
             title = f"{names.INVOKE_AGENT} {name}" if name else names.INVOKE_AGENT
             self._run = self._maker.start(title, False, above, attributes, link=last)
-            self._steps, self._usage, self._cost, self._error = 0, _NOTHING, 0.0, ("", "")
+            self._steps, self._usage, self._cost, self._error = 0, _NO_USAGE, 0.0, ("", "")
             return self._run
 
     def _end(self, status: str, cut_off: bool = False) -> None:
@@ -179,11 +179,11 @@ class Spans(Generic[S]):
             if run is None:
                 return
             if status == "waiting_for_confirmation":
-                self._last = run
+                self._waiting_run = run
         attributes: Attributes = {
             names.STATUS: status,
             names.STEPS: self._steps,
-            **_used(self._usage, self._cost),
+            **_usage_attributes(self._usage, self._cost),
         }
         head = self._known_head()
         if head is not None:
@@ -201,25 +201,24 @@ class Spans(Generic[S]):
     def _known_head(self) -> ev.Agent | None:
         return self._head if self._head is not None or self._fold is None else self._fold().agent
 
-    # --- what is told ---
+    # --- events ---
 
     def told(self, events: Sequence[ev.AnyEvent]) -> None:
         """See `Watch.told`."""
         if self._closed:
             return
         for event in events:
-            if (
-                type(event) is ev.ToolCallStarted
-            ):  # not isinstance: what there is most of is to cost least
-                self._started(event)
+            if type(event) is ev.ToolCallStarted:
+                # `type` instead of `isinstance`, because the most frequent events must be cheap.
+                self._on_tool_start(event)
             elif type(event) is ev.ToolResult:
-                self._finished(event)
+                self._on_tool_result(event)
             elif type(event) is ev.Assistant:
-                self._answered(event)
+                self._on_answer(event)
             else:
-                self._told_else(event)
+                self._on_other_event(event)
 
-    def _told_else(self, event: ev.AnyEvent) -> None:
+    def _on_other_event(self, event: ev.AnyEvent) -> None:
         match event:
             case ev.Status():
                 if event.status == "running":
@@ -227,29 +226,29 @@ class Spans(Generic[S]):
                 else:
                     self._end(event.status)
             case ev.Decision():
-                self._took(event)
-                self._decide(event)
+                self._add_usage(event)
+                self._on_decision(event)
             case ev.Agent():
                 self._head = event
             case ev.Message() | ev.Condensation():
-                self._took(event)
-                self._heard(event)
+                self._add_usage(event)
+                self._on_input(event)
             case ev.Error():
                 self._error = (event.error, event.message)
             case ev.Note():
-                self._took(event)
+                self._add_usage(event)
                 self._note(names.NOTE, {names.ABOUT: event.about})
             case _:
                 pass
 
-    def _took(self, event: ev.Message | ev.Condensation | ev.Decision | ev.Note) -> None:
-        if event.usage is not _NOTHING and event.usage != _NOTHING:
+    def _add_usage(self, event: ev.Message | ev.Condensation | ev.Decision | ev.Note) -> None:
+        if event.usage is not _NO_USAGE and event.usage != _NO_USAGE:
             self._usage += event.usage
             self._cost += event.cost or 0.0
 
-    def _heard(self, event: ev.Message | ev.Condensation) -> None:
+    def _on_input(self, event: ev.Message | ev.Condensation) -> None:
         if isinstance(event, ev.Message):
-            self._keep(event)
+            self._keep_input(event)
             if event.about:
                 self._note(names.NOTE, {names.ABOUT: event.about})
         elif self._elsewhere and event.request is None:
@@ -257,65 +256,65 @@ class Spans(Generic[S]):
                 names.CONDENSE, {names.HIDDEN: len(event.hidden), names.REQUEST_MODEL: event.model}
             )
 
-    def _keep(self, event: ev.AnyEvent) -> None:
-        if self._maker.content and len(self._said) < _MOST_SAID:
-            self._said.append(event)
+    def _keep_input(self, event: ev.AnyEvent) -> None:
+        if self._maker.content and len(self._input_events) < _MAX_INPUT_EVENTS:
+            self._input_events.append(event)
 
     def _note(self, name: str, attributes: Attributes) -> None:
         if self._run is not None:
             self._maker.note(self._run, name, attributes)
 
-    def _answered(self, event: ev.Assistant) -> None:
+    def _on_answer(self, event: ev.Assistant) -> None:
         self._steps += 1
         self._usage += event.usage
         self._cost += event.cost or 0.0
         for call in event.calls:
-            self._named[call.id] = call
+            self._pending_calls[call.id] = call
         if self._elsewhere:
-            head, run = self._known_head(), self._running()
-            asked = self._chat(head, run, event.duration)
-            self._reply(asked, head, event, event.duration)
-            self._said.clear()
+            head, run = self._known_head(), self._current_run()
+            chat = self._start_chat(head, run, event.duration)
+            self._end_chat(chat, head, event, event.duration)
+            self._input_events.clear()
 
-    def _decide(self, event: ev.Decision) -> None:
+    def _on_decision(self, event: ev.Decision) -> None:
         opened = self._calls.get(event.call_id)
         if event.question is not None or event.question_id:
             if opened is not None:
-                asked = event.question is not None
+                is_question = event.question is not None
                 id = event.question.id if event.question is not None else event.question_id
                 self._maker.note(
                     opened.span,
-                    names.ASKED if asked else names.ANSWERED,
+                    names.ASKED if is_question else names.ANSWERED,
                     {names.QUESTION: id, names.DECISION: event.decision},
                 )
             return
-        found: Attributes = {names.DECISION: event.decision, names.DECIDED_BY: event.by}
+        decision: Attributes = {names.DECISION: event.decision, names.DECIDED_BY: event.by}
         if event.risk:
-            found[names.RISK] = event.risk
-        call = self._call_of(event.call_id)
+            decision[names.RISK] = event.risk
+        call = self._find_call(event.call_id)
         self._note(
             names.DECISION,
             {
                 names.TOOL_CALL_ID: event.call_id,
                 names.TOOL_NAME: "" if call is None else call.name,
-                **found,
+                **decision,
             },
         )
-        self._decided[event.call_id] = {**self._decided.get(event.call_id, {}), **found}
+        self._decisions[event.call_id] = {**self._decisions.get(event.call_id, {}), **decision}
 
-    def _call_of(self, call_id: str) -> ToolCall | None:
-        found = self._named.get(call_id)
+    def _find_call(self, call_id: str) -> ToolCall | None:
+        found = self._pending_calls.get(call_id)
         if found is None and self._fold is not None:
             opened = self._fold().open.get(call_id)
             return None if opened is None else opened.call
         return found
 
-    def _started(self, event: ev.ToolCallStarted) -> None:
+    def _on_tool_start(self, event: ev.ToolCallStarted) -> None:
         opened = self._calls.get(event.call_id)
         if opened is not None:
             self._maker.note(opened.span, names.RETRY, {names.ATTEMPT: event.attempt})
             return
-        call = self._call_of(event.call_id)
+        call = self._find_call(event.call_id)
         name = "unknown" if call is None else call.name
         attributes: Attributes = {
             names.OPERATION: names.EXECUTE_TOOL,
@@ -327,21 +326,21 @@ class Spans(Generic[S]):
             attributes[names.ATTEMPT] = event.attempt
         if event.runner:
             attributes[names.RUNNER] = event.runner
-        if event.call_id in self._decided:
-            attributes |= self._decided[event.call_id]
+        if event.call_id in self._decisions:
+            attributes |= self._decisions[event.call_id]
         if self._maker.content and call is not None:
             attributes[names.TOOL_ARGUMENTS] = arguments_json(call)
-        run = self._run or self._running()
-        self._calls[event.call_id] = _Open(
+        run = self._run or self._current_run()
+        self._calls[event.call_id] = _OpenSpan(
             self._maker.start(f"{names.EXECUTE_TOOL} {name}", False, run, attributes), name
         )
 
-    def _finished(self, event: ev.ToolResult) -> None:
+    def _on_tool_result(self, event: ev.ToolResult) -> None:
         if self._maker.content:
-            self._keep(event)
-        if self._decided:
-            self._decided.pop(event.call_id, None)
-        call = self._named.pop(event.call_id, None)
+            self._keep_input(event)
+        if self._decisions:
+            self._decisions.pop(event.call_id, None)
+        call = self._pending_calls.pop(event.call_id, None)
         opened = self._calls.pop(event.call_id, None)
         result = event.result
         if opened is None:
@@ -372,33 +371,37 @@ class Spans(Generic[S]):
             else ""
         )
         self._maker.end(opened.span, attributes, error, message)
-        measured: Attributes = {names.TOOL_NAME: opened.name}
+        metric_attributes: Attributes = {names.TOOL_NAME: opened.name}
         if error:
-            measured[names.ERROR_TYPE] = error
+            metric_attributes[names.ERROR_TYPE] = error
         self._maker.measure(
-            names.EXECUTE_TOOL, time.perf_counter() - opened.began, _NOTHING, None, measured
+            names.EXECUTE_TOOL,
+            time.perf_counter() - opened.started,
+            _NO_USAGE,
+            None,
+            metric_attributes,
         )
 
-    # --- what runs on this thread ---
+    # --- operations on this thread ---
 
     def asking(self, head: ev.Agent) -> Callable[[Completion | BaseException | None], None]:
         """See `Watch.asking`."""
         self._head = head
-        asked = self._asking = self._chat(head, self._running(), 0.0)
-        token = heard.set(partial(self._retried, asked.span))
-        undo = self._maker.enter(asked.span)
+        chat = self._model_call = self._start_chat(head, self._current_run(), 0.0)
+        token = retry_listener.set(partial(self._note_retry, chat.span))
+        undo = self._maker.enter(chat.span)
 
-        def over(outcome: Completion | BaseException | None) -> None:
+        def done(outcome: Completion | BaseException | None) -> None:
             undo()
-            heard.reset(token)
-            if self._asking is asked:  # else it was closed meanwhile
-                self._asking = None
-                self._reply(asked, head, outcome, time.perf_counter() - asked.began)
-                self._said.clear()
+            retry_listener.reset(token)
+            if self._model_call is chat:  # otherwise it was closed meanwhile
+                self._model_call = None
+                self._end_chat(chat, head, outcome, time.perf_counter() - chat.started)
+                self._input_events.clear()
 
-        return over
+        return done
 
-    def _chat(self, head: ev.Agent | None, run: S | None, ago: float) -> _Open[S]:
+    def _start_chat(self, head: ev.Agent | None, run: S | None, ago: float) -> _OpenSpan[S]:
         model = "unknown" if head is None else head.model
         parameters: Mapping[str, Any] = {} if head is None else head.parameters
         host = parameters.get("host", "")
@@ -414,17 +417,19 @@ class Spans(Generic[S]):
             if isinstance(value := parameters.get(given), int | float):
                 attributes[name] = value
         if self._maker.content:
-            attributes[names.INPUT_MESSAGES] = messages_json(self._said)
-        return _Open(self._maker.start(f"{names.CHAT} {model}", True, run, attributes, ago))
+            attributes[names.INPUT_MESSAGES] = messages_json(self._input_events)
+        return _OpenSpan(self._maker.start(f"{names.CHAT} {model}", True, run, attributes, ago))
 
-    def _reply(
+    def _end_chat(
         self,
-        asked: _Open[S],
+        chat: _OpenSpan[S],
         head: ev.Agent | None,
         outcome: Completion | ev.Assistant | BaseException | None,
         seconds: float,
     ) -> None:
-        measured: Attributes = {names.REQUEST_MODEL: "unknown" if head is None else head.model}
+        metric_attributes: Attributes = {
+            names.REQUEST_MODEL: "unknown" if head is None else head.model
+        }
         host: str = "" if head is None else head.parameters.get("host", "")
         if isinstance(outcome, BaseException) or outcome is None:
             error = "_OTHER" if outcome is None else type(outcome).__name__
@@ -432,17 +437,17 @@ class Spans(Generic[S]):
             attributes: Attributes = (
                 {names.HTTP_STATUS: status} if isinstance(status, int) and status else {}
             )
-            self._maker.end(asked.span, attributes, error, str(outcome))
-            measured |= {names.PROVIDER: names.provider_of(host), names.ERROR_TYPE: error}
-            self._maker.measure(names.CHAT, seconds, _NOTHING, None, measured)
+            self._maker.end(chat.span, attributes, error, str(outcome))
+            metric_attributes |= {names.PROVIDER: names.provider_of(host), names.ERROR_TYPE: error}
+            self._maker.measure(names.CHAT, seconds, _NO_USAGE, None, metric_attributes)
             return
         provider = names.provider_of(outcome.host or host)
-        model = outcome.model or measured[names.REQUEST_MODEL]
+        model = outcome.model or metric_attributes[names.REQUEST_MODEL]
         attributes = {
             names.PROVIDER: provider,
             names.RESPONSE_MODEL: model,
             names.FINISH_REASONS: (outcome.stop_reason,),
-            **_used(outcome.usage, outcome.cost),
+            **_usage_attributes(outcome.usage, outcome.cost),
         }
         if outcome.response_id:
             attributes[names.RESPONSE_ID] = outcome.response_id
@@ -450,14 +455,13 @@ class Spans(Generic[S]):
             attributes[names.ROUTE] = outcome.route
         if self._maker.content:
             attributes[names.OUTPUT_MESSAGES] = answer_json(outcome)
-        self._maker.end(asked.span, attributes)
-        measured |= {names.PROVIDER: provider, names.RESPONSE_MODEL: model}
-        self._maker.measure(names.CHAT, seconds, outcome.usage, outcome.cost, measured)
+        self._maker.end(chat.span, attributes)
+        metric_attributes |= {names.PROVIDER: provider, names.RESPONSE_MODEL: model}
+        self._maker.measure(names.CHAT, seconds, outcome.usage, outcome.cost, metric_attributes)
 
-    def _retried(self, span: S, error: LLMError, number: int, seconds: float) -> None:
-        with suppress(
-            Exception
-        ):  # of whoever makes spans: the model is to be asked again all the same
+    def _note_retry(self, span: S, error: LLMError, number: int, seconds: float) -> None:
+        with suppress(Exception):
+            # A failure of the maker must not prevent the retry.
             self._maker.note(
                 span,
                 names.RETRY,
@@ -471,11 +475,11 @@ class Spans(Generic[S]):
     def calling(self, call_id: str) -> Undo:
         """See `Watch.calling`."""
         opened = self._calls.get(call_id)
-        return _nothing if opened is None else self._maker.enter(opened.span)
+        return _no_undo if opened is None else self._maker.enter(opened.span)
 
     def condensing(self) -> Callable[[Condensed | BaseException | None], None]:
         """See `Watch.condensing`."""
-        run = self._run  # at rest there is none
+        run = self._run  # None while no run is active
         span = self._maker.start(
             names.CONDENSE,
             False,
@@ -484,7 +488,7 @@ class Spans(Generic[S]):
         )
         undo = self._maker.enter(span)
 
-        def over(outcome: Condensed | BaseException | None) -> None:
+        def done(outcome: Condensed | BaseException | None) -> None:
             undo()
             if isinstance(outcome, BaseException):
                 self._maker.end(
@@ -495,19 +499,19 @@ class Spans(Generic[S]):
             else:
                 attributes: Attributes = {
                     names.HIDDEN: len(outcome.hidden),
-                    **_used(outcome.usage, outcome.cost),
+                    **_usage_attributes(outcome.usage, outcome.cost),
                 }
                 if outcome.model:
                     attributes[names.REQUEST_MODEL] = outcome.model
                 self._maker.end(span, attributes)
 
-        return over
+        return done
 
     def spawned(
         self, conversation_id: str, fold: Callable[[], Fold] | None, call_id: str
     ) -> Spans[S]:
         """See `Watch.spawned`."""
-        opened = self._calls.get(call_id)  # also once it is over: a child may outlive its call
+        opened = self._calls.get(call_id)  # the call may have ended: a child may outlive it
         above = (lambda: self._run) if opened is None else (lambda: opened.span)
         return Spans(self._maker, conversation_id, fold, above, self._elsewhere)
 
@@ -518,12 +522,12 @@ class Spans(Generic[S]):
         while self._calls:
             try:
                 _, opened = self._calls.popitem()
-            except KeyError:  # another thread's
+            except KeyError:  # another thread took it
                 break
             self._maker.end(opened.span, {names.CUT_OFF: True})
-        asked, self._asking = self._asking, None
-        if asked is not None:
-            self._maker.end(asked.span, {names.CUT_OFF: True})
+        chat, self._model_call = self._model_call, None
+        if chat is not None:
+            self._maker.end(chat.span, {names.CUT_OFF: True})
         self._end("closed", cut_off=True)
 
 
@@ -535,21 +539,21 @@ _PARAMETERS = (
 )
 
 
-def _used(usage: Usage, cost: float | None) -> Attributes:
-    found: Attributes = {}
+def _usage_attributes(usage: Usage, cost: float | None) -> Attributes:
+    attributes: Attributes = {}
     if usage.input_tokens or usage.output_tokens:
-        found[names.INPUT_TOKENS] = usage.input_tokens
-        found[names.OUTPUT_TOKENS] = usage.output_tokens
+        attributes[names.INPUT_TOKENS] = usage.input_tokens
+        attributes[names.OUTPUT_TOKENS] = usage.output_tokens
         if usage.cached_input_tokens:
-            found[names.CACHE_READ_TOKENS] = usage.cached_input_tokens
+            attributes[names.CACHE_READ_TOKENS] = usage.cached_input_tokens
         if usage.cache_write_tokens:
-            found[names.CACHE_CREATION_TOKENS] = usage.cache_write_tokens
+            attributes[names.CACHE_CREATION_TOKENS] = usage.cache_write_tokens
         if usage.reasoning_tokens:
-            found[names.REASONING_TOKENS] = usage.reasoning_tokens
+            attributes[names.REASONING_TOKENS] = usage.reasoning_tokens
     if cost:
-        found[names.COST] = cost
-    return found
+        attributes[names.COST] = cost
+    return attributes
 
 
-def _nothing() -> None:
+def _no_undo() -> None:
     pass

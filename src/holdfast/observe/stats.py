@@ -1,5 +1,5 @@
-"""What conversations took, by their journals: time, tokens and cost per model and tool, errors, the
-longest calls. Reads a store; opens nothing."""
+"""Statistics of conversations from their journals: time, tokens and cost per model and tool,
+errors, and the longest calls. Only reads a store."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from holdfast.content import Usage, cost_sum, known_cost
 from holdfast.errors import ConversationNotFound
 from holdfast.store import Store, Summary
 
-_PAGE = 500  # events that are read, and held, at once
-_LONGEST = 10
+_PAGE_EVENTS = 500  # events read and held at once
+_LONGEST_CALLS = 10
 
 
 class Share(msgspec.Struct, frozen=True, rename="camel"):
-    """What one model or tool took: calls, how many of them failed, seconds, tokens and US dollars
-    (`unpriced` calls have no known price)."""
+    """The calls, failures, seconds, tokens and US dollars of one model or tool. `unpriced` calls
+    have no known price."""
 
     name: str
     calls: int = 0
@@ -45,7 +45,7 @@ class Share(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Long(msgspec.Struct, frozen=True, order=True, rename="camel"):
-    """One of the longest calls: of a model (`chat`) or a tool (`execute_tool`), ended by event
+    """One of the longest calls, of a model (`chat`) or a tool (`execute_tool`), ended by event
     `seq`."""
 
     seconds: float
@@ -57,9 +57,13 @@ class Long(msgspec.Struct, frozen=True, order=True, rename="camel"):
 
 
 class Stats(msgspec.Struct, frozen=True, rename="camel"):
-    """What one conversation took by itself (`id`), or several together (`id` is ""). `seconds` are
-    those in which it was at work, `waited` those in which it waited for a confirmation; `errors`
-    are ends of runs, by class name. `models`, `tools` and `longest` begin with the greatest."""
+    """The statistics of one conversation (`id`), without those it spawned, or the sum of several
+    (`id` is "").
+
+    `seconds` is the time spent running, and `waited` the time spent waiting for a confirmation.
+    `errors` counts failed runs by class name. `models`, `tools` and `longest` are sorted in
+    descending order.
+    """
 
     id: str = ""
     title: str = ""
@@ -78,22 +82,22 @@ class Stats(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def usage(self) -> Usage:
-        """Tokens of all models."""
+        """The tokens of all models."""
         return sum((model.usage for model in self.models), Usage())
 
     @property
     def cost(self) -> float | None:
-        """US dollars, as far as prices are known; None if none is."""
+        """The cost in US dollars of calls with known prices; None if no price is known."""
         return known_cost(sum(model.cost or 0.0 for model in self.models), self.unpriced)
 
     @property
     def unpriced(self) -> int:
-        """Calls of models whose price is not known."""
+        """The number of model calls whose price is unknown."""
         return sum(model.unpriced for model in self.models)
 
     @property
     def cached(self) -> float:
-        """The share of the input tokens that providers had cached, 0 to 1."""
+        """The fraction of input tokens that providers read from a cache, 0 to 1."""
         usage = self.usage
         return usage.cached_input_tokens / usage.input_tokens if usage.input_tokens else 0.0
 
@@ -110,70 +114,69 @@ class Stats(msgspec.Struct, frozen=True, rename="camel"):
             waited=self.waited + other.waited,
             condensations=self.condensations + other.condensations,
             errors=errors,
-            models=_merged(self.models, other.models),
-            tools=_merged(self.tools, other.tools),
-            longest=tuple(sorted((*self.longest, *other.longest), reverse=True)[:_LONGEST]),
+            models=_merge(self.models, other.models),
+            tools=_merge(self.tools, other.tools),
+            longest=tuple(sorted((*self.longest, *other.longest), reverse=True)[:_LONGEST_CALLS]),
         )
 
 
 NOTHING = Stats(conversations=0)
 
 
-def _merged(some: Sequence[Share], others: Sequence[Share]) -> tuple[Share, ...]:
-    found = {share.name: share for share in some}
+def _merge(some: Sequence[Share], others: Sequence[Share]) -> tuple[Share, ...]:
+    by_name = {share.name: share for share in some}
     for share in others:
-        found[share.name] = found[share.name] + share if share.name in found else share
-    return _ordered(found.values())
+        by_name[share.name] = by_name[share.name] + share if share.name in by_name else share
+    return _sort_shares(by_name.values())
 
 
-def _ordered(shares: Iterable[Share]) -> tuple[Share, ...]:
+def _sort_shares(shares: Iterable[Share]) -> tuple[Share, ...]:
     return tuple(sorted(shares, key=lambda share: (-share.seconds, -share.calls, share.name)))
 
 
 def tree(store: Store, conversation_id: str) -> list[Summary]:
-    """A conversation and all that its calls spawned, and theirs, parents first. Raises
-    `ConversationNotFound`."""
-    found = store.list([conversation_id])
-    if not found:
+    """Return a conversation and all its descendants (those spawned by its calls), parents first.
+    Raises `ConversationNotFound`."""
+    summaries = store.list([conversation_id])
+    if not summaries:
         raise ConversationNotFound(f"No conversation {conversation_id!r} is in the store.")
-    for summary in found:  # grows
-        found += sorted(store.list(spawned_by=summary.id), key=lambda child: child.id)
-    return found
+    for summary in summaries:  # the loop appends to this list
+        summaries += sorted(store.list(spawned_by=summary.id), key=lambda child: child.id)
+    return summaries
 
 
 def stats(store: Store, summary: Summary) -> Stats:
-    """What one conversation took by itself, without what it shares with the one it was forked from.
-    Holds a page of its events at a time."""
-    count = _Count(summary)
+    """Return the statistics of one conversation, without the events that it shares with the one
+    it was forked from. Holds one page of events at a time."""
+    count = _Counter(summary)
     for event in _pages(store, summary):
         count.take(event)
-    return count.done()
+    return count.result()
 
 
 def _pages(store: Store, summary: Summary) -> Iterator[ev.AnyEvent]:
     seq = summary.parent_seq
-    while page := store.read(summary.id, seq, _PAGE):
+    while page := store.read(summary.id, seq, _PAGE_EVENTS):
         yield from page
         seq = page[-1].seq
 
 
-class _Count:
-    """Counts the events of one journal."""
+class _Counter:
+    """A running count of the events of one journal."""
 
     def __init__(self, summary: Summary) -> None:
         self._summary = summary
         self._models: dict[str, Share] = {}
         self._tools: dict[str, Share] = {}
         self._errors: dict[str, int] = {}
-        self._open: dict[
-            str, tuple[str, datetime | None]
-        ] = {}  # calls without a result: their names, when they began
+        # Calls without a result: id -> name and start time.
+        self._open: dict[str, tuple[str, datetime | None]] = {}
         self._longest: list[Long] = []
         self._events = self._steps = self._condensations = 0
         self._seconds = self._waited = 0.0
-        self._status, self._since = "", None
+        self._status, self._interval_start = "", None
 
-    _since: datetime | None
+    _interval_start: datetime | None
 
     def take(self, event: ev.AnyEvent) -> None:
         self._events += 1
@@ -194,7 +197,7 @@ class _Count:
                         int(event.cost is None),
                     ),
                 )
-                self._long(event, event.duration, "chat", model)
+                self._add_long_call(event, event.duration, "chat", model)
                 for call in event.calls:
                     self._open[call.id] = (call.name, None)
             case ev.ToolCallStarted():
@@ -202,10 +205,9 @@ class _Count:
                 self._open[event.call_id] = (name, began or event.timestamp)
             case ev.ToolResult():
                 name, began = self._open.pop(event.call_id, ("unknown", None))
-                if began is not None:  # else it was not run
-                    seconds = event.duration or max(
-                        0.0, (event.timestamp - began).total_seconds()
-                    )  # a client's has no duration
+                if began is not None:  # otherwise the call was not run
+                    # The result of a client's tool has no duration.
+                    seconds = event.duration or max(0.0, (event.timestamp - began).total_seconds())
                     error = (
                         ""
                         if not event.result.is_error
@@ -216,10 +218,10 @@ class _Count:
                         )
                     )
                     self._add(self._tools, Share(name, 1, int(bool(error)), seconds, seconds))
-                    self._long(event, seconds, "execute_tool", name, error)
+                    self._add_long_call(event, seconds, "execute_tool", name, error)
             case ev.Status():
-                self._until(event.timestamp)
-                self._status, self._since = event.status, event.timestamp
+                self._close_interval(event.timestamp)
+                self._status, self._interval_start = event.status, event.timestamp
             case ev.Error():
                 self._errors[event.error] = self._errors.get(event.error, 0) + 1
             case ev.Condensation() | ev.Message() | ev.Decision() | ev.Note():
@@ -241,34 +243,34 @@ class _Count:
                     )
             case _:
                 pass
-        self._last = event.timestamp
+        self._last_timestamp = event.timestamp
 
-    _last: datetime | None = None
+    _last_timestamp: datetime | None = None
 
-    def _until(self, end: datetime | None) -> None:
-        if self._since is not None and end is not None:
-            seconds = max(0.0, (end - self._since).total_seconds())
+    def _close_interval(self, end: datetime | None) -> None:
+        if self._interval_start is not None and end is not None:
+            seconds = max(0.0, (end - self._interval_start).total_seconds())
             if self._status == "running":
                 self._seconds += seconds
             elif self._status == "waiting_for_confirmation":
                 self._waited += seconds
-        self._since = None
+        self._interval_start = None
 
     def _add(self, shares: dict[str, Share], share: Share) -> None:
         shares[share.name] = shares[share.name] + share if share.name in shares else share
 
-    def _long(
+    def _add_long_call(
         self, event: ev.AnyEvent, seconds: float, operation: str, name: str, error: str = ""
     ) -> None:
-        found = Long(seconds, self._summary.id, event.seq, operation, name, error)
-        if len(self._longest) < _LONGEST:
-            heappush(self._longest, found)
+        long_call = Long(seconds, self._summary.id, event.seq, operation, name, error)
+        if len(self._longest) < _LONGEST_CALLS:
+            heappush(self._longest, long_call)
         else:
-            heappushpop(self._longest, found)
+            heappushpop(self._longest, long_call)
 
-    def done(self) -> Stats:
-        if self._status == "running":  # as far as it got
-            self._until(self._last)
+    def result(self) -> Stats:
+        if self._status == "running":  # counted up to the last event
+            self._close_interval(self._last_timestamp)
         summary = self._summary
         return Stats(
             summary.id,
@@ -282,7 +284,7 @@ class _Count:
             self._waited,
             self._condensations,
             self._errors,
-            _ordered(self._models.values()),
-            _ordered(self._tools.values()),
+            _sort_shares(self._models.values()),
+            _sort_shares(self._tools.values()),
             tuple(sorted(self._longest, reverse=True)),
         )

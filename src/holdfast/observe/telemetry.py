@@ -1,5 +1,4 @@
-"""`Telemetry`: OpenTelemetry spans and metrics of what conversations do, through opentelemetry-api
-alone."""
+"""`Telemetry`: OpenTelemetry spans and metrics of conversations, using only opentelemetry-api."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.conversation.state import Fold
 
 
-class _Traced:
+class _TracedSpan:
     """A span, and the context in which it is current."""
 
     __slots__ = ("context", "recording", "span")
@@ -31,16 +30,17 @@ class _Traced:
     def __init__(self, span: Span, context: Context) -> None:
         self.span = span
         self.context = context
-        self.recording = span.is_recording()  # whether anybody keeps it
+        self.recording = span.is_recording()  # True if the span is exported or stored
 
 
 class Telemetry:
-    """An observer: `Conversation(agent, observer=Telemetry())`. Spans and metrics go to the
-    providers, None: to those that the program has set for all.
+    """An observer that emits OpenTelemetry spans and metrics: `Conversation(agent,
+    observer=Telemetry())`.
 
-    `content=True` adds what was said, asked and answered to the spans. Thread-safe; keeps nothing
-    of a conversation that is closed. Needs `pip install 'holdfast[otel]'`, which is
-    opentelemetry-api; what exports is the caller's. Raises `ConfigurationError` without it.
+    Spans and metrics go to the given providers; None means the program's global ones.
+    `content=True` adds messages, answers, arguments and results to the spans. Thread-safe; keeps no
+    data of closed conversations. Needs `pip install 'holdfast[otel]'`, which is opentelemetry-api;
+    the caller supplies the exporter. Raises `ConfigurationError` without that package.
 
     https://opentelemetry.io/docs/specs/semconv/gen-ai/; see `holdfast.observe.names` for the
     version.
@@ -66,16 +66,16 @@ class Telemetry:
         ):
             if value is not None and not callable(getattr(value, method, None)):
                 raise ConfigurationError(
-                    f"Telemetry: {name} takes a provider of OpenTelemetry's or None, not {value!r}."
+                    f"Telemetry: {name} takes an OpenTelemetry provider or None, not {value!r}."
                 )
         self.content = bool(content)
         self._trace = trace
         self._context = context
         self._error = trace.StatusCode.ERROR
         self._kinds = (trace.SpanKind.INTERNAL, trace.SpanKind.CLIENT)
-        self._propagator = (
-            TraceContextTextMapPropagator()
-        )  # W3C's: not the program's, which nobody has handed over
+        # The W3C propagator is used instead of the program's global one, which the caller did not
+        # pass.
+        self._propagator = TraceContextTextMapPropagator()
         self._attach, self._detach, self._set_span = (
             context.attach,
             context.detach,
@@ -97,32 +97,33 @@ class Telemetry:
             explicit_bucket_boundaries_advisory=names.DURATION_BUCKETS,
         )
         self._costs = meter.create_counter(
-            names.CLIENT_COST, "USD", "What model calls cost by list prices."
+            names.CLIENT_COST, "USD", "Cost of model calls by list prices."
         )
 
     # --- an observer ---
 
     def watch(
         self, conversation_id: str, fold: Callable[[], Fold] | None, elsewhere: bool = False
-    ) -> Spans[_Traced]:
+    ) -> Spans[_TracedSpan]:
         """See `Observer.watch`."""
         return Spans(self, conversation_id, fold, None, elsewhere)
 
     def headers(self) -> Mapping[str, str]:
-        """The current span as `traceparent` and `tracestate`."""
-        found: dict[str, str] = {}
-        self._propagator.inject(found)
-        return found
+        """Return the current span as `traceparent` and `tracestate`."""
+        carrier: dict[str, str] = {}
+        self._propagator.inject(carrier)
+        return carrier
 
     def served(self, method: str, headers: Mapping[str, str]) -> Callable[[str, int], None]:
-        """See `Observer.served`: a span below the client's, current until the request is served."""
+        """Begin a span below the client's, current until the request is served. See
+        `Observer.served`."""
         above = self._propagator.extract(headers, self._context.Context())
         span = self._tracer.start_span(
             method, above, self._trace.SpanKind.SERVER, {names.HTTP_METHOD: method}
         )
-        undo = self.enter(_Traced(span, self._set_span(span, above)))
+        undo = self.enter(_TracedSpan(span, self._set_span(span, above)))
 
-        def over(route: str, status: int) -> None:
+        def done(route: str, status: int) -> None:
             undo()
             if span.is_recording():
                 span.update_name(f"{method} {route}")
@@ -132,7 +133,7 @@ class Telemetry:
                     span.set_status(self._error)
             span.end()
 
-        return over
+        return done
 
     # --- a maker of spans ---
 
@@ -140,38 +141,40 @@ class Telemetry:
         self,
         name: str,
         client: bool,
-        parent: _Traced | None,
+        parent: _TracedSpan | None,
         attributes: Attributes,
         ago: float = 0.0,
-        link: _Traced | None = None,
-    ) -> _Traced:
-        """See `Maker.start`."""
+        link: _TracedSpan | None = None,
+    ) -> _TracedSpan:
+        """See `SpanMaker.start`."""
         links = None if link is None else [self._trace.Link(link.span.get_span_context())]
-        began = int(time.time_ns() - ago * 1e9) if ago else None
+        start_time = int(time.time_ns() - ago * 1e9) if ago else None
         above = None if parent is None else parent.context
-        span = self._tracer.start_span(name, above, self._kinds[client], attributes, links, began)
-        return _Traced(span, self._set_span(span, above))
+        span = self._tracer.start_span(
+            name, above, self._kinds[client], attributes, links, start_time
+        )
+        return _TracedSpan(span, self._set_span(span, above))
 
-    def note(self, span: _Traced, name: str, attributes: Attributes) -> None:
-        """See `Maker.note`."""
+    def note(self, span: _TracedSpan, name: str, attributes: Attributes) -> None:
+        """See `SpanMaker.note`."""
         if span.recording:
             span.span.add_event(name, attributes)
 
     def end(
-        self, span: _Traced, attributes: Attributes, error: str = "", message: str = ""
+        self, span: _TracedSpan, attributes: Attributes, error: str = "", message: str = ""
     ) -> None:
-        """See `Maker.end`."""
+        """See `SpanMaker.end`."""
         if span.recording:
-            found = span.span
+            otel_span = span.span
             if error:
                 attributes[names.ERROR_TYPE] = error
-                found.set_status(self._error, message or None)
+                otel_span.set_status(self._error, message or None)
             if attributes:
-                found.set_attributes(attributes)
-            found.end()
+                otel_span.set_attributes(attributes)
+            otel_span.end()
 
-    def enter(self, span: _Traced) -> Undo:
-        """See `Maker.enter`."""
+    def enter(self, span: _TracedSpan) -> Undo:
+        """See `SpanMaker.enter`."""
         token = self._attach(span.context)
         before = carried.set(self._headers)
 
@@ -189,7 +192,7 @@ class Telemetry:
         cost: float | None,
         attributes: Attributes,
     ) -> None:
-        """See `Maker.measure`."""
+        """See `SpanMaker.measure`."""
         attributes[names.OPERATION] = operation
         self._durations.record(seconds, attributes)
         if usage.input_tokens:
@@ -204,5 +207,6 @@ class Telemetry:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "Telemetry holds providers of this process and is not pickled; make another one there."
+            "Telemetry cannot be pickled, because it holds providers of this process. Create another"
+            " one in the other process."
         )

@@ -194,8 +194,8 @@ def own_variables(
 def _may_have(model: Any, name: str, variables: Mapping[str, str]) -> bool:
     """Return True if the variable `name` holds a key of the model's provider, and the model is
     reached at the provider's own network address."""
-    from holdfast.llm.address import is_local, locate
-    from holdfast.llm.info import listed
+    from holdfast.llm.address import locate
+    from holdfast.llm.providers import is_local, listed
 
     try:
         at = locate(model, None) if isinstance(model, str) else None

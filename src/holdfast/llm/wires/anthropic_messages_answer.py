@@ -1,5 +1,5 @@
-"""Answers of the Messages wire: read, plain or as the blocks that a stream was put together to, and
-given back as part of a request."""
+"""Answers of the Messages wire: parsed (plain, or as blocks assembled from a stream), and
+encoded again as part of a request."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import msgspec
 from holdfast.content import ToolCall, Usage
 from holdfast.errors import ContentFiltered
 from holdfast.llm.completion import NO_NATIVE, Completion
-from holdfast.llm.wires import Names
 from holdfast.llm.wires.calls import read_call, wire_id, wire_name
 from holdfast.llm.wires.failures import reported_error, shorten
 from holdfast.llm.wires.lenient import clean, count, decode, read_answer
+from holdfast.llm.wires.protocol import Names
 
 NAME = "anthropic_messages"
-GAP = "\n\n"  # between texts that another block stands between, and between thoughts
+GAP = "\n\n"  # separates texts around another block, and thoughts
 
 _json = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder()
@@ -34,11 +34,11 @@ _STOP_REASONS = {
     "refusal": "content_filter",
     "pause_turn": "pause",
 }
-_THOUGHTS = ("thinking", "redacted_thinking")
-_TEXT = {"type", "text"}
-_CALL = {"type", "id", "name", "input", "caller"}
-_ID = re.compile(r"[a-zA-Z0-9_-]+")  # the API's rule for ids of calls
-_NOT_ID = re.compile(r"[^a-zA-Z0-9_-]")
+_THINKING_TYPES = ("thinking", "redacted_thinking")
+_TEXT_KEYS = {"type", "text"}
+_CALL_KEYS = {"type", "id", "name", "input", "caller"}
+_LEGAL_ID = re.compile(r"[a-zA-Z0-9_-]+")  # the API's rule for call ids
+_ILLEGAL_ID_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class _Answer(msgspec.Struct):
@@ -56,15 +56,15 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 def parse(data: bytes) -> Completion:
-    """A plain answer. Raises the error that it reports, `ContentFiltered` for a refusal that says
-    nothing, or `BadResponse`."""
+    """Parse a plain answer. Raises the error that the answer reports, `ContentFiltered` for a
+    refusal without content, or `BadResponse`."""
     return read_answer(data, _answers, _read, "a message")
 
 
 def _read(answer: _Answer, data: bytes) -> Completion:
     if answer.error or answer.type == "error":
         raise reported_error(decode(data))
-    blocks = _blocks.decode(answer.content)  # what has no content is empty, which is no JSON
+    blocks = _blocks.decode(answer.content)  # a missing content is empty and so fails to decode
     return completion_of(
         blocks,
         answer.stop_reason,
@@ -85,17 +85,17 @@ def completion_of(
     model: Any,
     raw: msgspec.Raw | None = None,
 ) -> Completion:
-    """A completion of a message's parts, plain or put together from a stream. `raw` is the JSON of
-    `blocks`, where there is one.
+    """Return a completion from a message's parts, plain or assembled from a stream. `raw` is the
+    JSON of `blocks`, if available.
 
-    Raises `ContentFiltered` for a refusal that says nothing, and `lenient.MISSHAPEN` for blocks of
-    another shape.
+    Raises `ContentFiltered` for a refusal without content, and an exception of
+    `lenient.MISSHAPEN` for blocks of an unexpected shape.
     """
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
     seen: set[str] = set()
-    more = False  # whether the blocks say more than text and calls can
+    needs_native = False  # True if the blocks hold more than text and calls
     gap = False
     for block in blocks:
         kind: Any = block["type"]
@@ -104,35 +104,34 @@ def completion_of(
             if text:
                 texts += (GAP, text) if gap and texts else (text,)
                 gap = False
-                more = (
-                    more
+                needs_native = (
+                    needs_native
                     or bool(calls)
                     or (
                         len(block) > 2
-                        and any(value and key not in _TEXT for key, value in block.items())
+                        and any(value and key not in _TEXT_KEYS for key, value in block.items())
                     )
                 )
             continue
         gap = True
         if kind == "tool_use":
-            given: Any = block.get("id")
-            provider_id = (
-                given if isinstance(given, str) and given not in seen else ""
-            )  # a result must find its call
+            raw_id: Any = block.get("id")
+            # A repeated id is dropped, because each result must find its call.
+            provider_id = raw_id if isinstance(raw_id, str) and raw_id not in seen else ""
             seen.add(provider_id)
             calls.append(read_call(str(block.get("name") or ""), block.get("input"), provider_id))
-            more = (
-                more
-                or not _says_nothing(block.get("caller"))
-                or any(value and key not in _CALL for key, value in block.items())
+            needs_native = (
+                needs_native
+                or not _is_default_caller(block.get("caller"))
+                or any(value and key not in _CALL_KEYS for key, value in block.items())
             )
             continue
-        more = True
+        needs_native = True
         if kind == "thinking" and block["thinking"]:
             thoughts += (GAP, block["thinking"]) if thoughts else (block["thinking"],)
     reason = _STOP_REASONS.get(stop) or str(stop or "stop")
     if reason == "content_filter" and not texts and not calls:
-        raise _refused(details)
+        raise _refusal_error(details)
     return Completion(
         "".join(texts),
         "".join(thoughts),
@@ -141,13 +140,13 @@ def completion_of(
         "tool_calls" if reason == "stop" and calls else reason,
         model if isinstance(model, str) else "",
         NAME,
-        _native(blocks, raw) if more else NO_NATIVE,
+        _native(blocks, raw) if needs_native else NO_NATIVE,
         id if isinstance(id, str) else "",
     )
 
 
-def _says_nothing(caller: Any) -> bool:
-    """Whether a block's `caller` is what it is without one: the model itself."""
+def _is_default_caller(caller: Any) -> bool:
+    """Return True if a block's `caller` has the default meaning: the model itself."""
     return not caller or caller == {"type": "direct"}
 
 
@@ -156,11 +155,11 @@ def _native(blocks: list[dict[str, Any]], raw: msgspec.Raw | None) -> msgspec.Ra
         return raw.copy()
     try:
         return msgspec.Raw(_json(blocks))
-    except UnicodeEncodeError:  # half a surrogate pair, in text that no delta carried
+    except UnicodeEncodeError:  # half a surrogate pair, in text outside of deltas
         return msgspec.Raw(_json(clean(blocks)))
 
 
-def _refused(details: Any) -> ContentFiltered:
+def _refusal_error(details: Any) -> ContentFiltered:
     known = cast("dict[str, Any]", details) if isinstance(details, dict) else {}
     why = ": ".join(str(known[key]) for key in ("category", "explanation") if known.get(key))
     return ContentFiltered(
@@ -168,23 +167,23 @@ def _refused(details: Any) -> ContentFiltered:
     )
 
 
-def read_usage(found: Any) -> Usage:
-    """Token counts, zero where there are none. The API's `input_tokens` are those that no cache was
-    asked for."""
-    if not isinstance(found, dict):
+def read_usage(counts: Any) -> Usage:
+    """Return token counts, zero where they are missing. The API's `input_tokens` leave out
+    tokens read from or written to the cache."""
+    if not isinstance(counts, dict):
         return Usage()
-    usage = cast("dict[str, Any]", found)
+    usage = cast("dict[str, Any]", counts)
     read, written = (
         count(usage, "cache_read_input_tokens"),
         count(usage, "cache_creation_input_tokens"),
     )
-    thought = count(usage.get("output_tokens_details"), "thinking_tokens")
+    reasoning_tokens = count(usage.get("output_tokens_details"), "thinking_tokens")
     return Usage(
         count(usage, "input_tokens") + read + written,
         count(usage, "output_tokens"),
         read,
         written,
-        thought,
+        reasoning_tokens,
     )
 
 
@@ -192,14 +191,19 @@ def read_usage(found: Any) -> Usage:
 
 
 def call_id(call: ToolCall, family: str = "") -> str:
-    """The id of a call, in the letters that the API allows; others are replaced, with a checksum so
-    that two ids stay two."""
+    """Return the id of a call in the characters that the API allows. Others are replaced, and a
+    checksum keeps distinct ids distinct."""
     id = wire_id(call)
-    return id if _ID.fullmatch(id) else f"{_NOT_ID.sub('_', id)}_{crc32(id.encode()):08x}"
+    return (
+        id
+        if _LEGAL_ID.fullmatch(id)
+        else f"{_ILLEGAL_ID_CHARS.sub('_', id)}_{crc32(id.encode()):08x}"
+    )
 
 
 def call_block(call: ToolCall, names: Names) -> bytes:
-    """A call as the API takes it: the input must be an object, also if the model gave none."""
+    """Return a call in the API's form. The input must be an object, even if the model wrote
+    none."""
     return _json(
         {
             "type": "tool_use",
@@ -214,8 +218,8 @@ def _input(call: ToolCall) -> dict[str, Any]:
     return {"invalid_json": call.raw} if call.invalid else call.arguments
 
 
-class _Block(msgspec.Struct):
-    """What must be known of a block to decide whether the API takes it as it came."""
+class _BlockShape(msgspec.Struct):
+    """The fields of a block that decide whether the API accepts it unchanged."""
 
     type: Any = None
     text: Any = None
@@ -226,28 +230,29 @@ class _Block(msgspec.Struct):
     citations: Any = None
 
 
-_raws = msgspec.json.Decoder(list[msgspec.Raw])
-_known = msgspec.json.Decoder(list[_Block])
+_raw_blocks = msgspec.json.Decoder(list[msgspec.Raw])
+_block_shapes = msgspec.json.Decoder(list[_BlockShape])
 
 
 def echo(native: msgspec.Raw, calls: Sequence[ToolCall], names: Names) -> list[bytes]:
-    """The blocks of an answer, byte for byte but for what the API gives and does not take:
+    """Return the blocks of an answer verbatim, except for parts that the API sends but does not
+    accept:
 
     - blank text, white space at the very end, and thinking as the last block
-    - `caller` where it is null or the model itself ("Extra inputs are not permitted", without a
+    - `caller` if it is null or the model itself ("Extra inputs are not permitted", without a
       beta header)
     - `file_id` in citations
-    - a call whose input is no object, or was edited; a call that `calls` does not have, since no
-      result would follow
+    - a call whose input is not an object or was edited
+    - a call that is missing from `calls`, because no result would follow
     """
-    kept: list[tuple[_Block, bytes]] = []
+    kept: list[tuple[_BlockShape, bytes]] = []
     waiting = list(calls)
-    blocks = _known.decode(native)
-    # If they are the same calls by their names, they go in order, whatever their ids are by now.
+    blocks = _block_shapes.decode(native)
+    # If the call names are the same, calls are matched by order, even if their ids have changed.
     paired = [block.name for block in blocks if block.type == "tool_use"] == [
         wire_name(call.name, names) for call in calls
     ]
-    for block, raw in zip(blocks, cast("list[bytes]", _raws.decode(native)), strict=True):
+    for block, raw in zip(blocks, cast("list[bytes]", _raw_blocks.decode(native)), strict=True):
         changes: dict[str, Any] = {}
         if block.type == "text":
             if not str(block.text or "").strip():
@@ -257,21 +262,21 @@ def echo(native: msgspec.Raw, calls: Sequence[ToolCall], names: Names) -> list[b
             if any(isinstance(one, dict) and "file_id" in one for one in cited):
                 changes["citations"] = [_without_file(one) for one in cited]
         elif block.type == "tool_use":
-            call = waiting.pop(0) if paired else _called(waiting, block.id)
+            call = waiting.pop(0) if paired else _take_call(waiting, block.id)
             if call is None:
                 continue
             if block.id != call_id(call):
                 changes["id"] = call_id(call)
             if call.invalid or block.input != call.arguments:
                 changes["input"] = _input(call)
-        if block.caller is not msgspec.UNSET and _says_nothing(block.caller):
+        if block.caller is not msgspec.UNSET and _is_default_caller(block.caller):
             changes["caller"] = None
-        kept.append((block, _changed(raw, changes) if changes else raw))
+        kept.append((block, _patched(raw, changes) if changes else raw))
     if not waiting:
-        while kept and kept[-1][0].type in _THOUGHTS:
+        while kept and kept[-1][0].type in _THINKING_TYPES:
             kept.pop()
         if kept and kept[-1][0].type == "text" and kept[-1][0].text[-1].isspace():
-            kept[-1] = (kept[-1][0], _changed(kept[-1][1], {"text": kept[-1][0].text.rstrip()}))
+            kept[-1] = (kept[-1][0], _patched(kept[-1][1], {"text": kept[-1][0].text.rstrip()}))
     return [raw for _, raw in kept] + [call_block(call, names) for call in waiting]
 
 
@@ -283,14 +288,14 @@ def _without_file(citation: Any) -> Any:
     }
 
 
-def _called(waiting: list[ToolCall], id: Any) -> ToolCall | None:
+def _take_call(waiting: list[ToolCall], id: Any) -> ToolCall | None:
     for place, call in enumerate(waiting):
         if call.provider_id == id or not call.provider_id:
             return waiting.pop(place)
     return None
 
 
-def _changed(raw: bytes, changes: Mapping[str, Any]) -> bytes:
+def _patched(raw: bytes, changes: Mapping[str, Any]) -> bytes:
     block: dict[str, Any] = {**_decoder.decode(raw), **changes}
     if "caller" in changes:
         del block["caller"]

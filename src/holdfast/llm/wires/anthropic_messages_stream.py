@@ -1,4 +1,4 @@
-"""The Messages wire, streamed: content blocks in pieces in, the same completion out as from a plain
+"""The Messages wire, streamed in pieces of content blocks. The result equals that of a plain
 answer."""
 
 from __future__ import annotations
@@ -18,73 +18,73 @@ _decoder = msgspec.json.Decoder()
 
 
 class MessagesStream(StreamParser):
-    """Reads one streamed answer.
+    """A parser of one streamed answer.
 
-    What makes it complete is its `stop_reason`, in `message_delta`; `message_stop` says that
-    nothing more comes. A `message_stop` alone does not make it complete.
+    An answer is complete when its `stop_reason` has arrived in `message_delta`. `message_stop`
+    says that nothing more follows, but does not by itself complete the answer.
     """
 
     __slots__ = (
         "_blocks",
         "_calls",
         "_details",
-        "_gap",
+        "_gap_pending",
+        "_has_text",
         "_id",
         "_model",
         "_open",
-        "_said",
         "_stop",
-        "_thought",
+        "_thinking_block",
         "_usage",
     )
 
     def __init__(self) -> None:
         super().__init__()
         self._blocks: list[_Block] = []
-        self._open: dict[
-            int, _Block
-        ] = {}  # by the index that the server uses; the last one to begin at it
+        # Server's index -> the last block that began at it.
+        self._open: dict[int, _Block] = {}
         self._calls = 0
         self._stop: Any = None
         self._details: Any = None
         self._usage: dict[str, Any] = {}
         self._id: Any = ""
         self._model: Any = ""
-        self._said = False  # whether there was text, and whether another block has come since
-        self._gap = False
-        self._thought: _Block | None = None  # the last block that had thoughts
+        # `_has_text`: True after some text. `_gap_pending`: True if another block followed that text.
+        self._has_text = False
+        self._gap_pending = False
+        self._thinking_block: _Block | None = None  # the last block with thoughts
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is complete."""
+        """True if the answer is complete."""
         return self._stop is not None
 
     def _answer(self) -> Completion:
         blocks = [block.whole() for block in self._blocks]
         return completion_of(blocks, self._stop, self._details, self._usage, self._id, self._model)
 
-    def _take(self, name: bytes, found: dict[str, Any]) -> None:
-        kind = found.get("type")
+    def _process(self, name: bytes, event: dict[str, Any]) -> None:
+        kind = event.get("type")
         if kind == "content_block_delta":
-            self._delta(self._open[found["index"]], found["delta"])
+            self._delta(self._open[event["index"]], event["delta"])
         elif kind == "content_block_start":
-            self._start(found["index"], clean(found["content_block"]))
+            self._begin_block(event["index"], clean(event["content_block"]))
         elif kind == "message_delta":
-            delta: dict[str, Any] = clean(found.get("delta") or {})
+            delta: dict[str, Any] = clean(event.get("delta") or {})
             self._stop = delta.get("stop_reason") or self._stop
             self._details = delta.get("stop_details") or self._details
-            _count(self._usage, found.get("usage"))
+            _merge_counts(self._usage, event.get("usage"))
         elif kind == "message_start":
             if self._blocks:
                 raise BadResponse("The stream has a second answer within the first.")
-            message: dict[str, Any] = clean(found["message"])
+            message: dict[str, Any] = clean(event["message"])
             self._id = message.get("id")
             self._model = message.get("model")
-            _count(self._usage, message.get("usage"))
+            _merge_counts(self._usage, message.get("usage"))
         elif kind == "message_stop":
             self.done = True
 
-    def _start(self, index: int, start: dict[str, Any]) -> None:
+    def _begin_block(self, index: int, start: dict[str, Any]) -> None:
         block = _Block(start)
         self._blocks.append(block)
         self._open[index] = block
@@ -93,14 +93,14 @@ class MessagesStream(StreamParser):
             if start.get("text"):
                 self._text(start["text"])
             return
-        self._gap = True
+        self._gap_pending = True
         if kind == "thinking" and start.get("thinking"):
             self._think(block, start["thinking"])
         elif kind == "tool_use":
             block.number = self._calls
             self._calls += 1
             given = start.get("input")
-            self._told.append(
+            self._deltas.append(
                 Delta(
                     "tool",
                     _json(given).decode() if given else "",
@@ -120,7 +120,7 @@ class MessagesStream(StreamParser):
                 piece = delta["partial_json"]
                 block.add("input", piece)
                 if piece and block.number is not None:
-                    self._told.append(Delta("tool", whole(piece), block.number))
+                    self._deltas.append(Delta("tool", whole(piece), block.number))
             case "thinking_delta":
                 text = delta["thinking"]
                 block.add("thinking", text)
@@ -133,24 +133,26 @@ class MessagesStream(StreamParser):
                     *(block.start.get("citations") or ()),
                     delta["citation"],
                 ]
-            case _:  # compaction_delta, and whatever comes to be
+            case _:  # compaction_delta, and any future kind
                 for key, value in delta.items():
                     if key != "type":
-                        block.start[key] = _joined(block.start.get(key), value)
+                        block.start[key] = _join(block.start.get(key), value)
 
     def _text(self, text: str) -> None:
-        self._told.append(Delta("text", whole(GAP + text if self._gap and self._said else text)))
-        self._said = True
-        self._gap = False
+        self._deltas.append(
+            Delta("text", whole(GAP + text if self._gap_pending and self._has_text else text))
+        )
+        self._has_text = True
+        self._gap_pending = False
 
     def _think(self, block: _Block, text: str) -> None:
-        new = self._thought is not None and self._thought is not block
-        self._told.append(Delta("reasoning", whole(GAP + text if new else text)))
-        self._thought = block
+        new = self._thinking_block is not None and self._thinking_block is not block
+        self._deltas.append(Delta("reasoning", whole(GAP + text if new else text)))
+        self._thinking_block = block
 
 
 class _Block:
-    """A content block that is coming in: what it began with, and the pieces of its long texts."""
+    """A content block that is still arriving: its first form, and the pieces of its long texts."""
 
     __slots__ = ("kind", "number", "pieces", "start")
 
@@ -158,11 +160,11 @@ class _Block:
         self.start = dict(start)
         self.kind = start["type"]
         self.pieces: dict[str, list[str]] = {}
-        self.number: int | None = None  # of a call, among the calls
+        self.number: int | None = None  # position among the calls, if the block is a call
 
     def add(self, key: str, piece: str) -> None:
         if not isinstance(piece, str):  # pyright: ignore[reportUnnecessaryIsInstance]: a server's JSON
-            raise TypeError(f"a piece of {key} that is no text")
+            raise TypeError(f"a piece of {key} that is not text")
         pieces = self.pieces.get(key)
         if pieces is None:
             self.pieces[key] = [piece]
@@ -170,8 +172,8 @@ class _Block:
             pieces.append(piece)
 
     def whole(self) -> dict[str, Any]:
-        """The block as a plain answer has it. Arguments of a call that are no object stay text, for
-        `read_call` to say why."""
+        """Return the block in the form of a plain answer. Arguments that are not an object stay
+        text, so that `read_call` can give the reason."""
         block = dict(self.start)
         for key, pieces in self.pieces.items():
             text = "".join(pieces)
@@ -192,9 +194,9 @@ def _object(text: str, call: bool) -> Any:
     return text if call else {"invalid_json": text}
 
 
-def _joined(old: Any, new: Any) -> Any:
-    """What a key of a block holds after a piece of an unknown kind: strings and lists are joined,
-    anything else is replaced."""
+def _join(old: Any, new: Any) -> Any:
+    """Return the value of a block's key after a piece of an unknown kind. Strings and lists are
+    joined; other values are replaced."""
     if new is None:
         return old
     if isinstance(old, str) and isinstance(new, str):
@@ -204,15 +206,15 @@ def _joined(old: Any, new: Any) -> Any:
     return new
 
 
-def _count(usage: dict[str, Any], new: dict[str, Any] | None) -> None:
-    """Counts that came later replace those before them, but for nulls and zeros: not every event
-    repeats what was cached."""
+def _merge_counts(usage: dict[str, Any], new: dict[str, Any] | None) -> None:
+    """Merge later counts into earlier ones, except for nulls and zeros, because not every event
+    repeats the cached counts."""
     for key, value in (new or {}).items():
         if isinstance(value, dict):
             inner: Any = usage.get(key)
             usage[key] = inner = (
                 dict(cast("dict[str, Any]", inner)) if isinstance(inner, dict) else {}
             )
-            _count(inner, cast("dict[str, Any]", value))
+            _merge_counts(inner, cast("dict[str, Any]", value))
         elif value:
             usage[key] = value

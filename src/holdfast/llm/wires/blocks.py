@@ -1,4 +1,4 @@
-"""Content blocks in places of a request that take less than they hold."""
+"""Conversion of content blocks for places in a request that accept fewer kinds of content."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _json = msgspec.json.Encoder().encode
 
 
 def base64(data: bytes) -> str:
-    """Bytes in standard base64, without line breaks."""
+    """Return bytes in standard base64, without line breaks."""
     return b2a_base64(data, newline=False).decode()
 
 
 def as_text(block: Content) -> str:
-    """A block for a place that takes only text; "" for a picture, which stands elsewhere."""
+    """Return a block as text. A picture gives "", because pictures are sent separately."""
     match block:
         case TextContent():
             return block.text
@@ -45,8 +45,11 @@ def as_text(block: Content) -> str:
 
 
 def mention(block: Content, kind: str) -> Content:
-    """What stands in a result's text for a block of this MIME type that is shown behind it; the
-    block itself if `kind` is empty, or for a picture, which `result_text` counts."""
+    """Return the text that a result contains for a block that is sent after it, given the block's
+    MIME type.
+
+    Returns the block itself if `kind` is empty, and for a picture, which `result_text` counts.
+    """
     return (
         TextContent(f"({kind}, shown below)")
         if kind and not isinstance(block, ImageContent)
@@ -55,18 +58,16 @@ def mention(block: Content, kind: str) -> Content:
 
 
 def result_text(result: ToolResult, pictures: str = "shown below") -> str:
-    """A tool's result as text that is never empty. `pictures` says where those of the result
-    are."""
+    """Return a tool's result as text that is never empty. `pictures` says where the result's
+    pictures are."""
     texts = [as_text(block) for block in result.content if not isinstance(block, ImageContent)]
     count = len(result.content) - len(texts)
     text = "\n".join(texts)
     if not text and not result.content and result.structured_content is not None:
         text = _json(result.structured_content).decode()
     if not text and result.is_error:
-        text = (
-            "Error:"
-            f" {result.error.message if result.error and result.error.message else 'the tool failed without saying why.'}"
-        )
+        message = result.error.message if result.error else ""
+        text = f"Error: {message or 'the tool failed without a message.'}"
     if not text:
         text = f"({count} image{'s' if count > 1 else ''}, {pictures})" if count else "(no output)"
     return text

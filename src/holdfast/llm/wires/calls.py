@@ -1,5 +1,5 @@
-"""Tool calls as models write them: argument text into arguments, and back into text that every
-server takes."""
+"""Tool calls as models write them: parsing argument text, and encoding arguments so that every
+server accepts them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.content import ToolCall
-from holdfast.llm.wires import Names
 from holdfast.llm.wires.lenient import clean, decode, whole
+from holdfast.llm.wires.protocol import Names
 from holdfast.nesting import MAX_DEPTH, too_deep
+from holdfast.tools import names as tool_names
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
@@ -20,23 +21,25 @@ _POSITION = re.compile(r" \(byte (\d+)\)")
 
 
 def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
-    """A call as a model gave it. Nothing for arguments means none; an object within a JSON string
-    is taken for the object, and line breaks within strings for what they are. These go back as
-    proper JSON; else `raw` is the text to the letter.
+    """Return a call from the name and arguments that a model wrote.
 
-    What cannot be read as an object leaves `arguments` empty, the text in `raw`, and in `invalid`
-    one sentence that says why.
+    Missing arguments count as none. An object inside a JSON string counts as the object, and raw
+    line breaks within strings are accepted. Such arguments are sent back as proper JSON; otherwise
+    `raw` keeps the text verbatim.
+
+    If the text is not a JSON object, `arguments` is empty, `raw` holds the text, and `invalid`
+    holds one sentence with the reason.
     """
     if not isinstance(arguments, str):  # some servers send the object itself
         arguments = "" if arguments is None else _encoder.encode(arguments).decode()
     if not arguments.strip():
         return ToolCall("", name, {}, provider_id)
     if too_deep(arguments):
-        why = (
+        reason_text = (
             f"The arguments are nested deeper than {MAX_DEPTH} levels. Send them flatter, or as"
             " text."
         )
-        return ToolCall("", name, {}, provider_id, whole(arguments), why)
+        return ToolCall("", name, {}, provider_id, whole(arguments), reason_text)
     proper = True
     try:
         found: Any = _decoder.decode(arguments)
@@ -45,14 +48,18 @@ def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
             found, proper = clean(decode(whole(arguments))), False
         except ValueError:
             arguments = whole(arguments)
-            return ToolCall("", name, {}, provider_id, arguments, _why(arguments, str(error)))
+            return ToolCall(
+                "", name, {}, provider_id, arguments, _invalid_reason(arguments, str(error))
+            )
     try:
         if isinstance(found, str):
             if too_deep(found):
                 raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
             found, proper = clean(decode(found)), False
     except ValueError as error:
-        return ToolCall("", name, {}, provider_id, arguments, _why(arguments, str(error)))
+        return ToolCall(
+            "", name, {}, provider_id, arguments, _invalid_reason(arguments, str(error))
+        )
     if not isinstance(found, dict):
         kind = _KINDS.get(type(found).__name__, "a number")
         return ToolCall(
@@ -63,7 +70,7 @@ def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
     return ToolCall("", name, known, provider_id, raw)
 
 
-def _why(text: str, reason: str) -> str:
+def _invalid_reason(text: str, reason: str) -> str:
     if "truncated" in reason:
         return (
             f"The arguments are not valid JSON: they end, unfinished, at byte {len(text.encode())}."
@@ -81,11 +88,11 @@ def _why(text: str, reason: str) -> str:
 
 
 def wire_arguments(call: ToolCall) -> str:
-    """The arguments of a call as they go back to a model: the provider's own text, unless that is
-    no JSON.
+    """Return a call's arguments for sending back to a model: the provider's own text, unless that
+    is not JSON.
 
-    Several servers parse the arguments that they are sent and would refuse every later request of
-    the conversation.
+    Several servers parse the arguments that they receive. Invalid ones would make them refuse
+    every later request of the conversation.
     """
     if call.invalid:
         return _encoder.encode({"invalid_json": call.raw}).decode()
@@ -93,23 +100,19 @@ def wire_arguments(call: ToolCall) -> str:
 
 
 def wire_id(call: ToolCall) -> str:
-    """The id of a call as the provider knows it."""
+    """Return the id of a call as the provider knows it."""
     return call.provider_id or call.id or "call_0"
 
 
 def digest(text: str) -> str:
-    """64 letters that stand for a text, always the same ones."""
-    from hashlib import sha256  # 3 ms of import that few need
+    """Return a stable digest of a text, 64 hexadecimal digits long."""
+    from hashlib import sha256  # rarely needed, and takes 3 ms to import
 
     return sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def wire_name(name: str, names: Names) -> str:
-    """A tool's name on the wire; one that is not in the table any more gets the name that it would
-    have there."""
+    """Return a tool's name on the wire. A tool that has left the table keeps the name that it
+    would have there."""
     known = names.get(name)
-    if known is None:
-        from holdfast.tools.names import wire_name as made
-
-        known = made(name)
-    return known
+    return tool_names.wire_name(name) if known is None else known

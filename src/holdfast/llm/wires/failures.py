@@ -1,5 +1,5 @@
-"""What a provider says went wrong, as one of our errors: by status, by its own code, and where it
-has none by its words."""
+"""Conversion of a provider's failures to Holdfast's errors: by status, by the provider's code,
+or else by the wording."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from holdfast.errors import (
 )
 from holdfast.llm.retry import duration, retry_after
 
-SHOWN = 300  # characters of an answer that is shown in a message
+EXCERPT_CHARS = 300  # characters of an answer shown in a message
 
-# The words of servers that give this failure no code of its own: vLLM, llama.cpp, LM Studio,
-# Ollama, TGI, Anthropic, Bedrock, Gemini.
+# The wording of servers without a code for this failure: vLLM, llama.cpp, LM Studio, Ollama, TGI,
+# Anthropic, Bedrock, Gemini.
 _TOO_LONG = re.compile(
     r"maximum context length|context[ _]length|context window|context size|prompt is too long|input"
     r" is too long"
@@ -37,10 +37,11 @@ _TOO_LONG = re.compile(
     r"|reduce the length of the (messages|prompt|input)",
     re.IGNORECASE,
 )
-_COME_BACK = re.compile(
+# Wording about a rate limit, not about size.
+_RATE_WORDING = re.compile(
     r"per (minute|hour|day)|please wait|try again|retry (in|after)", re.IGNORECASE
-)  # a rate, not a size
-_BAD_KEY = re.compile(
+)
+_INVALID_KEY = re.compile(
     r"API key (not valid|not found|expired)|(incorrect|invalid) api key|unregistered callers",
     re.IGNORECASE,
 )
@@ -51,7 +52,7 @@ _NO_CREDIT = re.compile(
 _FILTERED = re.compile(
     r"content management policy|flagged as potentially violating|requires moderation", re.IGNORECASE
 )
-_FULL = re.compile(
+_OVERLOADED = re.compile(
     r"overload|(at|over|no|insufficient) capacity|capacity exceeded|high demand", re.IGNORECASE
 )
 _TRY_AGAIN = re.compile(
@@ -66,11 +67,11 @@ _TOO_LONG_CODES = {
     "context_window_exceeded",
     "request_too_large",
 }
-# OpenAI's code for any text above its limit, such as an id or a tool's description. In what a
-# message says it is a matter of length.
+# OpenAI's code for any text above its limit, such as an id or a tool's description. For the content
+# of messages it means that the conversation is too long.
 _STRING_TOO_LONG = "string_above_max_length"
-_SAID = re.compile(r"input|(messages|input)\W.*\b(content|output)\b.*")
-_NAMED = re.compile(r"'((?:messages|input)\b[^']*)'")
+_MESSAGE_PARAM = re.compile(r"input|(messages|input)\W.*\b(content|output)\b.*")
+_NAMED_PARAM = re.compile(r"'((?:messages|input)\b[^']*)'")
 _FILTERED_CODES = {
     "content_filter",
     "content_policy_violation",
@@ -95,8 +96,8 @@ _NO_MODEL_CODES = {
     "DeploymentNotFound",
     "model_decommissioned",
 }
-_BAD_KEY_CODES = {"API_KEY_INVALID", "invalid_api_key"}
-_FULL_CODES = {
+_INVALID_KEY_CODES = {"API_KEY_INVALID", "invalid_api_key"}
+_OVERLOADED_CODES = {
     "overloaded_error",
     "overloaded",
     "engine_overloaded",
@@ -108,9 +109,9 @@ _FULL_CODES = {
     "MODEL_CAPACITY_EXHAUSTED",
     "NoCapacity",
 }
-# For errors that come without a status, in a stream: the status that the code comes with otherwise.
+# The usual status of each code, for errors that come without a status (in a stream).
 _BY_CODE: dict[str, int] = {
-    # OpenAI and those who follow it
+    # OpenAI and servers that follow it
     "invalid_request_error": 400,
     "invalid_prompt": 400,
     "BadRequestError": 400,
@@ -173,7 +174,7 @@ _BY_CODE: dict[str, int] = {
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
 }
-_ENVELOPES = {"error", "response.failed", "failed"}  # what only says that it is an error
+_ENVELOPES = {"error", "response.failed", "failed"}  # words that say only that this is an error
 
 _REQUEST_IDS = (
     "x-request-id",
@@ -185,17 +186,19 @@ _REQUEST_IDS = (
     "cf-ray",
 )
 
-# What looks like a key of a provider, in case a server repeats one in full that is not ours to
-# recognize.
-_KEYS = re.compile(
+# The forms of providers' keys. A server may repeat a key that is not among the LLM's secrets.
+_KEY_FORMS = re.compile(
     r"\b(?:sk|gsk|xai|pplx|hf|csk|fw|nvapi|r8)[-_][\w-]{16,}|\bAIza[\w-]{30,}|(?<=Bearer )\S{8,}"
 )
 
 
-class Said(msgspec.Struct):
-    """What an error body says: the message, the codes (most telling first), whether it was a JSON
-    error at all, and what else it tells: the parameter that is wrong, an id for the provider's
-    support, seconds to wait, headers of an upstream, whether a quota of the day is used up."""
+class ErrorBody(msgspec.Struct):
+    """The content of an error body: the message and the codes (most specific first), and whether it
+    was a JSON error at all.
+
+    Further fields: the invalid parameter, an id for the provider's support, seconds to wait,
+    headers of an upstream server, and whether a daily quota is used up.
+    """
 
     message: str = ""
     codes: list[str] = []
@@ -207,21 +210,22 @@ class Said(msgspec.Struct):
     daily: bool = False
 
 
-def read_error(body: bytes) -> Said:
-    """Whatever shape it has: OpenAI's, Anthropic's, Gemini's (also in a list), FastAPI's `detail`,
-    a bare string, or a proxy's HTML page."""
+def read_error(body: bytes) -> ErrorBody:
+    """Parse an error body of any shape: OpenAI's, Anthropic's, Gemini's (also inside a list),
+    FastAPI's `detail`, a bare string, or a proxy's HTML page."""
     try:
-        return said(msgspec.json.decode(body))
+        return parse_error(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Said(shorten(body.decode("utf-8", "replace")))
+        return ErrorBody(shorten(body.decode("utf-8", "replace")))
 
 
-def said(found: Any) -> Said:
-    """The same for a decoded body, an event of a stream, or the `error` object in one."""
+def parse_error(found: Any) -> ErrorBody:
+    """Parse an error from a decoded body, an event of a stream, or the `error` object within
+    one."""
     if isinstance(found, list) and found:
         found = cast("list[Any]", found)[0]
-    what = Said()
-    for _ in range(4):  # an error may lie in an error: proxies wrap
+    error_body = ErrorBody()
+    for _ in range(4):  # errors may be nested, because proxies wrap them
         if not isinstance(found, dict):
             break
         level = cast("dict[str, Any]", found)
@@ -230,31 +234,33 @@ def said(found: Any) -> Said:
             for key in ("code", "type", "status")
             if isinstance(level.get(key), str | int)
         ]
-        what.codes[:0] = [
+        error_body.codes[:0] = [
             code
             for code in codes
             if code not in _ENVELOPES and len(code) < 80 and not re.search(r"\s", code)
         ]
         text = level.get("message") or level.get("detail") or level.get("msg")
         if text:
-            what.message = text if isinstance(text, str) else msgspec.json.encode(text).decode()
+            error_body.message = (
+                text if isinstance(text, str) else msgspec.json.encode(text).decode()
+            )
         if isinstance(level.get("param"), str):
-            what.param = level["param"]
+            error_body.param = level["param"]
         if isinstance(level.get("request_id"), str):
-            what.request_id = level["request_id"][:200]
-        _read_details(level.get("details"), what)
-        _read_metadata(level.get("metadata"), what)
+            error_body.request_id = level["request_id"][:200]
+        _read_details(level.get("details"), error_body)
+        _read_metadata(level.get("metadata"), error_body)
         found = level.get("error") or level.get("response")
     if isinstance(found, str):
-        what.message = found
-    what.message = shorten(what.message)
-    what.json = bool(what.message or what.codes)
-    return what
+        error_body.message = found
+    error_body.message = shorten(error_body.message)
+    error_body.json = bool(error_body.message or error_body.codes)
+    return error_body
 
 
-def _read_details(details: Any, what: Said) -> None:
-    """Google's (https://google.aip.dev/193): `ErrorInfo.reason`, `RetryInfo.retryDelay`,
-    `QuotaFailure.violations[].quotaId`."""
+def _read_details(details: Any, error_body: ErrorBody) -> None:
+    """Read Google's error details (https://google.aip.dev/193): `ErrorInfo.reason`,
+    `RetryInfo.retryDelay`, `QuotaFailure.violations[].quotaId`."""
     for detail in cast("list[Any]", details) if isinstance(details, list) else []:
         if not isinstance(detail, dict):
             continue
@@ -265,78 +271,86 @@ def _read_details(details: Any, what: Said) -> None:
             part.get("violations"),
         )
         if isinstance(reason, str) and reason:
-            what.codes.insert(0, reason)
+            error_body.codes.insert(0, reason)
         if isinstance(delay, str):
-            what.retry_after = duration(delay)
+            error_body.retry_after = duration(delay)
         if isinstance(violations, list):
-            what.daily = what.daily or "PerDay" in msgspec.json.encode(violations).decode()
+            error_body.daily = (
+                error_body.daily or "PerDay" in msgspec.json.encode(violations).decode()
+            )
 
 
-def _read_metadata(metadata: Any, what: Said) -> None:
-    """OpenRouter's: the upstream provider's own words, and the headers of a limit."""
+def _read_metadata(metadata: Any, error_body: ErrorBody) -> None:
+    """Read OpenRouter's error metadata: the upstream provider's own message, and the headers of
+    a limit."""
     if not isinstance(metadata, dict):
         return
     part = cast("dict[str, Any]", metadata)
     if isinstance(part.get("raw"), str):
-        what.message = f"{what.message}: {part['raw']}"
+        error_body.message = f"{error_body.message}: {part['raw']}"
     if isinstance(part.get("headers"), dict):
-        what.headers = {
+        error_body.headers = {
             name.lower(): str(value)
             for name, value in cast("dict[str, Any]", part["headers"]).items()
         }
 
 
 def shorten(text: str) -> str:
-    """Text on one line, without HTML and keys, cut to what a message can carry."""
+    """Return text on one line, without HTML and keys, cut to the length that an error message
+    can carry."""
     if "<" in text and re.search(r"<(!doctype|html|head|body)", text, re.IGNORECASE):
         text = re.sub(r"(?is)<(script|style).*?</\1>|<[^>]*>", " ", text)
-    text = _KEYS.sub("***", " ".join(text.split()))
-    return text if len(text) <= SHOWN else text[:SHOWN] + " [...]"
+    text = _KEY_FORMS.sub("***", " ".join(text.split()))
+    return text if len(text) <= EXCERPT_CHARS else text[:EXCERPT_CHARS] + " [...]"
 
 
 def http_error(
     status: int, headers: Mapping[str, str], body: bytes, url: str, model: str
 ) -> LLMError:
-    """The error for a response of another status than 200. `headers` have names in lower case."""
-    what = read_error(body)
-    error = _error(status, what, url, model, headers.get("location", ""))
+    """Return the error for a response with a status other than 200. `headers` have names in
+    lower case."""
+    error_body = read_error(body)
+    error = _error(status, error_body, url, model, headers.get("location", ""))
     error.request_id = (
-        next((headers[name] for name in _REQUEST_IDS if headers.get(name)), "") or what.request_id
+        next((headers[name] for name in _REQUEST_IDS if headers.get(name)), "")
+        or error_body.request_id
     )
-    error.retry_after = _first(
+    error.retry_after = _first_known(
         retry_after(headers, status=status),
-        retry_after(what.headers, status=status),
-        _asked(error, what),
+        retry_after(error_body.headers, status=status),
+        _requested_wait(error, error_body),
     )
     return error
 
 
 def reported_error(found: Any, url: str = "", model: str = "") -> LLMError:
-    """The error for an error object that came with status 200, alone or in a stream. Without a
-    known code: `ServerError`."""
-    what = said(found)
+    """Return the error for an error object that came with status 200, alone or in a stream. An
+    unknown code gives `ServerError`."""
+    error_body = parse_error(found)
     status = next(
-        (int(code) for code in what.codes if code.isdecimal() and 400 <= int(code) < 600), 0
+        (int(code) for code in error_body.codes if code.isdecimal() and 400 <= int(code) < 600), 0
     )
     if not status:
-        status = next((_BY_CODE[code] for code in what.codes if code in _BY_CODE), 0)
-    error = _error(status or (400 if _too_long(what) else 500), what, url, model, "")
+        status = next((_BY_CODE[code] for code in error_body.codes if code in _BY_CODE), 0)
+    error = _error(status or (400 if _too_long(error_body) else 500), error_body, url, model, "")
     error.status = status
-    error.request_id = what.request_id
-    error.retry_after = _first(retry_after(what.headers, status=status), _asked(error, what))
+    error.request_id = error_body.request_id
+    error.retry_after = _first_known(
+        retry_after(error_body.headers, status=status), _requested_wait(error, error_body)
+    )
     return error
 
 
-def _first(*found: float | None) -> float | None:
+def _first_known(*found: float | None) -> float | None:
     return next((each for each in found if each is not None), None)
 
 
-def _asked(error: LLMError, what: Said) -> float | None:
-    """How long the body asks to wait, in a field or, as OpenAI's errors in a stream do, in
-    words."""
-    if what.retry_after is not None or not isinstance(error, RateLimited):
-        return what.retry_after
-    found = _TRY_AGAIN.search(what.message)
+def _requested_wait(error: LLMError, error_body: ErrorBody) -> float | None:
+    """Return the seconds to wait that the body asks for, in a field or (as in OpenAI's stream
+    errors) in words."""
+    if error_body.retry_after is not None or not isinstance(error, RateLimited):
+        return error_body.retry_after
+    found = _TRY_AGAIN.search(error_body.message)
     if found is None:
         return None
     number, unit, rest = found.groups()
@@ -345,18 +359,22 @@ def _asked(error: LLMError, what: Said) -> float | None:
     )
 
 
-def _too_long(what: Said) -> bool:
-    if _STRING_TOO_LONG in what.codes:
-        named = _NAMED.search(what.message)
-        return bool(_SAID.fullmatch(what.param or (named[1] if named else "")))
-    return bool(_TOO_LONG_CODES & set(what.codes)) or bool(_TOO_LONG.search(what.message))
+def _too_long(error_body: ErrorBody) -> bool:
+    if _STRING_TOO_LONG in error_body.codes:
+        named_param = _NAMED_PARAM.search(error_body.message)
+        return bool(
+            _MESSAGE_PARAM.fullmatch(error_body.param or (named_param[1] if named_param else ""))
+        )
+    return bool(_TOO_LONG_CODES & set(error_body.codes)) or bool(
+        _TOO_LONG.search(error_body.message)
+    )
 
 
-def _error(status: int, what: Said, url: str, model: str, location: str) -> LLMError:
-    codes = set(what.codes)
-    code = next((code for code in what.codes if not code.isdecimal()), "")
-    message = what.message or "no reason given"
-    at = url or "the provider"
+def _error(status: int, error_body: ErrorBody, url: str, model: str, location: str) -> LLMError:
+    codes = set(error_body.codes)
+    code = next((code for code in error_body.codes if not code.isdecimal()), "")
+    message = error_body.message or "no reason given"
+    server = url or "the provider"
 
     def make(kind: type[LLMError], text: str, retryable: bool | None = None) -> LLMError:
         error = kind(text, status=status, code=code)
@@ -365,13 +383,15 @@ def _error(status: int, what: Said, url: str, model: str, location: str) -> LLME
         return error
 
     if 300 <= status < 400:
-        to = location.partition("?")[0] or "nowhere"  # a query may hold a signature
+        target = location.partition("?")[0] or "nowhere"  # a query may hold a signature
         return make(
             BadRequest,
-            f"{at} redirects ({status}) to {to}; redirects are not followed: set base_url to it.",
+            f"{server} redirects ({status}) to {target}; redirects are not followed: set base_url to it.",
         )
     if codes & _NO_QUOTA_CODES or status == 402 or (status < 500 and _NO_CREDIT.search(message)):
-        return make(RateLimited, f"No quota or credit left at {at} ({status}): {message}", False)
+        return make(
+            RateLimited, f"No quota or credit left at {server} ({status}): {message}", False
+        )
     if status < 500 and (
         codes & _FILTERED_CODES or (status in (400, 403) and _FILTERED.search(message))
     ):
@@ -379,54 +399,63 @@ def _error(status: int, what: Said, url: str, model: str, location: str) -> LLME
             ContentFiltered,
             f"The provider's content filter stopped the request ({status}): {message}",
         )
-    if _does_not_fit(status, what):
+    if _does_not_fit(status, error_body):
         return make(
             ContextTooLong, f"The request does not fit {model or 'the model'} ({status}): {message}"
         )
     if status == 401 or (
-        status in (400, 403) and (codes & _BAD_KEY_CODES or _BAD_KEY.search(message))
+        status in (400, 403) and (codes & _INVALID_KEY_CODES or _INVALID_KEY.search(message))
     ):
         return make(
             AuthenticationError,
-            f"The API key was refused ({status}): check api_key for {at}. The provider says:"
+            f"The API key was refused ({status}): check api_key for {server}. The provider says:"
             f" {message}",
         )
     if status in (400, 403, 404, 405) and codes & _NO_MODEL_CODES:
-        return make(ModelNotFound, f"{at} has no model {model!r} ({status}): {message}")
+        return make(ModelNotFound, f"{server} has no model {model!r} ({status}): {message}")
     if status == 403 or (status == 400 and "FAILED_PRECONDITION" in codes):
-        return make(PermissionDenied, f"The API key may not do this ({status}) at {at}: {message}")
+        return make(
+            PermissionDenied, f"The API key may not do this ({status}) at {server}: {message}"
+        )
     if status in (404, 405):
-        if what.json and ("model" in message.lower() or "no endpoints found" in message.lower()):
-            return make(ModelNotFound, f"{at} has no model {model!r} ({status}): {message}")
+        if error_body.json and (
+            "model" in message.lower() or "no endpoints found" in message.lower()
+        ):
+            return make(ModelNotFound, f"{server} has no model {model!r} ({status}): {message}")
         return make(
             ModelNotFound,
-            f"No such path ({status}): {at}. A base_url usually ends in /v1. The server says:"
+            f"No such path ({status}): {server}. A base_url usually ends in /v1. The server says:"
             f" {message}",
         )
     if status in (408, 504):
-        return make(LLMTimeout, f"{at} gave up waiting ({status}): {message}")
+        return make(LLMTimeout, f"{server} gave up waiting ({status}): {message}")
     if status == 409:
-        return make(BadRequest, f"The request met another one (409) at {at}: {message}", True)
-    if (
-        status in (498, 529) or codes & _FULL_CODES or (status >= 500 and _FULL.search(message))
-    ):  # 498: Groq's flex tier
-        return make(Overloaded, f"The provider is overloaded ({status}) at {at}: {message}")
-    if status == 429 and what.daily:
-        return make(RateLimited, f"The quota of the day is used up (429) at {at}: {message}", False)
-    if status == 429:
-        return make(RateLimited, f"Too many requests (429) at {at}: {message}")
-    if status >= 500:
-        return make(ServerError, f"The provider failed ({status}) at {at}: {message}")
-    if "tool_use_failed" in codes:  # Groq: what the model wrote is no tool call
         return make(
-            BadResponse, f"The model's tool call could not be read ({status}) at {at}: {message}"
+            BadRequest, f"The request conflicts with another one (409) at {server}: {message}", True
         )
-    return make(BadRequest, f"The request was refused ({status}) at {at}: {message}")
+    if (
+        status in (498, 529)
+        or codes & _OVERLOADED_CODES
+        or (status >= 500 and _OVERLOADED.search(message))
+    ):  # 498: Groq's flex tier
+        return make(Overloaded, f"The provider is overloaded ({status}) at {server}: {message}")
+    if status == 429 and error_body.daily:
+        return make(RateLimited, f"The daily quota is used up (429) at {server}: {message}", False)
+    if status == 429:
+        return make(RateLimited, f"Too many requests (429) at {server}: {message}")
+    if status >= 500:
+        return make(ServerError, f"The provider failed ({status}) at {server}: {message}")
+    if "tool_use_failed" in codes:  # Groq: the model's output was not a valid tool call
+        return make(
+            BadResponse,
+            f"The model's tool call could not be read ({status}) at {server}: {message}",
+        )
+    return make(BadRequest, f"The request was refused ({status}) at {server}: {message}")
 
 
-def _does_not_fit(status: int, what: Said) -> bool:
-    if status == 429:  # a request larger than what the limit lets through in a minute never fits
-        return what.message.startswith("Request too large") or (
-            _too_long(what) and not _COME_BACK.search(what.message)
+def _does_not_fit(status: int, error_body: ErrorBody) -> bool:
+    if status == 429:  # a request above the limit per minute never succeeds
+        return error_body.message.startswith("Request too large") or (
+            _too_long(error_body) and not _RATE_WORDING.search(error_body.message)
         )
-    return status == 413 or (status in (400, 422) and _too_long(what))
+    return status == 413 or (status in (400, 422) and _too_long(error_body))

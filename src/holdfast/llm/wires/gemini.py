@@ -1,13 +1,14 @@
 """The Gemini wire (`generateContent`), spoken by Google's Gemini API and by Vertex AI: requests and
 errors.
 
-Answers are read in `gemini_answer`, streams in `gemini_stream`. An answer that says more than text
-and calls goes back as the very content that came: Gemini signs its thoughts, and Gemini 3 refuses a
-history in which a signature is lost or moved to another part.
+`gemini_answer` reads answers, and `gemini_stream` reads streams. An answer that holds more than
+text and calls is sent back as exactly the content that came. Gemini signs its thoughts, and Gemini
+3 refuses a history in which a signature is lost or moved to another part.
 
-`base_url` is `https://generativelanguage.googleapis.com/v1beta`, or Vertex AI's
-`https://{region}-aiplatform.googleapis.com/v1/projects/{project}/locations/{region}/publishers/google`,
-which wants an OAuth token: `headers={"Authorization": "Bearer ..."}`.
+`base_url` is `https://generativelanguage.googleapis.com/v1beta`, or for Vertex AI, which
+requires an OAuth token (`headers={"Authorization": "Bearer ..."}`)::
+
+    https://{region}-aiplatform.googleapis.com/v1/projects/{project}/locations/{region}/publishers/google
 """
 
 from __future__ import annotations
@@ -29,38 +30,38 @@ from holdfast.content import (
 )
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.events import ToolDefinition
-from holdfast.llm.wires import Head, Names, Parser
+from holdfast.llm.completion import Completion
 from holdfast.llm.wires import gemini_answer as answer
 from holdfast.llm.wires.blocks import as_text, base64, mention, result_text
 from holdfast.llm.wires.calls import wire_name
 from holdfast.llm.wires.failures import http_error
+from holdfast.llm.wires.protocol import AnswerParser, Names, RequestHead
+from holdfast.tools import styles
 
 name = answer.NAME
-bound = True  # signatures of one host are refused by another
-parse = answer.parse
+bound = True  # a host refuses the signatures of another
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 _json = _encoder.encode
 
-# Gemini 3 refuses a call of the current turn without a signature. By Google's documentation of
-# thought signatures this word stands in for it, on Gemini API and Vertex AI alike, for calls that
-# another model made. Models before, which need no signature, are sent it as well: a fragment does
-# not know who reads it.
+# Gemini 3 refuses a call of the current turn without a signature. Google's documentation of thought
+# signatures gives this substitute for calls of another model, on Gemini API and Vertex AI alike.
+# Older models need no signature but also receive it, because a fragment is not bound to one model.
 _NO_SIGNATURE = "skip_thought_signature_validator"
 
 _USER = b'{"role":"user"'
-# A request begins and ends with a user's content, or is refused: the beginning may have been
-# condensed away, and an answer may end in a pause, at another provider.
-_OPENING = b'{"role":"user","parts":[{"text":"(what came before is not shown)"}]},'
-_GO_ON = b'{"role":"user","parts":[{"text":"Go on."}]}'
+# The API requires requests to begin and end with a user's content. The beginning may have been
+# condensed away, and an answer from another provider may end in a pause.
+_OPENING_MESSAGE = b'{"role":"user","parts":[{"text":"(what came before is not shown)"}]},'
+_CONTINUE_MESSAGE = b'{"role":"user","parts":[{"text":"Go on."}]}'
 
 _FULL_NAMES = ("models/", "tunedModels/", "publishers/", "projects/", "endpoints/")
-_MEDIA = ("image/", "audio/", "video/", "application/pdf")
+_MEDIA_TYPES = ("image/", "audio/", "video/", "application/pdf")
 _VERSION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
 
-# Parameter -> the name that `generationConfig` has for it.
-_PLAIN = {
+# Parameter -> its name in `generationConfig`.
+_PLAIN_PARAMETERS = {
     "temperature": "temperature",
     "top_p": "topP",
     "max_output_tokens": "maxOutputTokens",
@@ -76,8 +77,8 @@ _LEVELS = {
     "xhigh": "HIGH",
     "max": "HIGH",
 }
-# Tokens, for models before Gemini 3, which know no levels; 24576 is the most that 2.5 Flash takes.
-_BUDGETS = {
+# Tokens, for models before Gemini 3, which have no levels. 24576 is the limit of 2.5 Flash.
+_BUDGET_TOKENS = {
     "none": 0,
     "minimal": 512,
     "low": 2048,
@@ -86,32 +87,34 @@ _BUDGETS = {
     "xhigh": 24576,
     "max": 24576,
 }
-_LEAST_OF_PRO = 128  # 2.5 Pro cannot but think
+_MIN_PRO_BUDGET_TOKENS = 128  # tokens; 2.5 Pro cannot turn thinking off
 
 
 def path(model: str, stream: bool) -> str:
-    """Behind the base URL's path. A model's full name (`models/...`, `tunedModels/...`,
-    `publishers/...`) is used as it is."""
+    """Return the path after the base URL's path. A model's full name (`models/...`,
+    `tunedModels/...`, `publishers/...`) is used unchanged."""
     full = model if model.startswith(_FULL_NAMES) else f"models/{model}"
-    return f"/{quote(full, safe='/-._~@:')}:{'streamGenerateContent?alt=sse' if stream else 'generateContent'}"
+    method = "streamGenerateContent?alt=sse" if stream else "generateContent"
+    return f"/{quote(full, safe='/-._~@:')}:{method}"
 
 
 def headers(api_key: str) -> dict[str, str]:
-    """The headers of every request; without a key there is none of it, since Vertex AI takes a
-    token instead."""
-    found = {"Content-Type": "application/json", "Accept": "*/*"}
+    """Return the headers of every request. Without a key, no key header is sent, because Vertex
+    AI takes a token instead."""
+    request_headers = {"Content-Type": "application/json", "Accept": "*/*"}
     if api_key:
-        found["x-goog-api-key"] = api_key
-    return found
+        request_headers["x-goog-api-key"] = api_key
+    return request_headers
 
 
 def family(model: str, host: str) -> str:
-    """What is said is the same for all models."""
+    """Return "": the encoding is the same for all models."""
     return ""
 
 
 def call_id(call: ToolCall, family: str = "") -> str:
-    """The id of a call, if the model gave it one: calls without go by their order."""
+    """Return the id of a call if the model assigned one. Calls without ids are matched by their
+    order."""
     return call.provider_id
 
 
@@ -119,14 +122,14 @@ def call_id(call: ToolCall, family: str = "") -> str:
 
 
 def system(text: str) -> bytes:
-    """A system message in the midst: the API knows none there, so it is a user's and says what it
-    is."""
+    """Encode a system message between others as a user message marked as such, because the API
+    accepts none there."""
     return _content([{"text": f"<system>\n{text}\n</system>"}])
 
 
 def user(content: Sequence[Content]) -> bytes:
-    """A user message: text, pictures, sound, and resources of a kind that the models read, such as
-    PDF."""
+    """Encode a user message: text, pictures, sound, and resources of kinds that the models can
+    read, such as PDF."""
     return _content(
         [_media(block) or {"text": as_text(block)} for block in content] or [{"text": ""}]
     )
@@ -137,28 +140,28 @@ def _content(parts: list[dict[str, Any]]) -> bytes:
 
 
 def _media(block: Content) -> dict[str, Any] | None:
-    """A block as data in the request, if it can be."""
+    """Return a block as inline data, or None if the API accepts no such data."""
     if isinstance(block, ImageContent | AudioContent):
         return {"inlineData": {"mimeType": block.mime_type, "data": base64(block.data)}}
     if isinstance(block, EmbeddedResource):
         kind, blob = block.resource.get("mimeType"), block.resource.get("blob")
-        if isinstance(kind, str) and isinstance(blob, str) and kind.startswith(_MEDIA):
+        if isinstance(kind, str) and isinstance(blob, str) and kind.startswith(_MEDIA_TYPES):
             return {"inlineData": {"mimeType": kind, "data": blob}}
     return None
 
 
-class _Called(msgspec.Struct):
+class _CallShape(msgspec.Struct):
     name: str = ""
     id: Any = ""
 
 
-class _Part(msgspec.Struct, rename="camel"):
-    function_call: _Called | None = None
+class _PartShape(msgspec.Struct, rename="camel"):
+    function_call: _CallShape | None = None
     thought_signature: Any = None
 
 
-class _Parts(msgspec.Struct):
-    parts: list[_Part] = []
+class _ContentShape(msgspec.Struct):
+    parts: list[_PartShape] = []
 
 
 class _Native(msgspec.Struct):
@@ -166,53 +169,53 @@ class _Native(msgspec.Struct):
 
 
 _natives = msgspec.json.Decoder(_Native)
-_shapes = msgspec.json.Decoder(_Parts)
+_content_shapes = msgspec.json.Decoder(_ContentShape)
 
 
 def assistant(
     text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = ""
 ) -> bytes:
-    """An answer of the model: the content that it came as, to the byte if its calls are still
-    called the same.
+    """Encode an answer of the model. The content is sent back verbatim if its calls still have the
+    same names and ids.
 
-    Without `native`, or if its calls are not the answer's, a content is made of text and calls,
-    with the word for a missing signature.
+    Without `native`, or if its calls are not the answer's, a new content is built from text and
+    calls. The first call then carries the documented substitute for a missing signature.
     """
     if native:
         content = _natives.decode(native).content
-        parts = _shapes.decode(content).parts
-        found = [part.function_call for part in parts if part.function_call]
-        if len(found) == len(calls):
+        parts = _content_shapes.decode(content).parts
+        native_calls = [part.function_call for part in parts if part.function_call]
+        if len(native_calls) == len(calls):
             same = all(
                 one.name == _name(call, names) and (one.id or "") == call.provider_id
-                for one, call in zip(found, calls, strict=True)
+                for one, call in zip(native_calls, calls, strict=True)
             )
             signed = not calls or any(part.thought_signature for part in parts)
             if same and signed:
                 return bytes(content) if parts else b""
-            return _mended(content, calls, names, signed)
-    made: list[dict[str, Any]] = [{"text": text}] if text else []
+            return _renamed(content, calls, names, signed)
+    new_parts: list[dict[str, Any]] = [{"text": text}] if text else []
     for call in calls:
         part: dict[str, Any] = {"functionCall": _function_call(call, names)}
         if call is calls[0]:
             part["thoughtSignature"] = _NO_SIGNATURE
-        made.append(part)
-    return _json({"role": "model", "parts": made}) if made else b""
+        new_parts.append(part)
+    return _json({"role": "model", "parts": new_parts}) if new_parts else b""
 
 
 def _function_call(call: ToolCall, names: Names) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    function_call: dict[str, Any] = {
         "name": _name(call, names),
         "args": {"invalid_json": call.raw} if call.invalid else call.arguments,
     }
     if call.provider_id:
-        found["id"] = call.provider_id
-    return found
+        function_call["id"] = call.provider_id
+    return function_call
 
 
-def _mended(raw: msgspec.Raw, calls: Sequence[ToolCall], names: Names, signed: bool) -> bytes:
-    """A content whose calls have the names and ids that their results will have: a model may call a
-    tool by a name that no tool has, or two calls by one id."""
+def _renamed(raw: msgspec.Raw, calls: Sequence[ToolCall], names: Names, signed: bool) -> bytes:
+    """Return a content whose calls have the names and ids of their results. A model may call a
+    tool that does not exist, or use one id for two calls."""
     content: Any = _decoder.decode(raw)
     entries = [part for part in content["parts"] if part.get("functionCall")]
     for part, call in zip(entries, calls, strict=True):
@@ -230,22 +233,21 @@ def _name(call: ToolCall, names: Names) -> str:
 
 
 def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
-    """One `functionResponse` for each call, all in one content, which the API counts. Pictures and
-    sound follow in a content of their own: within the response only Gemini 3 takes them, and beside
-    it they upset the count.
+    """Encode one `functionResponse` for each call, all in one content, because the API counts them.
 
-    The response is `{"output": ...}` or `{"error": ...}`: the text, or the structured content of a
-    result that has nothing else.
+    Pictures and sound follow in a content of their own. Only Gemini 3 accepts them within the
+    response, and beside it they break the count. The response is `{"output": ...}` or `{"error":
+    ...}`: the text, or the structured content of a result that has nothing else.
     """
     responses: list[dict[str, Any]] = []
-    shown: list[dict[str, Any]] = []
+    media_parts: list[dict[str, Any]] = []
     for call, result in batch:
         known = _name(call, names)
         output: Any = result.structured_content
         if result.content or output is None:
             media = [_media(block) for block in result.content]
             if any(media):
-                shown.append(
+                media_parts.append(
                     {
                         "text": (
                             f"Returned by {known}"
@@ -253,20 +255,20 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
                         )
                     }
                 )
-                shown += [data for data in media if data]
+                media_parts += [data for data in media if data]
                 kinds = [data["inlineData"]["mimeType"] if data else "" for data in media]
                 result = msgspec.structs.replace(
                     result, content=tuple(map(mention, result.content, kinds))
                 )
             output = result_text(result)
-        found: dict[str, Any] = {
+        response: dict[str, Any] = {
             "name": known,
             "response": {"error" if result.is_error else "output": output},
         }
         if call.provider_id:
-            found["id"] = call.provider_id
-        responses.append({"functionResponse": found})
-    return _content(responses) + (b"," + _content(shown) if shown else b"")
+            response["id"] = call.provider_id
+        responses.append({"functionResponse": response})
+    return _content(responses) + (b"," + _content(media_parts) if media_parts else b"")
 
 
 # --- requests ---
@@ -278,15 +280,16 @@ def head(
     tools: Sequence[ToolDefinition],
     parameters: Mapping[str, Any],
     names: Names,
-) -> Head:
-    """All of a request but its messages.
+) -> RequestHead:
+    """Return all of a request except its messages.
 
-    Tools' schemas go as they are (`parametersJsonSchema`). `extra_body` comes last: what is an
-    object on both sides (`generationConfig`, its `thinkingConfig`, `toolConfig`) is merged, `tools`
-    come beside ours, all else replaces what is of the same name. With a `cachedContent` in it,
-    system prompt and tools are left to the cache: the API refuses them beside it.
+    Tools' schemas are sent unchanged (`parametersJsonSchema`). `extra_body` is merged last. Objects
+    present on both sides (`generationConfig`, its `thinkingConfig`, `toolConfig`) are merged,
+    `tools` are appended to the agent's, and all other entries replace those of the same name. With
+    a `cachedContent` in it, the system prompt and tools are left to the cache, because the API
+    refuses them beside it.
 
-    Raises `ConfigurationError` for what the API cannot be told.
+    Raises `ConfigurationError` for settings that the API does not support.
     """
     extra: Mapping[str, Any] = parameters.get("extra_body") or {}
     if "contents" in extra:
@@ -295,7 +298,7 @@ def head(
         )
     if parameters.get("parallel_tool_calls") is False:
         raise ConfigurationError(
-            "LLM: parallel_tool_calls=False cannot be said to Gemini, which has no such setting;"
+            "LLM: parallel_tool_calls=False is not supported by Gemini, which has no such setting;"
             " leave it out."
         )
     body: dict[str, Any] = {}
@@ -303,8 +306,6 @@ def head(
         if system_prompt:
             body["systemInstruction"] = {"parts": [{"text": system_prompt}]}
         if tools:
-            from holdfast.tools import styles
-
             body["tools"] = [
                 {
                     "functionDeclarations": [
@@ -324,11 +325,11 @@ def head(
         body[key] = value
     if b'"streamFunctionCallArguments":true' in _json(extra.get("toolConfig")):
         raise ConfigurationError(
-            "LLM: extra_body with streamFunctionCallArguments is not understood: arguments come"
-            " whole without it."
+            "LLM: streamFunctionCallArguments in extra_body is not supported. Without it, arguments"
+            " arrive whole."
         )
     prefix = _json(body)[:-1] + (b',"contents":[' if body else b'"contents":[')
-    return Head(prefix, True, b"]}", b"]}")
+    return RequestHead(prefix, True, b"]}", b"]}")
 
 
 def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
@@ -340,7 +341,7 @@ def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
 
 def _generation_config(model: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     config: dict[str, Any] = {}
-    for key, known in _PLAIN.items():
+    for key, known in _PLAIN_PARAMETERS.items():
         if parameters.get(key) is not None:
             config[known] = parameters[key]
     seed = parameters.get("seed")
@@ -353,62 +354,75 @@ def _generation_config(model: str, parameters: Mapping[str, Any]) -> dict[str, A
             config["responseJsonSchema"] = form["json_schema"]["schema"]
     budget, effort = parameters.get("reasoning_budget"), parameters.get("reasoning_effort")
     if budget is not None:
-        config["thinkingConfig"] = _budget(budget)
+        config["thinkingConfig"] = _budget_config(budget)
     elif effort is not None:
-        config["thinkingConfig"] = _effort(model.lower(), effort)
+        config["thinkingConfig"] = _thinking_config(model.lower(), effort)
     return config
 
 
-def _budget(tokens: int) -> dict[str, Any]:
-    # To ask for the thoughts of a model that is told not to think is refused.
+def _budget_config(tokens: int) -> dict[str, Any]:
+    # The API refuses `includeThoughts` together with a budget of 0.
     return {"thinkingBudget": tokens, "includeThoughts": True} if tokens else {"thinkingBudget": 0}
 
 
 def _version(model: str) -> tuple[int, int]:
     found = _VERSION.search(model)
-    return (
-        (int(found[1]), int(found[2] or 0)) if found else (9, 0)
-    )  # a name without a number, gemini-flash-latest, is a new one's
+    # A name without a number, such as gemini-flash-latest, is that of a new model.
+    return (int(found[1]), int(found[2] or 0)) if found else (9, 0)
 
 
-def _effort(model: str, effort: str) -> dict[str, Any]:
-    """A level, or for models before Gemini 3 a budget. What a model lacks becomes the nearest that
-    it has."""
+def _thinking_config(model: str, effort: str) -> dict[str, Any]:
+    """Return a thinking level, or for models before Gemini 3 a budget. A level that the model
+    lacks becomes the nearest one that it has."""
     if effort not in _LEVELS:
         raise ConfigurationError(
             f"LLM: reasoning_effort takes one of {', '.join(_LEVELS)} for Gemini, not {effort!r}."
         )
     version = _version(model)
     if version < (3, 0):
-        least = _LEAST_OF_PRO if "pro" in model else 0
-        return _budget(max(_BUDGETS[effort], least))
+        min_budget = _MIN_PRO_BUDGET_TOKENS if "pro" in model else 0
+        return _budget_config(max(_BUDGET_TOKENS[effort], min_budget))
     level = _LEVELS[effort]
-    if level == "MINIMAL" and not (
-        "flash" in model and version < (3, 7)
-    ):  # neither Pro models have it nor Flash since 3.7
+    if level == "MINIMAL" and not ("flash" in model and version < (3, 7)):
+        # Pro models and Flash from 3.7 on lack this level.
         level = "LOW"
-    if level == "MEDIUM" and version == (3, 0) and "pro" in model:  # has LOW and HIGH alone
+    if level == "MEDIUM" and version == (3, 0) and "pro" in model:  # has only LOW and HIGH
         level = "HIGH"
     return {"thinkingLevel": level, "includeThoughts": True}
 
 
-def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
-    """A request: one copy of its bytes, whatever their number."""
+def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
+    """Return a request, built with a single copy of its bytes."""
     if not fragments:
         return head.prefix + head.suffix
     parts = list(fragments)
     if not parts[-1].startswith(_USER):
-        parts.append(_GO_ON)
+        parts.append(_CONTINUE_MESSAGE)
     parts[-1] += head.suffix
-    parts[0] = head.prefix + (b"" if fragments[0].startswith(_USER) else _OPENING) + parts[0]
+    parts[0] = (
+        head.prefix + (b"" if fragments[0].startswith(_USER) else _OPENING_MESSAGE) + parts[0]
+    )
     return b",".join(parts)
 
 
 # --- answers ---
 
 
-def stream() -> Parser:
-    """A parser for one streamed answer."""
+def parse(data: bytes) -> Completion:
+    """Parse a plain answer, or a stream without `alt=sse`, which is a JSON array of all chunks.
+
+    Raises the error that the answer reports, `ContentFiltered` for a blocked prompt, or
+    `BadResponse` for anything else.
+    """
+    if data.lstrip()[:1] == b"[":
+        from holdfast.llm.wires.gemini_stream import parse_chunks  # rarely needed
+
+        return parse_chunks(data)
+    return answer.parse(data)
+
+
+def stream() -> AnswerParser:
+    """Return a parser for one streamed answer."""
     from holdfast.llm.wires.gemini_stream import GeminiStream
 
     return GeminiStream()
@@ -417,6 +431,6 @@ def stream() -> Parser:
 def error(
     status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
 ) -> LLMError:
-    """The error that a response of another status than 200 means. Header names are in lower
+    """Return the error for a response with a status other than 200. Header names are in lower
     case."""
     return http_error(status, headers, body, url, model)

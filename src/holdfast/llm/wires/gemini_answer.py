@@ -1,5 +1,4 @@
-"""Reading answers of the Gemini wire: a plain one whole, or the candidate that a stream was put
-together to."""
+"""Reading of Gemini answers: a plain answer, or the candidate assembled from a stream."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from holdfast.errors import BadRequest, BadResponse, ContentFiltered
 from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.wires.calls import read_call
 from holdfast.llm.wires.failures import reported_error, shorten
-from holdfast.llm.wires.lenient import bad_answer, clean, count, read_answer
+from holdfast.llm.wires.lenient import bad_answer, count, read_answer
 
 NAME = "gemini"
 
@@ -35,27 +34,27 @@ _STOP_REASONS = {
     "IMAGE_PROHIBITED_CONTENT": "content_filter",
     "IMAGE_RECITATION": "content_filter",
 }
-# The model meant to call a tool and failed at it: without a call, what it wrote is no answer. It
-# often succeeds when asked again.
-_BROKEN = {
+# The model tried to call a tool and failed. Without a call, its output is not an answer. A retry
+# often succeeds.
+_BROKEN_CALLS = {
     "MALFORMED_FUNCTION_CALL",
     "UNEXPECTED_TOOL_CALL",
     "TOO_MANY_TOOL_CALLS",
     "MALFORMED_RESPONSE",
 }
-# What belongs to a candidate beside its content. It is kept for whoever shows sources; the API
-# takes back only the content.
+# A candidate's fields beside its content. They are kept for clients that show sources; only the
+# content is sent back to the API.
 METADATA = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
 
-# Function names begin with a letter or an underscore; ours may begin with a digit or a dash, and
-# then get an underscore. Names that look as if they had got one get one more, so that every name
-# has its own and finds back.
-_NEEDS_ONE = re.compile(r"_*[0-9-]")
-_HAS_ONE = re.compile(r"_+[0-9-]")
+# Function names begin with a letter or an underscore. A tool name that begins with a digit or a
+# dash gets an underscore in front. A name that already looks so gets one more, so the mapping stays
+# invertible.
+_NEEDS_UNDERSCORE = re.compile(r"_*[0-9-]")
+_HAS_UNDERSCORE = re.compile(r"_+[0-9-]")
 
 
 class Candidate(msgspec.Struct, rename="camel"):
-    """An answer, as the API gives it: `content` and metadata as JSON."""
+    """An answer in the API's form, with `content` and metadata as JSON."""
 
     content: msgspec.Raw = NO_NATIVE
     finish_reason: Any = None
@@ -75,19 +74,15 @@ class _Answer(msgspec.Struct, rename="camel"):
 
 
 _answers = msgspec.json.Decoder(_Answer)
-_lists = msgspec.json.Decoder(list[Any])
 
 
 def parse(data: bytes) -> Completion:
-    """A plain answer, or all chunks of a streamed one as a JSON array, which is what a stream
-    without `alt=sse` is.
+    """Parse a plain answer.
 
-    Raises the error that it reports, `ContentFiltered` for a prompt that was blocked, or
-    `BadResponse` for what is no answer.
+    Raises the error that the answer reports, `ContentFiltered` for a blocked prompt, or
+    `BadResponse` for anything else.
     """
-    if data.lstrip()[:1] == b"[":
-        return read_answer(data, _lists, _read_chunks, "one of Gemini's")
-    return read_answer(data, _answers, _read, "one of Gemini's")
+    return read_answer(data, _answers, _read, "a Gemini response")
 
 
 def _read(answer: _Answer, data: bytes) -> Completion:
@@ -95,7 +90,7 @@ def _read(answer: _Answer, data: bytes) -> Completion:
         raise reported_error(answer.error)
     candidate = answer.candidates[0] if answer.candidates else None
     if candidate is None and not block_reason(answer.prompt_feedback):
-        raise bad_answer("one of Gemini's: it has no candidates", data)
+        raise bad_answer("a Gemini response: it has no candidates", data)
     return completion_of(
         candidate or Candidate(),
         answer.usage_metadata,
@@ -105,54 +100,52 @@ def _read(answer: _Answer, data: bytes) -> Completion:
     )
 
 
-def _read_chunks(chunks: list[Any], data: bytes) -> Completion:
-    from holdfast.llm.wires.gemini_stream import GeminiStream
-
-    parser = GeminiStream()
-    parser.feed(b"".join([b"data: %b\n\n" % _json(clean(chunk)) for chunk in chunks]))
-    return parser.finish()
-
-
 def completion_of(
     candidate: Candidate, usage: Any, id: Any, model: Any, feedback: Any
 ) -> Completion:
-    """A completion of a candidate, plain or put together from a stream. Raises as `parse` does."""
+    """Return a completion from a candidate, plain or assembled from a stream. Raises the same
+    errors as `parse`."""
     content, parts = _parts(candidate.content)
     texts: list[str] = []
     reasoning: list[str] = []
     calls: list[ToolCall] = []
     seen: set[str] = set()
     kept: list[dict[str, Any]] = []
-    more = changed = False
+    needs_native = rebuilt = False
     for part in parts:
         called: Any = part.get("functionCall")
         if called is not None:
             calls.append(_call(called, seen))
-            if not isinstance(called.get("args"), dict | None):  # refused when it goes back
-                said = {"invalid_json": calls[-1].raw} if calls[-1].invalid else calls[-1].arguments
-                part, changed = {**part, "functionCall": {**called, "args": said}}, True
-            more = more or any(
+            # The API would refuse arguments of another type in a later request.
+            if not isinstance(called.get("args"), dict | None):
+                arguments = (
+                    {"invalid_json": calls[-1].raw} if calls[-1].invalid else calls[-1].arguments
+                )
+                part, rebuilt = {**part, "functionCall": {**called, "args": arguments}}, True
+            needs_native = needs_native or any(
                 value and key not in ("name", "args", "id") for key, value in called.items()
             )
-        elif not any(part.values()):  # says nothing, and an empty part is refused
-            changed = True
+        elif not any(part.values()):  # empty, and the API refuses empty parts
+            rebuilt = True
             continue
         text: Any = part.get("text") or ""
         if not isinstance(text, str):
-            raise BadResponse(f"The answer has a text that is none: {_shown(_json(part))}")
+            raise BadResponse(f"The answer has text that is not a string: {_excerpt(_json(part))}")
         if text and part.get("thought"):
             reasoning.append(text)
         elif text:
             texts.append(text)
-            more = more or bool(calls)  # text behind a call
-        if not more and len(part) > (called is not None) + ("text" in part):
-            more = any(value and key not in ("text", "functionCall") for key, value in part.items())
+            needs_native = needs_native or bool(calls)  # text after a call
+        if not needs_native and len(part) > (called is not None) + ("text" in part):
+            needs_native = any(
+                value and key not in ("text", "functionCall") for key, value in part.items()
+            )
         if not part.keys() - {"thoughtSignature", "thought"}:
-            part, changed = {"text": "", **part}, True  # a signature alone is refused
+            part, rebuilt = {"text": "", **part}, True  # the API refuses a signature alone
         kept.append(part)
-    own = candidate.content
-    if more and (changed or content.get("role") != "model"):
-        own = msgspec.Raw(_json({**content, "role": "model", "parts": kept}))
+    native_content = candidate.content
+    if needs_native and (rebuilt or content.get("role") != "model"):
+        native_content = msgspec.Raw(_json({**content, "role": "model", "parts": kept}))
     stop = _stop_reason(candidate, bool(calls), bool(kept), feedback)
     return Completion(
         "".join(texts),
@@ -162,13 +155,13 @@ def completion_of(
         stop,
         model if isinstance(model, str) else "",
         NAME,
-        _native(own if more else NO_NATIVE, candidate, kept),
+        _native(native_content if needs_native else NO_NATIVE, candidate, kept),
         id if isinstance(id, str) else "",
     )
 
 
 def _parts(raw: msgspec.Raw) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A content and its parts; an answer may have neither."""
+    """Return a content and its parts. An answer may have neither."""
     found: Any = _decoder.decode(raw) if raw else None
     if found is None:
         return {}, []
@@ -177,7 +170,7 @@ def _parts(raw: msgspec.Raw) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if not isinstance(parts, list) or not all(
         isinstance(part, dict) for part in cast("list[Any]", parts)
     ):
-        raise BadResponse(f"The answer has a content that is none: {_shown(bytes(raw))}")
+        raise BadResponse(f"The answer has an invalid content: {_excerpt(bytes(raw))}")
     return content, cast("list[dict[str, Any]]", parts)
 
 
@@ -191,11 +184,10 @@ def _call(found: Any, seen: set[str]) -> ToolCall:
         or called.get("willContinue")
     ):
         raise BadResponse(
-            "The answer has a function call that is none, or only a piece of one:"
-            f" {_shown(_json(found))}"
+            f"The answer has an invalid or partial function call: {_excerpt(_json(found))}"
         )
     id: Any = called.get("id")
-    id = id if isinstance(id, str) and id not in seen else ""  # a result must find its call
+    id = id if isinstance(id, str) and id not in seen else ""  # each result must find its call
     seen.add(id)
     args: Any = called.get("args")
     if isinstance(args, dict):
@@ -203,28 +195,30 @@ def _call(found: Any, seen: set[str]) -> ToolCall:
     return read_call(name_from_wire(name), args, id)
 
 
-def _native(own: msgspec.Raw, candidate: Candidate, kept: list[dict[str, Any]]) -> msgspec.Raw:
-    """`{"content": ..., and what metadata there is}`; nothing if there is nothing beyond the fields
-    of a completion."""
+def _native(
+    native_content: msgspec.Raw, candidate: Candidate, kept: list[dict[str, Any]]
+) -> msgspec.Raw:
+    """Return `{"content": ...}` with the metadata present, or nothing if a completion's fields
+    hold everything."""
     metadata = zip(
         METADATA,
         (candidate.grounding_metadata, candidate.citation_metadata, candidate.url_context_metadata),
         strict=True,
     )
-    found = [
+    metadata_fields = [
         b',"%b":%b' % (key.encode(), bytes(value))
         for key, value in metadata
         if bytes(value) not in (b"", b"{}", b"null")
     ]
-    if not own:
-        if not found:
+    if not native_content:
+        if not metadata_fields:
             return NO_NATIVE
-        own = msgspec.Raw(_json({"parts": kept, "role": "model"}))
-    return msgspec.Raw(b'{"content":%b%b}' % (bytes(own), b"".join(found)))
+        native_content = msgspec.Raw(_json({"parts": kept, "role": "model"}))
+    return msgspec.Raw(b'{"content":%b%b}' % (bytes(native_content), b"".join(metadata_fields)))
 
 
 def _stop_reason(candidate: Candidate, calls: bool, parts: bool, feedback: Any) -> str:
-    """Raises for an end that leaves nothing to be taken for an answer."""
+    """Return the stop reason. Raises for an end that leaves no usable answer."""
     finish = candidate.finish_reason if isinstance(candidate.finish_reason, str) else ""
     blocked = block_reason(feedback)
     if blocked and not parts:
@@ -232,35 +226,38 @@ def _stop_reason(candidate: Candidate, calls: bool, parts: bool, feedback: Any) 
             f"The provider's content filter stopped the prompt: {blocked}",
             code=blocked.partition(":")[0],
         )
-    said = shorten(str(candidate.finish_message or "no reason given"))
+    explanation = shorten(str(candidate.finish_message or "no reason given"))
     if finish == "MISSING_THOUGHT_SIGNATURE" and not calls:
         raise BadRequest(
-            f"The provider misses a thought signature in the conversation: {said}", code=finish
+            f"The provider misses a thought signature in the conversation: {explanation}",
+            code=finish,
         )
-    if not calls and (finish in _BROKEN or (finish == "OTHER" and not parts)):
+    if not calls and (finish in _BROKEN_CALLS or (finish == "OTHER" and not parts)):
         raise BadResponse(
-            f"The model broke off its answer (finishReason {finish}): {said}", code=finish
+            f"The model broke off its answer (finishReason {finish}): {explanation}", code=finish
         )
     reason = _STOP_REASONS.get(finish, finish or "stop")
-    if calls and (reason == "stop" or finish in _BROKEN or finish == "MISSING_THOUGHT_SIGNATURE"):
+    if calls and (
+        reason == "stop" or finish in _BROKEN_CALLS or finish == "MISSING_THOUGHT_SIGNATURE"
+    ):
         return "tool_calls"
     return "content_filter" if blocked and reason == "stop" else reason
 
 
 def block_reason(feedback: Any) -> str:
-    """Why a prompt was blocked; "" if it was not."""
+    """Return the reason that a prompt was blocked, or "" if it was not."""
     found = cast("dict[str, Any]", feedback if isinstance(feedback, dict) else {})
     reason = found.get("blockReason")
     message = found.get("blockReasonMessage")
     return f"{reason}: {shorten(str(message))}" if reason and message else str(reason or "")
 
 
-def read_usage(found: Any) -> Usage:
-    """Token counts, zero where there are none. Thoughts are counted beside the candidate, results
-    of server tools beside the prompt."""
-    if not isinstance(found, dict):
+def read_usage(counts: Any) -> Usage:
+    """Return token counts, zero where they are missing. The API counts thoughts separately from
+    the candidate, and results of server tools separately from the prompt."""
+    if not isinstance(counts, dict):
         return Usage()
-    usage = cast("dict[str, Any]", found)
+    usage = cast("dict[str, Any]", counts)
     thoughts = count(usage, "thoughtsTokenCount")
     return Usage(
         count(usage, "promptTokenCount") + count(usage, "toolUsePromptTokenCount"),
@@ -272,17 +269,17 @@ def read_usage(found: Any) -> Usage:
 
 
 def name_to_wire(name: str) -> str:
-    """A tool's wire name as a function name: with an underscore before a digit or dash."""
-    return "_" + name if _NEEDS_ONE.match(name) else name
+    """Return a tool's wire name as a function name, with an underscore before a digit or dash."""
+    return "_" + name if _NEEDS_UNDERSCORE.match(name) else name
 
 
 def name_from_wire(name: str) -> str:
-    """The inverse of `name_to_wire`. Also without the namespace that models sometimes write before
-    a name: `default_api.`."""
+    """Return the tool's wire name for a function name: the inverse of `name_to_wire`. Also
+    removes the namespace `default_api.`, which models sometimes write."""
     if name[:12] in ("default_api.", "default_api:"):
         name = name[12:]
-    return name[1:] if _HAS_ONE.match(name) else name
+    return name[1:] if _HAS_UNDERSCORE.match(name) else name
 
 
-def _shown(data: bytes) -> str:
+def _excerpt(data: bytes) -> str:
     return shorten(data.decode("utf-8", "replace"))

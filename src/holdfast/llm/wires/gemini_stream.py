@@ -1,4 +1,4 @@
-"""The Gemini wire, streamed: chunks of parts in, the same completion out as from a plain answer."""
+"""The Gemini wire, streamed in chunks of parts. The result equals that of a plain answer."""
 
 from __future__ import annotations
 
@@ -16,31 +16,46 @@ from holdfast.llm.wires.gemini_answer import (
     completion_of,
     name_from_wire,
 )
-from holdfast.llm.wires.lenient import clean, decode, whole
+from holdfast.llm.wires.lenient import clean, decode, read_answer, whole
 from holdfast.llm.wires.sse import EventReader
 from holdfast.llm.wires.streams import StreamParser
 
 _json = msgspec.json.Encoder().encode
 
-_STRAY_LINES = 1000  # more than any error has
+_MAX_STRAY_LINES = 1000  # more than any error has
+
+
+_lists = msgspec.json.Decoder(list[Any])
+
+
+def parse_chunks(data: bytes) -> Completion:
+    """Parse a stream without `alt=sse`, which is a JSON array of all chunks. Raises the same errors
+    as `gemini_answer.parse`."""
+    return read_answer(data, _lists, _read_chunks, "a Gemini response")
+
+
+def _read_chunks(chunks: list[Any], data: bytes) -> Completion:
+    parser = GeminiStream()
+    parser.feed(b"".join([b"data: %b\n\n" % _json(clean(chunk)) for chunk in chunks]))
+    return parser.finish()
 
 
 class GeminiStream(StreamParser):
-    """Reads one streamed answer.
+    """A parser of one streamed answer.
 
-    What makes it complete is a `finishReason`. There is no end mark, and some models say STOP in
-    every chunk: what comes behind it belongs to the answer. Pieces of text are put together, but
-    never with one that has a signature.
+    An answer is complete when a `finishReason` has arrived. There is no end mark, and some
+    models send STOP in every chunk, so content after it belongs to the answer. Pieces of text
+    are joined, but never with one that has a signature.
     """
 
     __slots__ = (
+        "_call_count",
         "_feedback",
-        "_finish",
+        "_finish_reason",
         "_id",
         "_message",
         "_metadata",
         "_model",
-        "_number",
         "_parts",
         "_pieces",
         "_reader",
@@ -52,12 +67,12 @@ class GeminiStream(StreamParser):
         super().__init__()
         self._events = self._reader = _Reader()
         self._parts: list[dict[str, Any]] = []
-        self._pieces: list[str] = []  # of the text part that is coming in
-        self._thought = False  # whether that is a thought
-        self._number = 0  # calls so far
+        self._pieces: list[str] = []  # pieces of the current text part
+        self._thought = False  # True if the current text part is a thought
+        self._call_count = 0  # number of calls so far
         self._metadata: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
-        self._finish: Any = None
+        self._finish_reason: Any = None
         self._message: Any = ""
         self._feedback: Any = None
         self._id: Any = ""
@@ -65,12 +80,12 @@ class GeminiStream(StreamParser):
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is complete, or the prompt was blocked."""
-        return self._finish is not None or self._feedback is not None
+        """True if the answer is complete or the prompt was blocked."""
+        return self._finish_reason is not None or self._feedback is not None
 
     def finish(self) -> Completion:
-        """As the base has it. An error that came as bare JSON, which is how servers end a stream
-        that fails, is raised as such."""
+        """Return the answer. A failing stream may end in an error as bare JSON, and that error
+        is raised."""
         try:
             return super().finish()
         except StreamInterrupted:
@@ -80,21 +95,20 @@ class GeminiStream(StreamParser):
         raise reported_error(error)
 
     def _answer(self) -> Completion:
-        self._close()
+        self._close_text()
         content: dict[str, Any] = {"parts": self._parts, "role": "model"}
         metadata = [
             _raw(self._metadata[key]) if key in self._metadata else NO_NATIVE for key in METADATA
         ]
-        candidate = Candidate(_raw(content), self._finish, self._message, *metadata)
+        candidate = Candidate(_raw(content), self._finish_reason, self._message, *metadata)
         return completion_of(candidate, self._usage, self._id, self._model, self._feedback)
 
     def _event(self, name: bytes, data: bytes) -> None:
-        if (
-            data[:1] == b"[" and data.strip() != b"[DONE]"
-        ):  # an error may come as an array, as it does for a failed request
+        if data[:1] == b"[" and data.strip() != b"[DONE]":
+            # An error may come as an array, as it does for a failed request.
             try:
                 items: Any = clean(decode(data))
-            except (ValueError, RecursionError):  # the latter from `clean`
+            except (ValueError, RecursionError):  # `clean` raises RecursionError
                 items = None
             if isinstance(items, list):
                 for item in cast("list[Any]", items):
@@ -102,22 +116,20 @@ class GeminiStream(StreamParser):
                 return
         super()._event(name, data)
 
-    def _take(self, name: bytes, found: dict[str, Any]) -> None:
-        usage = found.get("usageMetadata")
+    def _process(self, name: bytes, event: dict[str, Any]) -> None:
+        usage = event.get("usageMetadata")
         if usage:
-            self._usage.update(
-                usage
-            )  # the last count of each kind: chunks in the midst leave some out
-        if found.get("modelVersion"):
-            self._model = found["modelVersion"]
-        if found.get("responseId"):
-            self._id = found["responseId"]
-        if block_reason(found.get("promptFeedback")):
-            self._feedback = found["promptFeedback"]
-        for candidate in found.get("candidates") or ():
-            if candidate.get(
-                "index"
-            ):  # another alternative (candidateCount > 1): the first is the answer
+            # Keep the last count of each kind, because intermediate chunks leave some out.
+            self._usage.update(usage)
+        if event.get("modelVersion"):
+            self._model = event["modelVersion"]
+        if event.get("responseId"):
+            self._id = event["responseId"]
+        if block_reason(event.get("promptFeedback")):
+            self._feedback = event["promptFeedback"]
+        for candidate in event.get("candidates") or ():
+            if candidate.get("index"):
+                # Another alternative (candidateCount > 1). The first one is the answer.
                 continue
             content = candidate.get("content")
             if content:
@@ -125,10 +137,14 @@ class GeminiStream(StreamParser):
                     self._part(part)
             for key in METADATA:
                 if candidate.get(key):
-                    self._metadata[key] = _merged(self._metadata.get(key), candidate[key])
+                    self._metadata[key] = _merge_metadata(self._metadata.get(key), candidate[key])
             reason = candidate.get("finishReason")
-            if reason and reason != "FINISH_REASON_UNSPECIFIED" and self._finish in (None, "STOP"):
-                self._finish = reason
+            if (
+                reason
+                and reason != "FINISH_REASON_UNSPECIFIED"
+                and self._finish_reason in (None, "STOP")
+            ):
+                self._finish_reason = reason
             if candidate.get("finishMessage"):
                 self._message = candidate["finishMessage"]
 
@@ -136,26 +152,28 @@ class GeminiStream(StreamParser):
         text = part.get("text")
         thought = bool(part.get("thought"))
         if text:
-            self._told.append(Delta("reasoning" if thought else "text", whole(text)))
+            self._deltas.append(Delta("reasoning" if thought else "text", whole(text)))
         if text is not None and len(part) == 1 + ("thought" in part):
             if text:
                 if thought is not self._thought:
-                    self._close()
+                    self._close_text()
                     self._thought = thought
                 self._pieces.append(text)
             return
-        self._close()
+        self._close_text()
         self._parts.append(part)
         called = part.get("functionCall")
         if called is not None:
             name = name_from_wire(called.get("name") or "")
-            self._told.append(
-                Delta("tool", _json(clean(called.get("args") or {})).decode(), self._number, name)
+            self._deltas.append(
+                Delta(
+                    "tool", _json(clean(called.get("args") or {})).decode(), self._call_count, name
+                )
             )
-            self._number += 1
+            self._call_count += 1
 
-    def _close(self) -> None:
-        """The text part that was coming in is whole."""
+    def _close_text(self) -> None:
+        """Complete the text part that is still arriving."""
         if self._pieces:
             text = {"text": whole("".join(self._pieces))}
             self._parts.append({**text, "thought": True} if self._thought else text)
@@ -163,8 +181,8 @@ class GeminiStream(StreamParser):
 
 
 class _Reader(EventReader):
-    """Also keeps the lines that belong to no event: some servers end a stream that fails with the
-    error as bare JSON."""
+    """An event reader that also keeps lines outside of any event. Some servers end a failing
+    stream with the error as bare JSON."""
 
     __slots__ = ("_stray",)
 
@@ -173,7 +191,7 @@ class _Reader(EventReader):
         self._stray: list[bytes] = []
 
     def error(self) -> Any:
-        """The error object among the lines, if they are one."""
+        """Return the error object that the kept lines form, or None."""
         try:
             found: Any = decode(b"\n".join(self._stray)) if self._stray else None
         except (ValueError, RecursionError):
@@ -182,10 +200,10 @@ class _Reader(EventReader):
             found = cast("list[Any]", found)[0]
         return cast("Any", found) if isinstance(found, dict) and "error" in found else None
 
-    def _take(self, line: bytes) -> None:
-        if line[:1] in b'{[ "]}' and len(self._stray) < _STRAY_LINES:
+    def _read_line(self, line: bytes) -> None:
+        if line[:1] in b'{[ "]}' and len(self._stray) < _MAX_STRAY_LINES:
             self._stray.append(line)
-        super()._take(line)
+        super()._read_line(line)
 
 
 def _raw(value: Any) -> msgspec.Raw:
@@ -195,9 +213,9 @@ def _raw(value: Any) -> msgspec.Raw:
         return msgspec.Raw(_json(clean(value)))
 
 
-def _merged(old: Any, new: dict[str, Any]) -> dict[str, Any]:
-    """Metadata after another chunk: key by key; of lists what is new is added, since each chunk
-    cites its own sources."""
+def _merge_metadata(old: Any, new: dict[str, Any]) -> dict[str, Any]:
+    """Return the metadata merged with that of another chunk, key by key. New list items are
+    appended, because each chunk cites its own sources."""
     merged: dict[str, Any] = dict(old or {})
     for key, value in new.items():
         before = merged.get(key)

@@ -1,5 +1,5 @@
-"""JSON as models and their servers write it, where that is not quite JSON, or not of the shape that
-it should have."""
+"""A lenient reader for the JSON of models and their servers, which may be slightly invalid or of
+an unexpected shape."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from holdfast.errors import BadResponse, LLMError
+from holdfast.llm.wires.failures import shorten
 from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
 
 T = TypeVar("T")
@@ -17,16 +18,19 @@ A = TypeVar("A")
 _decoder = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
 
-# What reading JSON of another shape raises; also text that cannot be encoded, numbers without end,
-# and nesting without end.
+# The exceptions that JSON of an unexpected shape causes. They also cover text that cannot be
+# encoded, and numbers or nesting without limit.
 MISSHAPEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
 
 def read_answer(
     data: bytes, decoder: msgspec.json.Decoder[T], make: Callable[[T, bytes], A], what: str
 ) -> A:
-    """`make(what data says, data)`, where data may be as little JSON as `decode` takes.
-    `BadResponse` for anything that is not `what`; an `LLMError` of `make` goes through."""
+    """Return `make(decoded data, data)`. The data may be any JSON that the lenient `decode`
+    accepts.
+
+    Raises `BadResponse` for data that is not `what`. An `LLMError` from `make` passes through.
+    """
     if too_deep(data, MAX_DOCUMENT_DEPTH):
         raise BadResponse(
             f"The answer is nested deeper than {MAX_DOCUMENT_DEPTH} levels; no tool call or text"
@@ -34,11 +38,11 @@ def read_answer(
         )
     try:
         try:
-            found = decoder.decode(data)
+            value = decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
             data = _encoder.encode(clean(decode(data)))
-            found = decoder.decode(data)
-        return make(found, data)
+            value = decoder.decode(data)
+        return make(value, data)
     except LLMError:
         raise
     except MISSHAPEN as error:
@@ -46,25 +50,26 @@ def read_answer(
 
 
 def bad_answer(what: str, data: bytes, error: Exception | None = None) -> BadResponse:
-    """The error for an answer that is not `what`, with as much of it as a message can carry."""
-    from holdfast.llm.wires.failures import shorten
-
-    why = f" ({error!r})" if type(error) in (AttributeError, KeyError, TypeError) else ""
+    """Return the error for an answer that is not `what`, with an excerpt of the answer."""
+    detail = f" ({error!r})" if type(error) in (AttributeError, KeyError, TypeError) else ""
     return BadResponse(
-        f"The answer is not {what}{why}: {shorten(data[:5000].decode('utf-8', 'replace'))}"
+        f"The answer is not {what}{detail}: {shorten(data[:5000].decode('utf-8', 'replace'))}"
     )
 
 
-def count(found: Any, key: str) -> int:
-    """A number of tokens; 0 for what is none."""
-    value: Any = cast("dict[str, Any]", found).get(key) if isinstance(found, dict) else None
+def count(counts: Any, key: str) -> int:
+    """Return the number of tokens under `key`, or 0 if there is no valid number."""
+    value: Any = cast("dict[str, Any]", counts).get(key) if isinstance(counts, dict) else None
     return int(value) if isinstance(value, int | float) and 0 < value < 2**63 else 0
 
 
 def decode(data: bytes | str) -> Any:
-    """What JSON text says. Also takes control characters within strings, NaN (as None), and half
-    surrogate pairs, which servers send that cut UTF-16 text into pieces. Raises `ValueError` for
-    anything else."""
+    """Return the value of a JSON text, leniently.
+
+    Accepts control characters within strings, NaN (as None), and half surrogate pairs, which
+    come from servers that cut UTF-16 text into pieces. Raises `ValueError` for any other invalid
+    JSON.
+    """
     try:
         return _decoder.decode(data)
     except RecursionError:
@@ -73,13 +78,13 @@ def decode(data: bytes | str) -> Any:
         import json
 
         try:
-            return json.loads(data, strict=False, parse_constant=_nothing)
+            return json.loads(data, strict=False, parse_constant=_to_none)
         except (ValueError, RecursionError):
-            raise error from None  # msgspec's words are the plainer ones
+            raise error from None  # msgspec's message is clearer
 
 
 def whole(text: str) -> str:
-    """Text whose surrogate pairs came in two pieces, put together; a half that stayed alone becomes
+    """Return text whose split surrogate pairs are joined. A half without a partner becomes
     U+FFFD."""
     try:
         text.encode()
@@ -89,7 +94,8 @@ def whole(text: str) -> str:
 
 
 def clean(value: Any) -> Any:
-    """A decoded value with all its texts made `whole`, so that it can be encoded again."""
+    """Return a decoded value with `whole` applied to all its texts, so that it can be encoded
+    again."""
     if isinstance(value, str):
         return whole(value)
     if isinstance(value, dict):
@@ -99,5 +105,5 @@ def clean(value: Any) -> Any:
     return value
 
 
-def _nothing(_: str) -> None:
+def _to_none(_: str) -> None:
     return None

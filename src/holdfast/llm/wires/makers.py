@@ -1,10 +1,10 @@
-"""Who made a model, by its name."""
+"""The makers of models, recognized by model name."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-# What a model's name begins with -> who made it.
+# Prefix of a model's name -> its maker.
 _MAKERS = {
     "gpt-oss": "openai's open models",
     "gpt": "openai",
@@ -35,9 +35,9 @@ _MAKERS = {
 }
 
 
-@lru_cache(256)  # asked for every item of every request, of a handful of names
+@lru_cache(256)  # called for every item of every request, with a handful of names
 def maker(model: str) -> str:
-    """Who made a model, by its name: `deepseek/deepseek-chat` is `deepseek`'s. Empty when the name
-    does not tell."""
+    """Return the maker of a model, judged by its name: `deepseek/deepseek-chat` gives
+    `deepseek`. Returns "" if the name is not recognized."""
     name = model.rpartition("/")[2].lower()
     return next((owner for start, owner in _MAKERS.items() if name.startswith(start)), "")

@@ -1,11 +1,13 @@
 """The OpenAI Chat Completions wire, spoken by OpenAI and by most other servers: requests and
 errors.
 
-Answers are read in `openai_chat_answer`, streams in `openai_chat_stream`. What goes back to a
-provider with its own answers, beyond text and calls, is only what `native` has: what `tool_calls`
-entries hold besides (thought signatures in `extra_content`), `reasoning_details`, and the reasoning
-text of answers that called tools, which DeepSeek and gpt-oss servers want until the turn is over,
-and refuse after it.
+`openai_chat_answer` reads answers, and `openai_chat_stream` reads streams. Beyond text and calls, a
+provider receives back only these parts of its own answers, from `native`:
+
+- extra fields of `tool_calls` entries (thought signatures in `extra_content`)
+- `reasoning_details`
+- the reasoning text of answers that called tools; DeepSeek and gpt-oss servers require it until
+  the turn is over, and refuse it afterwards
 """
 
 from __future__ import annotations
@@ -19,13 +21,14 @@ import msgspec
 from holdfast.content import AudioContent, Content, EmbeddedResource, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.events import ToolDefinition
-from holdfast.llm.wires import Head, Names, Parser
 from holdfast.llm.wires import openai_chat_answer as answer
 from holdfast.llm.wires import openai_parts as parts
 from holdfast.llm.wires.blocks import as_text, base64, mention, result_text
 from holdfast.llm.wires.calls import digest, wire_arguments, wire_id, wire_name
 from holdfast.llm.wires.failures import http_error
 from holdfast.llm.wires.makers import maker
+from holdfast.llm.wires.protocol import AnswerParser, Names, RequestHead
+from holdfast.tools import styles
 
 name = answer.NAME
 bound = False
@@ -37,37 +40,37 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 _json = _encoder.encode
 
-# Parameters that go into the body under their own names.
-_PLAIN = ("temperature", "top_p", "stop", "seed", "reasoning_effort")
-_CACHES = (
-    "api.openai.com",
-)  # Azure takes a cache key for OpenAI's models alone, and a deployment's name need not tell its model
+# Parameters that keep their names in the body.
+_PLAIN_PARAMETERS = ("temperature", "top_p", "stop", "seed", "reasoning_effort")
+# Azure is not listed: it accepts a cache key only for OpenAI's models, and a deployment's name need
+# not reveal its model.
+_CACHING_HOSTS = ("api.openai.com",)
 _ASSISTANT = b'{"role":"assistant"'
-# behind an answer that broke off with a pause, at another provider
-_GO_ON = b'{"role":"user","content":"Go on."}'
-# OpenAI deprecated max_tokens, and its reasoning models refuse it; hardly another server knows the
-# new name.
-_NEW_MAX = re.compile(r"(.*/)?(o\d|gpt-5|codex|chatgpt)", re.IGNORECASE)
+# Follows an answer from another provider that ended in a pause.
+_CONTINUE_MESSAGE = b'{"role":"user","content":"Go on."}'
+# OpenAI deprecated max_tokens, and its reasoning models refuse it. Few other servers know the new
+# name.
+_MAX_COMPLETION_TOKENS_MODELS = re.compile(r"(.*/)?(o\d|gpt-5|codex|chatgpt)", re.IGNORECASE)
 
 
 def path(model: str, stream: bool) -> str:
-    """Behind the base URL's path."""
+    """Return the path after the base URL's path."""
     return "/chat/completions"
 
 
 def family(model: str, host: str) -> str:
-    """Whose rules hold for the ids of calls: `openai`'s, `mistral`'s, or nobody's that is known."""
+    """Return the rules for call ids: `openai`, `mistral`, or "" if none are known."""
     if host.endswith(".mistral.ai"):
         return "mistral"
     if host.endswith(("api.openai.com", ".openai.azure.com")):
         return "openai"
-    made = maker(model)
-    return made if made in ("openai", "mistral") else ""
+    model_maker = maker(model)
+    return model_maker if model_maker in ("openai", "mistral") else ""
 
 
 def call_id(call: ToolCall, family: str = "") -> str:
-    """The id of a call: Mistral wants exactly 9 letters and digits, OpenAI at most 40 characters.
-    What fits is left as it is."""
+    """Return the id of a call. Mistral requires exactly 9 letters and digits, OpenAI at most 40
+    characters. A legal id is returned unchanged."""
     id = wire_id(call)
     if family == "mistral":
         return id if len(id) == 9 and id.isascii() and id.isalnum() else digest(id)[:9]
@@ -78,8 +81,8 @@ def call_id(call: ToolCall, family: str = "") -> str:
 
 
 def user(content: Sequence[Content]) -> bytes:
-    """A user message. Text alone goes as a str, which every server takes; pictures, sound and PDF
-    files as parts."""
+    """Encode a user message. Text alone becomes a str, which every server accepts; pictures,
+    sound and PDF files become parts."""
     return parts.user(content, _part)
 
 
@@ -105,20 +108,20 @@ def _part(block: Content) -> dict[str, Any]:
 def assistant(
     text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = ""
 ) -> bytes:
-    """An answer of the model, with what must go back of its `native` form."""
+    """Encode an answer of the model, with the required parts of its `native` form."""
     message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
-    own: dict[str, Any] = _decoder.decode(native) if native else {}
-    if isinstance(own.get("content"), list):
-        message["content"] = own["content"]
-    if own.get("reasoning_details"):
-        message["reasoning_details"] = own["reasoning_details"]
-    if isinstance(own.get("audio"), dict) and own["audio"].get("id"):
-        message["audio"] = {"id": own["audio"]["id"]}
+    native_message: dict[str, Any] = _decoder.decode(native) if native else {}
+    if isinstance(native_message.get("content"), list):
+        message["content"] = native_message["content"]
+    if native_message.get("reasoning_details"):
+        message["reasoning_details"] = native_message["reasoning_details"]
+    if isinstance(native_message.get("audio"), dict) and native_message["audio"].get("id"):
+        message["audio"] = {"id": native_message["audio"]["id"]}
     if calls:
         for key in answer.REASONING:
-            if own.get(key):
-                message[key] = own[key]
-        entries: list[Any] = own.get("tool_calls") or []
+            if native_message.get(key):
+                message[key] = native_message[key]
+        entries: list[Any] = native_message.get("tool_calls") or []
         if len(entries) != len(calls):
             entries = [{} for _ in calls]
         message["tool_calls"] = [
@@ -128,41 +131,46 @@ def assistant(
 
 
 def _call(call: ToolCall, entry: dict[str, Any], names: Names) -> dict[str, Any]:
-    """A call with all that its `entry` has besides: signatures. Its id is the one that its result
-    will have, its arguments are the entry's own text where that is JSON."""
-    said: dict[str, Any] = {**entry} or {
+    """Return a call with the extra fields of its `entry`, such as signatures. Its id is that of
+    its result. Its arguments are the entry's own text if that is JSON."""
+    wire_call: dict[str, Any] = {**entry} or {
         "id": "",
         "type": "function",
         "function": {"name": wire_name(call.name, names)},
     }
-    said["id"] = wire_id(call)
-    said.setdefault("type", "function")
-    said["function"] = {**said["function"], "arguments": wire_arguments(call)}
-    return said
+    wire_call["id"] = wire_id(call)
+    wire_call.setdefault("type", "function")
+    wire_call["function"] = {**wire_call["function"], "arguments": wire_arguments(call)}
+    return wire_call
 
 
 def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
-    """A tool message for each call: text, which is all that the role takes. Pictures follow in a
-    user message. PDF files do not: a server that knows no files would refuse the conversation from
-    then on, for what a tool chose to return."""
-    shown: list[dict[str, Any]] = []
-    found: list[bytes] = []
+    """Encode a tool message with text for each call, because the role accepts only text. Pictures
+    follow in a user message.
+
+    PDF files are not sent. A server without file support would refuse the conversation from then
+    on, because of a file that a tool returned.
+    """
+    picture_parts: list[dict[str, Any]] = []
+    messages: list[bytes] = []
     for call, result in batch:
         pictures = [parts.picture(block) for block in result.content]
         if any(pictures):
-            shown.append(
+            picture_parts.append(
                 {"type": "text", "text": f"Returned by {call.name} (call {wire_id(call)}):"}
             )
-            shown += [{"type": "image_url", "image_url": {"url": url}} for url in pictures if url]
+            picture_parts += [
+                {"type": "image_url", "image_url": {"url": url}} for url in pictures if url
+            ]
             result = msgspec.structs.replace(
                 result, content=tuple(map(mention, result.content, map(_kind, result.content)))
             )
-        found.append(
+        messages.append(
             _json({"role": "tool", "tool_call_id": wire_id(call), "content": result_text(result)})
         )
-    if shown:
-        found.append(_json({"role": "user", "content": shown}))
-    return b",".join(found)
+    if picture_parts:
+        messages.append(_json({"role": "user", "content": picture_parts}))
+    return b",".join(messages)
 
 
 def _kind(block: Content) -> str:
@@ -176,8 +184,9 @@ def _kind(block: Content) -> str:
 # --- requests ---
 
 
-class ChatHead(Head, frozen=True):
-    """`closed`: whether the server refuses a request that ends in an answer of the model."""
+class ChatHead(RequestHead, frozen=True):
+    """A request head. `closed` is True if the server refuses a request that ends in an answer of
+    the model."""
 
     closed: bool = False
 
@@ -188,53 +197,53 @@ def head(
     tools: Sequence[ToolDefinition],
     parameters: Mapping[str, Any],
     names: Names,
-) -> Head:
-    """All of a request but its messages.
+) -> RequestHead:
+    """Return all of a request except its messages.
 
     `max_output_tokens` is sent as `max_completion_tokens` to OpenAI's and Azure's hosts and for
-    models named o1, o3, gpt-5, ...; as `max_tokens` otherwise. `cache_key` goes to OpenAI alone.
-    `extra_body` comes last and replaces what is of the same name, but its `tools` stand behind
-    ours, and `stream_options` None leaves these out.
+    models named o1, o3, gpt-5, ...; otherwise as `max_tokens`. `cache_key` is sent only to
+    OpenAI. `extra_body` is merged last and replaces entries of the same name, except that its
+    `tools` are appended to the agent's. `stream_options` None in `extra_body` omits the stream
+    options.
     """
     body: dict[str, Any] = {"model": model}
     if parameters.get("reasoning_budget") is not None:
         raise ConfigurationError(
-            "LLM: reasoning_budget cannot be said on the wire openai_chat. Give reasoning_effort,"
-            " or extra_body in the server's own words."
+            "LLM: reasoning_budget is not supported on the wire openai_chat. Give reasoning_effort,"
+            " or extra_body with the server's own parameter."
         )
-    for key in _PLAIN:
+    for key in _PLAIN_PARAMETERS:
         if parameters.get(key) is not None:
             body[key] = parameters[key]
     form: Mapping[str, Any] | None = parameters.get("response_format")
     if form is not None:
         body["response_format"] = (
-            {**form, "json_schema": parts.named(form["json_schema"])}
+            {**form, "json_schema": parts.with_name(form["json_schema"])}
             if form.get("json_schema")
             else form
         )
     host = str(parameters.get("host", ""))
     limit = parameters.get("max_output_tokens")
     if limit is not None:
-        new = (
-            host == "api.openai.com" or host.endswith(".openai.azure.com") or _NEW_MAX.match(model)
+        new_name = (
+            host == "api.openai.com"
+            or host.endswith(".openai.azure.com")
+            or _MAX_COMPLETION_TOKENS_MODELS.match(model)
         )
-        body["max_completion_tokens" if new else "max_tokens"] = limit
+        body["max_completion_tokens" if new_name else "max_tokens"] = limit
     if tools:
-        from holdfast.tools import styles
-
         body["tools"] = [styles.openai_chat(tool, wire_name(tool.name, names)) for tool in tools]
-        if (
-            parameters.get("parallel_tool_calls") is not None
-        ):  # refused by OpenAI where there are no tools
+        if parameters.get("parallel_tool_calls") is not None:
+            # OpenAI refuses this setting without tools, so it is only sent here.
             body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
     extra: Mapping[str, Any] = parameters.get("extra_body") or {}
-    body.update(parts.cache_key(parameters, _CACHES))
+    body.update(parts.cache_key(parameters, _CACHING_HOSTS))
     options: Any = extra.get("stream_options", {})
     if isinstance(options, Mapping):
         options = {"include_usage": True, **cast("Mapping[str, Any]", options)}
-    own = extra.get("tools")
-    if isinstance(own, list | tuple):  # tools that the provider runs itself stand beside ours
-        body["tools"] = [*body.get("tools", ()), *cast("Sequence[Any]", own)]
+    extra_tools = extra.get("tools")
+    if isinstance(extra_tools, list | tuple):  # the provider's built-in tools follow the agent's
+        body["tools"] = [*body.get("tools", ()), *cast("Sequence[Any]", extra_tools)]
     body.update(
         (key, value) for key, value in extra.items() if key not in ("stream_options", "tools")
     )
@@ -249,27 +258,27 @@ def head(
     return ChatHead(prefix, not system_prompt, b"]}", streamed, family(model, host) == "mistral")
 
 
-def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
-    """A request: one copy of its bytes, whatever their number."""
+def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
+    """Return a request, built with a single copy of its bytes."""
     suffix = head.stream_suffix if stream else head.suffix
     if not fragments:
         return head.prefix + suffix
-    said = list(fragments)
-    if isinstance(head, ChatHead) and head.closed and said[-1].startswith(_ASSISTANT):
-        said.append(_GO_ON)
-    said[-1] += suffix
+    messages = list(fragments)
+    if isinstance(head, ChatHead) and head.closed and messages[-1].startswith(_ASSISTANT):
+        messages.append(_CONTINUE_MESSAGE)
+    messages[-1] += suffix
     if head.first:
-        said[0] = head.prefix + said[0]
+        messages[0] = head.prefix + messages[0]
     else:
-        said.insert(0, head.prefix)
-    return b",".join(said)
+        messages.insert(0, head.prefix)
+    return b",".join(messages)
 
 
 # --- answers ---
 
 
-def stream() -> Parser:
-    """A parser for one streamed answer."""
+def stream() -> AnswerParser:
+    """Return a parser for one streamed answer."""
     from holdfast.llm.wires.openai_chat_stream import ChatStream
 
     return ChatStream()
@@ -278,6 +287,6 @@ def stream() -> Parser:
 def error(
     status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
 ) -> LLMError:
-    """The error that a response of another status than 200 means. Header names are in lower
+    """Return the error for a response with a status other than 200. Header names are in lower
     case."""
     return http_error(status, headers, body, url, model)

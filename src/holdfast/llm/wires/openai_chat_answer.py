@@ -1,5 +1,4 @@
-"""Reading answers of the Chat Completions wire: a plain one whole, or the message that a stream was
-put together to."""
+"""Reading of Chat Completions answers: a plain answer, or the message assembled from a stream."""
 
 from __future__ import annotations
 
@@ -34,11 +33,11 @@ _STOP_REASONS = {
     "content_filter": "content_filter",
     "sensitive": "content_filter",
 }
-# OpenRouter, DeepSeek, Zhipu, vLLM: the server broke off, whatever came before.
-_BROKEN = {"error", "insufficient_system_resource", "network_error", "abort"}
-_BASIC = {"role", "content", "tool_calls", "refusal"}
+# OpenRouter, DeepSeek, Zhipu and vLLM: the server broke off its answer.
+_BROKEN_OFF = {"error", "insufficient_system_resource", "network_error", "abort"}
+_MESSAGE_KEYS = {"role", "content", "tool_calls", "refusal"}
 REASONING = ("reasoning_content", "reasoning")
-_CALL = {"index", "id", "type", "function"}
+_CALL_KEYS = {"index", "id", "type", "function"}
 
 
 class _Choice(msgspec.Struct):
@@ -58,7 +57,8 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 def parse(data: bytes) -> Completion:
-    """A plain answer. Raises the error that it reports, or `BadResponse` for what is no answer."""
+    """Parse a plain answer. Raises the error that the answer reports, or `BadResponse` for
+    anything else."""
     return read_answer(data, _answers, _read, "a chat completion")
 
 
@@ -83,54 +83,55 @@ def _read(answer: _Answer, data: bytes) -> Completion:
 
 def completion_of(
     message: dict[str, Any],
-    finish: Any,
+    finish_reason: Any,
     usage: Any,
     id: Any,
     model: Any,
     raw: msgspec.Raw | None = None,
 ) -> Completion:
-    """A completion of a message's parts, plain or put together from a stream."""
+    """Return a completion from a message's parts, plain or assembled from a stream."""
     text, reasoning = _text_and_reasoning(message)
     entries: list[Any] = message.get("tool_calls") or []
     if not isinstance(entries, list):  # pyright: ignore[reportUnnecessaryIsInstance]: a server's JSON
         raise BadResponse(
-            f"The answer has tool calls that are none: {shorten(_json(entries).decode())}"
+            f"The answer's tool calls are not a list: {shorten(_json(entries).decode())}"
         )
     calls: list[ToolCall] = []
     seen: set[str] = set()
-    more = any(
-        value and key not in _BASIC and (entries or key not in REASONING)
+    needs_native = any(
+        value and key not in _MESSAGE_KEYS and (entries or key not in REASONING)
         for key, value in message.items()
     )
     for entry in entries:
         item = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
         if not isinstance(item.get("function"), dict):
             raise BadResponse(
-                f"The answer has a tool call that is none: {shorten(_json(entry).decode())}"
+                f"The answer has an invalid tool call: {shorten(_json(entry).decode())}"
             )
         id_given = item.get("id") or ""
-        provider_id = (
-            id_given if isinstance(id_given, str) and id_given not in seen else ""
-        )  # a result must find its call
+        # A repeated id is dropped, because each result must find its call.
+        provider_id = id_given if isinstance(id_given, str) and id_given not in seen else ""
         seen.add(provider_id)
         function: dict[str, Any] = item["function"]
         calls.append(
             read_call(str(function.get("name") or ""), function.get("arguments"), provider_id)
         )
-        more = more or any(value and key not in _CALL for key, value in item.items())
-        more = more or any(
+        needs_native = needs_native or any(
+            value and key not in _CALL_KEYS for key, value in item.items()
+        )
+        needs_native = needs_native or any(
             value and key not in ("name", "arguments") for key, value in function.items()
         )
-    more = more or isinstance(message.get("content"), list)
+    needs_native = needs_native or isinstance(message.get("content"), list)
     return Completion(
         text,
         reasoning,
         tuple(calls),
         read_usage(usage),
-        _stop_reason(finish, bool(calls)),
+        _stop_reason(finish_reason, bool(calls)),
         model if isinstance(model, str) else "",
         NAME,
-        (msgspec.Raw(_json(message)) if raw is None else raw.copy()) if more else NO_NATIVE,
+        (msgspec.Raw(_json(message)) if raw is None else raw.copy()) if needs_native else NO_NATIVE,
         id if isinstance(id, str) else "",
     )
 
@@ -141,7 +142,7 @@ def _text_and_reasoning(message: dict[str, Any]) -> tuple[str, str]:
         (message[key] for key in REASONING if isinstance(message.get(key), str) and message[key]),
         "",
     )
-    if isinstance(content, list):  # Mistral: text and thinking as parts
+    if isinstance(content, list):  # Mistral sends text and thinking as parts
         parts = cast("list[Any]", content)
         reasoning = reasoning or "".join(_texts(part.get("thinking")) for part in _objects(parts))
         content = _texts(parts)
@@ -163,26 +164,30 @@ def _objects(parts: Any) -> list[dict[str, Any]]:
     )
 
 
-def _stop_reason(finish: Any, calls: bool) -> str:
-    word = str(finish or "stop")
-    if word in _BROKEN:
+def _stop_reason(finish_reason: Any, calls: bool) -> str:
+    word = str(finish_reason or "stop")
+    if word in _BROKEN_OFF:
         raise ServerError(f"The provider broke off its answer (finish_reason {word!r}).")
     reason = _STOP_REASONS.get(word, word)
     return "tool_calls" if reason == "stop" and calls else reason
 
 
-def read_usage(found: Any) -> Usage:
-    """Token counts, zero where there are none. xAI counts reasoning beside the output rather than
-    in it: its total shows that."""
-    if not isinstance(found, dict):
+def read_usage(counts: Any) -> Usage:
+    """Return token counts, zero where they are missing. xAI counts reasoning separately from the
+    output, which its total reveals."""
+    if not isinstance(counts, dict):
         return Usage()
-    usage = cast("dict[str, Any]", found)
+    usage = cast("dict[str, Any]", counts)
     details: Any = usage.get("prompt_tokens_details")
-    given, made = count(usage, "prompt_tokens"), count(usage, "completion_tokens")
-    thought = count(usage.get("completion_tokens_details"), "reasoning_tokens")
-    if thought and (thought > made or count(usage, "total_tokens") == given + made + thought):
-        made += thought
-    cached = count(details, "cached_tokens") or count(
-        usage, "prompt_cache_hit_tokens"
-    )  # the latter is DeepSeek's
-    return Usage(given, made, cached, count(details, "cache_write_tokens"), thought)
+    input_tokens, output_tokens = count(usage, "prompt_tokens"), count(usage, "completion_tokens")
+    reasoning_tokens = count(usage.get("completion_tokens_details"), "reasoning_tokens")
+    if reasoning_tokens and (
+        reasoning_tokens > output_tokens
+        or count(usage, "total_tokens") == input_tokens + output_tokens + reasoning_tokens
+    ):
+        output_tokens += reasoning_tokens
+    # The second name is DeepSeek's.
+    cached = count(details, "cached_tokens") or count(usage, "prompt_cache_hit_tokens")
+    return Usage(
+        input_tokens, output_tokens, cached, count(details, "cache_write_tokens"), reasoning_tokens
+    )

@@ -1,5 +1,4 @@
-"""The OpenAI Chat Completions wire, streamed: deltas in, the same completion out as from a plain
-answer."""
+"""The OpenAI Chat Completions wire, streamed. The result equals that of a plain answer."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from holdfast.llm.wires.streams import StreamParser
 
 _encoder = msgspec.json.Encoder()
 
-# Strings that each delta repeats whole; all others come in pieces to be joined.
-_WHOLE = {
+# Strings that each delta repeats in full. All others arrive in pieces.
+_REPEATED_KEYS = {
     "role",
     "id",
     "type",
@@ -28,11 +27,11 @@ _WHOLE = {
 
 
 class ChatStream(StreamParser):
-    """Reads one streamed answer.
+    """A parser of one streamed answer.
 
-    What makes an answer complete is its `finish_reason`. `[DONE]` alone does not: proxies write it
-    behind a stream that broke off, too. And without `[DONE]` it is complete, since some servers
-    never send it.
+    An answer is complete when its `finish_reason` has arrived. `[DONE]` alone does not complete
+    it, because proxies also write it after an interrupted stream. Nor is `[DONE]` required,
+    because some servers never send it.
     """
 
     __slots__ = (
@@ -51,7 +50,7 @@ class ChatStream(StreamParser):
         super().__init__()
         self._content: list[str] = []
         self._refusal: list[str] = []
-        self._reasoning: dict[str, list[str]] = {}  # by the key that the server uses
+        self._reasoning: dict[str, list[str]] = {}  # server's key -> pieces
         self._calls: list[_Call] = []
         self._extra: dict[str, Any] = {}
         self._finish: Any = None
@@ -61,7 +60,7 @@ class ChatStream(StreamParser):
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is complete; a chunk with the token counts may still come."""
+        """True if the answer is complete. A chunk with the token counts may still follow."""
         return self._finish is not None
 
     def _answer(self) -> Completion:
@@ -78,15 +77,15 @@ class ChatStream(StreamParser):
         message.update(clean(self._extra))
         return completion_of(message, self._finish, self._usage, self._id, self._model)
 
-    def _take(self, name: bytes, found: dict[str, Any]) -> None:
-        if found.get("id"):
-            self._id = found["id"]
-        if found.get("model"):
-            self._model = found["model"]
-        if found.get("usage"):
-            self._usage = found["usage"]
-        for choice in found.get("choices") or ():
-            if choice.get("index"):  # another alternative (n > 1): the first is the answer
+    def _process(self, name: bytes, event: dict[str, Any]) -> None:
+        if event.get("id"):
+            self._id = event["id"]
+        if event.get("model"):
+            self._model = event["model"]
+        if event.get("usage"):
+            self._usage = event["usage"]
+        for choice in event.get("choices") or ():
+            if choice.get("index"):  # another alternative (n > 1); the first is the answer
                 continue
             delta = choice.get("delta") or choice.get("message")
             if delta:
@@ -95,32 +94,32 @@ class ChatStream(StreamParser):
                 self._finish = choice["finish_reason"]
 
     def _delta(self, delta: dict[str, Any]) -> None:
-        heard = False
+        has_reasoning = False
         for key, value in delta.items():
             if not value or key == "role":
                 continue
             if key == "content":
                 if isinstance(value, str):
                     self._content.append(value)
-                    self._told.append(Delta("text", whole(value)))
+                    self._deltas.append(Delta("text", whole(value)))
                 else:
                     self._parts(value)
             elif key in ("reasoning_content", "reasoning") and isinstance(value, str):
                 self._reasoning.setdefault(key, []).append(value)
-                if not heard:  # some servers send it under both keys
-                    heard = True
-                    self._told.append(Delta("reasoning", whole(value)))
+                if not has_reasoning:  # some servers send it under both keys
+                    has_reasoning = True
+                    self._deltas.append(Delta("reasoning", whole(value)))
             elif key == "tool_calls":
                 for piece in value:
                     self._piece(piece)
             elif key == "refusal":
                 self._refusal.append(value)
-                self._told.append(Delta("text", whole(value)))
+                self._deltas.append(Delta("text", whole(value)))
             else:
                 merge(self._extra, key, value)
 
     def _parts(self, parts: Any) -> None:
-        """Content as parts, as Mistral streams its thinking."""
+        """Read content in parts, the form in which Mistral streams its thinking."""
         for part in parts if isinstance(parts, list) else ():  # pyright: ignore[reportUnknownVariableType]: a server's JSON
             item = cast("dict[str, Any]", part) if isinstance(part, dict) else {}
             thinking = "".join(str(piece.get("text", "")) for piece in item.get("thinking") or ())
@@ -130,16 +129,17 @@ class ChatStream(StreamParser):
                 self._delta({"content": item["text"]})
 
     def _piece(self, piece: dict[str, Any]) -> None:
-        """A piece of a tool call: of which one, the `index` says, or where it is left out a new
-        id."""
+        """Add a piece of a tool call. The `index` identifies the call; without an index, a new
+        id begins a new call."""
         index = piece.get("index")
         function: dict[str, Any] = piece.get("function") or {}
         id, name = piece.get("id") or "", function.get("name") or ""
         call = next(
             (call for call in reversed(self._calls) if index is None or call.index == index), None
         )
-        # A new id with a name is a new call even at an old index: Gemini's servers number all of a
-        # batch 0. A new id alone is not: vLLM once made one up for every piece.
+        # A new id with a name begins a new call even at an old index, because Gemini's servers
+        # number all calls of a batch 0. A new id alone does not: vLLM once invented one for every
+        # piece.
         if call is None or (id and name and call.id and id != call.id):
             call = _Call(len(self._calls), index, id)
             self._calls.append(call)
@@ -148,13 +148,13 @@ class ChatStream(StreamParser):
             arguments = ""
         elif not isinstance(arguments, str):
             arguments = _encoder.encode(arguments).decode()
-        first = call.take(id, name, arguments, piece, function)
+        first = call.add(id, name, arguments, piece, function)
         if arguments or first:
-            self._told.append(Delta("tool", arguments, call.number, call.name if first else ""))
+            self._deltas.append(Delta("tool", arguments, call.number, call.name if first else ""))
 
 
 class _Call:
-    """A tool call that is coming in."""
+    """A tool call that is still arriving."""
 
     __slots__ = ("arguments", "extra", "function", "id", "index", "name", "number")
 
@@ -167,17 +167,16 @@ class _Call:
         self.extra: dict[str, Any] = {}
         self.function: dict[str, Any] = {}
 
-    def take(
+    def add(
         self, id: str, name: str, arguments: str, piece: dict[str, Any], function: dict[str, Any]
     ) -> bool:
-        """Add a piece; whether it was the first with a name."""
+        """Add a piece. Return True if it was the first with a name."""
         first = bool(name) and not self.name
         self.id = self.id or id
         if first:
             self.name = name
-        elif (
-            name and name != self.name and not self.arguments
-        ):  # a name in pieces; servers that repeat it repeat it whole
+        elif name and name != self.name and not self.arguments:
+            # A name in pieces. Servers that repeat a name repeat it in full.
             self.name += name
         if arguments:
             self.arguments.append(arguments)
@@ -192,22 +191,21 @@ class _Call:
         return first
 
     def entry(self) -> dict[str, Any]:
-        """The call as a plain answer has it."""
+        """Return the call in the form of a plain answer."""
         function = {"name": self.name, "arguments": "".join(self.arguments), **self.function}
         return {"id": self.id, "type": "function", "function": function, **self.extra}
 
 
 def merge(into: dict[str, Any], key: str, new: Any) -> None:
-    """Add a piece to a key of a streamed object, in place: strings are joined, objects merged,
-    lists merged by `index`."""
+    """Add a piece to a key of a streamed object, in place: strings are joined, objects are
+    merged, and lists are merged by `index`."""
     old = into.get(key)
     if type(old) is not type(new):
         if new is not None:
             into[key] = new
-    elif isinstance(old, str) and key not in _WHOLE:
-        into[key] = (
-            None  # else there are two that hold the text, and all of it is copied for each piece
-        )
+    elif isinstance(old, str) and key not in _REPEATED_KEYS:
+        # Drop the second reference to the text; otherwise each piece copies all of it.
+        into[key] = None
         old += new
         into[key] = old
     elif isinstance(old, dict):
@@ -216,7 +214,7 @@ def merge(into: dict[str, Any], key: str, new: Any) -> None:
     elif isinstance(old, list):
         items = cast("list[Any]", old)
         for value in cast("list[Any]", new):
-            place = _same(items, value)
+            place = _position_of(items, value)
             if place is None:
                 items.append(value)
             else:
@@ -226,18 +224,16 @@ def merge(into: dict[str, Any], key: str, new: Any) -> None:
         into[key] = new
 
 
-def _same(items: list[Any], value: Any) -> int | None:
-    """Which of `items` a piece goes on: the last of its index and type. Pieces without an index
-    stand for themselves."""
+def _position_of(items: list[Any], value: Any) -> int | None:
+    """Return the position of the item that a piece continues: the last with the same index and
+    type. A piece without an index is an item of its own."""
     if not isinstance(value, dict) or "index" not in value:
         return None
     piece = cast("dict[str, Any]", value)
     for place in range(len(items) - 1, -1, -1):
         item: Any = items[place]
-        if (
-            isinstance(item, dict)
-            and item.get("index") == piece["index"]
-            and item.get("type") == piece.get("type")
-        ):  # pyright: ignore[reportUnknownMemberType]: a server's JSON
-            return place
+        if isinstance(item, dict):
+            known = cast("dict[str, Any]", item)
+            if known.get("index") == piece["index"] and known.get("type") == piece.get("type"):
+                return place
     return None

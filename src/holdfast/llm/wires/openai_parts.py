@@ -1,4 +1,4 @@
-"""What OpenAI's two wires have in common: headers, messages of text, content parts, cache keys."""
+"""Elements shared by OpenAI's two wires: headers, text messages, content parts, cache keys."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from holdfast.content import Content, EmbeddedResource, ImageContent, TextConten
 from holdfast.llm.wires.blocks import base64
 from holdfast.llm.wires.calls import digest
 
-# of item ids, Responses' call ids, and cache keys alike: "string too long. Expected a string with
-# maximum length 64"
-LONGEST = 64
+# The longest item id, call id of Responses, and cache key, in characters: "string too long.
+# Expected a string with maximum length 64".
+MAX_ID_CHARS = 64
 
 _json = msgspec.json.Encoder().encode
 
@@ -21,21 +21,21 @@ Part = dict[str, Any]
 
 
 def headers(api_key: str) -> dict[str, str]:
-    """The headers of every request; a server without keys gets none."""
-    found = {"Content-Type": "application/json", "Accept": "*/*"}
+    """Return the headers of every request. Without a key, no authorization is sent."""
+    request_headers = {"Content-Type": "application/json", "Accept": "*/*"}
     if api_key:
-        found["Authorization"] = f"Bearer {api_key}"
-    return found
+        request_headers["Authorization"] = f"Bearer {api_key}"
+    return request_headers
 
 
 def system(text: str) -> bytes:
-    """A system message."""
+    """Encode a system message."""
     return _json({"role": "system", "content": text})
 
 
 def user(content: Sequence[Content], part: Callable[[Content], Part]) -> bytes:
-    """A user message. Text alone goes as a str, which every server takes; anything else as
-    parts."""
+    """Encode a user message. Text alone becomes a str, which every server accepts; any other
+    content becomes parts."""
     if all(isinstance(block, TextContent) for block in content):
         return _json(
             {
@@ -47,7 +47,8 @@ def user(content: Sequence[Content], part: Callable[[Content], Part]) -> bytes:
 
 
 def picture(block: Content) -> str:
-    """A picture as a data URL, on its own or in a resource; "" for any other block."""
+    """Return a picture as a data URL, whether it stands alone or in a resource; "" for any other
+    block."""
     if isinstance(block, ImageContent):
         return f"data:{block.mime_type};base64,{base64(block.data)}"
     kind, blob = _blob(block)
@@ -55,8 +56,8 @@ def picture(block: Content) -> str:
 
 
 def document(block: Content) -> Part | None:
-    """Name and data of a PDF file in a resource, as both APIs call them; None for any other
-    block."""
+    """Return the name and data of a PDF file in a resource, under the keys of both APIs; None
+    for any other block."""
     kind, blob = _blob(block)
     if kind != "application/pdf":
         return None
@@ -71,7 +72,7 @@ def _blob(block: Content) -> tuple[str, str]:
 
 
 def cache_key(parameters: Mapping[str, Any], hosts: tuple[str, ...]) -> dict[str, str]:
-    """`prompt_cache_key`, if the request goes to a host that ends so and caching was not turned
+    """Return `prompt_cache_key` if the host has one of these endings and caching is not turned
     off."""
     key = str(parameters.get("cache_key") or "")
     if (
@@ -80,9 +81,9 @@ def cache_key(parameters: Mapping[str, Any], hosts: tuple[str, ...]) -> dict[str
         or not str(parameters.get("host")).endswith(hosts)
     ):
         return {}
-    return {"prompt_cache_key": key if len(key) <= LONGEST else digest(key)}
+    return {"prompt_cache_key": key if len(key) <= MAX_ID_CHARS else digest(key)}
 
 
-def named(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The `json_schema` of a `response_format`, with the name that both APIs want."""
+def with_name(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `json_schema` of a `response_format` with a name, which both APIs require."""
     return dict(schema) if schema.get("name") else {**schema, "name": "answer"}

@@ -1,17 +1,17 @@
-"""The OpenAI Responses wire, spoken by OpenAI and Azure, and by some servers of open models:
-requests and errors.
+"""The OpenAI Responses wire, spoken by OpenAI, Azure and some servers of open models: requests and
+errors.
 
-It is used without the provider's memory: nothing is stored there, and every request carries the
-whole history. What a reasoning model thought goes back as the encrypted items that it came in; an
-answer's own items, kept in `native`, go back verbatim but for what the API refuses:
+The provider's memory is not used. Nothing is stored there, and every request carries the whole
+history. A model's reasoning is sent back as the encrypted items that it arrived in. An answer's own
+items, kept in `native`, are sent back verbatim, except for parts that the API refuses:
 
-- `status` of reasoning items, null fields that a server filled in, ids longer than 64 characters,
-  sources without a URL
-- reasoning with nothing behind it (an answer that was cut off), and reasoning that is neither
-  encrypted nor shown, of which only a provider that had stored it would know; the ids of items that
-  stood behind the latter
+- `status` of reasoning items, null fields that a server filled in, ids longer than 64
+  characters, sources without a URL
+- reasoning with nothing after it (an answer that was cut off)
+- reasoning that is neither encrypted nor shown, which only a provider that stored it could use;
+  and the ids of the items that followed such reasoning
 
-Answers are read in `openai_responses_answer`, streams in `openai_responses_stream`.
+`openai_responses_answer` reads answers, and `openai_responses_stream` reads streams.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ import msgspec
 from holdfast.content import Content, TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.events import ToolDefinition
-from holdfast.llm.wires import Head, Names, Parser
 from holdfast.llm.wires import openai_parts as parts
 from holdfast.llm.wires import openai_responses_answer as answer
 from holdfast.llm.wires.blocks import as_text, result_text
 from holdfast.llm.wires.calls import digest, wire_arguments, wire_id, wire_name
 from holdfast.llm.wires.failures import http_error
+from holdfast.llm.wires.protocol import AnswerParser, Names, RequestHead
+from holdfast.tools import styles
 
 name = answer.NAME
-bound = True  # encrypted reasoning is read by who made it
+bound = True  # only the host that encrypted reasoning can read it
 parse = answer.parse
 headers = parts.headers
 system = parts.system
@@ -42,29 +43,30 @@ _json = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder()
 
 ENCRYPTED = "reasoning.encrypted_content"
-# Models that think. All others refuse to be asked for encrypted reasoning, and to be sent it,
-# gpt-5-chat too.
-_THINKS = re.compile(r"(.*/)?(ft:)?(o\d|gpt-([5-9]|[12]\d)(?!\d)|codex)(?!.*-chat)", re.IGNORECASE)
-_OPENAIS = re.compile(
-    r"(.*/)?(ft:)?(chat)?gpt-(?!oss)", re.IGNORECASE
-)  # other names, such as a deployment's, tell nothing
-_CACHES = (
+# Reasoning models. All others, gpt-5-chat included, refuse requests for encrypted reasoning and
+# requests that contain it.
+_REASONING_MODELS = re.compile(
+    r"(.*/)?(ft:)?(o\d|gpt-([5-9]|[12]\d)(?!\d)|codex)(?!.*-chat)", re.IGNORECASE
+)
+# Names of OpenAI's models. Other names, such as a deployment's, do not reveal the model.
+_OPENAI_NAMES = re.compile(r"(.*/)?(ft:)?(chat)?gpt-(?!oss)", re.IGNORECASE)
+_CACHING_HOSTS = (
     "api.openai.com",
     ".openai.azure.com",
     ".services.ai.azure.com",
     ".cognitiveservices.azure.com",
 )
-_PLAIN = ("temperature", "top_p", "max_output_tokens")
-# Parameters that this API does not have -> what has them.
-_UNKNOWN = {
-    "stop": "Take wire='openai_chat' for it.",
-    "seed": "Take wire='openai_chat' for it.",
+_PLAIN_PARAMETERS = ("temperature", "top_p", "max_output_tokens")
+# Parameters that this API lacks -> the alternative.
+_UNSUPPORTED = {
+    "stop": "Use wire='openai_chat' for it.",
+    "seed": "Use wire='openai_chat' for it.",
     "reasoning_budget": "Give reasoning_effort instead.",
 }
 
 
-class _Look(msgspec.Struct):
-    """What must be known of an item that goes back."""
+class _ItemShape(msgspec.Struct):
+    """The fields of an item that decide how it is sent back."""
 
     type: Any = "message"
     id: Any = msgspec.UNSET
@@ -76,26 +78,27 @@ class _Look(msgspec.Struct):
     action: Any = msgspec.UNSET
 
 
-_looks = msgspec.json.Decoder(list[_Look])
-_raws = msgspec.json.Decoder(list[msgspec.Raw])
+_item_shapes = msgspec.json.Decoder(list[_ItemShape])
+_raw_items = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def path(model: str, stream: bool) -> str:
-    """Behind the base URL's path."""
+    """Return the path after the base URL's path."""
     return "/responses"
 
 
 def family(model: str, host: str) -> str:
-    """`plain` for a model that is known not to think, which is sent no reasoning."""
-    return "plain" if _OPENAIS.match(model) and not _THINKS.match(model) else ""
+    """Return `plain` for a model that is known not to reason, and so receives no reasoning; else
+    ""."""
+    return "plain" if _OPENAI_NAMES.match(model) and not _REASONING_MODELS.match(model) else ""
 
 
 # --- fragments ---
 
 
 def user(content: Sequence[Content]) -> bytes:
-    """A user message: text alone as a str, pictures and PDF files as parts. The API takes no
-    sound."""
+    """Encode a user message: text alone as a str, pictures and PDF files as parts. The API
+    accepts no sound."""
     return parts.user(content, _part)
 
 
@@ -110,8 +113,9 @@ def _part(block: Content) -> dict[str, Any]:
 
 
 def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
-    """An output item for each call: text, or parts where the result has pictures or PDF files."""
-    found: list[bytes] = []
+    """Encode an output item for each call: text, or parts if the result has pictures or PDF
+    files."""
+    outputs: list[bytes] = []
     for call, result in batch:
         output: Any = ""
         if any(type(block) is not TextContent for block in result.content):
@@ -127,17 +131,21 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
                     },
                 )
         output = output or result_text(result)
-        found.append(
+        outputs.append(
             _json({"type": "function_call_output", "call_id": call_id(call), "output": output})
         )
-    return b",".join(found)
+    return b",".join(outputs)
 
 
 def call_id(call: ToolCall, family: str = "") -> str:
-    """The id of a call as this API takes it: another provider's may be too long or hold other
-    characters."""
+    """Return the id of a call in a form that this API accepts. Another provider's id may be too
+    long or hold other characters."""
     id = wire_id(call)
-    if len(id) <= parts.LONGEST and id.isascii() and id.replace("_", "").replace("-", "").isalnum():
+    if (
+        len(id) <= parts.MAX_ID_CHARS
+        and id.isascii()
+        and id.replace("_", "").replace("-", "").isalnum()
+    ):
         return id
     return "call_" + digest(id)[:32]
 
@@ -145,63 +153,71 @@ def call_id(call: ToolCall, family: str = "") -> str:
 def assistant(
     text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = ""
 ) -> bytes:
-    """An answer of the model: its own items, or a message and its calls."""
-    found: list[Any] = _echo(calls, native, family != "plain") if native else []
-    if not found:
+    """Encode an answer of the model: its own items, or a message and its calls."""
+    items: list[Any] = _native_items(calls, native, family != "plain") if native else []
+    if not items:
         if text or not calls:
-            found.append(_json({"role": "assistant", "content": text}))
+            items.append(_json({"role": "assistant", "content": text}))
         for call in calls:
-            said = {"name": wire_name(call.name, names), "arguments": wire_arguments(call)}
-            found.append(_json({"type": "function_call", "call_id": call_id(call), **said}))
-    return b",".join(found)
+            name_and_arguments = {
+                "name": wire_name(call.name, names),
+                "arguments": wire_arguments(call),
+            }
+            items.append(
+                _json({"type": "function_call", "call_id": call_id(call), **name_and_arguments})
+            )
+    return b",".join(items)
 
 
-def _echo(calls: Sequence[ToolCall], native: msgspec.Raw, thinks: bool) -> list[Any]:
-    """The provider's items as they go back, reasoning only to a model that `thinks`; none if they
-    are not those of `calls`."""
+def _native_items(calls: Sequence[ToolCall], native: msgspec.Raw, reasons: bool) -> list[Any]:
+    """Return the provider's items for sending back, with reasoning only if the model `reasons`.
+    Returns none if the items do not match `calls`."""
     try:
-        looks, raws = _looks.decode(native), _raws.decode(native)
+        shapes, raws = _item_shapes.decode(native), _raw_items.decode(native)
     except msgspec.DecodeError:
         return []
-    if sum([look.type == "function_call" for look in looks]) != len(calls):
+    if sum([shape.type == "function_call" for shape in shapes]) != len(calls):
         return []
-    while looks and looks[-1].type == "reasoning":
-        looks.pop()
-    found: list[Any] = []
+    while shapes and shapes[-1].type == "reasoning":
+        shapes.pop()
+    items: list[Any] = []
     number = 0
-    orphaned = False  # the API wants a stored item's reasoning before it
-    for look, raw in zip(looks, raws, strict=False):
-        changed = look.status is None or not (look.id is msgspec.UNSET or _is_id(look.id))
+    # True after dropped reasoning: the API requires a stored item's reasoning before the item.
+    orphaned = False
+    for shape, raw in zip(shapes, raws, strict=False):
+        changed = shape.status is None or not (shape.id is msgspec.UNSET or _is_id(shape.id))
         call = None
-        if look.type == "reasoning":
-            if not thinks or (
-                not look.encrypted_content and bytes(look.content) in (b"", b"null", b"[]")
+        if shape.type == "reasoning":
+            if not reasons or (
+                not shape.encrypted_content and bytes(shape.content) in (b"", b"null", b"[]")
             ):
                 orphaned = True
                 continue
-            changed = changed or look.status is not msgspec.UNSET or bytes(look.content) == b"null"
-        elif look.type == "function_call":
+            changed = (
+                changed or shape.status is not msgspec.UNSET or bytes(shape.content) == b"null"
+            )
+        elif shape.type == "function_call":
             call = calls[number]
             number += 1
             changed = (
                 changed
                 or orphaned
-                or look.arguments != wire_arguments(call)
-                or look.call_id != call_id(call)
+                or shape.arguments != wire_arguments(call)
+                or shape.call_id != call_id(call)
             )
-        elif look.type == "message":
+        elif shape.type == "message":
             changed = changed or orphaned
-        elif look.action is not msgspec.UNSET:
-            changed = changed or _action(look.action) != look.action
-        found.append(_mended(_decoder.decode(raw), call, orphaned) if changed else raw)
-    return found
+        elif shape.action is not msgspec.UNSET:
+            changed = changed or _clean_action(shape.action) != shape.action
+        items.append(_repaired(_decoder.decode(raw), call, orphaned) if changed else raw)
+    return items
 
 
 def _is_id(id: Any) -> bool:
-    return isinstance(id, str) and 0 < len(id) <= parts.LONGEST
+    return isinstance(id, str) and 0 < len(id) <= parts.MAX_ID_CHARS
 
 
-def _action(given: Any) -> Any:
+def _clean_action(given: Any) -> Any:
     if not isinstance(given, dict):
         return given
     action = {
@@ -218,8 +234,8 @@ def _action(given: Any) -> Any:
     return action
 
 
-def _mended(item: dict[str, Any], call: ToolCall | None, orphaned: bool) -> bytes:
-    """An item without what the API refuses of it."""
+def _repaired(item: dict[str, Any], call: ToolCall | None, orphaned: bool) -> bytes:
+    """Return an item without the parts that the API refuses."""
     if (orphaned and item.get("type") in ("message", "function_call")) or not _is_id(
         item.get("id")
     ):
@@ -228,7 +244,7 @@ def _mended(item: dict[str, Any], call: ToolCall | None, orphaned: bool) -> byte
         if item.get(key) is None or (key == "status" and item.get("type") == "reasoning"):
             item.pop(key, None)
     if "action" in item:
-        item["action"] = _action(item["action"])
+        item["action"] = _clean_action(item["action"])
     if call is not None:
         item["call_id"] = call_id(call)
         item["arguments"] = wire_arguments(call)
@@ -244,51 +260,49 @@ def head(
     tools: Sequence[ToolDefinition],
     parameters: Mapping[str, Any],
     names: Names,
-) -> Head:
-    """All of a request but its input.
+) -> RequestHead:
+    """Return all of a request except its input.
 
-    Encrypted reasoning is asked for where the model thinks: by its name, or since
-    `reasoning_effort` was given. Summaries of reasoning are not, since OpenAI refuses the request
-    of an organization that it has not verified: `extra_body={"reasoning": {"summary": "auto"}}`
-    does. `cache_key` goes to OpenAI and Azure alone. What `extra_body` has comes last and replaces
-    what is of the same name, but in `reasoning` and `text` only key by key, and its `tools` and
-    `include` are added to ours.
+    Encrypted reasoning is requested if the model reasons, judged by its name or by a set
+    `reasoning_effort`. Summaries of reasoning are not requested, because OpenAI refuses them to
+    unverified organizations; `extra_body={"reasoning": {"summary": "auto"}}` requests them.
+    `cache_key` is sent only to OpenAI and Azure. `extra_body` is merged last and replaces entries
+    of the same name. Its `reasoning` and `text` are merged key by key, and its `tools` and
+    `include` are added.
 
     Raises `ConfigurationError` for `stop`, `seed` and `reasoning_budget`, which the API does not
-    have, and for `input` in `extra_body`.
+    support, and for `input` in `extra_body`.
     """
-    for key, instead in _UNKNOWN.items():
+    for key, alternative in _UNSUPPORTED.items():
         if parameters.get(key) not in (None, [], ""):
             raise ConfigurationError(
-                f"LLM: {key} is nothing that the wire openai_responses can say. {instead}"
+                f"LLM: {key} is not supported on the wire openai_responses. {alternative}"
             )
     body: dict[str, Any] = {"model": model, "store": False}
     if system_prompt:
         body["instructions"] = system_prompt
-    for key in _PLAIN:
+    for key in _PLAIN_PARAMETERS:
         if parameters.get(key) is not None:
             body[key] = parameters[key]
     effort = parameters.get("reasoning_effort")
     if effort is not None:
         body["reasoning"] = {"effort": effort}
-    if effort is not None or _THINKS.match(model):
+    if effort is not None or _REASONING_MODELS.match(model):
         body["include"] = [ENCRYPTED]
     if parameters.get("response_format") is not None:
         body["text"] = {"format": _format(parameters["response_format"])}
     if tools:
-        from holdfast.tools import styles
-
         body["tools"] = [
             styles.openai_responses(tool, wire_name(tool.name, names)) for tool in tools
         ]
         if parameters.get("parallel_tool_calls") is not None:
             body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
-    body.update(parts.cache_key(parameters, _CACHES))
-    _add(body, parameters.get("extra_body") or {})
-    return Head(_json(body)[:-1] + b',"input":[', True, b"]}", b'],"stream":true}')
+    body.update(parts.cache_key(parameters, _CACHING_HOSTS))
+    _merge_extra(body, parameters.get("extra_body") or {})
+    return RequestHead(_json(body)[:-1] + b',"input":[', True, b"]}", b'],"stream":true}')
 
 
-def _add(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
+def _merge_extra(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
     if "input" in extra:
         raise ConfigurationError(
             "LLM: extra_body takes the provider's own parameters, not 'input', which is the"
@@ -302,37 +316,37 @@ def _add(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
             body[key] = list(dict.fromkeys([*ours, *cast("Sequence[Any]", value)]))
         elif key == "tools" and ours and isinstance(value, list | tuple):
             theirs = cast("Sequence[Mapping[str, Any]]", value)
-            named = [tool.get("name") for tool in theirs]
-            body[key] = [tool for tool in ours if tool["name"] not in named] + list(theirs)
+            extra_names = [tool.get("name") for tool in theirs]
+            body[key] = [tool for tool in ours if tool["name"] not in extra_names] + list(theirs)
         else:
             body[key] = value
 
 
 def _format(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A `response_format` of Chat Completions, which nests what this API has in one object."""
+    """Return a `response_format` of Chat Completions in this API's form, which is not nested."""
     return (
-        {"type": "json_schema", **parts.named(given["json_schema"])}
+        {"type": "json_schema", **parts.with_name(given["json_schema"])}
         if isinstance(given.get("json_schema"), Mapping)
         else given
     )
 
 
-def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
-    """A request: one copy of its bytes, whatever their number."""
+def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
+    """Return a request, built with a single copy of its bytes."""
     suffix = head.stream_suffix if stream else head.suffix
     if not fragments:
         return head.prefix + suffix
-    said = list(fragments)
-    said[-1] += suffix
-    said[0] = head.prefix + said[0]
-    return b",".join(said)
+    items = list(fragments)
+    items[-1] += suffix
+    items[0] = head.prefix + items[0]
+    return b",".join(items)
 
 
 # --- answers ---
 
 
-def stream() -> Parser:
-    """A parser for one streamed answer."""
+def stream() -> AnswerParser:
+    """Return a parser for one streamed answer."""
     from holdfast.llm.wires.openai_responses_stream import ResponseStream
 
     return ResponseStream()
@@ -341,6 +355,6 @@ def stream() -> Parser:
 def error(
     status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
 ) -> LLMError:
-    """The error that a response of another status than 200 means. Header names are in lower
+    """Return the error for a response with a status other than 200. Header names are in lower
     case."""
     return http_error(status, headers, body, url, model)

@@ -1,5 +1,4 @@
-"""Reading answers of the Responses wire: a plain one whole, or the items that a stream was put
-together to."""
+"""Reading of Responses answers: a plain answer, or the items assembled from a stream."""
 
 from __future__ import annotations
 
@@ -19,17 +18,17 @@ NAME = "openai_responses"
 _json = msgspec.json.Encoder().encode
 _items = msgspec.json.Decoder(list[dict[str, Any]])
 
-_REASONS = {
+_STOP_REASONS = {
     "max_output_tokens": "length",
     "max_tokens": "length",
     "content_filter": "content_filter",
 }
-# What of an item is told by text and calls, or says nothing that anybody needs again.
-_MESSAGE = {"id", "type", "role", "status", "content"}
-_PART = {"type", "text"}
-_CALL = {"id", "type", "status", "call_id", "name", "arguments"}
-# Items by which a provider asks its client for something that is no function.
-_ASKS = {
+# The keys of an item that a completion's text and calls cover, or that carry no information.
+_MESSAGE_KEYS = {"id", "type", "role", "status", "content"}
+_PART_KEYS = {"type", "text"}
+_CALL_KEYS = {"id", "type", "status", "call_id", "name", "arguments"}
+# Items that request something other than a function call from the client.
+_CLIENT_REQUESTS = {
     "custom_tool_call",
     "local_shell_call",
     "shell_call",
@@ -53,8 +52,8 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 def parse(data: bytes) -> Completion:
-    """A plain answer. Raises the error that it reports, or `BadResponse` for what is no whole
-    answer."""
+    """Parse a plain answer. Raises the error that the answer reports, or `BadResponse` for an
+    incomplete answer."""
     return read_answer(data, _answers, _read, "a response")
 
 
@@ -75,7 +74,7 @@ def _read(answer: _Answer, data: bytes) -> Completion:
 
 
 def check_status(status: Any, error: Any) -> None:
-    """Raises for an answer that failed, was cancelled, or is not there yet."""
+    """Raise an error for an answer that failed, was cancelled, or is not ready yet."""
     if error or status == "failed":
         raise reported_error(
             error
@@ -85,7 +84,7 @@ def check_status(status: Any, error: Any) -> None:
         raise ServerError("The provider cancelled its answer.")
     if status in ("queued", "in_progress"):
         pending = BadResponse(
-            f"The provider answers in the background (status {status!r}), which is not waited for:"
+            f"The provider answers in the background (status {status!r}), which is not supported:"
             " leave out background."
         )
         pending.retryable = False
@@ -101,53 +100,64 @@ def completion_of(
     model: Any,
     raw: msgspec.Raw | None = None,
 ) -> Completion:
-    """A completion of an answer's items, plain or put together from a stream. `raw` is their JSON,
-    where it is there already.
+    """Return a completion from an answer's items, plain or assembled from a stream. `raw` is their
+    JSON, if available.
 
-    Raises `ContentFiltered` for an answer that was filtered before it said anything, `BadResponse`
-    and `ValueError`, `TypeError`, `AttributeError` for items of another shape.
+    Raises `ContentFiltered` for an answer that was filtered before its first word. Raises
+    `BadResponse`, `ValueError`, `TypeError` or `AttributeError` for items of an unexpected
+    shape.
     """
     texts: list[str] = []
     reasoning: list[str] = []
     calls: list[ToolCall] = []
     seen: set[str] = set()
-    asks: list[dict[str, Any]] = []
-    more = said = False
+    client_requests: list[dict[str, Any]] = []
+    needs_native = has_message = False
     for item in items:
         kind = item.get("type", "message")
         if kind == "message":
-            more = _read_message(item, texts) or more or said or bool(calls)
-            said = True
+            needs_native = _read_message(item, texts) or needs_native or has_message or bool(calls)
+            has_message = True
         elif kind == "function_call":
             calls.append(_read_call(item, seen))
-            more = more or any(value and key not in _CALL for key, value in item.items())
+            needs_native = needs_native or any(
+                value and key not in _CALL_KEYS for key, value in item.items()
+            )
         elif kind == "reasoning":
             reasoning += thoughts(item)
-            more = more or bool(item.get("encrypted_content") or item.get("content"))
+            needs_native = needs_native or bool(
+                item.get("encrypted_content") or item.get("content")
+            )
         else:
-            more = True
-            if kind in _ASKS or (kind == "tool_search_call" and item.get("execution") == "client"):
-                asks.append(item)
+            needs_native = True
+            if kind in _CLIENT_REQUESTS or (
+                kind == "tool_search_call" and item.get("execution") == "client"
+            ):
+                client_requests.append(item)
     reason = "tool_calls" if calls else "stop"
     if status == "incomplete":
-        said_why: Any = (
+        incomplete_reason: Any = (
             cast("dict[str, Any]", details).get("reason") if isinstance(details, dict) else None
         )
+        # The answer was cut off, for whatever reason, so it is never reported as complete.
         reason = (
-            _REASONS.get(str(said_why), str(said_why)) if said_why else "length"
-        )  # cut off, whyever: never a whole answer
+            _STOP_REASONS.get(str(incomplete_reason), str(incomplete_reason))
+            if incomplete_reason
+            else "length"
+        )
         if reason == "content_filter" and not calls and not any(texts):
             raise ContentFiltered(
                 "The provider's content filter stopped the answer before it said anything."
             )
     elif status and status != "completed":
         reason = str(status)
-    elif asks and not calls:
+    elif client_requests and not calls:
         answered = {
             item.get("call_id") for item in items if str(item.get("type")).endswith("_output")
         }
         reason = next(
-            (str(item["type"]) for item in asks if item.get("call_id") not in answered), reason
+            (str(item["type"]) for item in client_requests if item.get("call_id") not in answered),
+            reason,
         )
     return Completion(
         whole("".join(texts)),
@@ -157,7 +167,7 @@ def completion_of(
         reason,
         whole(model) if isinstance(model, str) else "",
         NAME,
-        _native(items, raw) if more else NO_NATIVE,
+        _native(items, raw) if needs_native else NO_NATIVE,
         whole(id) if isinstance(id, str) else "",
     )
 
@@ -169,43 +179,45 @@ def _native(items: list[dict[str, Any]], raw: msgspec.Raw | None) -> msgspec.Raw
         except UnicodeEncodeError:  # half surrogate pairs
             return msgspec.Raw(_json(clean(items)))
     data = bytes(raw)
-    # OpenAI indents its answers: blanks that no journal needs.
+    # OpenAI indents its answers. The journal does not need the white space.
     return msgspec.Raw(msgspec.json.format(data, indent=-1) if b"\n" in data else data)
 
 
 def _read_message(item: dict[str, Any], texts: list[str]) -> bool:
-    """Add a message's texts; whether it says more than these. A refusal is text, as in Chat
-    Completions."""
-    more = any(value and key not in _MESSAGE for key, value in item.items())
+    """Append a message's texts to `texts`. Return True if the message holds more than these. A
+    refusal is text, as in Chat Completions."""
+    needs_native = any(value and key not in _MESSAGE_KEYS for key, value in item.items())
     content: Any = item.get("content")
     if isinstance(content, str):
         texts.append(content)
-        return more
+        return needs_native
     parts = cast("list[dict[str, Any]]", content or [])
     for part in parts:
         text = part.get("text", "")
         if part.get("type") == "refusal":
             text = part.get("refusal") or ""
         if not isinstance(text, str):
-            raise BadResponse(f"The answer has text that is none: {_shown(_json(clean(part)))}")
+            raise BadResponse(
+                f"The answer has text that is not a string: {_excerpt(_json(clean(part)))}"
+            )
         texts.append(text)
-        more = more or any(value and key not in _PART for key, value in part.items())
-    return more or len(parts) > 1
+        needs_native = needs_native or any(
+            value and key not in _PART_KEYS for key, value in part.items()
+        )
+    return needs_native or len(parts) > 1
 
 
 def _read_call(item: dict[str, Any], seen: set[str]) -> ToolCall:
     name: Any = item.get("name")
     if not isinstance(name, str):
-        raise BadResponse(f"The answer has a tool call that is none: {_shown(_json(clean(item)))}")
-    given: Any = item.get("call_id") or item.get("id") or ""
-    provider_id = (
-        whole(given) if isinstance(given, str) and given not in seen else ""
-    )  # a result must find its call
+        raise BadResponse(f"The answer has an invalid tool call: {_excerpt(_json(clean(item)))}")
+    raw_id: Any = item.get("call_id") or item.get("id") or ""
+    # A repeated id is dropped, because each result must find its call.
+    provider_id = whole(raw_id) if isinstance(raw_id, str) and raw_id not in seen else ""
     seen.add(provider_id)
     call = read_call(whole(name), item.get("arguments"), provider_id)
-    if item.get("status") == "incomplete" and not item.get(
-        "arguments"
-    ):  # cut off before the first of them, which is not "none"
+    if item.get("status") == "incomplete" and not item.get("arguments"):
+        # Cut off before the first argument, which differs from having no arguments.
         return msgspec.structs.replace(
             call, invalid="The arguments are not valid JSON: they end, unfinished, at byte 0."
         )
@@ -213,41 +225,48 @@ def _read_call(item: dict[str, Any], seen: set[str]) -> ToolCall:
 
 
 def message_text(item: dict[str, Any]) -> str:
-    """All text of a message item."""
+    """Return all text of a message item."""
     texts: list[str] = []
     _read_message(item, texts)
     return "".join(texts)
 
 
 def thoughts(item: dict[str, Any]) -> list[str]:
-    """What can be read of a reasoning item: its summaries, or the reasoning itself, which open
-    models show."""
+    """Return the readable texts of a reasoning item: its summaries, or the reasoning itself,
+    which open models show."""
     for key in ("summary", "content"):
-        found = [
+        texts = [
             str(part["text"])
             for part in cast("list[dict[str, Any]]", item.get(key) or [])
             if part.get("text")
         ]
-        if found:
-            return found
+        if texts:
+            return texts
     return []
 
 
-def read_usage(found: Any) -> Usage:
-    """Token counts, zero where there are none. Where reasoning was counted beside the output rather
-    than in it, the total shows that."""
-    if not isinstance(found, dict):
+def read_usage(counts: Any) -> Usage:
+    """Return token counts, zero where they are missing. If reasoning was counted separately from
+    the output, the total reveals it."""
+    if not isinstance(counts, dict):
         return Usage()
-    usage = cast("dict[str, Any]", found)
+    usage = cast("dict[str, Any]", counts)
     details: Any = usage.get("input_tokens_details")
-    given, made = count(usage, "input_tokens"), count(usage, "output_tokens")
-    thought = count(usage.get("output_tokens_details"), "reasoning_tokens")
-    if thought and (thought > made or count(usage, "total_tokens") == given + made + thought):
-        made += thought
+    input_tokens, output_tokens = count(usage, "input_tokens"), count(usage, "output_tokens")
+    reasoning_tokens = count(usage.get("output_tokens_details"), "reasoning_tokens")
+    if reasoning_tokens and (
+        reasoning_tokens > output_tokens
+        or count(usage, "total_tokens") == input_tokens + output_tokens + reasoning_tokens
+    ):
+        output_tokens += reasoning_tokens
     return Usage(
-        given, made, count(details, "cached_tokens"), count(details, "cache_write_tokens"), thought
+        input_tokens,
+        output_tokens,
+        count(details, "cached_tokens"),
+        count(details, "cache_write_tokens"),
+        reasoning_tokens,
     )
 
 
-def _shown(data: bytes) -> str:
+def _excerpt(data: bytes) -> str:
     return shorten(data.decode("utf-8", "replace"))

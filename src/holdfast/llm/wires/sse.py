@@ -1,29 +1,29 @@
-"""Server-sent events: bytes cut anywhere in, the data of whole events out (WHATWG HTML, section
-9.2.6)."""
+"""A parser for server-sent events, which yields the data of whole events from bytes cut anywhere
+(WHATWG HTML, section 9.2.6)."""
 
 from __future__ import annotations
 
 
 class EventReader:
-    """Reads an event stream. Takes LF, CRLF and CR line ends, `data:` with or without a space,
-    comments, a byte order mark.
+    """An incremental reader of an event stream. Accepts LF, CRLF and CR line ends, `data:` with or
+    without a space, comments, and a byte order mark.
 
-    `feed` gives the events that a chunk completes, as (event name, data). `rest` gives what stood
-    unfinished at the end: the standard drops it, but servers forget the last blank line, and what
-    is cut in the middle does not parse anyway.
+    `feed` returns the events that a chunk completes, as (event name, data). `rest` returns an
+    event left unfinished at the end. The standard drops such an event, but servers forget the
+    last blank line, and a truncated event does not parse anyway.
     """
 
     __slots__ = ("_data", "_line", "_name", "_skip_lf", "_started")
 
     def __init__(self) -> None:
-        self._line = b""  # the beginning of a line whose end has not come
+        self._line = b""  # the unfinished last line
         self._data: list[bytes] = []
         self._name = b""
-        self._skip_lf = False  # the last chunk ended in CR, so an LF that comes first belongs to it
+        self._skip_lf = False  # the last chunk ended in CR, so an LF that follows belongs to it
         self._started = False
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bytes]]:
-        """The events that end in `chunk`."""
+        """Return the events that end in `chunk`."""
         if not chunk:
             return []
         if self._skip_lf:
@@ -41,7 +41,7 @@ class EventReader:
         events: list[tuple[bytes, bytes]] = []
         for line in lines:
             if line:
-                self._take(line)
+                self._read_line(line)
             elif self._data:
                 events.append(
                     (self._name, self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
@@ -53,14 +53,14 @@ class EventReader:
         return events
 
     def rest(self) -> list[tuple[bytes, bytes]]:
-        """The event that stood unfinished when the stream ended, if any."""
+        """Return the unfinished event at the end of the stream, if any."""
         if self._line:
-            self._take(self._line)
+            self._read_line(self._line)
             self._line = b""
         self._skip_lf = False
         return self.feed(b"\n") if self._data else []
 
-    def _take(self, line: bytes) -> None:
+    def _read_line(self, line: bytes) -> None:
         if not self._started:
             self._started = True
             line = line.removeprefix(b"\xef\xbb\xbf")

@@ -1,5 +1,5 @@
-"""What the stream parsers of all wires share: events out of bytes, JSON out of events, deltas to
-whoever listens."""
+"""The base of all wires' stream parsers: bytes to events, events to JSON, deltas to the
+listener."""
 
 from __future__ import annotations
 
@@ -15,68 +15,69 @@ from holdfast.llm.wires.sse import EventReader
 
 
 class StreamParser:
-    """Reads one streamed answer, cut into chunks anywhere. A wire says what an event adds
-    (`_take`), when the answer is complete (`finished`) and what it is then (`_answer`).
+    """A parser of one streamed answer, which may be cut into chunks anywhere.
 
-    `_take` puts what is to be told into `_told`: callbacks run when the event has been taken in
-    whole.
+    A wire defines how an event changes the answer (`_process`), when the answer is complete
+    (`finished`), and the answer itself (`_answer`). `_process` appends deltas to `_deltas`. Callbacks
+    run only after the whole event has been processed.
     """
 
-    __slots__ = ("_events", "_late", "_told", "done")
+    __slots__ = ("_content_after_finish", "_deltas", "_events", "done")
 
     def __init__(self) -> None:
         self._events = EventReader()
-        self._told: list[Delta] = []
-        self._late = False  # whether content came with the finish or behind it
-        self.done = False  # nothing more is to come
+        self._deltas: list[Delta] = []
+        self._content_after_finish = False  # True if content came with the finish or after it
+        self.done = False  # True if nothing more can follow
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is complete; there may be more to come that is not needed, or only
-        counts tokens."""
+        """True if the answer is complete. More data may follow that is not needed or only counts
+        tokens."""
         raise NotImplementedError
 
     @property
     def closed(self) -> bool:
-        """Whether it is finished, and no content came with the finish or behind it (see
+        """True if the answer is finished, and no content came with the finish or after it (see
         `wires.Parser`)."""
-        return self.finished and not self._late
+        return self.finished and not self._content_after_finish
 
-    def _take(self, name: bytes, found: dict[str, Any]) -> None:
-        """Take in one event. Any of `lenient.MISSHAPEN` means that it is of another shape."""
+    def _process(self, name: bytes, event: dict[str, Any]) -> None:
+        """Process one event. An exception of `lenient.MISSHAPEN` means that the event has an
+        unexpected shape."""
         raise NotImplementedError
 
     def _answer(self) -> Completion:
-        """The answer, once it is finished. Any of `lenient.MISSHAPEN` means that it is none."""
+        """Return the finished answer. An exception of `lenient.MISSHAPEN` means that the answer
+        has an unexpected shape."""
         raise NotImplementedError
 
     def feed(self, chunk: bytes, on_delta: OnDelta | None = None) -> None:
-        """Take in some bytes, and tell `on_delta` what they say. Raises the error that the stream
-        reports, or `BadResponse`."""
+        """Parse some bytes and pass the resulting deltas to `on_delta`. Raises the error that
+        the stream reports, or `BadResponse`."""
         for name, data in self._events.feed(chunk):
             self._event(name, data)
-            if self._told:
-                self._late = self.finished
-                told, self._told = self._told, []
+            if self._deltas:
+                self._content_after_finish = self.finished
+                deltas, self._deltas = self._deltas, []
                 if on_delta is not None:
-                    for delta in told:
+                    for delta in deltas:
                         on_delta(delta)
 
     def finish(self) -> Completion:
-        """The answer. Raises `StreamInterrupted` if the stream ended before it was complete."""
+        """Return the answer. Raises `StreamInterrupted` if the stream ended before the answer
+        was complete."""
         if not self.done:
             try:
                 for name, data in self._events.rest():
                     self._event(name, data)
-            except BadResponse:  # a last event that was cut off
+            except BadResponse:  # the last event was truncated
                 if self.finished and not self.closed:
                     raise StreamInterrupted(
-                        "The stream ended in the midst of a piece of the answer."
+                        "The stream ended within a piece of the answer."
                     ) from None
         if not self.finished:
-            raise StreamInterrupted(
-                "The stream ended before the answer was complete: what came is not a whole answer."
-            )
+            raise StreamInterrupted("The stream ended before the answer was complete.")
         try:
             answer = self._answer()
             labels = (answer.stop_reason, answer.model, answer.response_id)
@@ -88,7 +89,7 @@ class StreamParser:
             raise
         except MISSHAPEN as error:
             raise BadResponse(
-                f"The stream came to an answer of another shape ({error!r})."
+                f"The stream's answer has an unexpected shape ({error!r})."
             ) from error
 
     def _event(self, name: bytes, data: bytes) -> None:
@@ -98,12 +99,14 @@ class StreamParser:
             self.done = True
             return
         try:
-            found = decode(data)
+            value = decode(data)
         except ValueError:
-            raise BadResponse(f"The stream has an event that is not JSON: {_shown(data)}") from None
-        if not isinstance(found, dict):
-            raise BadResponse(f"The stream has an event that is no object: {_shown(data)}")
-        event = cast("dict[str, Any]", found)
+            raise BadResponse(
+                f"The stream has an event that is not JSON: {_excerpt(data)}"
+            ) from None
+        if not isinstance(value, dict):
+            raise BadResponse(f"The stream has an event that is not an object: {_excerpt(data)}")
+        event = cast("dict[str, Any]", value)
         try:
             if (
                 event.get("error")
@@ -112,14 +115,14 @@ class StreamParser:
                 or event.get("type") == "error"
             ):
                 raise reported_error(event)
-            self._take(name, event)
+            self._process(name, event)
         except LLMError:
             raise
         except MISSHAPEN as error:
             raise BadResponse(
-                f"The stream has an event of another shape: {_shown(data)}"
+                f"The stream has an event of an unexpected shape: {_excerpt(data)}"
             ) from error
 
 
-def _shown(data: bytes) -> str:
+def _excerpt(data: bytes) -> str:
     return shorten(data[:5000].decode("utf-8", "replace"))

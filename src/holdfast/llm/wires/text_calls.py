@@ -1,12 +1,12 @@
-"""Tool calls as text, for models that cannot call tools: a wire around another wire.
+"""Tool calls as text, for models without tool calling: a wire around another wire.
 
-The model is told of the tools in its system prompt and writes a call as
+The system prompt describes the tools, and the model writes a call as
 
     <tool_call>
     {"name": "read_file", "arguments": {"path": "a.txt"}}
     </tool_call>
 
-which is how many open models were trained to; results come in a user message, each within
+Many open models were trained on this form. Results are sent in a user message, each within
 `<tool_result>`.
 """
 
@@ -21,35 +21,36 @@ from holdfast.content import Content, ImageContent, TextContent, ToolCall, ToolR
 from holdfast.errors import LLMError
 from holdfast.events import ToolDefinition
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta, OnDelta
-from holdfast.llm.wires import TEXT, Head, Names, Parser, Wire
 from holdfast.llm.wires.blocks import result_text
 from holdfast.llm.wires.calls import wire_arguments, wire_name
-from holdfast.llm.wires.text_reading import CLOSE, OPEN, RESULT, Ahead, read_text
+from holdfast.llm.wires.protocol import TEXT_SUFFIX, AnswerParser, Names, RequestHead, Wire
+from holdfast.llm.wires.text_reading import CLOSE, OPEN, RESULT, TextLookahead, read_text
 
 _json = msgspec.json.Encoder().encode
 
 PROMPT = """\
 # Tools
 
-You have the tools below. To call one, write this and nothing behind it:
+You have the tools below. To call one, write this and nothing after it:
 
 <tool_call>
 {"name": "the tool's name", "arguments": {"an argument": "its value"}}
 </tool_call>
 
-The arguments are one JSON object that fits the tool's schema. To call several tools at once, write several such blocks. Then stop: you are told
-the results in the next message, within <tool_result>. Never write a <tool_result> yourself. Without such a block your answer ends the work.
+The arguments are one JSON object that fits the tool's schema. To call several tools at once, write
+several such blocks. Then stop: the results follow in the next message, within <tool_result>. Never
+write a <tool_result> yourself. An answer without such a block ends the work.
 """
 
 
 class TextCalls:
-    """`inner`, spoken without tools of its own. Unless it `reads`, what an answer says stays text,
-    whatever it looks like."""
+    """The wire `inner` without its own tool calling. Unless `reads` is True, text of an answer
+    is never read as a call."""
 
     def __init__(self, inner: Wire, reads: bool = True) -> None:
         self.inner = inner
         self.reads = reads
-        self.name = inner.name + TEXT
+        self.name = inner.name + TEXT_SUFFIX
         self.bound = inner.bound
         self.path = inner.path
         self.headers = inner.headers
@@ -59,7 +60,7 @@ class TextCalls:
         self.family = inner.family
 
     def call_id(self, call: ToolCall, family: str = "") -> str:
-        """Calls as text have no ids: their results stand in order."""
+        """Return "": calls as text have no ids, because their results follow in order."""
         return ""
 
     def assistant(
@@ -70,8 +71,8 @@ class TextCalls:
         names: Names,
         family: str = "",
     ) -> bytes:
-        """An answer, its calls written as the model wrote them. Of one whose calls are partly the
-        provider's own, text and calls alone."""
+        """Encode an answer with its calls as the model wrote them. If the provider assigned ids
+        to some calls, only text and calls are sent."""
         if any(call.provider_id for call in calls):
             native = NO_NATIVE
         parts = [text] if text else []
@@ -83,17 +84,17 @@ class TextCalls:
         return self.inner.assistant("\n".join(parts), (), native, names, family)
 
     def results(self, batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
-        """The results of a batch, in one user message."""
-        found: list[Content] = []
+        """Encode the results of a batch as one user message."""
+        blocks: list[Content] = []
         for call, result in batch:
             error = ' error="true"' if result.is_error else ""
-            said = (
+            text = (
                 f"{RESULT}"
                 f" name={_string(wire_name(call.name, names))}{error}>\n{result_text(result)}\n</tool_result>"
             )
-            found.append(TextContent(said))
-            found += [block for block in result.content if isinstance(block, ImageContent)]
-        return self.inner.user(found)
+            blocks.append(TextContent(text))
+            blocks += [block for block in result.content if isinstance(block, ImageContent)]
+        return self.inner.user(blocks)
 
     def head(
         self,
@@ -102,10 +103,10 @@ class TextCalls:
         tools: Sequence[ToolDefinition],
         parameters: Mapping[str, Any],
         names: Names,
-    ) -> Head:
-        """The tools stand in the system prompt."""
+    ) -> RequestHead:
+        """Return the head, with the tools described in the system prompt."""
         if tools:
-            told = [
+            descriptions = [
                 _json(
                     {
                         "name": wire_name(t.name, names),
@@ -116,22 +117,22 @@ class TextCalls:
                 for t in tools
             ]
             system_prompt = "\n\n".join(
-                [part for part in (system_prompt, PROMPT + "\n" + "\n".join(told)) if part]
+                [part for part in (system_prompt, PROMPT + "\n" + "\n".join(descriptions)) if part]
             )
         return self.inner.head(model, system_prompt, (), parameters, names)
 
     def parse(self, data: bytes) -> Completion:
-        """A plain answer, its calls taken out of the text."""
+        """Parse a plain answer and extract the calls from its text."""
         return self._with_calls(self.inner.parse(data))
 
-    def stream(self) -> Parser:
-        """A parser for one streamed answer."""
+    def stream(self) -> AnswerParser:
+        """Return a parser for one streamed answer."""
         return _Stream(self.inner.stream(), self._with_calls, self.reads)
 
     def error(
         self, status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
     ) -> LLMError:
-        """As the inner wire's."""
+        """Return the error of the inner wire."""
         return self.inner.error(status, headers, body, url, model)
 
     def _with_calls(self, answer: Completion) -> Completion:
@@ -140,9 +141,8 @@ class TextCalls:
             if self.reads
             else (answer.text, [])
         )
-        native = (
-            NO_NATIVE if answer.calls else answer.native
-        )  # which would show the provider its own calls, but no results of them
+        # A native form with calls would show the provider its own calls without their results.
+        native = NO_NATIVE if answer.calls else answer.native
         if not written:
             return msgspec.structs.replace(answer, native=native, wire=self.name)
         calls = (*answer.calls, *written)
@@ -159,20 +159,22 @@ def _string(text: str) -> str:
 
 
 class _Stream:
-    """The inner parser. Text goes on to whoever listens, as it comes, until a call may have begun:
-    what is behind that is told at the end. Only then is it known whether the model was still
-    thinking, gave an example, or called."""
+    """A parser around the inner parser. Text is forwarded as it arrives until a call may have
+    begun.
+
+    The text after that point is forwarded at the end. Only then is it known whether the model
+    was still thinking, gave an example, or made a call.
+    """
 
     def __init__(
-        self, inner: Parser, with_calls: Callable[[Completion], Completion], reads: bool
+        self, inner: AnswerParser, with_calls: Callable[[Completion], Completion], reads: bool
     ) -> None:
         self._inner = inner
         self._with_calls = with_calls
-        self._ahead = Ahead() if reads else None
-        self._blank: list[
-            str
-        ] = []  # white space at the end of what came, which falls away before calls
-        self._told = 0  # characters
+        self._lookahead = TextLookahead() if reads else None
+        # Trailing white space so far, which is dropped before calls.
+        self._trailing_space: list[str] = []
+        self._sent_chars = 0  # number of characters forwarded
         self._listener: OnDelta | None = None
 
     @property
@@ -192,32 +194,32 @@ class _Stream:
         if on_delta is None:
             self._inner.feed(chunk)
         else:
-            self._inner.feed(chunk, lambda delta: self._tell(delta, on_delta))
+            self._inner.feed(chunk, lambda delta: self._forward(delta, on_delta))
 
-    def _tell(self, delta: Delta, on_delta: OnDelta) -> None:
-        if delta.kind != "text" or self._ahead is None:
+    def _forward(self, delta: Delta, on_delta: OnDelta) -> None:
+        if delta.kind != "text" or self._lookahead is None:
             on_delta(delta)
             return
-        text = self._ahead.feed(delta.text)
-        said = text.rstrip()
-        if said:
-            self._say("".join([*self._blank, said]), on_delta)
-            self._blank = []
-        if len(said) < len(text):
-            self._blank.append(text[len(said) :])
+        text = self._lookahead.feed(delta.text)
+        visible = text.rstrip()
+        if visible:
+            self._send("".join([*self._trailing_space, visible]), on_delta)
+            self._trailing_space = []
+        if len(visible) < len(text):
+            self._trailing_space.append(text[len(visible) :])
 
-    def _say(self, text: str, on_delta: OnDelta) -> None:
-        self._told += len(text)
+    def _send(self, text: str, on_delta: OnDelta) -> None:
+        self._sent_chars += len(text)
         on_delta(Delta("text", text))
 
     def finish(self) -> Completion:
         answer = self._inner.finish()
         own = len(answer.calls)
         answer = self._with_calls(answer)
-        if self._listener is not None and self._ahead is not None:
-            rest = answer.text[self._told :]
+        if self._listener is not None and self._lookahead is not None:
+            rest = answer.text[self._sent_chars :]
             if rest:
-                self._say(rest, self._listener)
+                self._send(rest, self._listener)
             for index, call in enumerate(answer.calls[own:], own):
                 self._listener(Delta("tool", call.raw_arguments, index, call.name))
         return answer

@@ -1,15 +1,16 @@
-"""Finding the calls that a model wrote as text, and nothing that is none.
+"""Extraction of the tool calls that a model wrote as text.
 
-A call is `<tool_call>` with JSON behind it, up to where that JSON ends: an argument may hold
-`</tool_call>`. None are
+A call is `<tool_call>` followed by JSON. The call extends to the end of that JSON, because an
+argument may itself hold `</tool_call>`. These are not calls:
 
-- the tag in prose, with no JSON behind it, or in backticks
-- what a model thinks, from `<think>` (or `<thinking>`) at the beginning of a line to `</think>`;
-  the opening tag may be in the prompt rather than in the answer, and then all before `</think>` was
-  thought
-- an example: a call within a code fence that holds more than calls, or that more text follows. Some
-  models fence their calls, too: those stand at the end of the answer, in a fence of their own
-- what comes behind a made-up `<tool_result>`, which falls away
+- the tag in prose, without JSON after it, or in backticks
+- a model's thoughts, from `<think>` (or `<thinking>`) at the beginning of a line to `</think>`;
+  the opening tag may be in the prompt rather than in the answer, and then everything before
+  `</think>` is thought
+- an example: a call within a code fence that holds more than calls, or that is followed by more
+  text; some models fence their real calls too, at the end of the answer and in a fence of their
+  own
+- text after a made-up `<tool_result>`, which is dropped
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ RESULT = "<tool_result"
 
 _TAGS = re.compile(r"<(/?)think(?:ing)?>|<tool_call>|<tool_result|```\w{0,20}")
 _LONGEST_TAG = len("</thinking>")
-# White space is bounded, lest a stream of it is read again and again.
+# White space is limited, so that a long run of it is not scanned repeatedly.
 _FENCE = re.compile(r"```\w{0,20}\s{0,99}")
 _LEAD = re.compile(r"<tool_call>\s{0,99}(?:`{3}\w{0,20}\s{0,99})?")
-_END = re.compile(r"[\s}\]]*(?:```\s*)?</tool_call>")  # some close one brace too many
+_END = re.compile(r"[\s}\]]*(?:```\s*)?</tool_call>")  # some models close one brace too many
 _NEXT = re.compile(r"\s*,?\s*(?=\{)")
 _NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
 _SHAPE = 'A call takes one JSON object with "name" and "arguments".'
 
 
-class _Cut(msgspec.Struct):
-    """A stretch of an answer that is calls."""
+class _CallRange(msgspec.Struct):
+    """A range of an answer's text that consists of calls."""
 
     start: int
     end: int
@@ -50,148 +51,150 @@ class _Cut(msgspec.Struct):
     fenced: bool
 
 
-def read_text(said: str, cut_off: bool = False) -> tuple[str, list[ToolCall]]:
-    """What an answer says besides its calls, and these. White space falls away behind the text, and
-    before it where calls come first.
+def read_text(answer: str, cut_off: bool = False) -> tuple[str, list[ToolCall]]:
+    """Return an answer's text without its calls, and the calls. White space is removed after the
+    text, and before it if calls come first.
 
-    A call that has no end was forgotten to be closed, or cut short by a stop sequence, and is an
-    invalid call if its JSON has no end either; if the answer was `cut_off`, it is text.
+    A call without a closing tag was left open or cut short by a stop sequence. If its JSON is
+    incomplete as well, it is an invalid call. If the answer was `cut_off`, it stays text.
     """
-    cuts, end = _find(said, cut_off)
-    kept: list[_Cut] = []
+    ranges, end = _find(answer, cut_off)
+    kept: list[_CallRange] = []
     last = end
-    for found in reversed(cuts):
-        if found.fenced and not _blank(said, found.end, last):
+    for found in reversed(ranges):
+        if found.fenced and not _is_blank(answer, found.end, last):
             continue
         kept.append(found)
         last = found.start
     if not kept:
-        return said, []
+        return answer, []
     kept.reverse()
     texts: list[str] = []
     at = 0
     for found in kept:
-        texts.append(said[at : found.start])
+        texts.append(answer[at : found.start])
         at = found.end
-    text = "".join([*texts, said[at:end]]).rstrip()
+    text = "".join([*texts, answer[at:end]]).rstrip()
     return text if texts[0].strip() else text.lstrip(), [
         call for found in kept for call in found.calls
     ]
 
 
-def _find(said: str, cut_off: bool) -> tuple[list[_Cut], int]:
-    """All that may be calls, and where the answer ends."""
-    cuts: list[_Cut] = []
-    thinks = False
+def _find(answer: str, cut_off: bool) -> tuple[list[_CallRange], int]:
+    """Return all ranges that may be calls, and the end of the answer."""
+    ranges: list[_CallRange] = []
+    thinking = False
     fence: _Fence | None = None
-    at, end = 0, len(said)
-    while tag := _TAGS.search(said, at):
+    at, end = 0, len(answer)
+    while tag := _TAGS.search(answer, at):
         start, at = tag.span()
         word = tag[0]
         if word.startswith("<think"):
-            thinks = thinks or _begins_line(said, start)
+            thinking = thinking or _begins_line(answer, start)
         elif word.startswith("</think"):
-            if not thinks and said[start - 1 : start] != "`":
-                cuts, fence = [], None
-            thinks = False
-        elif thinks:
+            if not thinking and answer[start - 1 : start] != "`":
+                ranges, fence = [], None
+            thinking = False
+        elif thinking:
             continue
         elif word.startswith("```"):
             if fence is not None:
-                cuts, fence = fence.close(said, cuts, start, start + 3), None
-            elif _begins_line(said, start, indented=True):
-                fence = _Fence(start, at, len(cuts))
+                ranges, fence = fence.close(answer, ranges, start, start + 3), None
+            elif _begins_line(answer, start, indented=True):
+                fence = _Fence(start, at, len(ranges))
         elif word == RESULT:
             if (
                 fence is None
-                and cuts
-                and (not cuts[-1].fenced or _blank(said, cuts[-1].end, start))
+                and ranges
+                and (not ranges[-1].fenced or _is_blank(answer, ranges[-1].end, start))
             ):
                 end = start
                 break
-        elif fence is not None or said[start - 1 : start] != "`":
-            lead = _LEAD.match(said, start)
-            if lead is not None and said[lead.end() : lead.end() + 1] in ("{", "["):
-                calls, at = _calls(said, lead.end(), cut_off)
+        elif fence is not None or answer[start - 1 : start] != "`":
+            lead = _LEAD.match(answer, start)
+            if lead is not None and answer[lead.end() : lead.end() + 1] in ("{", "["):
+                calls, at = _calls(answer, lead.end(), cut_off)
                 if calls:
-                    cuts.append(_Cut(start, at, calls, fence is not None))
+                    ranges.append(_CallRange(start, at, calls, fence is not None))
     if fence is not None:
-        cuts = fence.close(said, cuts, end, end)
-    return cuts, end
+        ranges = fence.close(answer, ranges, end, end)
+    return ranges, end
 
 
 class _Fence(msgspec.Struct):
-    """A code fence: where it begins, where its text does, and how many cuts stand before it."""
+    """A code fence: its start, the start of its text, and the number of cuts before it."""
 
     start: int
     inside: int
     before: int
 
-    def close(self, said: str, cuts: list[_Cut], start: int, end: int) -> list[_Cut]:
-        """The cuts once it ends: its own as one with the fence, or none if it holds anything
-        else."""
-        own = cuts[self.before :]
+    def close(
+        self, answer: str, ranges: list[_CallRange], start: int, end: int
+    ) -> list[_CallRange]:
+        """Return the cuts after the fence ends. The fence's own cuts become one with it, or are
+        dropped if it holds anything else."""
+        own = ranges[self.before :]
         at = self.inside
         for found in own:
-            if not _blank(said, at, found.start) or found.start - at > 99:
-                return cuts[: self.before]
+            if not _is_blank(answer, at, found.start) or found.start - at > 99:
+                return ranges[: self.before]
             at = found.end
-        if not own or not _blank(said, at, start):
-            return cuts[: self.before]
+        if not own or not _is_blank(answer, at, start):
+            return ranges[: self.before]
         return [
-            *cuts[: self.before],
-            _Cut(self.start, end, [call for found in own for call in found.calls], True),
+            *ranges[: self.before],
+            _CallRange(self.start, end, [call for found in own for call in found.calls], True),
         ]
 
 
-def _blank(said: str, start: int, end: int) -> bool:
-    return not said[start:end].strip()
+def _is_blank(answer: str, start: int, end: int) -> bool:
+    return not answer[start:end].strip()
 
 
-def _begins_line(said: str, at: int, indented: bool = False) -> bool:
-    if said[at - 1 : at] in ("", "\n") or not said[:at].strip():
+def _begins_line(answer: str, at: int, indented: bool = False) -> bool:
+    if answer[at - 1 : at] in ("", "\n") or not answer[:at].strip():
         return True
-    line = said[max(0, at - 20) : at].rpartition("\n")
+    line = answer[max(0, at - 20) : at].rpartition("\n")
     return indented and bool(line[1]) and not line[2].strip()
 
 
-def _calls(said: str, at: int, cut_off: bool) -> tuple[list[ToolCall], int]:
-    """The calls of the JSON that begins at `at`, and where they end. Without calls it is text up to
-    there."""
+def _calls(answer: str, at: int, cut_off: bool) -> tuple[list[ToolCall], int]:
+    """Return the calls of the JSON that begins at `at`, and their end. Without calls, everything
+    up to that end is text."""
     calls: list[ToolCall] = []
     while True:
         try:
-            value, end = _json().raw_decode(said, at)
+            value, end = _json().raw_decode(answer, at)
             found: Any = clean(value)
         except (ValueError, RecursionError) as error:
-            closed = said.find(CLOSE, at)
+            closed = answer.find(CLOSE, at)
             if closed >= 0:
-                return [*calls, _unreadable(said[at:closed])], closed + len(CLOSE)
-            if cut_off or not _unfinished(said, error):
+                return [*calls, _unreadable(answer[at:closed])], closed + len(CLOSE)
+            if cut_off or not _unfinished(answer, error):
                 return calls, at
-            return [*calls, _unreadable(said[at:])], len(said)
+            return [*calls, _unreadable(answer[at:])], len(answer)
         items = cast("list[Any]", found) if isinstance(found, list) else []
         if items and all(isinstance(item, dict) for item in items):
             calls += [_call(item, msgspec.json.encode(item).decode()) for item in items]
         else:
-            calls.append(_call(found, said[at:end]))
-        more = _NEXT.match(said, end)
+            calls.append(_call(found, answer[at:end]))
+        more = _NEXT.match(answer, end)
         if more is None:
-            closed = _END.match(said, end)
+            closed = _END.match(answer, end)
             return calls, closed.end() if closed else end
         at = more.end()
 
 
-def _unfinished(said: str, error: Exception) -> bool:
-    """Whether JSON is wrong only in that it stops."""
+def _unfinished(answer: str, error: Exception) -> bool:
+    """Return True if the JSON's only fault is that it ends too early."""
     return getattr(error, "msg", "").startswith("Unterminated") or getattr(error, "pos", 0) >= len(
-        said.rstrip()
+        answer.rstrip()
     )
 
 
 @lru_cache(1)
 def _json() -> JSONDecoder:
-    from json import JSONDecoder  # which knows where a value ends; few need it
+    from json import JSONDecoder  # reports where a value ends; rarely needed
 
     return JSONDecoder(strict=False, parse_constant=lambda _: None)
 
@@ -211,37 +214,40 @@ def _unreadable(text: str) -> ToolCall:
     return ToolCall("", call.name, {}, "", text, call.invalid or _SHAPE)
 
 
-class Ahead:
-    """Reads the text of a stream as far ahead as to say that no call has begun in it. `feed` gives
-    what can be told; from the first tag that may open a call outside of thinking, nothing."""
+class TextLookahead:
+    """A filter for streamed text that holds back any text that may begin a call.
 
-    __slots__ = ("_called", "_first", "_held", "_last", "_thinks")
+    `feed` returns the text that can be forwarded. After the first tag that may open a call
+    outside of thinking, `feed` returns nothing.
+    """
+
+    __slots__ = ("_at_start", "_call_found", "_held_back", "_last", "_thinking")
 
     def __init__(self) -> None:
-        self._held = ""  # text that may be the beginning of a tag
-        self._last = "\n"  # the character before it
-        self._first = True  # whether nothing but white space was before it
-        self._thinks = False
-        self._called = False
+        self._held_back = ""  # text that may begin a tag
+        self._last = "\n"  # the character before `_held_back`
+        self._at_start = True  # True if only white space precedes `_held_back`
+        self._thinking = False
+        self._call_found = False
 
     def feed(self, piece: str) -> str:
-        """Some more text; what of it can be told."""
-        if self._called:
+        """Add some text and return the part that can be forwarded."""
+        if self._call_found:
             return ""
-        text = self._held + piece
+        text = self._held_back + piece
         keep = len(text)
         if "<" in text or "`" in text:
             keep = self._read(text)
-        self._held = text[keep:]
+        self._held_back = text[keep:]
         text = text[:keep]
         if text:
             self._last = text[-1]
-            self._first = self._first and not text.strip()
+            self._at_start = self._at_start and not text.strip()
         return text
 
     def _read(self, text: str) -> int:
         at = 0
-        fence = (0, -1)  # the last one, and what follows it
+        fence = (0, -1)  # the last fence, and the position after it
         while tag := _TAGS.search(text, at):
             start, at = tag.span()
             word = tag[0]
@@ -249,29 +255,31 @@ class Ahead:
                 found = _FENCE.match(text, start)
                 fence = start, found.end() if found is not None else at
                 if (
-                    not self._thinks
+                    not self._thinking
                     and OPEN.startswith(text[fence[1] : fence[1] + len(OPEN)])
                     and len(text) - fence[1] < len(OPEN)
                 ):
                     return start
             elif word.startswith("<think"):
                 before = text[start - 1 : start] if start else self._last
-                self._thinks = (
-                    self._thinks or before == "\n" or (self._first and not text[:start].strip())
+                self._thinking = (
+                    self._thinking
+                    or before == "\n"
+                    or (self._at_start and not text[:start].strip())
                 )
             elif word.startswith("</think"):
-                self._thinks = False
-            elif word == OPEN and not self._thinks:
+                self._thinking = False
+            elif word == OPEN and not self._thinking:
                 lead = _LEAD.match(text, start)
                 behind = lead.end() if lead is not None else at
                 if fence[1] == start:
                     start = fence[0]
-                if behind == len(text):  # more is needed to tell
+                if behind == len(text):  # undecided without more text
                     return start
                 if text[behind] in "{[" or (
                     len(text) - behind < 3 and not text[behind:].strip("`")
                 ):
-                    self._called = text[behind] in "{["
+                    self._call_found = text[behind] in "{["
                     return start
         if text.endswith("`") and not text.endswith("```"):
             return len(text.rstrip("`"))

@@ -1,0 +1,97 @@
+"""The constant parts of all requests to one model, and the reader of a streamed answer."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from holdfast.errors import BadResponse, LLMConnectionError, LLMTimeout, StreamInterrupted
+from holdfast.llm.address import Address
+from holdfast.llm.completion import Completion, OnDelta
+from holdfast.llm.http import HttpExchange, HTTPPool, Transport, header_text
+from holdfast.llm.wires import wire_of
+from holdfast.llm.wires.protocol import Wire
+
+# After a complete answer, the server has this many seconds to count tokens and end the stream.
+AFTER_FINISH_SECONDS = 10.0
+
+
+class ModelEndpoint:
+    """The parts that all requests of one LLM share: wire, connection pool, path and header
+    lines."""
+
+    __slots__ = ("headers", "key", "path", "pool", "url", "wire")
+
+    wire: Wire
+    pool: Transport
+
+    def __init__(
+        self, address: Address, parameters: dict[str, Any], arguments: dict[str, Any]
+    ) -> None:
+        base_url, model = address.base_url, address.model
+        self.wire = wire_of(parameters)
+        self.key = f"{self.wire.name} {model}"
+        parts = urlsplit(base_url)
+        path, _, query = self.wire.path(model, arguments["stream"]).partition("?")
+        query = "&".join(part for part in (query, parts.query) if part)
+        self.path = f"{parts.path}{path}?{query}" if query else parts.path + path
+        self.url = f"{parts.scheme}://{parts.netloc}{parts.path}{path}"
+        wire_headers = self.wire.headers(arguments["api_key"])
+        # Azure takes keys in a header of its own. Entra tokens (JWTs, which begin with "eyJ") stay
+        # Bearer tokens.
+        if (
+            "Authorization" in wire_headers
+            and (parts.hostname or "").endswith(".openai.azure.com")
+            and not arguments["api_key"].startswith("eyJ")
+        ):
+            del wire_headers["Authorization"]
+            wire_headers["api-key"] = arguments["api_key"]
+        headers: dict[str, str] = {
+            "User-Agent": "holdfast",
+            **wire_headers,
+            **(arguments["headers"] or {}),
+        }
+        # Of two names that differ only in case the later one wins: a caller's Authorization
+        # replaces Holdfast's.
+        self.headers = header_text({name.lower(): value for name, value in headers.items()})
+        self.pool = HTTPPool(
+            base_url,
+            timeout=(arguments["connect_timeout"], arguments["timeout"]),
+            proxy=arguments["proxy"],
+            ssl_context=arguments["ssl_context"],
+        )
+
+
+def read_stream(wire: Wire, response: HttpExchange, on_delta: OnDelta) -> Completion:
+    """Read a streamed answer to its end.
+
+    After `parser.closed` becomes True, only token counts can follow. The deadline is then
+    shortened, and failures are ignored. Until then the stream must end by itself under the
+    normal limits. A server may mark every piece as final, so an interrupted stream is not an
+    answer even if it is `finished`. Content after a finish reopens the answer.
+    """
+    parser = wire.stream()
+    shortened = False
+    try:
+        for chunk in response:
+            try:
+                parser.feed(chunk, on_delta)
+            except BadResponse:
+                if not parser.closed:
+                    raise
+                break
+            if parser.done:
+                response.finish_within(
+                    0.1
+                )  # reading the end of the body makes the connection reusable
+            elif parser.closed is not shortened:
+                shortened = parser.closed
+                response.finish_within(AFTER_FINISH_SECONDS if shortened else None)
+    except (LLMConnectionError, LLMTimeout) as error:
+        if not (parser.closed or parser.done):
+            if isinstance(error, LLMTimeout):
+                raise
+            raise StreamInterrupted(
+                f"The stream broke off before the answer was complete: {error}"
+            ) from error
+    return parser.finish()
