@@ -1,5 +1,4 @@
-"""Whether a store's file is sound: everything in it is read and held against everything else.
-`holdfast check` prints the report."""
+"""A full integrity check of a store's file. `holdfast check` prints its report."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ _EVERY = 500  # events after which progress is told
 
 
 class Finding(Data, frozen=True):
-    """What is wrong with one conversation: the events that cannot be read, and anything else."""
+    """The defects of one conversation: unreadable events, and other problems."""
 
     id: str
     gaps: tuple[Gap, ...] = ()
@@ -43,8 +42,8 @@ class Finding(Data, frozen=True):
 
 
 class Report(Data, frozen=True):
-    """What `check` found. `conversations` and `events` count what can be read, `problems` are those
-    of the file as a whole."""
+    """The result of `check`. `conversations` and `events` count the readable ones. `problems`
+    concern the file as a whole."""
 
     file: str
     format: int
@@ -57,14 +56,20 @@ class Report(Data, frozen=True):
 
 
 def check(path: str | Path, progress: Progress = silent) -> Report:
-    """Read all of the store at `path` and hold it against itself; the file is not changed, and may
-    be in use.
+    """Read all of the store at `path` and report every inconsistency.
 
-    SQLite's own check; every event's checksum and JSON; that each conversation's events are dense
-    up to the last that its entry names, with those that a fork shares; that results belong to
-    calls; blobs against their names; and the inbox. `progress` is told now and then how much is
-    done. Raises `StoreError` if there is no such file, it is no store, or a newer Holdfast wrote
-    it.
+    The file is not changed and may be in use. The check covers:
+
+    - SQLite's own integrity check;
+    - the checksum and JSON of every event;
+    - that the events of each conversation, shared ones included, have no gap up to the last one
+      of its entry;
+    - that starts and results belong to calls;
+    - that blobs match their names;
+    - the inbox.
+
+    `progress` is called now and then. Raises `StoreError` if the file does not exist, is no
+    store, or was written by a newer Holdfast.
     """
     path = Path(path).absolute()
     check_file(path)
@@ -141,8 +146,8 @@ class _Check:
         )
 
     def everything(self, sql: SQLRows) -> Report:
-        """All checks, of a file that SQLite can read. Raises one of `DAMAGE` if it cannot after
-        all."""
+        """Run all checks on a file that SQLite can read. Raises one of `DAMAGE` if SQLite fails
+        later."""
         missing = {
             "conversations",
             "events",
@@ -165,7 +170,7 @@ class _Check:
     # --- conversations ---
 
     def conversations(self, rows: Sequence[Row]) -> _Check:
-        """Each conversation for itself."""
+        """Check each conversation by itself."""
         for row in rows:
             gaps: list[Gap] = []
             calls = _Calls()
@@ -189,7 +194,7 @@ class _Check:
         return self
 
     def _strays(self, sql: SQLRows, rows: Sequence[Row]) -> None:
-        """Events that no conversation has, and none shares."""
+        """Find events that belong to no conversation and that no fork shares."""
         ends = {row.number: 1 << 32 for row in rows}
         if (
             "inbox" in sql.tables
@@ -241,7 +246,7 @@ class _Check:
 
 
 class _Calls:
-    """Which calls a journal has, and whether its starts and results belong to them."""
+    """The calls of a journal, and the starts and results that belong to none of them."""
 
     def __init__(self) -> None:
         self.unknown: set[int] = (
@@ -251,7 +256,7 @@ class _Calls:
         self._known: set[str] = set()
 
     def take(self, event: ev.AnyEvent) -> None:
-        """Take in the next event."""
+        """Process the next event."""
         if isinstance(event, ev.Assistant):
             self._known.update(call.id for call in event.calls)
         elif isinstance(event, ev.Unknown):
