@@ -49,7 +49,7 @@ def ask_user(session: Session) -> None:
     except Overtaken:
         session.screen.notice("")
         forget_typed()
-        session.screen.notice("Nobody waits for that answer any more.", "dim")
+        session.screen.notice("The question no longer waits for an answer.", "dim")
 
 
 def _settle(session: Session, question: Question, values: dict[str, Any] | None) -> None:
@@ -82,7 +82,8 @@ class _Form:
         if question.url:
             screen.show([Line("plain", f"  {plain(one_line(question.url))}")])
             screen.notice(
-                f"Open this address yourself if you trust {self._who}: it is that one's, not ours.",
+                f"Open this address yourself if you trust {self._who}, which gave it; Holdfast"
+                " does not open it.",
                 "dim",
             )
             self._yes("Done? [y,n] ")
@@ -91,8 +92,8 @@ class _Form:
             self._yes("[y,n] ")
             return
         screen.notice(
-            f"{self._who} gets what you fill in. Enter takes what is in [ ]; {_DECLINE} or Ctrl-D"
-            " declines.",
+            f"{self._who} receives the values that you fill in. Enter takes the value in [ ];"
+            f" {_DECLINE} or Ctrl-D declines.",
             "dim",
         )
         while True:
@@ -174,7 +175,7 @@ class _Form:
             if default is not None and not is_secret(field)
             else ""
             if needed
-            else " [leave out]"
+            else " [optional]"
         )
         prompt = f"  {clip(label, 60)} ({_kind(field, choices)}){hint}: "
         while True:
@@ -182,7 +183,7 @@ class _Form:
             if not line.strip():
                 if default is not None or not needed:
                     return default
-                screen.notice(f"{label} is needed; {_DECLINE} declines.", "dim")
+                screen.notice(f"{label} is required; {_DECLINE} declines.", "dim")
                 continue
             try:
                 value = _read(line, field, choices)
@@ -245,7 +246,7 @@ def _choices(field: Mapping[str, Any]) -> list[tuple[Any, str]]:
 def _kind(field: Mapping[str, Any], choices: list[tuple[Any, str]]) -> str:
     kind = str(field.get("type") or "text")
     if choices:
-        return "several, with commas" if kind == "array" else "one of these"
+        return "several, separated by commas" if kind == "array" else "one of these"
     words = {
         "string": "text",
         "integer": "whole number",
@@ -286,7 +287,7 @@ def _read(line: str, field: Mapping[str, Any], choices: list[tuple[Any, str]]) -
                 value = math.nan
             if not math.isfinite(value):
                 raise ValueError(
-                    "That is no whole number." if kind == "integer" else "That is no number."
+                    "That is not a whole number." if kind == "integer" else "That is not a number."
                 )
             return value
         case "array" | "object":
@@ -304,4 +305,4 @@ def _chosen(word: str, choices: list[tuple[Any, str]]) -> Any:
             return value
     if word.isdigit() and 1 <= int(word) <= len(choices):
         return choices[int(word) - 1][0]
-    raise ValueError(f"{word!r} is none of these; type a number from 1 to {len(choices)}.")
+    raise ValueError(f"{word!r} is not one of the choices; type a number from 1 to {len(choices)}.")

@@ -36,10 +36,13 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
     Raises `UsageError`."""
     if options.server is not None:
         if options.agents is not None:
-            raise UsageError("--agents is for an agent that works here, not on a server")
+            raise UsageError(
+                "--agents cannot be combined with --server: only an agent on this machine can"
+                " delegate to them"
+            )
         if options.log is not None or options.trace:
             raise UsageError(
-                "--log and --trace are for an agent that works here; `holdfast serve` has its own"
+                "--log and --trace cannot be combined with --server; give them to `holdfast serve`"
             )
         from holdfast.cli.remote import build_remote  # few are on a server
 
@@ -50,7 +53,7 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
         ("--server-key-file", options.server_key_file),
     ):
         if value is not None:
-            raise UsageError(f"{name} is for an agent server; say which with --server URL")
+            raise UsageError(f"{name} is for an agent server; name the server with --server URL")
     if options.id is not None and options.store is None:
         raise UsageError(
             "--id names a conversation in a store or on a server; say which with --store FILE or"
@@ -216,7 +219,7 @@ def output_schema(path: str | None) -> dict[str, Any] | None:
 
 
 def _no_schema(path: str) -> NoReturn:
-    raise UsageError(f"--output-schema {path!r} holds no JSON object, which a JSON Schema is")
+    raise UsageError(f"--output-schema {path!r} is not a JSON Schema: it contains no JSON object")
 
 
 def _store(path: Path) -> SQLiteStore:

@@ -45,7 +45,7 @@ def _print(screen: Screen, report: Report, file: str) -> None:
     else:
         screen.show([Line("plain", f"{found} can be read; the store is damaged.")])
         screen.notice(
-            f"save what is readable with: holdfast export --salvage {file} -o rest.jsonl", "dim"
+            f"save the readable part with: holdfast export --salvage {file} -o rest.jsonl", "dim"
         )
 
 

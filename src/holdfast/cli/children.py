@@ -26,11 +26,11 @@ def agents_of(folder: str | None) -> Mapping[str, SubAgent]:
     try:
         found = load_sub_agents(Path(folder).expanduser())
     except ConfigurationError as error:
-        raise UsageError(f"--agents takes a folder; there is none at {folder!r}") from error
+        raise UsageError(f"--agents takes a folder; {folder!r} is not one") from error
     if not found:
         raise UsageError(
-            f"--agents {folder!r}: there is no agent that can be read, in .agents/agents,"
-            " .holdfast/agents, .claude/agents or itself"
+            f"--agents {folder!r}: no readable agent was found in the folder, or in its"
+            " .agents/agents, .holdfast/agents or .claude/agents"
         )
     return found
 
@@ -70,8 +70,7 @@ class _About:
         """Say which calls are left waiting, and how they can be decided."""
         screen, child = self._session.screen, self.conversation
         screen.error(
-            f"calls of {one_line(child.id)}, an agent that works for this one, are left waiting for"
-            " confirmation."
+            f"calls of the sub-agent {one_line(child.id)} are left waiting for confirmation."
         )
         for pending in child.state.pending_confirmations:
             screen.notice(
@@ -94,7 +93,5 @@ def ask_about(session: Session, child: Conversation, tell: str) -> Exit | None:
         return about.tell_waiting()
     from holdfast.cli.confirm import Confirmer
 
-    session.screen.notice(
-        f"{one_line(child.id)}, an agent that works for this one, waits for you:", "dim"
-    )
+    session.screen.notice(f"The sub-agent {one_line(child.id)} waits for you:", "dim")
     return Confirmer(cast("Session", about)).ask()

@@ -85,9 +85,9 @@ class Asking:
         return Verdict(
             "ask",
             (
-                "every call is to be confirmed"
+                "every call needs confirmation"
                 if self._tools is None
-                else f"every call of {call.name} is to be confirmed"
+                else f"every call of {call.name} needs confirmation"
             ),
         )
 
@@ -173,7 +173,7 @@ class Confirmer:
         forget_typed()  # what was typed before this was seen is no answer to it
         self._edits = edit_lines()
         more = f" ({len(waiting) - 1} more after this)" if len(waiting) > 1 else ""
-        asked = "Is this what is to be done?" if first.reason in APPROVAL else "May this run?"
+        asked = "Approve this plan?" if first.reason in APPROVAL else "May this run?"
         session.screen.show([GAP, Line("dim", f"{asked} {plain(one_line(first.reason))}{more}")])
         session.screen.show(self._shown(first.call))
         try:
@@ -253,7 +253,7 @@ class Confirmer:
                 case "":
                     session.screen.notice(options, "dim")
                 case _ if self._other is None or (plan and answer == "a"):
-                    session.screen.notice(f"That is none of these. {options}", "dim")
+                    session.screen.notice(f"Unknown answer. {options}", "dim")
                 case _:
                     if self._other(line):
                         return session.tell_waiting()
@@ -286,9 +286,9 @@ class Confirmer:
         while True:
             if self._edits:
                 with _prefilled(text):
-                    line = session.ask("Arguments (none: back): ", gone)
+                    line = session.ask("Arguments (empty: back): ", gone)
             else:
-                line = session.ask("New arguments (none: back): ", gone)
+                line = session.ask("New arguments (empty: back): ", gone)
             if not line.strip():
                 return False
             try:
@@ -343,7 +343,7 @@ class Confirmer:
         conversation = self._session.conversation
         if self._waits(call_id):
             return False
-        told = "It does not wait any more: the call was answered as not run."
+        told = "The call no longer waits: it was answered as not run."
         for event in reversed(conversation.get_history()):
             if (
                 isinstance(event, ev.Decision)
@@ -353,7 +353,7 @@ class Confirmer:
             ):
                 what = "approved" if event.decision == "approve" else "rejected"
                 why = f": {event.reason}" if event.reason else ""
-                told = f"It was decided elsewhere: {what} by {event.by or 'somebody'}{why}"
+                told = f"The call was decided elsewhere: {what} by {event.by or 'somebody'}{why}"
                 break
         self._session.screen.notice(one_line(told), "dim")
         return True

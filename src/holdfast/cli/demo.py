@@ -122,12 +122,12 @@ def _script(tests: str) -> list[Any]:
 
 
 REAL = """\
-That was a scripted model with real tools. With a real one:
+That was a scripted model with real tools. To use a real model:
   export OPENAI_API_KEY=...
   holdfast run "Find out why the tests fail, and fix it" --model gpt-5-mini --workdir DIR
 or on your own machine, with any server that speaks Chat Completions:
   holdfast run "..." --base-url http://localhost:11434/v1 --model NAME
-holdfast --help says the rest."""
+See holdfast --help for everything else."""
 
 
 def demo(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
@@ -169,7 +169,7 @@ def demo(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             return code
         problem = _problem(failed_before, _passes(folder, passed), history)
         if problem:
-            screen.error(f"the demo did not do what it shows: {problem}.")
+            screen.error(f"the demo failed: {problem}.")
             return Exit.FAILED
         screen.show([GAP, Line("add", "Checked: the project's tests failed before and pass now.")])
         screen.show([GAP, *(Line("plain", line) for line in REAL.split("\n"))])

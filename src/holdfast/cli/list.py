@@ -38,7 +38,7 @@ def list_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             "dim",
         )
     if len(found) > len(shown):
-        screen.notice("There are more: --limit N shows as many.", "dim")
+        screen.notice("There are more; a higher --limit shows them.", "dim")
     return screen.loss if screen.broken else Exit.FINISHED
 
 

@@ -19,7 +19,7 @@ from holdfast.content import Usage
 from holdfast.conversation import ConversationState, ConversationStatus
 from holdfast.llm.completion import Delta
 
-BROKE_OFF = Line("dim", "(the answer broke off and is asked for again)")
+BROKE_OFF = Line("dim", "(the answer broke off; it is requested again)")
 
 
 class Pace(NamedTuple):

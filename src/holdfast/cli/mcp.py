@@ -20,8 +20,8 @@ def mcp(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     """Serve. Raises `UsageError`, `HoldfastError`."""
     if options.config is None and options.workdir is None:
         raise UsageError(
-            "which tools? Name a tool config with --config FILE, or with --workdir DIR a folder for"
-            " the builtin tools"
+            "no tools were given. Name a tool config with --config FILE, or a folder for the"
+            " builtin tools with --workdir DIR"
         )
     token = _token(options, env)
     _log_to_stderr(env)
@@ -45,8 +45,7 @@ def _token(options: argparse.Namespace, env: Mapping[str, str]) -> str | None:
         ]
         if given:
             raise UsageError(
-                f"{given[0]} is for --http; over standard input and output there is nobody to"
-                " keep out"
+                f"{given[0]} is for --http; over standard input and output there is only one client"
             )
     if options.token_env is None:
         return None

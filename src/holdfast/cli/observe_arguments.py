@@ -6,10 +6,11 @@ import argparse
 from collections.abc import Callable
 
 STATS = """\
-Show what conversations took: time, tokens and cost by model and tool, errors,
-the longest calls, and how much of the input providers had cached. With ID that
-conversation and all that its calls spawned, without it all of the store, which
-is only read: conversations may run meanwhile.
+Show the time, tokens and cost of conversations by model and tool, their
+errors, their longest calls, and the share of the input that providers had
+cached. With ID, that conversation and all conversations that its calls spawned
+are counted; without ID, all conversations of the store. The store is opened
+for reading only, and conversations may run meanwhile.
 
 examples:
   holdfast stats ~/agent.db
@@ -24,33 +25,37 @@ def add_observing(parser: argparse._ActionsContainer, said: str) -> None:  # pyr
     parser.add_argument(
         "--log",
         metavar="FILE",
-        help=f"append a line of JSON to this file for each event and each span of time; {said}",
+        help=f"append one JSON line to this file for each event and each span; {said}",
     )
     parser.add_argument(
         "--trace",
         action="store_true",
         help=(
-            "spans and metrics for OpenTelemetry, as `opentelemetry-instrument holdfast ...`"
-            " exports them"
+            "emit OpenTelemetry spans and metrics, which `opentelemetry-instrument holdfast ...`"
+            " exports"
         ),
     )
 
 
 def add_stats(add: Add, count: Callable[[str], int]) -> None:
     """Add the command by `add(name, summary, description, epilog)`."""
-    stats = add("stats", "what conversations took: time, tokens, cost", STATS, "")
+    stats = add("stats", "show the time, tokens and cost of conversations", STATS, "")
     stats.add_argument("file", metavar="FILE", help="the SQLite file given as --store")
     stats.add_argument(
         "id",
         metavar="ID",
         nargs="?",
-        help="the conversation, or the first letters of its id; none: all",
+        help="the conversation's id, or its beginning; without it, all conversations",
     )
     stats.add_argument(
         "--limit",
         metavar="N",
         type=count,
         default=20,
-        help="at most so many conversations, and rows of a table (20)",
+        help="the largest number of conversations, and of rows in a table (20)",
     )
-    stats.add_argument("--json", action="store_true", help="one JSON object: whole, conversations")
+    stats.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object with the keys whole and conversations",
+    )

@@ -13,10 +13,7 @@ from holdfast.content import ToolCall
 from holdfast.events import PlanStep
 from holdfast.tools.plans import MARKS, PLAN, misfit, progress, read_steps, texts
 
-EDITING = (
-    "A step's number and a new text changes it, +text adds one (+2 text: before step 2), -2 takes"
-    " it out; Enter: done."
-)
+EDITING = "2 TEXT changes step 2, +TEXT adds a step at the end, +2 TEXT adds one before step 2, -2 removes step 2; Enter: done."
 
 _STYLES = {"pending": "plain", "in_progress": "call", "done": "dim", "dropped": "dim"}
 _NARROWEST = 12  # columns that a step's text has at least
@@ -96,7 +93,7 @@ def edited(steps: Sequence[PlanStep], line: str) -> tuple[PlanStep, ...]:
     if match is None and line.strip().startswith("+"):
         what, text = "+", line.strip()[1:].strip()
     if (what != "+" and not number) or (what != "-" and not text) or (what == "-" and text):
-        raise ValueError(f"That changes nothing. {EDITING}")
+        raise ValueError(f"That is not a change. {EDITING}")
     at = int(number) - 1 if number else len(steps)
     if not 0 <= at < len(steps) + (not number):
         raise ValueError(f"There is no step {number}; the plan has {len(steps)}.")

@@ -95,15 +95,15 @@ def whole(call: ToolCall, current: Callable[[str], str | None]) -> list[Line]:
         del left["content"]
         before = current(path)
         if not before:
-            diff = [] if before is None else [Line("dim", "  in place of an empty file:")]
+            diff = [] if before is None else [Line("dim", "  replaces an empty file:")]
             diff += [Line("add", f"  +{line}") for line in _lines(content)]
         elif not content:
             diff = [
-                Line("dim", "  in place of what is there:"),
+                Line("dim", "  replaces the present content:"),
                 *[Line("remove", f"  -{line}") for line in _lines(before)],
             ]
         else:
-            diff = [Line("dim", "  in place of what is there:"), *_diff(before, content)]
+            diff = [Line("dim", "  replaces the present content:"), *_diff(before, content)]
     for name, value in left.items():
         lines += _argument(plain(one_line(name)), value)
     return lines + diff
@@ -118,7 +118,7 @@ def _diff(old: str, new: str, *, numbered: bool = True) -> list[Line]:
     """Exact: also what differs in line ends alone is a line of its own. `numbered`: the texts are
     whole files."""
     if old == new:
-        return [Line("dim", "  (nothing is changed)")]
+        return [Line("dim", "  (no change)")]
     before, after = plain(old).split("\n"), plain(new).split("\n")
     if len(old) + len(new) > _DIFFED:
         found = [f"-{line}" for line in before] + [f"+{line}" for line in after]
@@ -170,16 +170,16 @@ def _twice(text: str) -> str | None:
 def read_arguments(text: str) -> dict[str, Any]:
     """A call's arguments, typed as JSON. Raises `ValueError` that says what is wrong."""
     if too_deep(text):
-        raise ValueError(f"That is nested deeper than {MAX_DEPTH} levels.")
+        raise ValueError(f"The arguments are nested deeper than {MAX_DEPTH} levels.")
     try:
         found: Any = msgspec.json.decode(text)
         twice = _twice(text)
     except ValueError as error:
         raise ValueError(f"That is not JSON: {error}.") from error
     if twice is not None:  # which of both is meant nobody can say
-        raise ValueError(f"The key {twice!r} is there twice.")
+        raise ValueError(f"The key {twice!r} appears twice.")
     if not isinstance(found, dict):
-        raise ValueError('The arguments are a JSON object, such as {"path": "a.txt"}.')
+        raise ValueError('The arguments must be a JSON object, such as {"path": "a.txt"}.')
     return cast("dict[str, Any]", found)
 
 
@@ -481,10 +481,10 @@ def _other(block: object) -> str:
 
 def _condensed(event: ev.Condensation) -> str:
     if event.failed:
-        return f"nothing was left out of the model's view: {one_line(event.failed)}"
+        return f"the model's view was not shortened: {one_line(event.failed)}"
     if event.request is not None:
-        return "asked for: the model's view is to be shortened" + (
-            f", minding {one_line(event.request)}" if event.request else ""
+        return "requested: a shorter view for the model" + (
+            f", keeping {one_line(event.request)}" if event.request else ""
         )
     parts = [f"{counted(len(event.hidden), 'event')} left out of"] if event.hidden else []
     parts += [f"{counted(len(event.trimmed), 'output')} cut in"] if event.trimmed else []

@@ -66,7 +66,7 @@ def _replay(options: argparse.Namespace, screen: Screen) -> Exit:
     screen.status("")
     if not count and not is_sqlite(path):
         raise UsageError(
-            f"{options.file!r} is empty: neither a store nor what `holdfast export` writes"
+            f"{options.file!r} is empty: neither a store nor the output of `holdfast export`"
         )
     if not count:
         screen.error(f"there is no conversation in {options.file!r} yet.")
@@ -80,7 +80,7 @@ def _same(screen: Screen, id: str, events: Sequence[ev.AnyEvent], agent: Agent |
     result = run_again(events, agent)
     difference = result.difference
     if difference is None:
-        bytewise = f", {result.hashed:,} of them compared to the last byte" if result.hashed else ""
+        bytewise = f", {result.hashed:,} of them compared byte by byte" if result.hashed else ""
         screen.show(
             [
                 Line(
@@ -138,7 +138,7 @@ def _read(lines: Iterable[bytes], file: str) -> Iterator[Exported]:
         yield from read_exported(lines)
     except ConfigurationError as error:
         raise UsageError(
-            f"{file!r} is neither a store nor what `holdfast export` writes: {error}"
+            f"{file!r} is neither a store nor the output of `holdfast export`: {error}"
         ) from error
     except OSError as error:
         raise UsageError(f"{file!r} cannot be read: {error.strerror}") from error

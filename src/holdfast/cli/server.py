@@ -122,18 +122,20 @@ class Server:
             except ConfigurationError as error:
                 if "wants a key" in str(error):
                     raise UsageError(
-                        f"the agent server {self.address} does not know this key."
-                        " HOLDFAST_SERVER_KEY or --server-key-file gives one that it printed, or"
-                        " that `holdfast serve keys add` made"
+                        f"the agent server {self.address} does not know this key. Give the key that"
+                        " the server printed, or one made with `holdfast serve keys add`, in"
+                        " HOLDFAST_SERVER_KEY or with --server-key-file"
                     ) from error
                 if "no such path" in str(error):
                     raise UsageError(
-                        f"{self.address} is no agent server's address, or one of another version"
+                        f"{self.address} is not an agent server's address, or the server has"
+                        " another version"
                     ) from error
                 raise
             except ConversationNotFound as error:
                 raise UsageError(
-                    f"{self.address} is no agent server's address, or one of another version:"
+                    f"{self.address} is not an agent server's address, or the server has another"
+                    " version:"
                     f" {error}"
                 ) from error
             except StoreError as error:
@@ -149,14 +151,14 @@ class Server:
                 " the server's own"
             )
         if " TLS " in text:
-            return StoreError(f"{text.rstrip('.')}. Does it speak plain http?")
+            return StoreError(f"{text.rstrip('.')}. Does the server use plain http?")
         if "could not be asked" in text and urlsplit(self.address).hostname in (
             "127.0.0.1",
             "localhost",
             "::1",
         ):
             text = text.removesuffix("Check url and that the server runs.").rstrip(". ")
-            return StoreError(f"{text}. Does it run? `holdfast serve` starts one.")
+            return StoreError(f"{text}. Is the server running? `holdfast serve` starts one.")
         return error
 
     def _answers(self, cancelled: Cancellation) -> bool:
@@ -208,8 +210,8 @@ class Server:
             yield
         except msgspec.MsgspecError as error:
             raise StoreError(
-                f"What {self.address} answers cannot be read by this Holdfast ({__version__}); is"
-                f" it an agent server, of another version? {error}"
+                f"The answer of {self.address} cannot be read by this Holdfast ({__version__}). Is"
+                f" it an agent server of another version? {error}"
             ) from error
 
     # --- what is there ---
@@ -339,7 +341,7 @@ def _key(options: argparse.Namespace, env: Mapping[str, str]) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"--server-key-file {str(path)!r} cannot be read:"
-            f" {getattr(error, 'strerror', None) or 'it is no text'}"
+            f" {getattr(error, 'strerror', None) or 'it is not text'}"
         ) from None
     if not key:
         raise UsageError(f"--server-key-file {str(path)!r} is empty")

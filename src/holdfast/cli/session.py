@@ -194,7 +194,7 @@ class Session:
             self.screen.notice(note, "dim")
         if state.last_seq:
             self.screen.notice(
-                f"going on with {conversation.id} ({counted(state.last_seq, 'event')},"
+                f"continuing {conversation.id} ({counted(state.last_seq, 'event')},"
                 f" {_status(state.status)})",
                 "dim",
             )
@@ -257,7 +257,7 @@ class Session:
                 with self.live.quiet(), self.signals.prompting(until):
                     return self.screen.ask(prompt, self.interactive)
             except UnicodeDecodeError as error:
-                told = f"that is not {error.encoding.upper()}"
+                told = f"the line is not {error.encoding.upper()}"
                 if not self.interactive:
                     raise UsageError(f"a line of standard input cannot be read: {told}") from error
                 self.screen.error(f"{told}; type it again.")
@@ -274,7 +274,7 @@ class Session:
         self._drain()
         if self._parts.tell:
             self.screen.notice(
-                f"paused from elsewhere; go on with: {self._parts.tell} resume", "dim"
+                f"paused from elsewhere; continue with: {self._parts.tell} resume", "dim"
             )
         while self.conversation.status is ConversationStatus.PAUSED:
             if self.screen.broken:
@@ -330,7 +330,7 @@ class Session:
         if there is None or not there.gone():
             return False
         self.screen.notice(
-            "It could not be told to pause: it goes on when the agent server does.", "dim"
+            "The pause could not be sent; the agent continues when the agent server does.", "dim"
         )
         return True
 
@@ -372,7 +372,7 @@ class Session:
         self._drain()
         waiting = [pending.call for pending in self.conversation.state.pending_confirmations]
         if not waiting:
-            self.screen.error("the agent waits for confirmation, but no call does.")
+            self.screen.error("the agent waits for confirmation, but no call is waiting.")
         else:
             self.screen.error(f"{counted(len(waiting), 'call')} left waiting for confirmation.")
         for call in waiting:
@@ -382,7 +382,7 @@ class Session:
             self.screen.notice(f"approve with: {self._parts.tell} approve {which}")
         elif waiting:
             self.screen.notice(
-                "Nothing keeps this conversation; with --store FILE it could be approved and go on"
+                "This conversation is not kept; with --store FILE, the call could be approved"
                 " later."
             )
         return Exit.STOPPED
@@ -402,7 +402,7 @@ class Session:
                     return Exit.FAILED
                 if error.error == "LimitExceeded":
                     kind, limit = error.details.get("type", "steps"), error.details.get("limit", "")
-                    option = " --max-steps sets it." if kind == "steps" else ""
+                    option = " --max-steps sets the limit." if kind == "steps" else ""
                     self.screen.error(f"stopped at the limit of {limit} {kind}.{option}")
                     return Exit.STOPPED
                 told = error.message if error.message else error.error
@@ -424,11 +424,11 @@ class Session:
                 )
                 self.screen.error(
                     "the agent is stuck:"
-                    f" {next(changes, '') or 'it gives no answer that leads on'}."
+                    f" {next(changes, '') or 'the model gives no usable answer'}."
                 )
                 return Exit.STOPPED
             case status:
-                self.screen.error(f"the agent stopped: it is {_status(status)}.")
+                self.screen.error(f"the agent stopped with the status {_status(status)}.")
                 return Exit.STOPPED
 
 

@@ -75,7 +75,9 @@ def api_key(address: str, named: str | None, env: Mapping[str, str], provider: s
             " variable with --api-key-env"
         )
     others = [
-        f"{name} is set, but goes to {whose} only" for name, whose in _MAKERS_KEYS if env.get(name)
+        f"{name} is set, but is sent to {whose} only"
+        for name, whose in _MAKERS_KEYS
+        if env.get(name)
     ]
     also = f" ({'; '.join(others)})" if others else ""
     raise UsageError(

@@ -44,9 +44,9 @@ def show(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     """Show a conversation, or list them. Raises `UsageError`, `StoreError`."""
     screen = Screen(env)
     if options.at is not None and (options.follow or options.until_rest):
-        raise UsageError("--at shows what was, --follow what comes; give one of them")
+        raise UsageError("--at shows a past state, --follow shows new events; give one of them")
     if options.prompt and (options.follow or options.until_rest or options.json):
-        raise UsageError("--prompt shows a text that stands; give it without --follow and --json")
+        raise UsageError("--prompt cannot be combined with --follow, --until-rest or --json")
     with Signals() as signals:
         try:
             code = _show(options, env, screen, signals)
@@ -69,7 +69,8 @@ def _show(
             )
             if (follows or options.prompt or options.at is not None) and len(found) != 1:
                 raise UsageError(
-                    f"say which conversation of {options.file!r}. See: holdfast show {place}"
+                    f"give the ID of one conversation of {options.file!r}. See: holdfast show"
+                    f" {place}"
                 )
             if not found:
                 screen.error(f"there is no conversation {_in(options.file)} yet.")
@@ -111,7 +112,7 @@ def _prompt(screen: Screen, state: ConversationState) -> None:
             [Line("dim", f"--- {plain(one_line(name))}: {len(text):,} characters"), *lines, GAP]
         )
     if head is None:
-        screen.error("there was no model request yet.")
+        screen.error("no model request was made yet.")
 
 
 def _at(state: ConversationState, seq: int) -> ConversationState:

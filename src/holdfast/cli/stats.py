@@ -85,7 +85,7 @@ def drawn(
     begin = f"{first.id}  {first.title}"
     if not tree or len(found) > 1:
         begin = (
-            f"{first.id} and {counted(len(found) - 1, 'conversation')} that came of it"
+            f"{first.id} and {counted(len(found) - 1, 'conversation')} spawned from it"
             if tree
             else counted(whole.conversations, "conversation")
         )
@@ -121,7 +121,9 @@ def drawn(
             lines.append(
                 Line(
                     "dim",
-                    clip(f"  and {len(ordered) - limit:,} more: --limit N shows as many", width),
+                    clip(
+                        f"  and {len(ordered) - limit:,} more; a higher --limit shows them", width
+                    ),
                 )
             )
     return lines
@@ -133,10 +135,10 @@ def _sums(one: Stats) -> list[str]:
         parts.append(f"{duration(one.waited)} waiting for confirmation")
     parts += _tokens(one.usage)
     parts.append(
-        "cost not known"
+        "cost unknown"
         if one.cost is None
         else _money(one.cost)
-        + (f" ({one.unpriced} calls of no known price)" if one.unpriced else "")
+        + (f" ({one.unpriced} calls without a known price)" if one.unpriced else "")
     )
     if one.condensations:
         parts.append(counted(one.condensations, "condensation"))

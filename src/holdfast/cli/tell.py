@@ -62,7 +62,7 @@ def _tell(
             (
                 f"posted: {_said(command)}"
                 if posted
-                else f"dropped: something was posted under the key {options.key!r} before"
+                else f"dropped: another command was posted under the key {options.key!r} before"
             ),
         )
         if not isinstance(store, SQLiteStore):
@@ -79,12 +79,12 @@ def _go_on(options: argparse.Namespace, screen: Screen, server: Server, id: str)
         return
     match server.run(id):
         case "paused":
-            screen.notice("It is paused: resume goes on.", "dim")
+            screen.notice("The conversation is paused; resume continues it.", "dim")
         case "waiting_for_confirmation":
-            screen.notice("It waits for a decision.", "dim")
+            screen.notice("The conversation waits for a decision.", "dim")
         case _:
             follow = f"holdfast show {' '.join(place_words(options))} {shlex.join([id])} --follow"
-            screen.notice(f"The server goes on with it. Watch it with: {follow}", "dim")
+            screen.notice(f"The server continues the conversation. Watch it with: {follow}", "dim")
 
 
 def _standard_input() -> str:
@@ -106,9 +106,9 @@ def _check(options: argparse.Namespace) -> None:
             f" {' '.join(words)!r}"
         )
     if what in ("pause", "resume", "interrupt") and words:
-        raise UsageError(f"tell {what} takes nothing more, not {' '.join(words)!r}")
+        raise UsageError(f"tell {what} takes no text, not {' '.join(words)!r}")
     if options.arguments is not None and what != "approve":
-        raise UsageError("--arguments goes with approve")
+        raise UsageError("--arguments is for approve only")
 
 
 def _command(options: argparse.Namespace, state: ConversationState) -> cmd.Command:
@@ -134,7 +134,7 @@ def _command(options: argparse.Namespace, state: ConversationState) -> cmd.Comma
                 options, state, words.pop(0) if words and _QUESTION.fullmatch(words[0]) else None
             )
             if len(words) > 1:
-                raise UsageError(f"{words[0]!r} is no question's id; such an id looks like 4.0?1")
+                raise UsageError(f"{words[0]!r} is not a question's id, which looks like 4.0?1")
             return cmd.Answer(
                 question.id, _values(words[0], question) if words else _values("{}", question)
             )
@@ -165,7 +165,8 @@ def _pending(
         return found[0]
     if not waiting:
         raise UsageError(
-            f"no call of {state.id!r} waits for a decision: it is {_status(state.status)}"
+            f"no call of {state.id!r} waits for a decision: the conversation is"
+            f" {_status(state.status)}"
         )
     listed = "; ".join(f"{one_line(p.call.id)} {described(p)}" for p in waiting)
     if call_id is not None:
@@ -187,7 +188,7 @@ def _question(
         return found[0]
     if not waiting:
         raise UsageError(
-            f"nothing that runs in {state.id!r} asks anything: it is {_status(state.status)}"
+            f"no call of {state.id!r} asks a question: the conversation is {_status(state.status)}"
         )
     listed = "; ".join(
         f"{one_line(one.id)} {plain(one_line(one.asker))}: {plain(one_line(one.message))}"
@@ -264,7 +265,9 @@ def _wait(
 ) -> Exit:
     """Wait until the journal shows that whoever drives the conversation has done it."""
     if _idle(command, before.status):
-        screen.notice(f"There is nothing to wait for: it is {_status(before.status)}.", "dim")
+        screen.notice(
+            f"There is nothing to wait for: the conversation is {_status(before.status)}.", "dim"
+        )
         return Exit.FINISHED
     # A command that was posted before may also have been done before.
     seq = before.last_seq if posted else 0
@@ -275,10 +278,10 @@ def _wait(
         ):
             seq = event.seq
             if _shows(event, command):
-                _say(screen, f"taken: event {seq}")
+                _say(screen, f"done: event {seq}")
                 return Exit.FINISHED
             if (otherwise := _overtaken(event, command)) is not None:
-                screen.error(f"not taken: {otherwise} (event {seq})")
+                screen.error(f"not done: {otherwise} (event {seq})")
                 return Exit.FAILED
             if signals.pending:
                 break
@@ -289,8 +292,8 @@ def _wait(
         if time.monotonic() >= deadline:
             break
     screen.error(
-        f"not taken within {seconds:g} s; it stays posted, and is done by whoever drives the"
-        " conversation, or opens it next."
+        f"not done within {seconds:g} s. The command stays posted; the process that drives the"
+        " conversation, or the next one that opens it, carries it out."
     )
     return Exit.FAILED
 

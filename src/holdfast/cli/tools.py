@@ -167,14 +167,14 @@ def _list(
     for id, state in manager.summary()["services"].items():
         if state == "not asked":
             status.notice(
-                f"{id} is lazy and was not asked: holdfast tools describe {id}.TOOL asks it, check"
-                " asks all",
+                f"{id} is lazy and was not asked; `holdfast tools describe {id}.TOOL` asks it,"
+                " `holdfast tools check` asks all services",
                 "dim",
             )
         elif isinstance(state, str):
             status.error(state)
     for name, change in manager.held.items():
-        status.error(f"{name} is held back until it is approved: {change}")
+        status.error(f"{name} is quarantined until it is approved: {change}")
     return Exit.FINISHED
 
 
@@ -295,7 +295,7 @@ def _arguments(words: list[str], tool: Tool) -> dict[str, Any]:
         except ValueError as error:
             raise UsageError(f"the arguments are not JSON: {error}") from None
         if not isinstance(found, dict):
-            raise UsageError(f"the arguments are a JSON object, not {type(found).__name__}")
+            raise UsageError(f"the arguments must be a JSON object, not {type(found).__name__}")
         return cast("dict[str, Any]", found)
     arguments: dict[str, Any] = {}
     for word in words:
@@ -351,7 +351,7 @@ def _run(found: Toolset, call: ToolCall, status: Screen) -> ToolResult | None:
         context.cancelled.cancel()
         if not done.wait(_STOP):
             status.notice(
-                "The call did not stop when asked to; it ends with this command, and its effect may"
+                "The call did not stop when asked to. It ends with this command; its effects may"
                 " have happened."
             )
         return None
@@ -387,4 +387,4 @@ def _bounded(text: str) -> str:
     kept = "\n".join(lines[:_LINES])[:_CHARACTERS]
     if len(kept) == len(text):
         return text
-    return f"{kept}\n… {size(len(text) - len(kept))} more; --full shows it, a pipe gets it"
+    return f"{kept}\n… {size(len(text) - len(kept))} more; --full shows all of it, and a pipe gets all of it"
