@@ -94,7 +94,8 @@ def test_at_a_terminal_its_calls_are_asked_about_like_one_s_own(tmp_path: Path) 
         terminal("run", "x", *options(server, tmp_path), "--confirm", "terminal", *team) as typist,
     ):
         shown = typist.sees(PROMPT)
-        assert "The sub-agent " in shown and " waits for you:" in shown
+        assert "The sub-agent " in shown
+        assert " waits for you:" in shown
         assert "$ echo made > made" in shown
         typist.types("y\n")
         typist.sees("The worker made it.")
