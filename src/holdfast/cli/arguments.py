@@ -1,4 +1,4 @@
-"""The command line: its options, and the help that teaches them."""
+"""The command line: its options and their help texts."""
 
 from __future__ import annotations
 
@@ -193,14 +193,15 @@ examples:
 
 
 def exit_codes() -> str:
-    """The table of exit codes for the help."""
+    """Return the table of exit codes for the help."""
     return "\n".join(
         ["exit codes:", *(f"  {code.value:<4} {meaning}" for code, meaning in MEANINGS.items())]
     )
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with errors as the rest of the command writes them: one line, and where to look."""
+    """An argument parser whose errors look like those of the rest of the command: one line, and
+    a reference to the help."""
 
     takes_place = False  # whether its first argument is a file, or a server by --server
 
@@ -371,7 +372,7 @@ def _add_full(
 
 
 def make_parser() -> Parser:
-    """The whole command line."""
+    """Return the parser for the whole command line."""
     parser = Parser(
         prog="holdfast",
         description=ABOUT,

@@ -1,5 +1,5 @@
-"""Asking a person what a running call asks: the question with who asks it, the form field by field,
-and what an answer does."""
+"""Prompts for the questions of a running call: the question with its asker, the form field by
+field, and the effect of an answer."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _DECLINE = "/decline"
 
 
 class _Declined(Exception):
-    """The user does not answer."""
+    """The user declines to answer."""
 
 
 def ask_user(session: Session) -> None:
-    """Ask the first question that waits, and do as is answered. Ctrl-D declines, Ctrl-C pauses the
+    """Ask the first waiting question and pass on the answer. Ctrl-D declines, Ctrl-C pauses the
     agent at once. Raises `Ended`."""
     session.catch_up()
     waiting = session.conversation.state.pending_questions
@@ -68,8 +68,8 @@ class _Form:
         self._who = plain(one_line(question.asker)) or "a tool"
 
     def ask(self) -> None:
-        """Show it, take the answer, hand it over. Raises `_Declined`, and what `Session.ask`
-        raises."""
+        """Show the question, read the answer, pass it on. Raises `_Declined`, and the errors of
+        `Session.ask`."""
         question, screen = self._question, self._session.screen
         said = plain(question.message).split("\n")
         screen.show(
@@ -152,7 +152,7 @@ class _Form:
         )
 
     def _field(self, name: str, field: Mapping[str, Any]) -> Any:
-        """The value of one field; None for one that is left out."""
+        """Return the value of one field, None for a field that is left out."""
         screen, label = self._session.screen, plain(one_line(str(field.get("title") or name)))
         about = str(field.get("description") or "")
         if about:
@@ -199,7 +199,7 @@ class _Form:
 
 @contextmanager
 def _unseen() -> Generator[None]:
-    """Within, what is typed is not shown."""
+    """Turn off the terminal's echo inside the context."""
     descriptor = sys.stdin.fileno()
     try:
         before = termios.tcgetattr(descriptor)
@@ -218,7 +218,7 @@ def _unseen() -> Generator[None]:
 
 
 def _choices(field: Mapping[str, Any]) -> list[tuple[Any, str]]:
-    """What may be chosen, each with its title."""
+    """Return the choices of a field, each with its title."""
     place: Any = field.get("items") if field.get("type") == "array" else field
     if not isinstance(place, Mapping):
         return []
@@ -258,7 +258,7 @@ def _kind(field: Mapping[str, Any], choices: list[tuple[Any, str]]) -> str:
 
 
 def _read(line: str, field: Mapping[str, Any], choices: list[tuple[Any, str]]) -> Any:
-    """What was typed, as the field takes it. Raises `ValueError`."""
+    """Convert the typed line to the field's type. Raises `ValueError`."""
     word, kind = line.strip(), field.get("type")
     if choices:
         return (

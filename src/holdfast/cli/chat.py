@@ -50,7 +50,7 @@ class _Talk:
     # --- somebody types ---
 
     def interactive(self) -> Exit:
-        """Prompt, send, watch; until the user leaves."""
+        """Prompt, send and watch until the user leaves."""
         session = self._session
         edit_lines()
         confirmer = Confirmer(session, self._instead)
@@ -105,12 +105,12 @@ class _Talk:
                 return Exit.FINISHED if self._left else None
 
     def _instead(self, line: str) -> bool:
-        """Take a line that was typed where a call waits for an answer; whether the user left."""
+        """Process a line typed at the prompt of a waiting call. Return True if the user left."""
         self._take(line, echoed=True)
         return self._left
 
     def _poll(self) -> None:
-        """Take what was typed while the agent works. The terminal hands over whole lines."""
+        """Process the lines typed while the agent works. The terminal delivers complete lines."""
         while not self._left and select.select([sys.stdin], [], [], 0)[0]:
             typed = os.read(sys.stdin.fileno(), 65536)
             if not typed:  # Ctrl-D: leave when this is done
@@ -131,8 +131,8 @@ class _Talk:
     # --- a file or a pipe ---
 
     def piped(self) -> Exit:
-        """Each line is a message, answered before the next is read. Ends with how the last one
-        ended."""
+        """Send each line as a message and wait for the answer before reading the next one.
+        Return the exit code of the last answer."""
         session = self._session
         begun = session.conversation.state.last_seq
         code = session.drive()
@@ -157,8 +157,7 @@ class _Talk:
     # --- one line ---
 
     def _take(self, line: str, *, echoed: bool) -> bool:
-        """Do what a line asks for; whether the agent may have something to do now, or the user
-        left."""
+        """Process one line. Return True if the agent may have work now, or if the user left."""
         session, conversation = self._session, self._session.conversation
         word = line.strip()
         match word.split(maxsplit=1)[0] if word.startswith("/") else "":

@@ -1,4 +1,4 @@
-"""How the command ends: its exit codes, what each means, and the error that carries one."""
+"""Exit codes, their meanings, and the error that carries one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """The exit codes. Those above 128 are what a shell makes of a signal: 128 + its number."""
+    """The exit codes. Codes above 128 follow the shell's convention for signals: 128 + the
+    signal number."""
 
     FINISHED = 0
     FAILED = 1
@@ -33,4 +34,4 @@ MEANINGS = {
 
 
 class UsageError(Exception):
-    """Something that the user has to write differently: one line on stderr, exit code 2."""
+    """A mistake in the command line that the user must correct: one line on stderr, exit code 2."""

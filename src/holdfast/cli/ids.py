@@ -47,7 +47,7 @@ def not_empty(id: str) -> str:
 
 
 def already_there(id: str) -> UsageError:
-    """The error for `--new` with the id of an existing conversation."""
+    """Return the error for `--new` with the id of an existing conversation."""
     return UsageError(
         f"--new: the conversation {id!r} exists already. Give another --id, or leave out --new to"
         " continue it"
@@ -55,7 +55,7 @@ def already_there(id: str) -> UsageError:
 
 
 def began(id: str) -> str:
-    """The notice for an id that matches no conversation."""
+    """Return the notice for an id that matches no conversation."""
     return f"New conversation {id!r}."
 
 

@@ -43,7 +43,7 @@ def list_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
 
 
 def _status(word: str) -> str:
-    """A status, of which the first letters do. Raises `UsageError`."""
+    """Return the status that `word` abbreviates. Raises `UsageError`."""
     wanted = word.strip().lower().replace("-", "_")
     found = [status for status in STATUSES if wanted and status.startswith(wanted)]
     if len(found) != 1:

@@ -1,4 +1,4 @@
-"""The options that observe: `--log` and `--trace`, and `holdfast stats`."""
+"""The options for observation, `--log` and `--trace`, and the options of `holdfast stats`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Add = Callable[[str, str, str, str], argparse.ArgumentParser]
 
 
 def add_observing(parser: argparse._ActionsContainer, said: str) -> None:  # pyright: ignore[reportPrivateUsage]: the base of parser and group
-    """Add the options; `said` says what of conversations the log holds."""
+    """Add `--log` and `--trace`. `said` describes the conversation content in the log."""
     parser.add_argument(
         "--log",
         metavar="FILE",
@@ -38,7 +38,7 @@ def add_observing(parser: argparse._ActionsContainer, said: str) -> None:  # pyr
 
 
 def add_stats(add: Add, count: Callable[[str], int]) -> None:
-    """Add the command by `add(name, summary, description, epilog)`."""
+    """Add the command through `add(name, summary, description, epilog)`."""
     stats = add("stats", "show the time, tokens and cost of conversations", STATS, "")
     stats.add_argument("file", metavar="FILE", help="the SQLite file given as --store")
     stats.add_argument(

@@ -57,8 +57,11 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class There:
-    """The conversation of a session, on its server. `known` is what the server had of it before;
-    `own`, whether its workspace was named here."""
+    """A session's conversation on its server.
+
+    `known` is the server's entry of a conversation that existed before. `own` is True if this
+    session made the workspace.
+    """
 
     def __init__(self, server: Server, known: Entry | None, notes: list[str], own: bool) -> None:
         self._server = server
@@ -76,8 +79,8 @@ class There:
         on_delta: Callable[[Delta], object],
         on_question: OnQuestion,
     ) -> RemoteConversation:
-        """The conversation, made or found. Says on `screen` where it is, and when the server is
-        gone."""
+        """Open or create the conversation and return it. Prints its location to `screen`, and a
+        notice when the server cannot be reached."""
         streams = parts.agent is None or getattr(parts.agent.llm, "stream", False)
 
         try:
@@ -105,13 +108,14 @@ class There:
         return self._conversation
 
     def start(self) -> None:
-        """Have the server drive it, also if another client had it stopped meanwhile."""
+        """Make the server drive the conversation, also if another client has stopped it
+        meanwhile."""
         if self._conversation is not None:
             self._server.start(self._conversation.id)
 
     def leave(self) -> None:
-        """Stop it, unless it ran before this session came, or the server is gone and goes on with
-        it. Idempotent."""
+        """Stop the conversation, unless it ran before this session, or the server cannot be
+        reached and will continue it. Idempotent."""
         if self._conversation is None:
             return
         if self.gone():
@@ -122,7 +126,7 @@ class There:
             self._conversation.close()
 
     def forget_workspace(self) -> None:
-        """Remove the workspace of a conversation that did not come to be."""
+        """Remove the workspace of a conversation that could not be created."""
         id = self._server.workspace.id
         if self._own and id is not None:
             with suppress(HoldfastError):
@@ -131,13 +135,13 @@ class There:
                 )
 
     def close(self) -> None:
-        """Let go of the server."""
+        """Close the connections to the server."""
         self._stack.close()
         self._server.close()
 
 
 def build_remote(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> Parts:
-    """Everything that a session on a server needs. Raises `UsageError`, `HoldfastError`."""
+    """Return all parts of a session on a server. Raises `UsageError`, `HoldfastError`."""
     for name, told in _HERE.items():
         if getattr(options, name):
             raise UsageError(told)

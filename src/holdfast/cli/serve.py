@@ -1,4 +1,4 @@
-"""`holdfast serve`: the agent server, until a signal ends it; and its keys."""
+"""`holdfast serve`: runs the agent server until a signal ends it, and manages its keys."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LAST = 3.0  # seconds that threads have then
 
 
 def serve(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
-    """Serve, or do what was asked with keys. Raises `UsageError`, `HoldfastError`."""
+    """Run the server, or manage its keys. Raises `UsageError`, `HoldfastError`."""
     if options.what == "keys":
         return _keys(options, env)
     with _extra():
@@ -141,7 +141,8 @@ def _serve(
 
 
 def _threads() -> list[threading.Thread]:
-    """Those that would keep the process, after a moment in which those that are ending do."""
+    """Return the threads that would keep the process alive, after a short wait for those that
+    are ending."""
     deadline = time.monotonic() + _LAST
     left = [
         thread
@@ -275,8 +276,8 @@ def _records(store: Path) -> Generator[tuple[Records, Keys]]:
 
 @contextlib.contextmanager
 def _alone(store: Path) -> Generator[None]:
-    """Within, no other server has this store: two would drive each other's conversations, and
-    neither could."""
+    """Lock the store against other servers inside the context. Two servers would compete for its
+    conversations, and both would fail."""
     path = store.with_name(f"{store.name}.server.lock")
     try:
         file = open(path, "a+")  # noqa: SIM115
@@ -364,8 +365,8 @@ def _agents(options: argparse.Namespace, variables: Mapping[str, str]) -> dict[s
 
 
 def _forget(*names: str) -> None:
-    """Take variables out of the environment, also out of what /proc/PID/environ shows of it:
-    commands run as the same user."""
+    """Remove variables from the environment, also from /proc/PID/environ: commands run as the
+    same user and could read them there."""
     import ctypes
 
     getenv = ctypes.CDLL(None).getenv
@@ -396,7 +397,7 @@ def _extra() -> Generator[None]:
 
 
 def _log_to_stderr(env: Mapping[str, str], access: bool) -> None:
-    """What goes wrong is told where whoever runs it keeps the log."""
+    """Log warnings to stderr, where the operator keeps the log."""
     if env.get("HOLDFAST_DEBUG"):
         return
     handler = logging.StreamHandler()

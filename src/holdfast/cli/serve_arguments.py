@@ -1,4 +1,4 @@
-"""The options of `holdfast serve`, and the help that teaches them."""
+"""The options of `holdfast serve` and their help texts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Add = Callable[[str, str, str, str], argparse.ArgumentParser]
 
 
 def add_serve(add: Add) -> None:
-    """Add the command by `add(name, summary, description, epilog)`."""
+    """Add the command through `add(name, summary, description, epilog)`."""
     serve = add("serve", "run conversations for clients, over HTTP", SERVE, "")
     serve.add_argument(
         "what",

@@ -1,5 +1,5 @@
-"""An agent server as the commands see it: found by its address and key, its conversations listed,
-read, followed and told things."""
+"""A client of an agent server for the commands: finds the server by address and key, and lists,
+reads, follows and commands its conversations."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ _PAGE = 1000
 
 
 class Entry(Summary, frozen=True):
-    """What a listing has of a conversation, and where that works. `started`: the server goes on
-    with it by itself. `driven`: it was started, or is being run until it rests."""
+    """A conversation in the server's listing, with its workspace.
+
+    `started`: the server continues it by itself. `driven`: it was started, or runs until it
+    rests.
+    """
 
     workspace: str = ""
     started: bool = False
@@ -58,8 +61,11 @@ class Entry(Summary, frozen=True):
 
 
 class Server:
-    """`words` are the options that name it in a command line. A context manager. Raises
-    `UsageError`, `StoreError`."""
+    """A connection to an agent server. A context manager.
+
+    `words` are the options that name the server in a command line. Raises `UsageError`,
+    `StoreError`.
+    """
 
     def __init__(self, url: str, key: str, words: list[str], workspace: str | None = None) -> None:
         self.words = words
@@ -100,7 +106,7 @@ class Server:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connections. Nothing ends on the server. Idempotent."""
+        """Close the connections. Nothing ends on the server. Idempotent."""
         if self._followed is not None:
             self._followed.detach()
         self._link.close()
@@ -108,7 +114,7 @@ class Server:
     # --- is it there? ---
 
     def check(self) -> None:
-        """See that it answers, and takes the key."""
+        """Raise an error unless the server answers and accepts the key."""
         for timeout in (_FIRST, _SLOW):
             try:
                 with self.understood():
@@ -176,8 +182,8 @@ class Server:
 
     @contextmanager
     def watched(self, say: Callable[[str], object]) -> Generator[Callable[[], bool]]:
-        """Within, `say` that the server is gone, and that it is back. Gives a function that tells
-        whether it is gone now."""
+        """Watch the server inside the context; call `say` when it disappears and when it is
+        back. Yields a function that is True while the server is gone."""
         stop, gone = Cancellation(), threading.Event()
 
         def watch() -> None:
@@ -205,7 +211,7 @@ class Server:
 
     @contextmanager
     def understood(self) -> Generator[None]:
-        """Within, an answer that has another shape is an error that says so."""
+        """Turn an answer of an unexpected shape into a `StoreError` inside the context."""
         try:
             yield
         except msgspec.MsgspecError as error:
@@ -217,7 +223,7 @@ class Server:
     # --- what is there ---
 
     def list(self, *, status: str | None = None, limit: int | None = None) -> list[Entry]:
-        """Conversations, the newest first."""
+        """Return the conversations, the newest first."""
         found: list[Entry] = []
         cursor: str | None = None
         while limit is None or len(found) < limit:
@@ -230,7 +236,7 @@ class Server:
         return found
 
     def entry(self, id: str) -> Entry | None:
-        """One conversation; None if there is none of that id."""
+        """Return one conversation, None for an unknown id."""
         try:
             return self._get(_path(id), Entry)
         except ConversationNotFound:
@@ -251,7 +257,7 @@ class Server:
         return found
 
     def read(self, id: str, after_seq: int = 0) -> list[ev.AnyEvent]:
-        """The events after one."""
+        """Return the events after `after_seq`."""
         found: list[ev.AnyEvent] = []
         while True:
             page = self._get(f"{_path(id)}/events", _Events, after_seq=after_seq, limit=_PAGE)
@@ -262,8 +268,8 @@ class Server:
                 return found
 
     def follow(self, id: str, after_seq: int, timeout: float) -> Iterator[ev.AnyEvent]:
-        """The events after one as they come, over any restart of the server; ends when none has
-        come for `timeout` seconds."""
+        """Yield the events after `after_seq` as they come, across restarts of the server. Ends
+        when none has come for `timeout` seconds."""
         if self._followed is None:
             self._followed = RemoteConversation(None, self.workspace, id)
             self._followed.register_event_callback(self._coming.put, after_seq)
@@ -286,19 +292,19 @@ class Server:
     # --- what is told ---
 
     def post(self, id: str, command: cmd.Command, key: str | None = None) -> bool:
-        """Have a command done; it is when this returns. Under a key that it had before, the server
-        does it no second time."""
+        """Have the server carry out a command, and return when it has. The server ignores a
+        `key` that it has seen before."""
         what, body = _order(command)
         self._link.request("POST", f"{_path(id)}/{what}", body, once=key)
         return True
 
     def start(self, id: str) -> None:
-        """Have the server go on with it from now on, whoever is there."""
+        """Make the server continue the conversation from now on, with or without clients."""
         self._link.request("POST", f"{_path(id)}/start")
 
     def run(self, id: str) -> str:
-        """Have the server go on with a conversation that nobody drives, unless it is paused. Its
-        status then."""
+        """Make the server continue a conversation that is not driven, unless it is paused.
+        Return its status afterwards."""
         entry = self.find(id)
         if entry.started or entry.status == "paused":
             return entry.status
@@ -311,8 +317,8 @@ class Server:
 def server_of(
     options: argparse.Namespace, env: Mapping[str, str], url: str, workspace: str | None = None
 ) -> Server:
-    """The server at `url`, which answers and takes the key that options or environment have. Raises
-    `UsageError`, `HoldfastError`."""
+    """Return the server at `url`, once it has answered and accepted the key from the options or
+    the environment. Raises `UsageError`, `HoldfastError`."""
     words = ["--server", url]
     if options.server_key_file is not None:
         words += ["--server-key-file", options.server_key_file]
@@ -322,7 +328,7 @@ def server_of(
 
 
 def is_url(text: str) -> bool:
-    """Whether a place is a server's address, not a file."""
+    """Return True if a place is a server's address, not a file."""
     return text.startswith(("http://", "https://"))
 
 
@@ -349,7 +355,7 @@ def _key(options: argparse.Namespace, env: Mapping[str, str]) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether a server takes it as an id."""
+    """Return True if a server accepts the text as an id."""
     return (
         0 < len(text) <= 128
         and text.isascii()
@@ -362,7 +368,7 @@ def _path(id: str) -> str:
 
 
 def _order(command: cmd.Command) -> tuple[str, dict[str, Any]]:
-    """Which route a command has, and what it takes there."""
+    """Return the route of a command, and the body that it takes."""
     match command:
         case cmd.Send(content):
             return "messages", {"content": content}

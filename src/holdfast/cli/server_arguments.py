@@ -1,4 +1,4 @@
-"""The options that name an agent server, `holdfast list`, and the help that teaches them."""
+"""The options that name an agent server, the options of `holdfast list`, and their help texts."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ Add = Callable[[str, str, str, str], argparse.ArgumentParser]
 
 
 def place_first(args: Sequence[str]) -> list[str]:
-    """Arguments with `--server URL` as URL in the first place, where a file may stand too. Raises
-    `ValueError`."""
+    """Return the arguments with `--server URL` moved to the first place, where a file may stand
+    too. Raises `ValueError`."""
     given = list(args)
     end = given.index("--") if "--" in given else len(given)
     for at, word in enumerate(given[:end]):
@@ -55,14 +55,14 @@ def place_first(args: Sequence[str]) -> list[str]:
 
 
 def add_place_options(parser: argparse.ArgumentParser) -> None:
-    """For a command whose first argument is a file or an address."""
+    """Add the options of a command whose first argument is a file or an address."""
     parser.takes_place = True  # pyright: ignore[reportAttributeAccessIssue]: `Parser` has it
     parser.add_argument("--server", metavar="URL", help="an agent server, instead of FILE")
     _add_key(parser)
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
-    """For a command that runs an agent."""
+    """Add the options of a command that runs an agent."""
     there = parser.add_argument_group("where it runs")
     there.add_argument(
         "--server",
@@ -93,7 +93,7 @@ def _add_key(
 
 
 def add_list(add: Add, count: Callable[[str], int]) -> None:
-    """Add the command by `add(name, summary, description, epilog)`."""
+    """Add the command through `add(name, summary, description, epilog)`."""
     listed = add("list", "list the conversations of a store or an agent server", LIST, "")
     listed.add_argument("file", metavar="FILE", help=PLACE)
     add_place_options(listed)

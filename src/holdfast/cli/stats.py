@@ -1,4 +1,4 @@
-"""`holdfast stats`: what conversations took, drawn in the terminal."""
+"""`holdfast stats`: time, tokens and cost of conversations, drawn in the terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BAR = 24  # columns for a bar at most
 
 
 def stats(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
-    """Show what conversations took. Raises `UsageError`, `StoreError`."""
+    """Show the time, tokens and cost of conversations. Raises `UsageError`, `StoreError`."""
     screen = Screen(env)
     found: list[Stats] = []
     whole = NOTHING
@@ -80,7 +80,8 @@ def _data(one: Stats) -> dict[str, Any]:
 def drawn(
     whole: Stats, found: Sequence[Stats], width: int, limit: int, tree: bool = True, bar: str = "█"
 ) -> list[Line]:
-    """The tables, for lines of `width` columns. `tree`: all came of the first."""
+    """Return the tables, for lines of `width` columns. `tree`: all conversations descend from
+    the first."""
     first = found[0]
     begin = f"{first.id}  {first.title}"
     if not tree or len(found) > 1:
@@ -161,7 +162,7 @@ def _money(cost: float) -> str:
 
 
 def _wrapped(parts: Sequence[str], width: int) -> list[Line]:
-    """Parts with commas between, on as many lines as they need."""
+    """Return the parts, separated by commas, on as many lines as they need."""
     lines, line = list[str](), ""
     for number, part in enumerate(parts):
         part += "," if number < len(parts) - 1 else ""

@@ -1,4 +1,4 @@
-"""`holdfast tell`: the inbox of a conversation, from the shell, whoever drives it."""
+"""`holdfast tell`: posts a command to a conversation's inbox, whichever process drives it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _tell(
 
 
 def _go_on(options: argparse.Namespace, screen: Screen, server: Server, id: str) -> None:
-    """Have a server go on with what was told, which it did at once."""
+    """Make a server continue after the command, which it carried out at once."""
     if options.what in ("pause", "interrupt"):
         return
     match server.run(id):
@@ -157,8 +157,8 @@ def _command(options: argparse.Namespace, state: ConversationState) -> cmd.Comma
 def _pending(
     options: argparse.Namespace, state: ConversationState, call_id: str | None
 ) -> PendingConfirmation:
-    """The call that waits: the one of that id, or the only one. Raises `UsageError` that lists
-    those there are."""
+    """Return the waiting call with that id, or the only one. Raises `UsageError`, which lists
+    the waiting calls."""
     waiting = state.pending_confirmations
     found = [pending for pending in waiting if call_id in (None, pending.call.id)]
     if len(found) == 1:
@@ -180,8 +180,8 @@ def _pending(
 def _question(
     options: argparse.Namespace, state: ConversationState, question_id: str | None
 ) -> ev.Question:
-    """The question that waits: the one of that id, or the only one. Raises `UsageError` that lists
-    those there are."""
+    """Return the waiting question with that id, or the only one. Raises `UsageError`, which
+    lists the waiting questions."""
     waiting = [question for _, question in state.pending_questions]
     found = [question for question in waiting if question_id in (None, question.id)]
     if len(found) == 1:
@@ -205,7 +205,7 @@ def _question(
 
 
 def _values(text: str, question: ev.Question) -> dict[str, Any]:
-    """The values of a form, typed as JSON, held against it."""
+    """Parse and validate the values of a form, typed as JSON."""
     try:
         return filled("the answer", question.schema, read_arguments(text)) or {}
     except ValueError as error:
@@ -213,7 +213,7 @@ def _values(text: str, question: ev.Question) -> dict[str, Any]:
 
 
 def described(pending: PendingConfirmation) -> str:
-    """A call that waits, whole, on one line: its tool, its arguments and their hash."""
+    """Return a waiting call on one line: its tool, its full arguments and their hash."""
     return (
         f"{plain(one_line(pending.call.name))} {as_json(pending.call.arguments)} (arguments"
         f" {pending.arguments_hash[:12]})"
@@ -221,7 +221,8 @@ def described(pending: PendingConfirmation) -> str:
 
 
 def _arguments(text: str, pending: PendingConfirmation, state: ConversationState) -> dict[str, Any]:
-    """Other arguments for a call, held against what the model was told of the tool."""
+    """Parse other arguments for a call, and validate them against the tool's schema in the
+    journal."""
     try:
         found = read_arguments(text)
         agent = next(
@@ -263,7 +264,7 @@ def _wait(
     posted: bool,
     seconds: float,
 ) -> Exit:
-    """Wait until the journal shows that whoever drives the conversation has done it."""
+    """Wait until the journal shows that the command was carried out."""
     if _idle(command, before.status):
         screen.notice(
             f"There is nothing to wait for: the conversation is {_status(before.status)}.", "dim"
@@ -299,8 +300,8 @@ def _wait(
 
 
 def _idle(command: cmd.Command, status: ConversationStatus) -> bool:
-    """Whether a command changes nothing as things stand, so that nothing could show that it was
-    taken."""
+    """Return True if a command changes nothing in this status, so that no event could show its
+    effect."""
     match command:
         case cmd.Pause():
             return status is ConversationStatus.PAUSED
@@ -317,7 +318,7 @@ def _idle(command: cmd.Command, status: ConversationStatus) -> bool:
 
 
 def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
-    """Whether an event is what comes of a command."""
+    """Return True if an event is the effect of a command."""
     match command, event:
         case cmd.Send(content), ev.Message(sender="user"):
             return event.content == content
@@ -342,7 +343,8 @@ def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
 
 
 def _overtaken(event: ev.AnyEvent, command: cmd.Command) -> str | None:
-    """What else came of the call or question that a command decides, if this event says so."""
+    """Return another outcome of the call or question that a command decides, None if this event
+    shows none."""
     if isinstance(command, cmd.Answer):
         match event:
             case ev.Decision(question_id=command.question_id):

@@ -1,4 +1,4 @@
-"""The options of `holdfast tools` and `holdfast mcp`, and the help that teaches them."""
+"""The options of `holdfast tools` and `holdfast mcp`, and their help texts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ Add = Callable[[str, str, str, str], argparse.ArgumentParser]
 
 
 def add_commands(add: Add) -> None:
-    """Add both commands by `add(name, summary, description, epilog)`."""
+    """Add both commands through `add(name, summary, description, epilog)`."""
     tools = add("tools", "list, describe, call and check an agent's tools", TOOLS, "")
     tools.add_argument(
         "--config", metavar="FILE", help="the tool config; without it the builtin tools"

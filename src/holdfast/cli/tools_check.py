@@ -1,4 +1,4 @@
-"""`holdfast tools check`: what is wrong with an agent's services and tools."""
+"""`holdfast tools check`: finds problems of an agent's services and tools."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check(
     status: Screen,
     told: list[str],
 ) -> Exit:
-    """Ask every service, and say what is wrong; `told` grows by what the library warns of
+    """Ask every service and print the problems. `told` collects the library's warnings
     meanwhile."""
     status.status("asking services")
     manager.discover()

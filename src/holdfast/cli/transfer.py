@@ -196,8 +196,8 @@ def _target(store: Path, output: str) -> Path:
 
 @contextmanager
 def _writing(path: Path | None) -> Generator[BinaryIO]:
-    """Where to write; a file takes its name when all is written, so that what has the name is
-    whole."""
+    """Yield the output stream. A file gets its name only after everything is written, so that
+    the named file is always complete."""
     if path is None:
         yield sys.stdout.buffer
     elif path.exists() and not path.is_file():  # a device or a pipe
@@ -264,7 +264,7 @@ def import_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
 
 
 def _told(found: Iterable[Exported], options: argparse.Namespace) -> Iterator[Exported]:
-    """The conversations; what is wrong with the lines names their file."""
+    """Yield the conversations; errors in their lines name the file."""
     file: str = options.file
     try:
         yield from found if options.id is None else only(found)
