@@ -90,9 +90,7 @@ def check(path: str | Path, progress: Progress = silent) -> Report:
                 )
             problems += [f"SQLite finds: {line}" for line in sql.integrity(progress)]
             if sql.application != APPLICATION:
-                problems.append(
-                    "the file does not say that it is a Holdfast store (application id)"
-                )
+                problems.append("the file is not marked as a Holdfast store (application id)")
             if not problems:
                 checking = _Check(path, sql, sql.format, progress)
                 checking.problems += older
@@ -101,7 +99,7 @@ def check(path: str | Path, progress: Progress = silent) -> Report:
         except (*DAMAGE, OSError) as error:
             if isinstance(error, StoreError):
                 raise
-            problems.append(f"SQLite cannot read it: {error}")
+            problems.append(f"SQLite cannot read the file: {error}")
         try:
             pages = PageRows(path, progress)
         except OSError as error:
@@ -154,7 +152,7 @@ class _Check:
             *(("inbox", "blobs", "blob_refs") if sql.format >= 2 else ()),
         } - sql.tables
         if missing:
-            self.problems.append(f"without the table {', '.join(sorted(missing))}")
+            self.problems.append(f"missing tables: {', '.join(sorted(missing))}")
         if {"conversations", "events"} & missing:
             return self.report()
         rows = sql.conversations()
@@ -212,7 +210,7 @@ class _Check:
             if last > ends.get(number, 0):
                 self.problems.append(
                     f"events up to {last} ({count:,} in all) of a conversation number {number} that"
-                    " is not there"
+                    " does not exist"
                 )
 
     # --- what else a file of format 2 has ---
@@ -222,13 +220,13 @@ class _Check:
             self._blobs += 1
             self._progress(self._events, max(self._total, self._events))
             if type(data) is not bytes or blob_id(data) != id:
-                self.problems.append(f"the blob {id} is not what its name says")
+                self.problems.append(f"the content of the blob {id} does not match its id")
         lost = "SELECT count(*) FROM blob_refs WHERE id NOT IN (SELECT id FROM blobs)"
         if count := sql.query(lost).fetchone()[0]:
-            self.problems.append(f"{count:,} blobs that events refer to are not there")
+            self.problems.append(f"{count:,} blobs that events refer to are missing")
         lost = "SELECT count(*) FROM blob_refs WHERE key NOT IN (SELECT key FROM events)"
         if count := sql.query(lost).fetchone()[0]:
-            self.problems.append(f"{count:,} blobs are kept for events that are not there")
+            self.problems.append(f"{count:,} blobs are kept for events that do not exist")
 
     def _inbox(self, sql: SQLRows, ids: dict[int, str]) -> None:
         freed = {number for (number,) in sql.query("SELECT conversation FROM inbox WHERE key = ''")}
@@ -269,5 +267,5 @@ class _Calls:
             if not asked.isdecimal() or int(asked) not in self.unknown:
                 what = "result" if isinstance(event, ev.ToolResult) else "start"
                 self.problems.append(
-                    f"event {event.seq} is the {what} of a call {event.call_id!r} that nobody made"
+                    f"event {event.seq} is the {what} of an unknown call {event.call_id!r}"
                 )

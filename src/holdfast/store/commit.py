@@ -281,7 +281,7 @@ class Committer:
         return True
 
     def _broken_off(self) -> StoreError:
-        return StoreError(f"Store {str(self._path)!r}: the append was broken off.")
+        return StoreError(f"Store {str(self._path)!r}: the append was interrupted.")
 
     def _check(self) -> None:
         if self.closed:

@@ -48,7 +48,7 @@ def trouble(path: Path, error: Exception, timeout: float, *, sure: bool = True) 
     outcome = (
         "Nothing was written"
         if sure
-        else "It is not known whether it was written; read it again after the store was opened anew"
+        else "It is not known whether the data was written; open the store again and read it"
     )
     return StoreError(f"Store {str(path)!r}: {error}. {outcome}.{_advice(error, timeout)}")
 
@@ -76,7 +76,10 @@ def _advice(error: Exception, timeout: float) -> str:
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return " The file is damaged; copy it with its -wal before anything else."
         case sqlite3.SQLITE_IOERR:
-            return " The disk refused; look for room, quotas and the system's log, and try again."
+            return (
+                " The disk refused the operation; check free space, quotas and the system's log, and"
+                " try again."
+            )
         case _:
             return ""
 
@@ -173,14 +176,15 @@ class ReadOnly:
                             return found
             except FileNotFoundError as error:
                 raise StoreError(
-                    f"Store {str(self._path)!r} is not there; read_only=True opens one that is."
+                    f"Store {str(self._path)!r} does not exist; read_only=True opens only an"
+                    " existing store."
                 ) from error
             except (*DAMAGE, OSError) as error:
                 if isinstance(error, StoreError):
                     raise
                 raise unreadable(self._path, error, self._timeout) from error
             raise StoreError(
-                f"Store {str(self._path)!r} cannot be read: it changes all the time. Try again."
+                f"Store {str(self._path)!r} cannot be read: the file keeps changing. Try again."
             )
 
     def version(self) -> object:

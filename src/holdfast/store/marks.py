@@ -104,9 +104,9 @@ def _lost(mark: Mark, query: Query | None) -> str:
         )
         if given is not None and given[0] >= mark.number:
             return ""  # it was deleted
-        what = f"a conversation of {mark.last_seq:,} acknowledged events is not there"
+        what = f"a conversation of {mark.last_seq:,} acknowledged events is missing"
     return (
-        f"The file is older than what was written to it: {what}. Its -wal was removed, or the file"
-        " was replaced by an older copy. Put the -wal back before anything is written; to go on"
-        f" with what is there, remove {str(mark.file)!r}."
+        f"The file is older than the data that was written to it: {what}. Its -wal was removed, or"
+        " the file was replaced by an older copy. Put the -wal back before anything is written; to"
+        f" continue with the present data, remove {str(mark.file)!r}."
     )

@@ -366,7 +366,7 @@ class MemoryStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreError("This MemoryStore is closed, and what was in it is gone.")
+            raise StoreError("This MemoryStore is closed, and its conversations are gone.")
 
     def _found(self, conversation_id: str) -> _Record:
         self._check_open()

@@ -117,7 +117,7 @@ class Remains:
         except (*DAMAGE, OSError) as error:
             if isinstance(error, StoreError):
                 raise
-            self._troubles.append(f"SQLite cannot read it: {error}")
+            self._troubles.append(f"SQLite cannot read the file: {error}")
         # What SQLite has begun to read stays open, so that nobody moves pages about meanwhile.
         pages = self._scan()
         if not pages.is_store:
@@ -174,7 +174,7 @@ class Remains:
                 if sum(gap.last - gap.first + 1 for gap in found.gaps) == undecoded:
                     return found  # the pages have no more of them
             except DAMAGE as error:
-                self._troubles.append(f"SQLite cannot read it: {error}")
+                self._troubles.append(f"SQLite cannot read the file: {error}")
         return assemble(self._scan(), row)
 
     def blob(self, id: str) -> bytes | None:
@@ -183,7 +183,7 @@ class Remains:
             try:
                 return self._sql.blob(id)
             except DAMAGE as error:
-                self._troubles.append(f"SQLite cannot read it: {error}")
+                self._troubles.append(f"SQLite cannot read the file: {error}")
         return self._scan().blob(id)
 
     def _named(self) -> dict[str, Row]:
@@ -296,17 +296,15 @@ def remarks(row: Row, count: int) -> list[str]:
     found: list[str] = []
     if row.lost:
         found.append(
-            "its entry in the table of conversations is lost; status, title and times are told by"
-            " its events"
+            "its entry in the table of conversations is lost; status, title and times are taken"
+            " from its events"
         )
         if row.id == f"number-{row.number}":
             found.append(f"its id is lost too, so it is named by its number: {row.id}")
     elif row.last_seq != count:
         found.append(f"its entry says that it has {row.last_seq:,} events, not {count:,}")
     if row.base is None:
-        found.append(
-            "it is a fork, and what it shares with the conversation it was forked from is lost"
-        )
+        found.append("it is a fork, and the record of the events that it shares is lost")
     return found
 
 

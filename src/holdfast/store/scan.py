@@ -65,8 +65,8 @@ class PageRows:
             self._scan(progress)
             if not self.whole:
                 self.troubles.append(
-                    "the table of conversations is damaged: one may be missing, or have lost its"
-                    " name"
+                    "the table of conversations is damaged: conversations may be missing or have"
+                    " lost their ids"
                 )
             self._last: dict[int, int] = {}
             for key in [*self._events, *self._bad]:

@@ -245,8 +245,8 @@ class SQLiteStore:
         if self.path.is_dir() or not self.path.parent.is_dir():
             what = "is a folder" if self.path.is_dir() else "is in a folder that does not exist"
             raise StoreError(
-                f"Store {str(self.path)!r} {what}. path takes a file; it is made if it is not"
-                " there."
+                f"Store {str(self.path)!r} {what}. path takes a file, which is created if it does"
+                " not exist."
             )
         if self.path.exists() and self.path.stat().st_size == 1:
             # SQLite takes a file of one byte for a new one and writes over it.

@@ -270,7 +270,7 @@ def _read_blobs(
             ) from error
         if blob.data is not None and blob_id(blob.data) != blob.id:
             raise ConfigurationError(
-                f"line {reader.number}: the blob {blob.id} is not what its name says."
+                f"line {reader.number}: the content of the blob {blob.id} does not match its id."
             )
         if blob.id not in named:
             raise ConfigurationError(
@@ -280,7 +280,7 @@ def _read_blobs(
     if header.blobs is not None and len(found) != header.blobs:
         raise ConfigurationError(
             f"line {reader.number}: {len(found)} of {header.blobs} blobs of {header.id!r} are"
-            " there."
+            " present."
         )
     return found
 

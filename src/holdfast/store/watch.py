@@ -208,7 +208,7 @@ class Watcher:
                     failed = False
                 except (StoreError, OSError) as error:
                     if not failed and not stop.set:
-                        _log.warning("a store cannot be watched for now: %s", error)
+                        _log.warning("a store cannot be watched at present: %s", error)
                     failed, version = True, None
                 stop.wait(POLL if time.monotonic() - moved < _AWAKE else IDLE_POLL)
 
@@ -263,4 +263,4 @@ def _tell(notify: Callable[[], None]) -> None:
     try:
         notify()
     except Exception:
-        _log.exception("a notify that was given to acquire raised")
+        _log.exception("the notify function of a lease raised")
