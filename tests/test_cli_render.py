@@ -423,7 +423,7 @@ def test_an_answer_that_breaks_off_is_shown_anew() -> None:
     view.on_delta(Delta("restart"))
     view.on_delta(Delta("text", "Hello."))
     view.on_event(answer(1, "Hello."))
-    assert out.getvalue() == "Hel\n(the answer broke off and is asked for again)\n\nHello.\n"
+    assert out.getvalue() == "Hel\n(the answer broke off; it is requested again)\n\nHello.\n"
 
 
 def test_what_was_cut_off_by_a_pause_is_not_taken_for_the_next_answer() -> None:
@@ -535,7 +535,7 @@ def test_the_key_is_the_named_one_then_ours_then_openais_for_openai() -> None:
     assert api_key(local, None, {"OPENAI_API_KEY": "o"}) == ""
     assert api_key(other, "OPENAI_API_KEY", env) == "o"
     for address in (other, "https://openai.com.example.com/v1", "https://notopenai.com/v1"):
-        with pytest.raises(UsageError, match="goes to OpenAI only"):
+        with pytest.raises(UsageError, match="is sent to OpenAI only"):
             api_key(address, None, {"OPENAI_API_KEY": "o"})
 
 

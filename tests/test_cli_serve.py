@@ -46,7 +46,7 @@ class Running:
         self.url = re.search(r"Serving agents at (https?)://([\d.]+):(\d+)\.", self.said)
         assert self.url, self.said
         self.port = int(self.url[3])
-        shown = re.search(r"shown this once: (\S+)", self.said)
+        shown = re.search(r"shown only this once: (\S+)", self.said)
         self.key = shown[1] if shown else ""
 
     def ask(
@@ -302,7 +302,7 @@ def test_it_serves_https(tmp_path: Path) -> None:
             ["--tls-cert", "{tmp}/text", "--tls-key", "{tmp}/text"],
             "are not a PEM certificate and its key",
         ),
-        (["--tls-key", "{tmp}/text"], "--tls-key is for --tls-cert"),
+        (["--tls-key", "{tmp}/text"], "--tls-key needs --tls-cert"),
         (["--key-file", "{tmp}/none"], "--key-file: '{tmp}/none' cannot be read: No such file"),
         (["--key-file", "{tmp}/text"], "A key needs at least 16"),
         (["--variable", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE, named by --variable, is not set"),
@@ -313,8 +313,8 @@ def test_it_serves_https(tmp_path: Path) -> None:
         (["--root", "{tmp}/text/below"], "--root: '{tmp}/text/below' cannot be made"),
         (["--rate", "-1"], "argument --rate: takes a number from 0"),
         (["--max-running", "0"], "takes a whole number from 1"),
-        (["keys"], "which of add, list, remove?"),
-        (["keys", "list", "--store", "{tmp}/none.db"], "no server's store"),
+        (["keys"], "takes one of add, list, remove"),
+        (["keys", "list", "--store", "{tmp}/none.db"], "not an agent server's store"),
         (["keys", "add", "x"], "keys add takes no ID"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -340,7 +340,7 @@ def test_a_taken_port_and_a_store_that_another_server_has_are_said_in_one_line(
         other = holdfast("serve", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "s.db"))
         assert other.returncode == 2
         assert (
-            other.stderr == f"holdfast: --store: another server (process {server.process.pid}) has"
+            other.stderr == f"holdfast: --store: another server (process {server.process.pid}) uses"
             f" '{tmp_path / 's.db'}'\n"
         )
         taken = holdfast(

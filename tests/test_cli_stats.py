@@ -231,7 +231,7 @@ def test_the_command_draws_a_tree(path: Path) -> None:
     before = path.read_bytes()
     done = command("stats", str(path), "root", COLUMNS="100")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("root and 1 conversation that came of it\n4 steps, ")
+    assert done.stdout.startswith("root and 1 conversation spawned from it\n4 steps, ")
     for line in (
         r"\n  scripted +4 x .*█",
         r"\n  ask_child +1 x .*█",

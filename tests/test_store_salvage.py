@@ -431,7 +431,7 @@ def test_a_lost_table_of_conversations_is_made_up_for(path: Path) -> None:
     assert {id: list(one.events) for id, one in found.items()} == EXPECTED, (
         "ids and forks are in the indexes too"
     )
-    assert "told by its events" in found["alpha"].notes[0]
+    assert "taken from its events" in found["alpha"].notes[0]
     assert found["alpha"].summary.updated == alpha(ALPHA).timestamp
     for name in ("sqlite_autoindex_conversations_1", "conversations_forked"):
         overwrite(path, (pages[name] - 1) * PAGE, bytes(PAGE))
@@ -737,20 +737,20 @@ def changed(path: Path, *statements: str) -> Report:
         ),
         (
             "DELETE FROM conversations WHERE id = 'beta'",
-            "events up to 3 (3 in all) of a conversation number 2 that is not there",
+            "events up to 3 (3 in all) of a conversation number 2 that does not exist",
         ),
-        ("UPDATE blobs SET data = X'00'", "is not what its name says"),
-        ("DELETE FROM blobs", "1 blobs that events refer to are not there"),
+        ("UPDATE blobs SET data = X'00'", "does not match its id"),
+        ("DELETE FROM blobs", "1 blobs that events refer to are missing"),
         (
             "DELETE FROM events WHERE key = (1 << 32) + 6",
-            "1 blobs are kept for events that are not there",
+            "1 blobs are kept for events that do not exist",
         ),
         (
             "UPDATE inbox SET data = X'00' WHERE key = 'k'",
             "the command 1 in the inbox of 'alpha' cannot be read",
         ),
         ("UPDATE inbox SET conversation = 77", "there is no such conversation"),
-        ("DROP TABLE blobs", "without the table blobs"),
+        ("DROP TABLE blobs", "missing tables: blobs"),
         ("PRAGMA application_id = 0", "application id"),
     ],
 )
@@ -791,7 +791,7 @@ def test_a_result_of_a_call_that_nobody_made_is_told(tmp_path: Path) -> None:
     maker.event(1, event(3))
     maker.db.close()
     assert check(path).findings[0].problems == (
-        "event 2 is the result of a call '1.0' that nobody made",
+        "event 2 is the result of an unknown call '1.0'",
     )
 
 

@@ -270,10 +270,10 @@ def broken(number: int, **fields: Any) -> Callable[[list[bytes]], None]:
         (broken(3, seq=4), "line 4: event 4 stands where event 3 should"),
         (lambda found: found.pop(3), "line 4: event 4 stands where event 3 should"),
         (lambda found: found.__setitem__(2, b"{}"), "line 3: this is not an event"),
-        (broken(8, data="AAAA"), "line 9: the blob sha256:.* is not what its name says"),
+        (broken(8, data="AAAA"), "line 9: the content of the blob sha256:.* does not match its id"),
         (broken(8, data="!"), "line 9: this is not a blob"),
         (broken(8, id=blob_id(b"x"), data="eA=="), "line 9: no event of 'one' refers to the blob"),
-        (lambda found: found.pop(), "line 8: 0 of 1 blobs of 'one' are there"),
+        (lambda found: found.pop(), "line 8: 0 of 1 blobs of 'one' are present"),
         (
             lambda found: found.__delitem__(slice(5, None)),
             "line 5: the lines end after 4 of 7 events of 'one'",

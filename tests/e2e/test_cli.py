@@ -338,7 +338,7 @@ def test_openais_key_is_sent_to_nobody_else(tmp_path: Path) -> None:
         "run", "x", "--model", "m", "--base-url", "https://api.example.com/v1", OPENAI_API_KEY=KEY
     )
     assert refused.returncode == 2
-    assert "goes to OpenAI only" in refused.stderr
+    assert "is sent to OpenAI only" in refused.stderr
 
 
 def test_commands_see_the_path_but_no_secret_unless_it_is_named(tmp_path: Path) -> None:
@@ -444,7 +444,7 @@ def test_the_step_limit_is_exit_3(tmp_path: Path) -> None:
     with ModelServer(lambda request: command("true")) as server:
         ended = holdfast("run", "x", "--max-steps", "2", *options(server, tmp_path))
     assert ended.returncode == 3
-    assert "stopped at the limit of 2 steps. --max-steps sets it." in ended.stderr
+    assert "stopped at the limit of 2 steps. --max-steps sets the limit." in ended.stderr
     assert len(server.requests) == 2
 
 
@@ -849,7 +849,7 @@ def test_a_chat_pauses_and_resumes(tmp_path: Path) -> None:
         typist.types("hello\r")
         typist.sees("thinking")
         typist.types("\x03")
-        typist.sees("paused: Enter goes on")
+        typist.sees("paused: Enter continues")
         typist.sees("> ")
         typist.types("/resume\r")
         typist.sees("Here.")

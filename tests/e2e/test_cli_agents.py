@@ -77,7 +77,8 @@ def test_without_a_terminal_a_call_of_its_that_waits_ends_the_command_and_says_h
     with ModelServer(answer) as server:
         ended = holdfast("run", "x", *options(server, tmp_path), *more)
         assert ended.returncode == 3
-        assert "an agent that works for this one, are left waiting for confirmation" in ended.stderr
+        assert "calls of the sub-agent " in ended.stderr
+        assert " are left waiting for confirmation." in ended.stderr
         found = re.search(r"approve with: holdfast tell (\S+) (one\.\d+\.0) approve", ended.stderr)
         assert found
         assert holdfast("tell", found[1], found[2], "approve").returncode == 0
@@ -93,7 +94,8 @@ def test_at_a_terminal_its_calls_are_asked_about_like_one_s_own(tmp_path: Path) 
         terminal("run", "x", *options(server, tmp_path), "--confirm", "terminal", *team) as typist,
     ):
         shown = typist.sees(PROMPT)
-        assert "an agent that works for this one, waits for you" in shown
+        assert "The sub-agent " in shown
+        assert " waits for you:" in shown
         assert "$ echo made > made" in shown
         typist.types("y\n")
         typist.sees("The worker made it.")
@@ -105,6 +107,6 @@ def test_a_folder_without_agents_is_said(
 ) -> None:
     model = ["--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--workdir", str(tmp_path)]
     assert main(["run", "x", *model, "--agents", str(tmp_path)]) == 2
-    assert "there is no agent that can be read" in capsys.readouterr().err
+    assert "no readable agent was found" in capsys.readouterr().err
     assert main(["run", "x", *model, "--agents", str(tmp_path / "no")]) == 2
     assert "--agents takes a folder" in capsys.readouterr().err

@@ -137,7 +137,7 @@ def test_yes_runs_the_call_and_no_tells_the_model_why(tmp_path: Path) -> None:
             typist.sees("waiting for you")
             shown = typist.sees(PROMPT)
             assert "$ echo one > a" in shown
-            assert "every call is to be confirmed" in shown
+            assert "every call needs confirmation" in shown
             assert (
                 "[y] run it, [n] reject, [e] edit, [a] run this and all later calls of terminal,"
                 " [q] leave it waiting" in shown
@@ -147,7 +147,7 @@ def test_yes_runs_the_call_and_no_tells_the_model_why(tmp_path: Path) -> None:
             typist.sees("run it")
             typist.sees(PROMPT)
             typist.types("perhaps\r")
-            typist.sees("none of these")
+            typist.sees("Unknown answer")
             typist.sees(PROMPT)
             typist.types("y\r")
             typist.sees(r"\$ echo two > b")
@@ -159,7 +159,7 @@ def test_yes_runs_the_call_and_no_tells_the_model_why(tmp_path: Path) -> None:
             assert typist.leaves() == 0
         assert "not now" in results(server, 2)[1]
     assert ((tmp_path / "a").exists(), (tmp_path / "b").exists()) == (True, False)
-    asked = ("ask", "policy", "every call is to be confirmed")
+    asked = ("ask", "policy", "every call needs confirmation")
     assert decisions(tmp_path) == [
         asked,
         ("approve", "user", ""),
@@ -168,7 +168,7 @@ def test_yes_runs_the_call_and_no_tells_the_model_why(tmp_path: Path) -> None:
     ]
     shown = holdfast("show", str(tmp_path / "s.db")).stdout
     for line in (
-        "  waits for you: $ echo one > a (every call is to be confirmed)",
+        "  waits for you: $ echo one > a (every call needs confirmation)",
         "  approved: $ echo one > a, by user",
         "  rejected: $ echo two > b, by user: not now",
         "waiting for you",
@@ -222,7 +222,7 @@ def test_a_call_is_shown_whole_and_without_control_characters(tmp_path: Path) ->
         typist.types("n\r\r")
         shown = typist.sees(PROMPT)
         assert re.search(
-            r"  path: a.txt\r\n  in place of what is there:\r\n.*\n   first\r\n  -second\r\n "
+            r"  path: a.txt\r\n  replaces the present content:\r\n.*\n   first\r\n  -second\r\n "
             r" \+2nd\^\[\[31m\r\n",
             shown,
         )
@@ -243,8 +243,8 @@ def test_what_differs_in_line_ends_alone_is_shown() -> None:
     assert lines("edit_file", path="a", old="x\r\n", new="x\n")[2:] == ["  -x^M", "  +x", "   "]
     assert lines("edit_file", path="a", old="x\n", new="x")[2:] == ["   x", "  -"]
     assert lines("write_file", "x", path="a", content="x")[2:] == [
-        "  in place of what is there:",
-        "  (nothing is changed)",
+        "  replaces the present content:",
+        "  (no change)",
     ]
     assert lines("write_file", path="a", content="x\ny\n", **{"mode\x1b": " \u202e"}) == [
         "write_file",
@@ -286,7 +286,7 @@ def test_arguments_are_edited_and_asked_for_again_until_they_fit(tmp_path: Path)
             typist.sees("That is not JSON")
             typist.sees(r"Arguments.*\}\}")
             typist.types('\x15{"command": "a", "command": "b"}\r')
-            typist.sees("'command' is there twice")
+            typist.sees("'command' appears twice")
             typist.sees("Arguments")
             typist.types('\x15{"commnd": "x"}\r')
             typist.sees("command")

@@ -70,7 +70,7 @@ def test_a_prefix_goes_on_with_the_conversation_it_names(name: str, path: Path) 
         assert ended.returncode == 0, ended
         assert server.requests[0].messages[-1]["content"] == "more"
         assert len(server.requests[0].messages) > 3
-    assert "going on with 4f0c91 (" in ended.stderr
+    assert "continuing 4f0c91 (" in ended.stderr
     assert " --id 4f0c91 " in ended.stderr
     assert ids(path) == {"4f0c91", "4f0c91.4.0", "4a17"}
 
@@ -103,7 +103,7 @@ def test_an_ambiguous_prefix_is_an_error_that_lists_the_candidates(path: Path) -
 def test_children_do_not_make_the_prefix_of_their_parent_ambiguous(
     path: Path, tmp_path: Path
 ) -> None:
-    assert "4f0c91 and 1 conversation that came of it" in holdfast("stats", str(path), "4f").stdout
+    assert "4f0c91 and 1 conversation spawned from it" in holdfast("stats", str(path), "4f").stdout
     assert holdfast("show", str(path), "4f").stdout.startswith("4f0c91, finished: Ask\n")
     assert holdfast("replay", str(path), "4f").stdout.startswith("4f0c91: same")
     told = holdfast("tell", str(path), "4f", "send", "hi")
@@ -137,7 +137,7 @@ def test_an_id_that_matches_nothing_begins_a_conversation_and_says_so(path: Path
             holdfast("run", "x", *kept, "--id", "4a17", "--new"),
             "--new",
             "'4a17'",
-            "is there already",
+            "exists already",
         )
         refused(holdfast("run", "x", *kept, "--id", ""), "--id takes")
         assert len(server.requests) == 2
@@ -179,7 +179,7 @@ def test_a_server_takes_the_same_ids(remote: AgentServer) -> None:
         assert told("run", "x", *made, "--id", "4a17").returncode == 0
         again = told("run", "more", *there, "--id", "4f")
         assert (again.returncode, again.stdout) == (0, "\n> more\n\nHi 2.\n")
-        assert "going on with 4f0c91 (" in again.stderr
+        assert "continuing 4f0c91 (" in again.stderr
         for words in (
             ["run", "x", *made, "--id", "4"],
             ["show", *there, "4"],
@@ -187,7 +187,7 @@ def test_a_server_takes_the_same_ids(remote: AgentServer) -> None:
         ):
             refused(told(*words), "2 conversations", "4f0c91 (finished: x)", "4a17 (finished: x)")
         refused(
-            told("run", "x", *made, "--id", "4a17", "--new"), "--new", "'4a17'", "is there already"
+            told("run", "x", *made, "--id", "4a17", "--new"), "--new", "'4a17'", "exists already"
         )
         assert told("run", "x", *made, "--id", "4f", "--new").returncode == 0
         assert len(model.requests) == 4

@@ -88,7 +88,7 @@ def test_at_a_terminal_a_plan_is_changed_rejected_and_approved(tmp_path: Path) -
             "run", "x", "--plan", "first", *options(server, tmp_path), *kept(tmp_path)
         ) as typist:
             shown = typist.sees(PROMPT)
-            assert "Is this what is to be done? the plan is to be approved" in shown
+            assert "Approve this plan? the plan is to be approved" in shown
             assert "[ ] 1. Touch a" in shown
             assert (
                 "[y] approve this plan, [n] reject it, [e] change its steps, [q] leave it waiting"
@@ -101,7 +101,7 @@ def test_at_a_terminal_a_plan_is_changed_rejected_and_approved(tmp_path: Path) -
             typist.sees("Touch c")
             typist.sees(PROMPT)
             typist.types("a\r")
-            typist.sees("none of these")
+            typist.sees("Unknown answer")
             typist.sees(PROMPT)
             typist.types("e\r")
             typist.sees("Enter: done")
@@ -149,7 +149,7 @@ def test_going_on_with_a_conversation_shows_what_is_left_of_its_plan(tmp_path: P
 def test_what_the_option_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--plan", "Fix it", "--workdir", str(tmp_path)]) == 2
     assert (
-        "--plan: takes nothing or the word first, not 'Fix it'; write the task before it"
+        "--plan: takes no value or the word first, not 'Fix it'; write the task before --plan"
         in capsys.readouterr().err
     )
 
@@ -176,7 +176,7 @@ def test_on_a_server_a_plan_waits_in_the_same_way(
         again = remote.told("chat", "--plan", *given)
         assert (
             again.returncode,
-            "--plan is for a new conversation; 'one' keeps what it was made with" in again.stderr,
+            "--plan is for a new conversation; 'one' keeps its own setting" in again.stderr,
         ) == (2, True)
         assert (
             remote.told("tell", "--server", server.url, "one", "approve", "--wait", "20").returncode

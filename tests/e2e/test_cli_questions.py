@@ -93,7 +93,7 @@ def test_a_form_of_an_mcp_server_is_filled_in_field_by_field(tmp_path: Path) -> 
         ModelServer([calls(("srv__ask", {"message": "Who are you?"})), text("Done.")]) as server,
         chatting(server, tmp_path) as typist,
     ):
-        assert "srv gets what you fill in" in typist.sees(
+        assert "srv receives the values that you fill in" in typist.sees(
             r"srv asks: Who are you\?[\s\S]*Name \(text\): "
         )
         typist.types("Ada\r")
@@ -121,11 +121,11 @@ def test_types_choices_defaults_and_secrets_are_asked_for_until_they_fit(tmp_pat
             ("\r", r"name is needed[\s\S]*name \(text\): "),
             ("A\r", r"too short[\s\S]*name \(text\): "),
             ("Ada\r", r"1  small \(\"s\"\)[\s\S]*size \(one of these\): "),
-            ("7\r", r"none of these[\s\S]*size \(one of these\): "),
+            ("7\r", r"not one of the choices[\s\S]*size \(one of these\): "),
             ("2\r", r"count \(whole number\) \[3\]: "),
-            ("some\r", r"no whole number[\s\S]*count .*: "),
+            ("some\r", r"not a whole number[\s\S]*count .*: "),
             ("\r", r"gift \(y or n\): "),
-            ("y\r", r"1  bag[\s\S]*extras \(several, with commas\) \[leave out\]: "),
+            ("y\r", r"1  bag[\s\S]*extras \(several, separated by commas\) \[optional\]: "),
             ("1, card\r", r"pin \(secret\): "),
             ("planted-7a61\r", r"\{.*\"pin\": \"\*\*\*\"\}[\s\S]*\[y,n,e\] "),
             ("y\r", r"Done\.[\s\S]*> "),
@@ -193,17 +193,17 @@ def test_another_shell_answers_and_show_tells_of_it(tmp_path: Path) -> None:
         assert f"tell {store} one answer '{question.id}' JSON" in shown.stderr
         refused = tell("answer", question.id, '{"name": "Ada"}')
         assert (refused.returncode, "size is required" in refused.stderr) == (2, True)
-        assert "no question's id" in tell("answer", "4.0", "{}").stderr
+        assert "not a question's id" in tell("answer", "4.0", "{}").stderr
         values = '{"name": "Ada", "size": "l", "gift": false, "pin": "planted-7a61"}'
         answered = tell("answer", values, "--wait", "20")
         assert (answered.returncode, answered.stdout.split("\n")[0]) == (
             0,
             f"posted: answer {question.id}",
         )
-        typist.sees(r"Nobody waits for that answer any more[\s\S]*> ")
+        typist.sees(r"The question no longer waits for an answer[\s\S]*> ")
         assert "'size': 'l'" in told(server)
         late = tell("decline", "later")
-        assert (late.returncode, "nothing that runs" in late.stderr) == (2, True)
+        assert (late.returncode, "asks a question" in late.stderr) == (2, True)
     shown = holdfast("show", store)
     assert "asks: What do you" in shown.stdout
     assert (

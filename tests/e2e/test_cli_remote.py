@@ -243,10 +243,13 @@ def test_a_call_that_waits_is_listed_and_decided_from_another_shell(server: Agen
         assert (
             first.returncode,
             first.stdout.splitlines()[0][:11],
-            "taken: event" in first.stdout,
+            "done: event" in first.stdout,
         ) == (0, "posted: app", True)
         second = told(*tell, "reject", call[1], "not", "that")
-        assert (second.returncode, "The server goes on with it." in second.stderr) == (0, True)
+        assert (second.returncode, "The server continues the conversation." in second.stderr) == (
+            0,
+            True,
+        )
         rest = told("show", server.url, "waits", "--until-rest")
         assert (
             rest.returncode,
@@ -256,7 +259,7 @@ def test_a_call_that_waits_is_listed_and_decided_from_another_shell(server: Agen
         none = told(*tell, "approve")
         assert (none.returncode, none.stderr) == (
             2,
-            "holdfast: no call of 'waits' waits for a decision: it is finished\n",
+            "holdfast: no call of 'waits' waits for a decision: the conversation is finished\n",
         )
 
 
@@ -349,7 +352,7 @@ def test_leaving_does_not_stop_what_ran_before(server: AgentServer, tmp_path: Pa
         until(begun(server, "joined"))
         with terminal("chat", "--server", server.url, "--id", "joined", **env()) as typist:
             typist.sees("leaving does not stop it")
-            typist.sees("going on with joined")
+            typist.sees("continuing joined")
             typist.process.terminate()
             assert typist.leaves() == 143
         go.touch()
@@ -407,7 +410,7 @@ def test_ctrl_c_leaves_a_server_that_is_gone(tmp_path: Path) -> None:
             typist.sees(GONE)
             typist.types("\x03")
             assert typist.leaves() == 130
-        assert "It could not be told to pause" in typist.seen
+        assert "The pause could not be sent" in typist.seen
         assert f"continue with: holdfast chat --server {server.url} --id left" in typist.seen
         server.start()  # which ends what the killed one left running, and goes on
         until(
@@ -466,22 +469,22 @@ def test_list_shows_a_store_and_a_server_alike(server: AgentServer, tmp_path: Pa
         (
             ["run", "x", "--server", "SERVER", "--workdir", "."],
             2,
-            "--workdir is a folder of this machine",
+            "--workdir cannot be combined with --server: it is a folder of this machine",
         ),
         (
             ["run", "x", "--server", "SERVER", "--store", "a.db"],
             2,
-            "--store is a file of this machine",
+            "--store cannot be combined with --server: it is a file of this machine",
         ),
         (
             ["run", "x", "--server", "SERVER", "--env", "HOME"],
             2,
-            "--env passes on a variable of this machine",
+            "--env cannot be combined with --server: it passes on a variable of this machine",
         ),
         (
             ["run", "x", "--workspace", "w"],
             2,
-            "--workspace is for an agent server; say which with --server URL",
+            "--workspace is for an agent server; name the server with --server URL",
         ),
         (["run", "x", "--server", "localhost:1"], 2, "Did you mean http://localhost:1?"),
         (["run", "x", "--server", "SERVER", "--id", "a b"], 2, "--id takes up to 128 letters"),
@@ -512,7 +515,7 @@ def test_list_shows_a_store_and_a_server_alike(server: AgentServer, tmp_path: Pa
             2,
             "there is no conversation 'nosuch' on http://",
         ),
-        (["list", "--server", "SERVER/below"], 2, "/below is no agent server's address"),
+        (["list", "--server", "SERVER/below"], 2, "/below is not an agent server's address"),
         (["list", "--server", "ftp://x"], 2, "--server takes an agent server's address such as"),
         (["list", "--server", "SERVER", "--status", "x"], 2, "--status takes one of idle, running"),
         (
@@ -524,7 +527,7 @@ def test_list_shows_a_store_and_a_server_alike(server: AgentServer, tmp_path: Pa
         (
             ["list", "--server", "http://127.0.0.1:9"],
             1,
-            "Connection refused. Does it run? `holdfast serve` starts one.",
+            "Connection refused. Is the server running? `holdfast serve` starts one.",
         ),
     ],
 )
@@ -569,7 +572,7 @@ def test_a_conversation_keeps_what_it_was_made_with(server: AgentServer) -> None
         same = told("run", "y", *options(server, model, "keeps"))
         assert (
             same.returncode,
-            "keeps keeps its agent: --base-url changes nothing." in same.stderr,
+            "keeps keeps its agent: --base-url has no effect." in same.stderr,
         ) == (0, True)
 
 
@@ -634,8 +637,13 @@ def answering(status: int, body: bytes) -> Iterator[str]:
     ("status", "body", "code", "words"),
     [
         (200, b"<html>Hello</html>", 1, "cannot be read by this Holdfast"),
-        (200, b'{"conversations": []}', 1, "is it an agent server, of another version?"),
-        (404, b"Not Found", 2, "is no agent server's address, or one of another version"),
+        (200, b'{"conversations": []}', 1, "Is it an agent server of another version?"),
+        (
+            404,
+            b"Not Found",
+            2,
+            "is not an agent server's address, or the server has another version",
+        ),
         (500, b"Oops", 1, "answered 500: Oops"),
     ],
 )

@@ -76,8 +76,8 @@ def test_what_was_recorded_today_is_the_same_today(folder: Path) -> None:
     ended = holdfast("replay", str(folder / "s.db"))
     assert ended.returncode == 0
     assert sorted(ended.stdout.splitlines()) == [
-        "alpha: same, 2 model requests, 2 of them compared to the last byte",
-        "beta: same, 1 model request, 1 of them compared to the last byte",
+        "alpha: same, 2 model requests, 2 of them compared byte by byte",
+        "beta: same, 1 model request, 1 of them compared byte by byte",
     ]
     assert ended.stderr == "2 conversations.\n"
     one = holdfast("replay", str(folder / "s.db"), "al")
@@ -95,7 +95,7 @@ def test_an_export_is_replayed_as_the_store_is(folder: Path, tmp_path: Path) -> 
     one = holdfast("replay", str(exported), "bet")
     assert (one.returncode, one.stdout) == (
         0,
-        "beta: same, 1 model request, 1 of them compared to the last byte\n",
+        "beta: same, 1 model request, 1 of them compared byte by byte\n",
     )
     assert holdfast("replay", str(exported), "gamma").returncode == 2
 
@@ -160,7 +160,7 @@ def test_differences_are_coloured_on_a_terminal_only(folder: Path) -> None:
     [
         (["none.db"], "does not exist"),
         (["."], "cannot be read"),
-        (["agents.py"], "neither a store nor what `holdfast export` writes: line"),
+        (["agents.py"], "neither a store nor the output of `holdfast export`: line"),
         (["s.db", "gamma"], "'gamma'"),
         (["s.db", "--agent", "agents"], "MODULE:NAME"),
         (["s.db", "--agent", "no_such_module:agent"], "no_such_module"),

@@ -196,7 +196,7 @@ def test_one_conversation_is_named_by_its_first_letters(store: Path) -> None:
 def test_open_calls_are_told(store: Path) -> None:
     ended = holdfast("export", str(store), "alpha")
     assert ended.returncode == 0
-    assert "alpha: 2 calls of it are open (shell, read_file)." in ended.stderr
+    assert "alpha: 2 calls are open (shell, read_file)." in ended.stderr
     assert "may run twice" in ended.stderr
 
 
@@ -245,7 +245,7 @@ def test_a_conversation_that_is_there_is_left_and_another_of_its_id_is_refused(
     assert holdfast("export", str(store), "-o", str(exported)).returncode == 0
     again = holdfast("import", str(exported), "--store", str(store))
     assert (again.returncode, again.stderr) == (0, "")
-    assert "alpha: is there already, the same 7 events" in again.stdout.splitlines()
+    assert "alpha: already in the store, with the same 7 events" in again.stdout.splitlines()
     other = tmp_path / "other.db"
     with SQLiteStore(other) as made:
         lease = made.acquire("beta")

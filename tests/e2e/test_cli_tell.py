@@ -111,7 +111,7 @@ def test_send_pause_resume_and_interrupt_reach_the_process_that_drives(tmp_path:
         wait_for(lambda: began(tmp_path))
         paused = tell(tmp_path, "pause", "--wait", "10")
         assert (paused.returncode, paused.stderr) == (0, "")
-        assert re.fullmatch(r"posted: pause\ntaken: event \d+\n", paused.stdout)
+        assert re.fullmatch(r"posted: pause\ndone: event \d+\n", paused.stdout)
         go.touch()
         sent = tell(tmp_path, "send", "-", "--wait", "10", stdin="sleep")
         assert (sent.returncode, sent.stderr) == (0, "")
@@ -130,7 +130,7 @@ def test_send_pause_resume_and_interrupt_reach_the_process_that_drives(tmp_path:
         assert tell(tmp_path, "resume").returncode == 0
         out, err = run.communicate(timeout=15)
         assert (run.returncode, out.splitlines()[-1]) == (0, "Heard the end.")
-        assert f"go on with: holdfast tell {tmp_path}/s.db one resume" in err
+        assert f"continue with: holdfast tell {tmp_path}/s.db one resume" in err
 
 
 def test_a_call_that_waits_in_a_terminal_is_approved_from_the_shell(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_call_that_waits_in_a_terminal_is_approved_from_the_shell(tmp_path: Pa
             done = holdfast("tell", str(tmp_path / "s.db"), "one", "approve", "--wait", "10")
             assert done.returncode == 0
             assert re.match(
-                r"posted: approve \d+\.0 \(arguments [0-9a-f]{12}\)\ntaken: event \d+\n",
+                r"posted: approve \d+\.0 \(arguments [0-9a-f]{12}\)\ndone: event \d+\n",
                 done.stdout,
             )
             typist.sees("decided elsewhere: approved by user")
@@ -171,14 +171,14 @@ def test_what_is_posted_while_nobody_drives_is_done_when_it_is_opened(tmp_path: 
         assert (late.returncode, late.stdout.count("posted: approve")) == (1, 1)
         assert (
             late.stderr
-            == "holdfast: not taken within 0.2 s; it stays posted, and is done by whoever drives"
-            " the conversation, or opens it next.\n"
+            == "holdfast: not done within 0.2 s. The command stays posted; the process that drives the"
+            " conversation, or the next one that opens it, carries it out.\n"
         )
         assert tell(tmp_path, "send", "hello", "--key", "once").returncode == 0
         again = tell(tmp_path, "send", "hello", "--key", "once", "--wait", "0.1")
         assert (again.returncode, again.stdout) == (
             1,
-            "dropped: something was posted under the key 'once' before\n",
+            "dropped: another command was posted under the key 'once' before\n",
         )
         opened = holdfast("chat", *options(server, tmp_path), *kept(tmp_path))
         assert opened.returncode == 0
@@ -187,7 +187,7 @@ def test_what_is_posted_while_nobody_drives_is_done_when_it_is_opened(tmp_path: 
             "hello",
         ]
         done = tell(tmp_path, "send", "hello", "--key", "once", "--wait", "0")
-        assert (done.returncode, "taken: event" in done.stdout) == (0, True)
+        assert (done.returncode, "done: event" in done.stdout) == (0, True)
     assert ((tmp_path / "wrong").exists(), (tmp_path / "right").exists()) == (False, True)
     assert '"touch right"' in told("show", str(tmp_path / "s.db")).stdout
 
@@ -217,7 +217,7 @@ def test_a_call_that_was_decided_otherwise_is_told(
             out, err = late.communicate(timeout=15)
             assert (late.returncode, out) == (1, "")
             assert re.fullmatch(
-                rf"holdfast: not taken: the call was {otherwise} \(event \d+\)\.?\n", err
+                rf"holdfast: not done: the call was {otherwise} \(event \d+\)\.?\n", err
             )
 
 
@@ -254,19 +254,19 @@ def test_several_waiting_calls_are_listed_and_one_is_chosen(tmp_path: Path) -> N
         (["approve", "--arguments", "[]"], "a JSON object"),
         (
             ["approve", "--arguments", '{"command": "a", "command": "b"}'],
-            "'command' is there twice",
+            "'command' appears twice",
         ),
         (
             ["approve", "--arguments", '{"command": "a", "x": [{"y": 1, "y": 1}]}'],
-            "'y' is there twice",
+            "'y' appears twice",
         ),
         (["approve", "--arguments", '{"commnd": "x"}'], "command"),
         (["approve", "5.0", "more"], "one call"),
-        (["reject", "--arguments", "{}"], "goes with approve"),
+        (["reject", "--arguments", "{}"], "--arguments is for approve only"),
         (["send"], "the text"),
         (["send", " "], "empty"),
         (["send", "-"], "empty"),
-        (["pause", "now"], "nothing more"),
+        (["pause", "now"], "takes no text"),
         (["stop"], "'stop'"),
         (["pause", "--wait", "long"], "--wait"),
     ],
@@ -303,10 +303,13 @@ def test_what_is_not_there_or_does_not_wait_is_told(tmp_path: Path, waits: Path)
     nothing = tell(tmp_path, "reject", "because")
     assert (
         nothing.returncode,
-        "no call of 'one' waits for a decision: it is finished" in nothing.stderr,
+        "no call of 'one' waits for a decision: the conversation is finished" in nothing.stderr,
     ) == (2, True)
     idle = tell(tmp_path, "interrupt", "--wait", "5")
-    assert (idle.returncode, "nothing to wait for: it is finished" in idle.stderr) == (0, True)
+    assert (
+        idle.returncode,
+        "nothing to wait for: the conversation is finished" in idle.stderr,
+    ) == (0, True)
 
 
 def test_standard_input_that_is_no_text_is_told(waits: Path) -> None:

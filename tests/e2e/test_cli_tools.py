@@ -249,14 +249,14 @@ def test_check_asks_lazy_services_too_and_finds_nothing_wrong(folder: Path) -> N
     assert found.returncode == 0, found.stdout + found.stderr
     assert "near: " in found.stdout
     assert "asleep: " in found.stdout
-    assert "all well" in found.stdout
+    assert "no problems." in found.stdout
 
 
 def test_check_says_what_is_wrong_with_each_service(folder: Path) -> None:
     found = tools(folder, "check", config="broken.json")
     assert found.returncode == 1
     assert "'dead' could not be connected to" in found.stdout
-    assert "something is wrong" in found.stdout
+    assert "there are problems." in found.stdout
     report = json.loads(tools(folder, "check", "--json", config="broken.json").stdout)
     assert (
         report["ok"],
@@ -376,7 +376,7 @@ def test_over_http_it_serves_until_a_signal(folder: Path, number: int, code: int
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "which tools?"),
+        ([], "no tools were given"),
         (["--config", "local.yaml", "--http", "0.0.0.0:0"], "Give a token"),
         (["--config", "local.yaml", "--http", "nowhere"], "HOST:PORT"),
         (["--config", "local.yaml", "--http", ":0", "--token-env", "NOT_SET"], "NOT_SET"),

@@ -1,4 +1,4 @@
-"""The `holdfast` command: an agent in a terminal. The only room that reads the environment and
+"""The `holdfast` command: an agent in a terminal. Only this package reads the environment and
 writes to the standard streams."""
 
 from __future__ import annotations
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments (None: the process's own) and return its exit code.
-    Raises nothing."""
+    """Run the command with these arguments (None: the arguments of the process) and return its
+    exit code. Never raises."""
     from holdfast.cli.command import command
 
     return command(argv)

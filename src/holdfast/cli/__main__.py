@@ -1,4 +1,4 @@
-"""`python -m holdfast.cli`: the same as `holdfast`."""
+"""Entry point of `python -m holdfast.cli`, which equals `holdfast`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The command line: its options, and the help that teaches them."""
+"""The command line: its options and their help texts."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from holdfast.cli.tools_arguments import add_commands
 
 # Written for 80 columns: argparse does not wrap what it is told to leave as it is.
 ABOUT = """\
-Holdfast runs an LLM agent on a folder: it searches, reads and edits files there
-and runs commands, step by step, until the task is done. You see every step as
-it happens. With --store each step is on disk before it acts, so that a
-conversation that was cut off goes on where it stopped."""
+Holdfast runs an LLM agent on a folder. The agent searches, reads and edits
+files there and runs commands, step by step, until the task is done. You see
+every step as it happens. With --store, each step is on disk before it takes
+effect, so that an interrupted conversation continues where it stopped."""
 
 EXAMPLES = """\
 examples:
@@ -33,166 +33,175 @@ examples:
       watch an agent fix a bug; needs no key
   holdfast run "Why does test_dates fail? Fix it" --model gpt-5-mini
   git diff | holdfast run - --model gpt-5-mini
-      the task comes from standard input
+      read the task from standard input
   holdfast run "Add a --quiet flag" --workdir ~/src/tool --store ~/agent.db
   holdfast chat --store ~/agent.db --id 4f0c
-      go on with the conversation whose id begins so
+      continue the conversation whose id begins with 4f0c
   holdfast run "Clean up the build" --confirm terminal --store ~/agent.db
-      you are asked before each command runs
+      ask you before each command runs
   holdfast tell ~/agent.db 4f0c approve
-      the same from another terminal
+      approve the waiting command from another terminal
   holdfast show ~/agent.db
-      what is in the store
+      list the conversations in the store
   holdfast check ~/agent.db
-      is everything in it readable and whole?
+      check that everything in the store is readable and complete
   holdfast run "Port it to Python 3.13" --server https://agents.example:8765
-      on an agent server, which `holdfast serve` is
+      work on an agent server, which `holdfast serve` starts
   holdfast chat --base-url http://localhost:11434/v1 --model qwen3
-      a local server, no key"""
+      use a local model server; needs no key"""
 
 ENVIRONMENT = """\
-environment (an option comes before its variable):
-  HOLDFAST_MODEL     the model, as --model
-  HOLDFAST_BASE_URL  the API's address, as --base-url
+environment (an option takes precedence over its variable):
+  HOLDFAST_MODEL     the model; same as --model
+  HOLDFAST_BASE_URL  the API's address; same as --base-url
   HOLDFAST_API_KEY   the key for that address
   OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, GROQ_API_KEY, ...
                      a provider's key; sent to that provider's address only
   HOLDFAST_SERVER_KEY
-                     an agent server's key: the one that serve takes, and
-                     that its clients bring
+                     an agent server's key: `serve` accepts it, and the
+                     clients of the server send it
   HOLDFAST_DEBUG     1 shows tracebacks and the library's log
-  NO_COLOR           no colour
-  FORCE_COLOR        colour also where the output is no terminal
-  TERM, COLUMNS      dumb: plain text; the width at which long lines are cut"""
+  NO_COLOR           1 turns colour off
+  FORCE_COLOR        1 turns colour on, also where the output is no terminal
+  TERM               dumb means plain text
+  COLUMNS            the width at which long lines are cut"""
 
 MODEL_OPTIONS = """\
 The agent has a shell, and tools to read, write, edit and search files in DIR.
 Its commands see a part of your environment (PATH, HOME, language, toolchains)
 and nothing that looks like a secret; --env NAME adds one more variable.
 
-Ctrl-C pauses: Enter goes on, a line that you type steers, Ctrl-C again closes."""
+Ctrl-C pauses the agent. Then Enter continues, a line that you type steers it,
+and a second Ctrl-C closes the conversation."""
 
 TALK = """\
-Talk with an agent, one line per message. While it works, a line that you type
-reaches it after its current step. Ctrl-D ends.
+Talk with an agent, one line per message. While the agent works, a line that
+you type reaches it after its current step. Ctrl-D ends the chat.
 Commands: /help /pause /resume /condense /status /exit
 
-Where standard input is no terminal, each line is a message, answered before
-the next is read; the exit code then tells how the last one ended."""
+If standard input is not a terminal, each line is a message. It is answered
+before the next one is read, and the exit code tells how the last one ended."""
 
 DEMO = """\
-Watch an agent find and fix a bug in a small project, made for it in a temporary
-folder. The model's part is scripted, so no key is needed; its tools are real.
-Exit code 0 says that the project's tests failed before and passed after."""
+Watch an agent find and fix a bug in a small project in a temporary folder. The
+model is scripted, so no key is needed; the tools are real. Exit code 0 means
+that the project's tests failed before the fix and passed after it."""
 
 CONFIRM = """\
-With --confirm the calls of some tools wait for you, or with `--confirm risky`
-those that are not proven to stay within the folder. Each is shown whole, then
-  y  runs it             n  does not; the model is told why, if you say why
-  e  edits it first      a  runs it, and all later calls of that tool
-  q  leaves it waiting, as Ctrl-D does; Ctrl-C pauses
-Without a terminal the command ends there, with exit code 3. A waiting call can
-be decided with `holdfast tell`, or by opening the conversation again with chat."""
+With --confirm, the calls of the tools that you name wait for you. With
+`--confirm risky`, calls wait unless they are proven to stay within the folder.
+Each waiting call is shown in full; then you answer
+  y  run it              n  reject it; the model gets the reason that you type
+  e  edit it first       a  run it, and all later calls of that tool
+  q  leave it waiting (also Ctrl-D); Ctrl-C pauses
+Without a terminal, the command ends there with exit code 3. To decide on a
+waiting call later, use `holdfast tell`, or open the conversation again with
+chat."""
 
 SHOW = """\
-Show a conversation as `run` shows it, or list the conversations if there are
-several and no ID is given. They are those of a store, which is only read, or of
-an agent server.
+Show a conversation of a store or an agent server, in the same form as `run`.
+If there are several conversations and you give no ID, list them. A store is
+opened for reading only.
 
 examples:
   holdfast show ~/agent.db
   holdfast show ~/agent.db 4f0c --follow
   holdfast show --server http://127.0.0.1:8765 4f0c --follow
-      also while the server is started again"""
+      continues across restarts of the server"""
 
 TELL = """\
-Tell a conversation something from the shell, also while another process drives
-it. That one does it within a second; if nobody drives it, it is done when the
-conversation is opened next. An agent server does it at once, and goes on with
-the conversation, whether anybody watches or not.
+Send a command to a conversation, also while another process drives it. That
+process carries it out within a second. If no process drives the conversation,
+the command waits until the conversation is opened next. An agent server
+carries it out at once and continues the conversation by itself.
 
-  send TEXT                       say something to the agent; - reads stdin
-  approve [CALL] [--arguments J]  let a waiting call run, with other arguments
-  reject [CALL] [REASON]          do not run it, and tell the model why
-  answer [QUESTION] [JSON]        what a running call asks; JSON has the form's values
-  decline [QUESTION] [REASON]     do not answer it
-  pause                           go no further after what runs now
-  resume                          go on after a pause or an error
-  interrupt                       pause at once; what runs is cancelled
-  condense [TEXT]                 shorten what the model is shown, minding TEXT
+  send TEXT                       send a message to the agent; - reads stdin
+  approve [CALL] [--arguments J]  run a waiting call, optionally with other
+                                  arguments
+  reject [CALL] [REASON]          do not run a waiting call; the model gets REASON
+  answer [QUESTION] [JSON]        answer a question of a running call; JSON holds
+                                  the values of its form
+  decline [QUESTION] [REASON]     decline to answer it
+  pause                           pause after the present step
+  resume                          continue after a pause or an error
+  interrupt                       pause at once and cancel the running calls
+  condense [TEXT]                 shorten the model's view; TEXT says what its
+                                  summary must keep
 
-Without CALL or QUESTION it is the one that waits. An approval holds for the arguments
-that the call has in the store now.
+CALL and QUESTION may be left out if only one is waiting. An approval applies
+to the arguments that the call has in the store now.
 
-Exit code 0: posted (with --wait: and taken). 1: not taken in time. 2: nothing
-to post, as when no call waits.
+Exit code 0: posted (with --wait: and carried out). 1: not carried out in time.
+2: nothing to post, for example because no call waits.
 
 examples:
   holdfast tell ~/agent.db 4f0c approve
   holdfast tell --server http://127.0.0.1:8765 4f0c send Mind the docs."""
 
 REPLAY = """\
-Run conversations once more without model or tools: their answers and results
-are those of the journal, and each request to the model is made anew and
-compared with what was sent. What today's Holdfast, or the agent given with
---agent, makes otherwise is shown; - is what was, + is today's.
+Run conversations again without calling the model or any tool: the answers and
+results come from the journal. Each model request is built again and compared
+with the one that was sent. Differences that this version of Holdfast makes, or
+the agent given with --agent, are shown: - marks the recorded text, + the new
+one.
 
 examples:
   holdfast replay ~/agent.db
   holdfast replay ~/agent.db 4f0c --agent my_agents:reviewer
-      would that agent have asked the same?
+      check whether that agent would send the same requests
   holdfast replay conversation.jsonl
 
-Exit code 0: all the same. 1: something differs. 2: no such file or agent."""
+Exit code 0: no differences. 1: differences. 2: no such file or agent."""
 
 
 CHECK = """\
-Verify a store without changing it: that SQLite finds nothing wrong, that every
-event is what was written and none is missing, that forks, blobs and waiting
-commands are whole. It may be in use meanwhile. What is wrong is named per
-conversation, with the events that cannot be read; `export --salvage` saves the
-rest.
+Verify a store without changing it: SQLite's own integrity check, the checksum
+of every event, gaps between events, forks, blobs and waiting commands. The
+store may be in use. Problems are listed per conversation, with the events that
+cannot be read. `holdfast export --salvage` saves the readable rest.
 
-Exit code 0: sound. 1: damaged. 2: no such file, or it is no store."""
+Exit code 0: sound. 1: damaged. 2: no such file, or the file is not a store."""
 
 EXPORT = """\
 Write conversations as JSON lines: a header, then each event as it is stored,
-then the blobs (outputs kept whole) that the events refer to. Without ID all of
-them, one after the other. `holdfast import` makes conversations of it again.
+then the blobs (outputs kept in full) that the events refer to. Without ID,
+write all conversations, one after the other. `holdfast import` reads them
+back.
 
 examples:
   holdfast export ~/agent.db 4f0c > conversation.jsonl
   holdfast export ~/agent.db -o backup.jsonl
   ssh there holdfast export agent.db | holdfast import - --store ~/agent.db
   holdfast export --salvage damaged.db -o rest.jsonl
-      a placeholder stands for every event that cannot be read; exit code 1
-      says that there were any, and stderr names them
+      write a placeholder for every event that cannot be read; exit code 1
+      means that there were some, and stderr names them
   holdfast export ~/agent.db 4f0c --to openhands -o conversations/4f0c"""
 
 IMPORT = """\
-Write exported conversations into a store, under their ids. Each is checked
-first and written whole or not at all. One that is there already, event for
-event, is left as it is; another one of the same id is refused (exit code 2),
-unless --id gives it a new one.
+Write exported conversations into a store under their ids. Each conversation is
+checked first, and written completely or not at all. A conversation that the
+store already has, event for event, is left as it is. A different one with the
+same id is refused (exit code 2) unless --id gives it a new id.
 
 examples:
   holdfast import conversation.jsonl --store ~/agent.db
   holdfast import one.jsonl --store ~/agent.db --id second-try
   holdfast import rest.jsonl --store repaired.db
-      a sound store of what `export --salvage` could read
+      make a sound store from the output of `export --salvage`
   holdfast import --from openhands ~/conversations/5d1e --store agent.db
-      holdfast chat --store ~/agent.db --id 5d1e... goes on with it"""
+      holdfast chat --store agent.db --id 5d1e... continues it"""
 
 
 def exit_codes() -> str:
-    """The table of exit codes for the help."""
+    """Return the table of exit codes for the help."""
     return "\n".join(
         ["exit codes:", *(f"  {code.value:<4} {meaning}" for code, meaning in MEANINGS.items())]
     )
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with errors as the rest of the command writes them: one line, and where to look."""
+    """An argument parser whose errors look like those of the rest of the command: one line, and
+    a reference to the help."""
 
     takes_place = False  # whether its first argument is a file, or a server by --server
 
@@ -222,7 +231,7 @@ def _count(text: str) -> int:
 def _planning(text: str) -> str:
     if text not in ("tool", "first"):
         raise argparse.ArgumentTypeError(
-            f"takes nothing or the word first, not {text!r}; write the task before it"
+            f"takes no value or the word first, not {text!r}; write the task before --plan"
         )
     return text
 
@@ -254,7 +263,7 @@ def _add_agent_options(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--model",
         metavar="M",
-        help="its name as the provider writes it, or provider/name (HOLDFAST_MODEL)",
+        help="the model's name as its provider writes it, or provider/name (HOLDFAST_MODEL)",
     )
     model.add_argument(
         "--base-url",
@@ -267,7 +276,11 @@ def _add_agent_options(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--retries", metavar="N", type=_retries, help="how often to repeat a failed model call (5)"
     )
-    model.add_argument("--no-stream", action="store_true", help="ask for whole answers")
+    model.add_argument(
+        "--no-stream",
+        action="store_true",
+        help="request complete answers instead of streaming them",
+    )
     work = parser.add_argument_group("the work")
     work.add_argument("--workdir", metavar="DIR", help="the folder to work in (the current one)")
     work.add_argument(
@@ -303,14 +316,14 @@ def _add_agent_options(parser: argparse.ArgumentParser) -> None:
         type=_planning,
         metavar="first",
         help=(
-            "keep a plan, and show it as it changes; first: you approve it before anything but"
-            " reading is done"
+            "let the agent keep a plan, and show its changes; first: you approve the plan before"
+            " the agent does anything but read"
         ),
     )
     work.add_argument(
         "--ask",
         action="store_true",
-        help="let the agent ask you what only you know, and wait for your answer",
+        help="let the agent ask you questions and wait for your answers",
     )
     work.add_argument("--max-steps", metavar="N", type=_count, help="model calls per run (500)")
     work.add_argument(
@@ -322,29 +335,29 @@ def _add_agent_options(parser: argparse.ArgumentParser) -> None:
         "--agents",
         metavar="DIR",
         help=(
-            "let the agent give work to the agents of this folder (or repository), each a Markdown"
-            " file"
+            "let the agent delegate work to the agents in this folder or repository, one Markdown"
+            " file each"
         ),
     )
     kept = parser.add_argument_group("the record")
     kept.add_argument(
         "--store",
         metavar="FILE",
-        help="keep the conversation in this SQLite file, made if it is not there",
+        help="keep the conversation in this SQLite file, which is created if it does not exist",
     )
     kept.add_argument(
         "--id",
         metavar="ID",
         help=(
-            "the conversation to go on with, or the first letters of its id; an id that matches"
-            " none begins a new one"
+            "the id of the conversation to continue, or its beginning; an id that matches none"
+            " starts a new conversation"
         ),
     )
     kept.add_argument(
-        "--new", action="store_true", help="begin a new conversation under exactly the id of --id"
+        "--new", action="store_true", help="start a new conversation with exactly the id of --id"
     )
     _add_full(kept)
-    add_observing(kept, "keys in it are blotted out")
+    add_observing(kept, "keys are masked")
     add_server_options(parser)
 
 
@@ -354,12 +367,12 @@ def _add_full(
     parser.add_argument(
         "--full",
         action="store_true",
-        help="show results, diffs and commands whole instead of their first and last lines",
+        help="show results, diffs and commands in full, not only their first and last lines",
     )
 
 
 def make_parser() -> Parser:
-    """The whole command line."""
+    """Return the parser for the whole command line."""
     parser = Parser(
         prog="holdfast",
         description=ABOUT,
@@ -398,8 +411,8 @@ def make_parser() -> Parser:
         "--output-schema",
         metavar="FILE",
         help=(
-            "the result is JSON of this JSON Schema, and all that standard output gets; the rest is"
-            " shown on standard error"
+            "make the result JSON that matches this JSON Schema, and write only the result to"
+            " standard output; the rest goes to standard error"
         ),
     )
     chat = add(
@@ -414,43 +427,45 @@ def make_parser() -> Parser:
     demo.add_argument(
         "--fast",
         action="store_true",
-        help="do not pause for reading; also off where the output is no terminal",
+        help="do not pause for reading; without a terminal the demo never pauses",
     )
-    show = add("show", "show the conversations in a store, or on a server", SHOW, "")
+    show = add("show", "show a conversation of a store or an agent server", SHOW, "")
     show.add_argument("file", metavar="FILE", help=PLACE)
-    show.add_argument(
-        "id", metavar="ID", nargs="?", help="the conversation, or the first letters of its id"
-    )
+    show.add_argument("id", metavar="ID", nargs="?", help="the conversation's id, or its beginning")
     add_place_options(show)
     show.add_argument(
-        "--json", action="store_true", help="JSON lines: the events, or the list's entries"
+        "--json",
+        action="store_true",
+        help="print JSON lines: the events, or the entries of the list",
     )
     show.add_argument(
         "--at",
         metavar="SEQ",
         type=_seq,
-        help="the conversation as it was when event SEQ was its last",
+        help="show the conversation as it was after event SEQ",
     )
     show.add_argument(
         "--follow",
         action="store_true",
-        help="go on showing what comes, whoever drives it, until Ctrl-C",
+        help=(
+            "show new events as they come, until Ctrl-C, whichever process drives the conversation"
+        ),
     )
     show.add_argument(
         "--prompt",
         action="store_true",
-        help="the system prompt that the model had last, in its parts",
+        help="show the last system prompt that the model received, part by part",
     )
     show.add_argument(
         "--until-rest",
         action="store_true",
-        help="follow until it finishes, stops, pauses or waits for you",
+        help="follow until the conversation finishes, stops, pauses or waits for you",
     )
     _add_full(show)
     add_list(add, _count)
-    tell = add("tell", "send, approve, pause: whoever drives the conversation", TELL, "")
+    tell = add("tell", "send a message, approve a call, pause: from any shell", TELL, "")
     tell.add_argument("file", metavar="FILE", help=PLACE)
-    tell.add_argument("id", metavar="ID", help="the conversation, or the first letters of its id")
+    tell.add_argument("id", metavar="ID", help="the conversation's id, or its beginning")
     tell.add_argument(
         "what",
         metavar="WHAT",
@@ -477,66 +492,74 @@ def make_parser() -> Parser:
     tell.add_argument(
         "--arguments",
         metavar="JSON",
-        help='approve: run the call with these instead, such as \'{"command": "ls"}\'',
+        help='approve: run the call with these arguments instead, such as \'{"command": "ls"}\'',
     )
     tell.add_argument(
-        "--key", metavar="KEY", help="drop it if something was posted under this key before"
+        "--key",
+        metavar="KEY",
+        help="drop the command if another one was posted under this key before",
     )
     tell.add_argument(
-        "--wait", metavar="SECONDS", type=_seconds, help="wait until it was taken, at most so long"
+        "--wait",
+        metavar="SECONDS",
+        type=_seconds,
+        help="wait at most this long until the command is carried out",
     )
-    replay = add("replay", "would the model be asked the same today?", REPLAY, "")
+    replay = add("replay", "check whether the same model requests would be made today", REPLAY, "")
     replay.add_argument(
         "file",
         metavar="FILE",
-        help="the SQLite file given as --store, or what `holdfast export` wrote",
+        help="the SQLite file given as --store, or the output of `holdfast export`",
     )
     replay.add_argument(
         "id",
         metavar="ID",
         nargs="?",
-        help="the conversation, or the first letters of its id; none: all",
+        help="the conversation's id, or its beginning; without it, all conversations",
     )
     replay.add_argument(
         "--agent",
         metavar="MODULE:NAME",
-        help="an Agent, or a function that returns one, from this folder or the Python path",
+        help=(
+            "the Agent to compare with, or a function that returns one; found in this folder or"
+            " on the Python path"
+        ),
     )
     add_stats(add, _count)
-    check = add("check", "verify a store: is every event there and sound?", CHECK, "")
+    check = add("check", "verify that a store is complete and undamaged", CHECK, "")
     check.add_argument("file", metavar="FILE", help="the SQLite file given as --store")
-    check.add_argument("--json", action="store_true", help="the report as JSON")
+    check.add_argument("--json", action="store_true", help="print the report as JSON")
     export = add("export", "write conversations of a store as JSON lines", EXPORT, "")
     export.add_argument("file", metavar="FILE", help="the SQLite file given as --store")
     export.add_argument(
         "ids",
         metavar="ID",
         nargs="*",
-        help="a conversation, or the first letters of its id; none: all",
+        help="a conversation's id, or its beginning; without it, all conversations",
     )
     export.add_argument(
         "-o",
         "--output",
         metavar="OUT",
-        help="write to this file, which is replaced when all is written",
+        help="write to this file, which is replaced only after everything is written",
     )
     export.add_argument(
-        "--salvage", action="store_true", help="write what is readable of a damaged store"
+        "--salvage", action="store_true", help="write the readable part of a damaged store"
     )
     export.add_argument(
         "--to",
         choices=("openhands",),
-        help="write the one conversation ID into the new folder OUT, as OpenHands keeps it",
+        help="write the single conversation ID into the new folder OUT, in OpenHands' format",
     )
     taken = add("import", "write exported conversations into a store", IMPORT, "")
     taken.add_argument(
-        "file", metavar="FILE", help="what `holdfast export` wrote; - reads standard input"
+        "file", metavar="FILE", help="the output of `holdfast export`; - reads standard input"
     )
     taken.add_argument(
         "--store",
         metavar="STORE",
         required=True,
-        help="the SQLite file to write to, made if it is not there",
+        help="the SQLite file to write to, which is created if it does not exist",
     )
     taken.add_argument(
         "--id", metavar="NEW", help="import the only conversation in FILE under this id"
@@ -545,7 +568,7 @@ def make_parser() -> Parser:
         "--from",
         dest="origin",
         choices=("openhands",),
-        help="FILE is a folder in which OpenHands keeps a conversation",
+        help="FILE is the folder of a conversation in OpenHands' format",
     )
     add_commands(add)
     add_serve(add)

@@ -1,5 +1,5 @@
-"""Asking a person what a running call asks: the question with who asks it, the form field by field,
-and what an answer does."""
+"""Prompts for the questions of a running call: the question with its asker, the form field by
+field, and the effect of an answer."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _DECLINE = "/decline"
 
 
 class _Declined(Exception):
-    """The user does not answer."""
+    """The user declines to answer."""
 
 
 def ask_user(session: Session) -> None:
-    """Ask the first question that waits, and do as is answered. Ctrl-D declines, Ctrl-C pauses the
+    """Ask the first waiting question and pass on the answer. Ctrl-D declines, Ctrl-C pauses the
     agent at once. Raises `Ended`."""
     session.catch_up()
     waiting = session.conversation.state.pending_questions
@@ -49,7 +49,7 @@ def ask_user(session: Session) -> None:
     except Overtaken:
         session.screen.notice("")
         forget_typed()
-        session.screen.notice("Nobody waits for that answer any more.", "dim")
+        session.screen.notice("The question no longer waits for an answer.", "dim")
 
 
 def _settle(session: Session, question: Question, values: dict[str, Any] | None) -> None:
@@ -68,8 +68,8 @@ class _Form:
         self._who = plain(one_line(question.asker)) or "a tool"
 
     def ask(self) -> None:
-        """Show it, take the answer, hand it over. Raises `_Declined`, and what `Session.ask`
-        raises."""
+        """Show the question, read the answer, pass it on. Raises `_Declined`, and the errors of
+        `Session.ask`."""
         question, screen = self._question, self._session.screen
         said = plain(question.message).split("\n")
         screen.show(
@@ -82,7 +82,8 @@ class _Form:
         if question.url:
             screen.show([Line("plain", f"  {plain(one_line(question.url))}")])
             screen.notice(
-                f"Open this address yourself if you trust {self._who}: it is that one's, not ours.",
+                f"Open this address yourself if you trust {self._who}, which gave it; Holdfast"
+                " does not open it.",
                 "dim",
             )
             self._yes("Done? [y,n] ")
@@ -91,8 +92,8 @@ class _Form:
             self._yes("[y,n] ")
             return
         screen.notice(
-            f"{self._who} gets what you fill in. Enter takes what is in [ ]; {_DECLINE} or Ctrl-D"
-            " declines.",
+            f"{self._who} receives the values that you fill in. Enter takes the value in [ ];"
+            f" {_DECLINE} or Ctrl-D declines.",
             "dim",
         )
         while True:
@@ -151,7 +152,7 @@ class _Form:
         )
 
     def _field(self, name: str, field: Mapping[str, Any]) -> Any:
-        """The value of one field; None for one that is left out."""
+        """Return the value of one field, None for a field that is left out."""
         screen, label = self._session.screen, plain(one_line(str(field.get("title") or name)))
         about = str(field.get("description") or "")
         if about:
@@ -174,7 +175,7 @@ class _Form:
             if default is not None and not is_secret(field)
             else ""
             if needed
-            else " [leave out]"
+            else " [optional]"
         )
         prompt = f"  {clip(label, 60)} ({_kind(field, choices)}){hint}: "
         while True:
@@ -182,7 +183,7 @@ class _Form:
             if not line.strip():
                 if default is not None or not needed:
                     return default
-                screen.notice(f"{label} is needed; {_DECLINE} declines.", "dim")
+                screen.notice(f"{label} is required; {_DECLINE} declines.", "dim")
                 continue
             try:
                 value = _read(line, field, choices)
@@ -198,7 +199,7 @@ class _Form:
 
 @contextmanager
 def _unseen() -> Generator[None]:
-    """Within, what is typed is not shown."""
+    """Turn off the terminal's echo inside the context."""
     descriptor = sys.stdin.fileno()
     try:
         before = termios.tcgetattr(descriptor)
@@ -217,7 +218,7 @@ def _unseen() -> Generator[None]:
 
 
 def _choices(field: Mapping[str, Any]) -> list[tuple[Any, str]]:
-    """What may be chosen, each with its title."""
+    """Return the choices of a field, each with its title."""
     place: Any = field.get("items") if field.get("type") == "array" else field
     if not isinstance(place, Mapping):
         return []
@@ -245,7 +246,7 @@ def _choices(field: Mapping[str, Any]) -> list[tuple[Any, str]]:
 def _kind(field: Mapping[str, Any], choices: list[tuple[Any, str]]) -> str:
     kind = str(field.get("type") or "text")
     if choices:
-        return "several, with commas" if kind == "array" else "one of these"
+        return "several, separated by commas" if kind == "array" else "one of these"
     words = {
         "string": "text",
         "integer": "whole number",
@@ -257,7 +258,7 @@ def _kind(field: Mapping[str, Any], choices: list[tuple[Any, str]]) -> str:
 
 
 def _read(line: str, field: Mapping[str, Any], choices: list[tuple[Any, str]]) -> Any:
-    """What was typed, as the field takes it. Raises `ValueError`."""
+    """Convert the typed line to the field's type. Raises `ValueError`."""
     word, kind = line.strip(), field.get("type")
     if choices:
         return (
@@ -286,7 +287,7 @@ def _read(line: str, field: Mapping[str, Any], choices: list[tuple[Any, str]]) -
                 value = math.nan
             if not math.isfinite(value):
                 raise ValueError(
-                    "That is no whole number." if kind == "integer" else "That is no number."
+                    "That is not a whole number." if kind == "integer" else "That is not a number."
                 )
             return value
         case "array" | "object":
@@ -304,4 +305,4 @@ def _chosen(word: str, choices: list[tuple[Any, str]]) -> Any:
             return value
     if word.isdigit() and 1 <= int(word) <= len(choices):
         return choices[int(word) - 1][0]
-    raise ValueError(f"{word!r} is none of these; type a number from 1 to {len(choices)}.")
+    raise ValueError(f"{word!r} is not one of the choices; type a number from 1 to {len(choices)}.")

@@ -1,4 +1,4 @@
-"""From the options of run and chat to the parts of a session."""
+"""Builds the parts of a session from the options of run and chat."""
 
 from __future__ import annotations
 
@@ -32,14 +32,17 @@ from holdfast.store import SQLiteStore
 
 
 def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> Parts:
-    """Everything that a session needs; `stream` asks the model for its answer piece by piece.
+    """Return all parts of a session. `stream` requests the model's answers piece by piece.
     Raises `UsageError`."""
     if options.server is not None:
         if options.agents is not None:
-            raise UsageError("--agents is for an agent that works here, not on a server")
+            raise UsageError(
+                "--agents cannot be combined with --server: only an agent on this machine can"
+                " delegate to them"
+            )
         if options.log is not None or options.trace:
             raise UsageError(
-                "--log and --trace are for an agent that works here; `holdfast serve` has its own"
+                "--log and --trace cannot be combined with --server; give them to `holdfast serve`"
             )
         from holdfast.cli.remote import build_remote  # few are on a server
 
@@ -50,7 +53,7 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
         ("--server-key-file", options.server_key_file),
     ):
         if value is not None:
-            raise UsageError(f"{name} is for an agent server; say which with --server URL")
+            raise UsageError(f"{name} is for an agent server; name the server with --server URL")
     if options.id is not None and options.store is None:
         raise UsageError(
             "--id names a conversation in a store or on a server; say which with --store FILE or"
@@ -125,8 +128,8 @@ def agent_in(
     instructions: Path | None = None,
     delegates: Mapping[str, SubAgent] | None = None,
 ) -> Agent:
-    """An agent with the tools of `runtime`, told where it is, and what the `AGENTS.md` of a folder
-    say."""
+    """Return an agent with the tools of `runtime`. Its prompt names the working folder, and the
+    contents of the `AGENTS.md` files of `instructions`."""
     where = f"You work in the folder {runtime.workdir}. Paths are relative to it."
     return Agent(
         llm,
@@ -144,13 +147,13 @@ def agent_in(
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
-    """What `--max-steps` allows."""
+    """Return the limits that `--max-steps` sets."""
     return Limits(steps=500 if options.max_steps is None else options.max_steps)
 
 
 def model_of(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> LLM:
-    """The model that the options and the environment name, with its key; `--model-key-name` is a
-    server's word for it. Raises `UsageError`."""
+    """Return the model that the options and the environment name, with its key.
+    `--model-key-name` refers to a variable of the server instead. Raises `UsageError`."""
     model = settings.model_name(options.model, env)
     url = settings.base_url(options.base_url, env)
     try:
@@ -177,7 +180,7 @@ def model_of(options: argparse.Namespace, env: Mapping[str, str], stream: bool) 
 
 
 def prompt_text(path: str | None) -> str | None:
-    """The text of `--system-prompt-file`. Raises `UsageError`."""
+    """Return the text of `--system-prompt-file`. Raises `UsageError`."""
     if path is None:
         return None
     try:
@@ -188,7 +191,7 @@ def prompt_text(path: str | None) -> str | None:
 
 
 def output_schema(path: str | None) -> dict[str, Any] | None:
-    """The JSON Schema of `--output-schema`. Raises `UsageError`."""
+    """Return the JSON Schema of `--output-schema`. Raises `UsageError`."""
     if path is None:
         return None
     try:
@@ -216,7 +219,7 @@ def output_schema(path: str | None) -> dict[str, Any] | None:
 
 
 def _no_schema(path: str) -> NoReturn:
-    raise UsageError(f"--output-schema {path!r} holds no JSON object, which a JSON Schema is")
+    raise UsageError(f"--output-schema {path!r} is not a JSON Schema: it contains no JSON object")
 
 
 def _store(path: Path) -> SQLiteStore:
@@ -227,7 +230,7 @@ def _store(path: Path) -> SQLiteStore:
 
 
 def _id_in(store: SQLiteStore | None, options: argparse.Namespace) -> tuple[str, bool]:
-    """Return the id of the conversation to go on with or to begin, and whether `--id` names a new
+    """Return the id of the conversation to continue or to begin, and True if `--id` names a new
     one. Raises `UsageError`."""
     if store is None or options.id is None:
         return secrets.token_hex(6), False  # short enough to type, and unique enough for one file
@@ -241,7 +244,7 @@ def _id_in(store: SQLiteStore | None, options: argparse.Namespace) -> tuple[str,
 
 
 def _go_on(options: argparse.Namespace, id: str) -> str:
-    """The command that goes on with this conversation: the same model in the same place."""
+    """Return the command that continues this conversation with the same model in the same place."""
     words = ["holdfast", "chat", "--store", options.store, "--id", id]
     for name in ("model", "base_url", "api_key_env"):
         if getattr(options, name):

@@ -19,13 +19,14 @@ from holdfast.conversation import ConversationStatus
 from holdfast.errors import ConfigurationError
 
 HELP = """\
-A line is a message to the agent. While it works, a line that you type reaches it after its current step.
-  /pause    let it finish its step, then wait     Ctrl-C pauses at once
-  /resume   go on, also after an error            so does an empty line; a message goes on too
-  /condense [TEXT]  shorten what the model is shown; TEXT is what its summary is to mind
-  /status   where it stands
-When a call waits for you: y n e a q decide; any other line is a message, which approves nothing.
-  /exit     leave; so does Ctrl-D"""
+A line is a message to the agent. A line that you type while the agent works reaches it after its
+current step.
+  /pause            pause after the current step; Ctrl-C pauses at once
+  /resume           continue, also after an error; an empty line continues after a pause
+  /condense [TEXT]  shorten the model's view; TEXT says what its summary must keep
+  /status           show the state of the conversation
+  /exit             leave; so does Ctrl-D
+When a call waits for you, y n e a q decide. Any other line is a message, which approves nothing."""
 
 
 def chat(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
@@ -49,11 +50,11 @@ class _Talk:
     # --- somebody types ---
 
     def interactive(self) -> Exit:
-        """Prompt, send, watch; until the user leaves."""
+        """Prompt, send and watch until the user leaves."""
         session = self._session
         edit_lines()
         confirmer = Confirmer(session, self._instead)
-        session.screen.notice("/help says what can be typed; Ctrl-D leaves.", "dim")
+        session.screen.notice("Type /help for the commands; Ctrl-D leaves.", "dim")
         told = 0  # the last event when it was last said why the agent stopped
         while True:
             code = session.drive(self._poll)
@@ -69,7 +70,7 @@ class _Talk:
                 continue
             if session.was_interrupted:
                 session.screen.notice(
-                    "paused: Enter goes on, a message steers, Ctrl-D leaves.", "dim"
+                    "paused: Enter continues, a message steers, Ctrl-D leaves.", "dim"
                 )
             elif (
                 status in (ConversationStatus.ERROR, ConversationStatus.STUCK)
@@ -104,12 +105,12 @@ class _Talk:
                 return Exit.FINISHED if self._left else None
 
     def _instead(self, line: str) -> bool:
-        """Take a line that was typed where a call waits for an answer; whether the user left."""
+        """Process a line typed at the prompt of a waiting call. Return True if the user left."""
         self._take(line, echoed=True)
         return self._left
 
     def _poll(self) -> None:
-        """Take what was typed while the agent works. The terminal hands over whole lines."""
+        """Process the lines typed while the agent works. The terminal delivers complete lines."""
         while not self._left and select.select([sys.stdin], [], [], 0)[0]:
             typed = os.read(sys.stdin.fileno(), 65536)
             if not typed:  # Ctrl-D: leave when this is done
@@ -130,8 +131,8 @@ class _Talk:
     # --- a file or a pipe ---
 
     def piped(self) -> Exit:
-        """Each line is a message, answered before the next is read. Ends with how the last one
-        ended."""
+        """Send each line as a message and wait for the answer before reading the next one.
+        Return the exit code of the last answer."""
         session = self._session
         begun = session.conversation.state.last_seq
         code = session.drive()
@@ -156,8 +157,7 @@ class _Talk:
     # --- one line ---
 
     def _take(self, line: str, *, echoed: bool) -> bool:
-        """Do what a line asks for; whether the agent may have something to do now, or the user
-        left."""
+        """Process one line. Return True if the agent may have work now, or if the user left."""
         session, conversation = self._session, self._session.conversation
         word = line.strip()
         match word.split(maxsplit=1)[0] if word.startswith("/") else "":
@@ -179,7 +179,8 @@ class _Talk:
                     conversation.pause()
                 else:
                     session.screen.notice(
-                        f"Nothing to pause: it is {conversation.status.value.replace('_', ' ')}.",
+                        "Nothing to pause: the agent is"
+                        f" {conversation.status.value.replace('_', ' ')}.",
                         "dim",
                     )
             case "/condense":
@@ -200,7 +201,8 @@ class _Talk:
                     self._say(line, echoed)
                     return True
                 session.screen.notice(
-                    f"There is no {unknown}. There are /help /pause /resume /condense /status"
+                    f"Unknown command {unknown}. The commands are /help /pause /resume /condense"
+                    " /status"
                     " /exit.",
                     "error",
                 )

@@ -1,4 +1,4 @@
-"""`holdfast check`: whether a store is sound."""
+"""`holdfast check`: the integrity check of a store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.store.check import check as check_store
 
 
 def check(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
-    """Verify a store and say what is wrong with it. Raises `UsageError`."""
+    """Verify a store and print its defects. Raises `UsageError`."""
     screen = Screen(env)
     path = Path(options.file).expanduser()
     try:
@@ -45,14 +45,14 @@ def _print(screen: Screen, report: Report, file: str) -> None:
     else:
         screen.show([Line("plain", f"{found} can be read; the store is damaged.")])
         screen.notice(
-            f"save what is readable with: holdfast export --salvage {file} -o rest.jsonl", "dim"
+            f"save the readable part with: holdfast export --salvage {file} -o rest.jsonl", "dim"
         )
 
 
 @contextmanager
 def progress(env: Mapping[str, str], what: str) -> Generator[Callable[[int, int], None]]:
-    """How far something is, on the last line of stderr if that is a terminal and it takes longer
-    than a moment."""
+    """Show progress on the last line of stderr, if stderr is a terminal and the work takes
+    longer than a moment."""
     screen = Screen(env, out=sys.stderr)
     told_at = time.monotonic()
     screen.status(what)

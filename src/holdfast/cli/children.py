@@ -1,5 +1,4 @@
-"""The agents that an agent delegates to, as `run` and `chat` show them: `--agents`, a line of each
-that works, and asking about their calls."""
+"""Sub-agents in `run` and `chat`: the option `--agents`, and confirmation of their calls."""
 
 from __future__ import annotations
 
@@ -20,23 +19,24 @@ if TYPE_CHECKING:
 
 
 def agents_of(folder: str | None) -> Mapping[str, SubAgent]:
-    """The agents of `--agents DIR`. Raises `UsageError` if there are none."""
+    """Return the agents of `--agents DIR`. Raises `UsageError` if there are none."""
     if folder is None:
         return {}
     try:
         found = load_sub_agents(Path(folder).expanduser())
     except ConfigurationError as error:
-        raise UsageError(f"--agents takes a folder; there is none at {folder!r}") from error
+        raise UsageError(f"--agents takes a folder; {folder!r} is not one") from error
     if not found:
         raise UsageError(
-            f"--agents {folder!r}: there is no agent that can be read, in .agents/agents,"
-            " .holdfast/agents, .claude/agents or itself"
+            f"--agents {folder!r}: no readable agent was found in the folder, or in its"
+            " .agents/agents, .holdfast/agents or .claude/agents"
         )
     return found
 
 
 def waiting_child(conversation: Any) -> Conversation | None:
-    """A child, or one of its, whose calls all wait for somebody."""
+    """Return the first descendant of a conversation that waits for confirmation, None if there
+    is none."""
     if not isinstance(conversation, Conversation):  # on a server
         return None
     for child in conversation.open_children():
@@ -48,7 +48,8 @@ def waiting_child(conversation: Any) -> Conversation | None:
 
 
 class _About:
-    """A session whose conversation is a child: what a `Confirmer` asks about."""
+    """A session whose conversation is a child, for a `Confirmer` that asks about the child's
+    calls."""
 
     def __init__(self, session: Session, child: Conversation, tell: str) -> None:
         self._session = session
@@ -59,19 +60,18 @@ class _About:
         return getattr(self._session, name)
 
     def pause(self) -> None:
-        """Ctrl-C at the question: all of it stops."""
+        """Stop the whole tree, for Ctrl-C at the question."""
         self._session.interrupt()
 
     def outcome(self) -> Exit | None:
-        """It went on by itself."""
+        """Return None: the child continued by itself."""
         return None
 
     def tell_waiting(self) -> Exit:
-        """Say which calls are left waiting, and how they can be decided."""
+        """List the calls that are left waiting, and the command that approves them."""
         screen, child = self._session.screen, self.conversation
         screen.error(
-            f"calls of {one_line(child.id)}, an agent that works for this one, are left waiting for"
-            " confirmation."
+            f"calls of the sub-agent {one_line(child.id)} are left waiting for confirmation."
         )
         for pending in child.state.pending_confirmations:
             screen.notice(
@@ -86,15 +86,13 @@ class _About:
 
 
 def ask_about(session: Session, child: Conversation, tell: str) -> Exit | None:
-    """Ask whoever sits at the terminal about a child's call; an exit code if it is left waiting, or
-    nobody sits there."""
+    """Ask the user about a child's call. Return an exit code if the call is left waiting, or if
+    no user is at the terminal."""
     about = _About(session, child, tell)
     if not session.interactive:
         session.catch_up()
         return about.tell_waiting()
     from holdfast.cli.confirm import Confirmer
 
-    session.screen.notice(
-        f"{one_line(child.id)}, an agent that works for this one, waits for you:", "dim"
-    )
+    session.screen.notice(f"The sub-agent {one_line(child.id)} waits for you:", "dim")
     return Confirmer(cast("Session", about)).ask()

@@ -1,4 +1,4 @@
-"""From arguments to an exit code: which command runs, and how its errors are told."""
+"""The top level of the command: runs the chosen subcommand and prints its errors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from holdfast.cli.streams import forget_output, make_streams_safe
 
 
 def command(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code. Whatever goes wrong is told on stderr, not
-    raised."""
+    """Run the command line and return its exit code. Errors are printed to stderr, not raised."""
     env = os.environ
     make_streams_safe()
     try:
@@ -88,7 +87,7 @@ def _dispatch(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
 
 
 def _told(error: Exception, env: Mapping[str, str]) -> Exit:
-    """Say what went wrong, in one line on stderr."""
+    """Print an error as one line to stderr and return its exit code."""
     from holdfast.cli.screen import Screen
     from holdfast.errors import ConfigurationError, HoldfastError
 

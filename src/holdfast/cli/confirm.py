@@ -1,5 +1,5 @@
-"""Asking a person about a call that waits: what `--confirm` makes wait, the call shown whole, the
-question, and what an answer does."""
+"""Confirmation of calls in a terminal: the policy of `--confirm`, the display of a call, the
+prompt, and the effect of an answer."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _PLAN_OPTIONS = "[y] approve this plan, [n] reject it, [e] change its steps, [q]
 
 
 class Asking:
-    """The policy of `--confirm`: every call waits, or those of some tools, until somebody allows
-    all of a tool's.
+    """The policy of `--confirm`: every call waits, or the calls of some tools, until the user
+    allows all calls of a tool.
 
-    What was allowed lasts as long as the process. `tools` None: every tool's. `risky`: those above
-    a medium risk, whatever their tool.
+    A permission lasts as long as the process. `tools` None means every tool. `risky`: calls
+    above a medium risk wait, whatever their tool.
     """
 
     def __init__(self, tools: frozenset[str] | None, risky: bool = False) -> None:
@@ -55,18 +55,18 @@ class Asking:
 
     @property
     def names(self) -> Literal["always", "risky"] | list[str]:
-        """As `Agent(confirm=)` takes it where this object cannot go."""
+        """The policy in the form of `Agent(confirm=)`, for places that this object cannot reach."""
         if self.needs_risk:
             return "risky"
         return "always" if self._tools is None else sorted(self._tools)
 
     def allow(self, tool: str) -> None:
-        """From now on let all calls of `tool` run."""
+        """Let all calls of `tool` run from now on."""
         self._allowed |= {tool}
 
     def allows(self, tool: str) -> bool:
-        """Whether somebody allowed all calls of `tool`. On a server, which asks all the same, they
-        are approved from here."""
+        """Return True if the user allowed all calls of `tool`. A server still asks about them,
+        and this process approves them."""
         return tool in self._allowed
 
     def decide(self, call: ToolCall, risk: Risk) -> Verdict:
@@ -85,16 +85,16 @@ class Asking:
         return Verdict(
             "ask",
             (
-                "every call is to be confirmed"
+                "every call needs confirmation"
                 if self._tools is None
-                else f"every call of {call.name} is to be confirmed"
+                else f"every call of {call.name} needs confirmation"
             ),
         )
 
 
 def confirmation(what: str, tools: Sequence[str]) -> Asking | None:
-    """`--confirm WHAT` as a policy, None for `never`. `tools` are the names there are. Raises
-    `UsageError` for any other."""
+    """Return the policy of `--confirm WHAT`, None for `never`. Raises `UsageError` for a name
+    that is not in `tools`."""
     if what.strip() == "risky":
         return Asking(frozenset(), risky=True)
     if what.strip() in ("never", "always"):
@@ -115,7 +115,7 @@ def confirmation(what: str, tools: Sequence[str]) -> Asking | None:
 
 
 def edit_lines() -> bool:
-    """Have `input` edit lines, and say whether it does."""
+    """Give `input` line editing. Return True if it has it."""
     if sys.stdin.isatty() and sys.stdout.isatty():
         try:
             import readline  # pyright: ignore[reportUnusedImport]: its import gives input() line editing  # noqa: F401
@@ -137,14 +137,14 @@ def _prefilled(text: str) -> Generator[None]:
 
 
 def forget_typed() -> None:
-    """Drop what was typed and not read yet."""
+    """Drop the input that was typed but not read yet."""
     with suppress(termios.error):
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 class Confirmer:
-    """Asks whoever sits at the terminal about the calls that wait. `other` takes a line that is no
-    answer; True ends the asking."""
+    """Asks the user at the terminal about waiting calls. `other` processes a line that is no
+    answer; if it returns True, the asking ends."""
 
     def __init__(self, session: Session, other: Callable[[str], bool] | None = None) -> None:
         self._session = session
@@ -152,10 +152,10 @@ class Confirmer:
         self._edits = False
 
     def ask(self) -> Exit | None:
-        """Ask about the first call that waits and do as is answered. None: the agent may have
-        something to do, or was paused.
+        """Ask about the first waiting call and carry out the answer.
 
-        An exit code if the call is left waiting. Raises `Ended`.
+        Returns None if the agent may have work now or was paused, an exit code if the call is
+        left waiting. Raises `Ended`.
         """
         session = self._session
         session.catch_up()
@@ -173,7 +173,7 @@ class Confirmer:
         forget_typed()  # what was typed before this was seen is no answer to it
         self._edits = edit_lines()
         more = f" ({len(waiting) - 1} more after this)" if len(waiting) > 1 else ""
-        asked = "Is this what is to be done?" if first.reason in APPROVAL else "May this run?"
+        asked = "Approve this plan?" if first.reason in APPROVAL else "May this run?"
         session.screen.show([GAP, Line("dim", f"{asked} {plain(one_line(first.reason))}{more}")])
         session.screen.show(self._shown(first.call))
         try:
@@ -253,7 +253,7 @@ class Confirmer:
                 case "":
                     session.screen.notice(options, "dim")
                 case _ if self._other is None or (plan and answer == "a"):
-                    session.screen.notice(f"That is none of these. {options}", "dim")
+                    session.screen.notice(f"Unknown answer. {options}", "dim")
                 case _:
                     if self._other(line):
                         return session.tell_waiting()
@@ -276,7 +276,8 @@ class Confirmer:
                 raise
 
     def _edit(self, pending: PendingConfirmation) -> bool:
-        """Take other arguments and approve the call with them; False if nothing was typed."""
+        """Read other arguments and approve the call with them. Return False if the user typed
+        nothing."""
         session, gone = self._session, self._gone(pending.call.id)
         text = as_json(
             pending.call.arguments, ascii_only="utf" not in (sys.stdin.encoding or "").lower()
@@ -286,9 +287,9 @@ class Confirmer:
         while True:
             if self._edits:
                 with _prefilled(text):
-                    line = session.ask("Arguments (none: back): ", gone)
+                    line = session.ask("Arguments (empty: back): ", gone)
             else:
-                line = session.ask("New arguments (none: back): ", gone)
+                line = session.ask("New arguments (empty: back): ", gone)
             if not line.strip():
                 return False
             try:
@@ -306,8 +307,8 @@ class Confirmer:
     def _edit_plan(
         self, pending: PendingConfirmation, before: dict[str, Any] | None
     ) -> dict[str, Any] | None:
-        """Take changes to a plan, line by line; the arguments to approve it with, None for the
-        model's own."""
+        """Read changes to a plan, line by line. Return the arguments to approve it with, None
+        for the model's own."""
         session, steps = self._session, read_steps(before) or steps_of(pending.call)
         session.screen.notice(EDITING, "dim")
         while (line := session.ask("Change (Enter: done): ", self._gone(pending.call.id))).strip():
@@ -330,8 +331,8 @@ class Confirmer:
         )
 
     def _gone(self, call_id: str) -> Callable[[], bool]:
-        """Whether there is nothing to answer any more: somebody elsewhere decided, or paused the
-        conversation."""
+        """Return a function that is True once the call no longer waits, because someone else
+        decided on it or paused the conversation."""
         conversation = self._session.conversation
         return lambda: (
             not self._waits(call_id)
@@ -339,11 +340,11 @@ class Confirmer:
         )
 
     def _decided(self, call_id: str) -> bool:
-        """Whether the call does not wait any more; what became of it is told."""
+        """Return True if the call no longer waits, after printing the decision."""
         conversation = self._session.conversation
         if self._waits(call_id):
             return False
-        told = "It does not wait any more: the call was answered as not run."
+        told = "The call no longer waits: it was answered as not run."
         for event in reversed(conversation.get_history()):
             if (
                 isinstance(event, ev.Decision)
@@ -353,7 +354,7 @@ class Confirmer:
             ):
                 what = "approved" if event.decision == "approve" else "rejected"
                 why = f": {event.reason}" if event.reason else ""
-                told = f"It was decided elsewhere: {what} by {event.by or 'somebody'}{why}"
+                told = f"The call was decided elsewhere: {what} by {event.by or 'somebody'}{why}"
                 break
         self._session.screen.notice(one_line(told), "dim")
         return True

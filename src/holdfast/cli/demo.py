@@ -1,5 +1,5 @@
-"""`holdfast demo`: a scripted model drives the real tools on a real bug, and the result is
-checked."""
+"""`holdfast demo`: a scripted model fixes a real bug with real tools, and the command checks the
+result."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ class PagingTest(unittest.TestCase):
 
 
 def _script(tests: str) -> list[Any]:
-    """The model's part. Where what it says depends on what a tool answered, it is a function of
-    that answer."""
+    """Return the model's script. An answer that depends on a tool's result is a function of the
+    request."""
 
     def after_first_run(request: ScriptedRequest) -> Any:
         if "FAILED" not in request.text:
@@ -122,17 +122,16 @@ def _script(tests: str) -> list[Any]:
 
 
 REAL = """\
-That was a scripted model with real tools. With a real one:
+That was a scripted model with real tools. To use a real model:
   export OPENAI_API_KEY=...
   holdfast run "Find out why the tests fail, and fix it" --model gpt-5-mini --workdir DIR
 or on your own machine, with any server that speaks Chat Completions:
   holdfast run "..." --base-url http://localhost:11434/v1 --model NAME
-holdfast --help says the rest."""
+See holdfast --help for everything else."""
 
 
 def demo(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
-    """Show the demo. FINISHED only if the project's test was seen to fail before and to pass
-    after."""
+    """Run the demo. Return FINISHED only if the project's tests failed before and pass after."""
     screen = Screen(env)
     slow = screen.is_terminal and not options.fast
     passed = settings.shell_environment(env, ())
@@ -169,7 +168,7 @@ def demo(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             return code
         problem = _problem(failed_before, _passes(folder, passed), history)
         if problem:
-            screen.error(f"the demo did not do what it shows: {problem}.")
+            screen.error(f"the demo failed: {problem}.")
             return Exit.FAILED
         screen.show([GAP, Line("add", "Checked: the project's tests failed before and pass now.")])
         screen.show([GAP, *(Line("plain", line) for line in REAL.split("\n"))])
@@ -187,7 +186,8 @@ def _work(session: Session) -> Exit:
 
 
 def _passes(folder: Path, env: Mapping[str, str]) -> bool:
-    """Whether the project's tests pass: not as the agent says, but as we see ourselves."""
+    """Return True if the project's tests pass. This process runs them itself and does not rely
+    on the agent."""
     run = subprocess.run(
         [sys.executable, "-m", "unittest"],
         cwd=folder,
@@ -200,7 +200,7 @@ def _passes(folder: Path, env: Mapping[str, str]) -> bool:
 
 
 def _problem(failed_before: bool, passes_after: bool, history: list[ev.AnyEvent]) -> str:
-    """What was not as it should be; "" if all was."""
+    """Return the first expectation that the demo did not meet, "" if it met all."""
     if not failed_before:
         return "the tests passed before anything was changed"
     if not passes_after:

@@ -1,4 +1,4 @@
-"""How the command ends: its exit codes, what each means, and the error that carries one."""
+"""Exit codes, their meanings, and the error that carries one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """The exit codes. Those above 128 are what a shell makes of a signal: 128 + its number."""
+    """The exit codes. Codes above 128 follow the shell's convention for signals: 128 + the
+    signal number."""
 
     FINISHED = 0
     FAILED = 1
@@ -21,16 +22,16 @@ class Exit(IntEnum):
 
 MEANINGS = {
     Exit.FINISHED: "the agent finished (chat: you left it)",
-    Exit.FAILED: "it failed (model, store, demo): the last line on stderr says why",
-    Exit.USAGE: "a wrong option, a missing model or key, a file that is not there",
-    Exit.STOPPED: "it stopped unfinished: at a limit (--max-steps), stuck, or a call waits",
+    Exit.FAILED: "a failure (model, store, demo): the last line on stderr says why",
+    Exit.USAGE: "a wrong option, a missing model or key, a file that does not exist",
+    Exit.STOPPED: "the agent stopped unfinished: at a limit (--max-steps), stuck, or a call waits",
     Exit.INTERNAL: "a bug in holdfast; HOLDFAST_DEBUG=1 shows the traceback",
     Exit.HUNG_UP: "the terminal went away (SIGHUP)",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
-    Exit.BROKEN_PIPE: "whoever read the output went away, as `| head` does",
+    Exit.BROKEN_PIPE: "the reader of the output closed it, as `| head` does",
     Exit.TERMINATED: "terminated (SIGTERM)",
 }
 
 
 class UsageError(Exception):
-    """Something that the user has to write differently: one line on stderr, exit code 2."""
+    """A mistake in the command line that the user must correct: one line on stderr, exit code 2."""

@@ -41,22 +41,21 @@ def not_empty(id: str) -> str:
     """Return the value of `--id`. Raises `UsageError` if it is blank."""
     if not id.strip():
         raise UsageError(
-            "--id takes an id, the beginning of one, or the name of a new conversation; it was"
-            " given nothing"
+            "--id takes an id, the beginning of one, or the name of a new conversation; it is empty"
         )
     return id
 
 
 def already_there(id: str) -> UsageError:
-    """The error for `--new` with the id of an existing conversation."""
+    """Return the error for `--new` with the id of an existing conversation."""
     return UsageError(
-        f"--new: the conversation {id!r} is there already. Take another --id, or leave --new out to"
-        " go on with it"
+        f"--new: the conversation {id!r} exists already. Give another --id, or leave out --new to"
+        " continue it"
     )
 
 
 def began(id: str) -> str:
-    """The notice for an id that matches no conversation."""
+    """Return the notice for an id that matches no conversation."""
     return f"New conversation {id!r}."
 
 

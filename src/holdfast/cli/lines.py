@@ -1,4 +1,4 @@
-"""A line to show: what every drawing of the command is made of."""
+"""The unit of terminal output: a line with a style."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import NamedTuple
 
 
 class Line(NamedTuple):
-    """One line to show. `style` is plain, user, call, dim, error, add, remove, or gap: a blank line
-    unless there is one already."""
+    """One line to show.
+
+    `style` is plain, user, call, dim, error, add, remove, or gap. A gap is a blank line unless
+    the line before it is blank.
+    """
 
     style: str
     text: str = ""

@@ -38,12 +38,12 @@ def list_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             "dim",
         )
     if len(found) > len(shown):
-        screen.notice("There are more: --limit N shows as many.", "dim")
+        screen.notice("There are more; a higher --limit shows them.", "dim")
     return screen.loss if screen.broken else Exit.FINISHED
 
 
 def _status(word: str) -> str:
-    """A status, of which the first letters do. Raises `UsageError`."""
+    """Return the status that `word` abbreviates. Raises `UsageError`."""
     wanted = word.strip().lower().replace("-", "_")
     found = [status for status in STATUSES if wanted and status.startswith(wanted)]
     if len(found) != 1:

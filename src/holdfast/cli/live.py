@@ -1,5 +1,5 @@
-"""A conversation as it happens: streamed pieces and events, which come on two threads, in one order
-on the screen."""
+"""Live display of a conversation: streamed pieces and events arrive on two threads and appear in
+one order on the screen."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from holdfast.content import Usage
 from holdfast.conversation import ConversationState, ConversationStatus
 from holdfast.llm.completion import Delta
 
-BROKE_OFF = Line("dim", "(the answer broke off and is asked for again)")
+BROKE_OFF = Line("dim", "(the answer broke off; it is requested again)")
 
 
 class Pace(NamedTuple):
-    """Seconds to wait, for somebody to read along: before each event and after each streamed
-    piece."""
+    """Seconds to wait so that a person can read along: before each event, and after each
+    streamed piece."""
 
     event: float = 0.0
     piece: float = 0.0
 
 
 class Live:
-    """Shows a conversation on `screen`. `on_event` is its event callback, `on_delta` its
-    `on_delta`.
+    """The live display of a conversation on `screen`. `on_event` is its event callback, `on_delta`
+    its delta callback.
 
-    A piece of an answer is shown once all events are that were in the journal when it came: else
-    the next answer's first words would stand above the last call's result. `last_seq` tells the
-    journal's last seq. A streamed answer is not shown again when it is whole.
+    A piece of an answer appears only after all events that preceded it in the journal. Otherwise
+    the next answer's first words would stand above the last call's result. `last_seq` returns
+    the journal's last seq. The display does not repeat a streamed answer when it is complete.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class Live:
         self._interactive = False
 
     def begin(self, state: ConversationState, interactive: bool = False) -> None:
-        """Start from here: the events that there are by now are not to be shown, but known.
-        `interactive`: somebody is asked about calls."""
+        """Start the display after the existing events: they are remembered, but not shown.
+        `interactive`: a user is asked about calls."""
         with self._lock:
             self._interactive = interactive
             self._shown, self._running = state.last_seq, state.status is ConversationStatus.RUNNING
@@ -82,8 +82,8 @@ class Live:
 
     @contextmanager
     def quiet(self) -> Generator[None]:
-        """Within, while somebody is asked for a line, no status is shown, and what happens begins
-        on a line of its own."""
+        """Hide the status line inside the context, while the user types a line, and start new
+        output on a line of its own."""
         with self._lock:
             self._quiet = self._interactive
             self._tell_status()
@@ -93,14 +93,15 @@ class Live:
             self._quiet = False
 
     def expect_echoed(self) -> None:
-        """The next message of the user is on the screen already, where it was typed."""
+        """Skip the user's next message, which is on the screen already because the user typed it
+        there."""
         with self._lock:
             self._echoed += 1
 
     # --- what comes in ---
 
     def on_delta(self, delta: Delta) -> None:
-        """A piece of a streamed answer; on the thread that reads it."""
+        """Show a piece of a streamed answer. Runs on the thread that reads the answer."""
         after = self._last_seq()
         with self._lock:
             if after <= self._shown and not self._waiting:
@@ -111,7 +112,7 @@ class Live:
             time.sleep(self._pace.piece)
 
     def on_event(self, event: ev.AnyEvent) -> None:
-        """The journal's next event; on the conversation's callback thread."""
+        """Show the journal's next event. Runs on the conversation's callback thread."""
         if self._pace.event and isinstance(event, ev.Assistant | ev.ToolResult):
             time.sleep(self._pace.event)
         with self._lock:
@@ -125,15 +126,15 @@ class Live:
             self._flush(event.seq)
 
     def on_progress(self, call_id: str, message: str) -> None:
-        """What a running call reports; of a call that delegates, how far the other agent is."""
+        """Show the progress that a delegating call reports about the other agent."""
         with self._lock:
             if self._renderer.delegates(call_id) and self._told.get(call_id) != message:
                 self._told[call_id] = message
                 self._screen.show(self._renderer.child(message))
 
     def wait_shown(self, seq: int, timeout: float, stop: Callable[[], bool]) -> None:
-        """Block until event `seq` is on the screen, there is no screen any more, or `stop()`; at
-        most `timeout` seconds."""
+        """Block until event `seq` is on the screen, the screen is broken, or `stop()` is True;
+        at most `timeout` seconds."""
         # Looked at without the lock, which whoever writes to a full pipe holds for as long as
         # nobody reads it.
         deadline = time.monotonic() + timeout

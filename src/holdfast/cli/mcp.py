@@ -1,4 +1,4 @@
-"""`holdfast mcp`: tools offered to MCP clients, until the client or a signal ends it."""
+"""`holdfast mcp`: offers tools to MCP clients until the client or a signal ends it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _CODES = {0: Exit.FINISHED, signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exi
 
 
 def mcp(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
-    """Serve. Raises `UsageError`, `HoldfastError`."""
+    """Serve tools over MCP. Raises `UsageError`, `HoldfastError`."""
     if options.config is None and options.workdir is None:
         raise UsageError(
-            "which tools? Name a tool config with --config FILE, or with --workdir DIR a folder for"
-            " the builtin tools"
+            "no tools were given. Name a tool config with --config FILE, or a folder for the"
+            " builtin tools with --workdir DIR"
         )
     token = _token(options, env)
     _log_to_stderr(env)
@@ -45,8 +45,7 @@ def _token(options: argparse.Namespace, env: Mapping[str, str]) -> str | None:
         ]
         if given:
             raise UsageError(
-                f"{given[0]} is for --http; over standard input and output there is nobody to"
-                " keep out"
+                f"{given[0]} is for --http; over standard input and output there is only one client"
             )
     if options.token_env is None:
         return None
@@ -102,8 +101,8 @@ def _over_http(
 
 
 def _log_to_stderr(env: Mapping[str, str]) -> None:
-    """A server has no screen: what goes wrong is told where its client or whoever runs it keeps the
-    log."""
+    """Log warnings to stderr, where the client or the operator keeps the log. A server has no
+    screen."""
     if not env.get("HOLDFAST_DEBUG"):
         handler = logging.StreamHandler()
         handler.setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""`--log` and `--trace`: who observes what a command does."""
+"""The observers of `--log` and `--trace`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.errors import ConfigurationError
 def observing(
     options: argparse.Namespace, content: bool, secrets: Sequence[str], stack: ExitStack
 ) -> list[Observer]:
-    """Who is to observe; `stack` ends it. Raises `UsageError`."""
+    """Return the observers that the options name. `stack` closes them. Raises `UsageError`."""
     found: list[Observer] = []
     if options.trace:
         from holdfast.observe.telemetry import Telemetry

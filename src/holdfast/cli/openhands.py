@@ -1,5 +1,5 @@
-"""`holdfast import --from openhands` and `holdfast export --to openhands`: conversations as
-OpenHands keeps them, a folder each."""
+"""`holdfast import --from openhands` and `holdfast export --to openhands`: conversations in
+OpenHands' format, one folder each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = 20  # notes on what could not be taken over
 
 
 def imported(screen: Screen, folder: str) -> Exported:
-    """The conversation in a folder, as one that was exported from a store. Raises `UsageError`."""
+    """Return the conversation of a folder in the form of an export. Raises `UsageError`."""
     from holdfast.openhands import read_conversation
 
     if folder == "-":

@@ -1,5 +1,5 @@
-"""A plan on the screen: drawn whole, or what has changed of it; and changed by whoever is asked to
-approve it."""
+"""Display of plans, in full or only the changes, and their editing by the user who approves
+them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from holdfast.content import ToolCall
 from holdfast.events import PlanStep
 from holdfast.tools.plans import MARKS, PLAN, misfit, progress, read_steps, texts
 
-EDITING = (
-    "A step's number and a new text changes it, +text adds one (+2 text: before step 2), -2 takes"
-    " it out; Enter: done."
-)
+EDITING = "2 TEXT changes step 2, +TEXT adds a step at the end, +2 TEXT adds one before step 2, -2 removes step 2; Enter: done."
 
 _STYLES = {"pending": "plain", "in_progress": "call", "done": "dim", "dropped": "dim"}
 _NARROWEST = 12  # columns that a step's text has at least
@@ -24,20 +21,23 @@ _EDIT = re.compile(r"(?P<what>[+-]?)\s*(?P<number>\d*)[.:)]?(?:\s+(?P<text>.*))?
 
 
 def steps_of(call: ToolCall) -> tuple[PlanStep, ...]:
-    """The plan that a call makes; none if it is no call of `plan`, or does not fit."""
+    """Return the plan that a call sets, () if the call is not a valid call of `plan`."""
     steps = read_steps(call.arguments) if call.name == PLAN and not call.invalid else ()
     return () if misfit(steps) else steps
 
 
 def drawn(steps: Sequence[PlanStep], width: int | None) -> list[Line]:
-    """A whole plan, one block: how far it is, then every step with its mark, over as many lines as
-    it takes."""
+    """Return the lines of a whole plan: its progress, then every step with its mark, wrapped to
+    the width."""
     return [_head(steps), *_steps(steps, range(len(steps)), width)]
 
 
 def changed(steps: Sequence[PlanStep], before: Sequence[PlanStep], width: int | None) -> list[Line]:
-    """What is to be drawn of a plan after `before` was: all of it if it is another one, else the
-    steps that have another state; nothing if it is the same."""
+    """Return the lines for a plan that replaces `before`.
+
+    A plan with other steps is drawn in full. If only states differ, those steps are drawn. An
+    equal plan has no lines.
+    """
     if steps == before:
         return []
     if texts(steps) != texts(before):
@@ -49,7 +49,8 @@ def changed(steps: Sequence[PlanStep], before: Sequence[PlanStep], width: int | 
 
 
 def current(steps: Sequence[PlanStep]) -> str:
-    """The step that is in progress, in short: `step 2 of 5, Fix the offset`; "" for none."""
+    """Return the step in progress in short form, `step 2 of 5, Fix the offset`; "" if there is
+    none."""
     found = next(
         ((number, step) for number, step in enumerate(steps, 1) if step.state == "in_progress"),
         None,
@@ -58,13 +59,13 @@ def current(steps: Sequence[PlanStep]) -> str:
 
 
 def titled(steps: Sequence[PlanStep]) -> str:
-    """A call of `plan` in one line."""
+    """Return a call of `plan` in one line."""
     return f"{PLAN} ({progress(steps)})"
 
 
 def compared(steps: Sequence[PlanStep], before: Sequence[str], width: int | None) -> list[Line]:
-    """A plan that is to be approved; what of it was approved before is dim, and what it has no more
-    is named."""
+    """Return the lines of a plan that needs approval. Steps approved before are dim; steps that
+    were removed are listed."""
     if not before:
         return drawn(steps, width)
     new = [text not in before for text in texts(steps)]
@@ -86,7 +87,8 @@ def compared(steps: Sequence[PlanStep], before: Sequence[str], width: int | None
 
 
 def edited(steps: Sequence[PlanStep], line: str) -> tuple[PlanStep, ...]:
-    """A plan after one line of editing. Raises `ValueError` that says what is wrong."""
+    """Return the plan after one line of editing. Raises `ValueError` with the reason if the line
+    is no valid edit."""
     match = _EDIT.fullmatch(line.strip())
     what, number, text = (
         ("", "", "")
@@ -96,7 +98,7 @@ def edited(steps: Sequence[PlanStep], line: str) -> tuple[PlanStep, ...]:
     if match is None and line.strip().startswith("+"):
         what, text = "+", line.strip()[1:].strip()
     if (what != "+" and not number) or (what != "-" and not text) or (what == "-" and text):
-        raise ValueError(f"That changes nothing. {EDITING}")
+        raise ValueError(f"That is not a change. {EDITING}")
     at = int(number) - 1 if number else len(steps)
     if not 0 <= at < len(steps) + (not number):
         raise ValueError(f"There is no step {number}; the plan has {len(steps)}.")
@@ -129,7 +131,7 @@ def _steps(steps: Sequence[PlanStep], which: Sequence[int], width: int | None) -
 
 
 def _wrapped(begin: str, text: str, width: int | None) -> list[str]:
-    """A text behind its mark, over several lines where one is too narrow."""
+    """Return a text after its mark, wrapped to the width."""
     if width is None:
         return [begin + text]
     lines = textwrap.wrap(text, max(_NARROWEST, width - len(begin)), break_on_hyphens=False) or [""]

@@ -30,19 +30,20 @@ if TYPE_CHECKING:
 
 _HERE = {
     "workdir": (
-        "--workdir is a folder of this machine. With --server the agent works in a folder there, of"
-        " its own or --workspace W"
+        "--workdir cannot be combined with --server: it is a folder of this machine. The agent"
+        " works in a folder of the server; --workspace W names it"
     ),
     "store": (
-        "--store is a file of this machine. With --server the conversation is kept there; --id"
-        " names it"
+        "--store cannot be combined with --server: it is a file of this machine. The server keeps"
+        " the conversation; --id names it"
     ),
     "allow_outside": (
-        "--allow-outside goes not with --server: there the file tools work in the workspace alone"
+        "--allow-outside cannot be combined with --server: the file tools there work in the"
+        " workspace only"
     ),
     "env": (
-        "--env passes on a variable of this machine. With --server the agent's commands have the"
-        " server's environment"
+        "--env cannot be combined with --server: it passes on a variable of this machine. The"
+        " agent's commands have the server's environment"
     ),
 }
 _MADE_WITH = (
@@ -56,8 +57,11 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class There:
-    """The conversation of a session, on its server. `known` is what the server had of it before;
-    `own`, whether its workspace was named here."""
+    """A session's conversation on its server.
+
+    `known` is the server's entry of a conversation that existed before. `own` is True if this
+    session made the workspace.
+    """
 
     def __init__(self, server: Server, known: Entry | None, notes: list[str], own: bool) -> None:
         self._server = server
@@ -75,8 +79,8 @@ class There:
         on_delta: Callable[[Delta], object],
         on_question: OnQuestion,
     ) -> RemoteConversation:
-        """The conversation, made or found. Says on `screen` where it is, and when the server is
-        gone."""
+        """Open or create the conversation and return it. Prints its location to `screen`, and a
+        notice when the server cannot be reached."""
         streams = parts.agent is None or getattr(parts.agent.llm, "stream", False)
 
         try:
@@ -104,13 +108,14 @@ class There:
         return self._conversation
 
     def start(self) -> None:
-        """Have the server drive it, also if another client had it stopped meanwhile."""
+        """Make the server drive the conversation, also if another client has stopped it
+        meanwhile."""
         if self._conversation is not None:
             self._server.start(self._conversation.id)
 
     def leave(self) -> None:
-        """Stop it, unless it ran before this session came, or the server is gone and goes on with
-        it. Idempotent."""
+        """Stop the conversation, unless it ran before this session, or the server cannot be
+        reached and will continue it. Idempotent."""
         if self._conversation is None:
             return
         if self.gone():
@@ -121,7 +126,7 @@ class There:
             self._conversation.close()
 
     def forget_workspace(self) -> None:
-        """Remove the workspace of a conversation that did not come to be."""
+        """Remove the workspace of a conversation that could not be created."""
         id = self._server.workspace.id
         if self._own and id is not None:
             with suppress(HoldfastError):
@@ -130,13 +135,13 @@ class There:
                 )
 
     def close(self) -> None:
-        """Let go of the server."""
+        """Close the connections to the server."""
         self._stack.close()
         self._server.close()
 
 
 def build_remote(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> Parts:
-    """Everything that a session on a server needs. Raises `UsageError`, `HoldfastError`."""
+    """Return all parts of a session on a server. Raises `UsageError`, `HoldfastError`."""
     for name, told in _HERE.items():
         if getattr(options, name):
             raise UsageError(told)
@@ -171,13 +176,13 @@ def _found(options: argparse.Namespace, server: Server, known: Entry) -> Parts:
     for name, value in made_with:
         if value:
             raise UsageError(
-                f"--{name} is for a new conversation; {known.id!r} keeps what it was made with."
-                " Leave it out, or take another --id"
+                f"--{name} is for a new conversation; {known.id!r} keeps its own setting. Leave"
+                f" --{name} out, or give another --id"
             )
     if options.workspace not in (None, known.workspace):
         raise UsageError(
-            f"--workspace: {known.id!r} works in {known.workspace or 'none'!r}. Leave it out, or"
-            " take another --id"
+            f"--workspace: {known.id!r} works in {known.workspace or 'none'!r}. Leave --workspace"
+            " out, or give another --id"
         )
     if options.model is not None:
         model = next(
@@ -185,16 +190,17 @@ def _found(options: argparse.Namespace, server: Server, known: Entry) -> Parts:
         )
         if model is not None and options.model.rpartition("/")[2] != model.rpartition("/")[2]:
             raise UsageError(
-                f"--model: {known.id!r} has the model {model!r}. Leave it out, or take another --id"
+                f"--model: {known.id!r} has the model {model!r}. Leave --model out, or give another"
+                " --id"
             )
     left_out = [
         f"--{name.replace('_', '-')}" for name in _MADE_WITH if getattr(options, name) is not None
     ]
     notes = (
-        [f"{known.id} keeps its agent: {', '.join(left_out)} changes nothing."] if left_out else []
+        [f"{known.id} keeps its agent: {', '.join(left_out)} has no effect."] if left_out else []
     )
     if known.started:
-        notes.append("The server goes on with it by itself; leaving does not stop it.")
+        notes.append("The server runs this conversation by itself; leaving does not stop it.")
     return _parts(None, server, known.id, There(server, known, notes, own=False))
 
 
@@ -231,7 +237,8 @@ def _new(
         and urlsplit(server.address).hostname not in _LOOPBACK
     ):
         notes.append(
-            f"The server asks the model at {llm.base_url}: that is on its machine, not on this one."
+            f"The server calls the model at {llm.base_url}: that address is on the server's"
+            " machine, not on this one."
         )
     return _parts(agent, server, options.id or secrets.token_hex(6), there)
 

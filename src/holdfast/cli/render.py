@@ -1,5 +1,5 @@
-"""From an event or a call to the lines that show it. No terminal here: a line is a style's name and
-safe text."""
+"""Rendering of events and calls as lines. Independent of the terminal: a line is a style's name
+and safe text."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _CONTENTS = ("old", "new", "content")
 
 
 def call_title(name: str, arguments: dict[str, Any]) -> str:
-    """A call in one line: `$ command` for a shell, else the tool's name, its most telling argument,
-    and the other short ones."""
+    """Return a call in one line: `$ command` for a shell, else the tool's name, its most telling
+    argument, and the other short ones."""
     command = arguments.get("command")
     if name == "terminal" and isinstance(command, str):
         first, _, rest = command.strip().partition("\n")
@@ -76,8 +76,8 @@ def call_title(name: str, arguments: dict[str, Any]) -> str:
 
 
 def whole(call: ToolCall, current: Callable[[str], str | None]) -> list[Line]:
-    """All that a call would do: its command or its name, every argument, an edit as a diff.
-    `current` is what a file has now."""
+    """Return the lines of a complete call: its command or name, every argument, an edit as a
+    diff. `current` reads the present content of a file."""
     left = dict(call.arguments)
     command = left.get("command")
     if call.name == "terminal" and isinstance(command, str):
@@ -95,30 +95,30 @@ def whole(call: ToolCall, current: Callable[[str], str | None]) -> list[Line]:
         del left["content"]
         before = current(path)
         if not before:
-            diff = [] if before is None else [Line("dim", "  in place of an empty file:")]
+            diff = [] if before is None else [Line("dim", "  replaces an empty file:")]
             diff += [Line("add", f"  +{line}") for line in _lines(content)]
         elif not content:
             diff = [
-                Line("dim", "  in place of what is there:"),
+                Line("dim", "  replaces the present content:"),
                 *[Line("remove", f"  -{line}") for line in _lines(before)],
             ]
         else:
-            diff = [Line("dim", "  in place of what is there:"), *_diff(before, content)]
+            diff = [Line("dim", "  replaces the present content:"), *_diff(before, content)]
     for name, value in left.items():
         lines += _argument(plain(one_line(name)), value)
     return lines + diff
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a whole file. An empty one has none."""
+    """Return the lines of a whole file. An empty file has none."""
     return plain(text).removesuffix("\n").split("\n") if text else []
 
 
 def _diff(old: str, new: str, *, numbered: bool = True) -> list[Line]:
-    """Exact: also what differs in line ends alone is a line of its own. `numbered`: the texts are
-    whole files."""
+    """Return an exact diff, in which a difference in line ends alone is a line of its own.
+    `numbered`: the texts are whole files."""
     if old == new:
-        return [Line("dim", "  (nothing is changed)")]
+        return [Line("dim", "  (no change)")]
     before, after = plain(old).split("\n"), plain(new).split("\n")
     if len(old) + len(new) > _DIFFED:
         found = [f"-{line}" for line in before] + [f"+{line}" for line in after]
@@ -141,7 +141,8 @@ def _argument(name: str, value: Any) -> list[Line]:
 
 
 def as_json(value: Any, ascii_only: bool = False) -> str:
-    """JSON on one line that a terminal shows whole: what has no shape is escaped."""
+    """Return JSON on one line that a terminal shows completely: invisible characters are
+    escaped."""
     return re.sub(r"[^\x20-\x7e]", _escaped, json.dumps(value, ensure_ascii=ascii_only))
 
 
@@ -153,7 +154,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def _twice(text: str) -> str | None:
-    """A key that an object in this JSON has more than once."""
+    """Return a key that an object in this JSON has more than once, None if there is none."""
     found: list[str] = []
 
     def look(pairs: list[tuple[str, Any]]) -> None:
@@ -168,18 +169,18 @@ def _twice(text: str) -> str | None:
 
 
 def read_arguments(text: str) -> dict[str, Any]:
-    """A call's arguments, typed as JSON. Raises `ValueError` that says what is wrong."""
+    """Parse a call's arguments, typed as JSON. Raises `ValueError` with the reason."""
     if too_deep(text):
-        raise ValueError(f"That is nested deeper than {MAX_DEPTH} levels.")
+        raise ValueError(f"The arguments are nested deeper than {MAX_DEPTH} levels.")
     try:
         found: Any = msgspec.json.decode(text)
         twice = _twice(text)
     except ValueError as error:
         raise ValueError(f"That is not JSON: {error}.") from error
     if twice is not None:  # which of both is meant nobody can say
-        raise ValueError(f"The key {twice!r} is there twice.")
+        raise ValueError(f"The key {twice!r} appears twice.")
     if not isinstance(found, dict):
-        raise ValueError('The arguments are a JSON object, such as {"path": "a.txt"}.')
+        raise ValueError('The arguments must be a JSON object, such as {"path": "a.txt"}.')
     return cast("dict[str, Any]", found)
 
 
@@ -187,11 +188,11 @@ def read_arguments(text: str) -> dict[str, Any]:
 
 
 class Renderer:
-    """Renders the events of one conversation, in order. It remembers the calls, so that a result
-    can be told apart from others.
+    """A renderer for the events of one conversation, in order. It remembers the calls, so that it
+    can label their results.
 
-    Lines are cut at `width` characters (None: never); results, diffs and commands to a few lines
-    unless `full`.
+    Lines are cut at `width` characters (None: never). Results, diffs and commands are cut to a
+    few lines unless `full`.
     """
 
     def __init__(self, width: int | None = 120, full: bool = False) -> None:
@@ -203,7 +204,7 @@ class Renderer:
         self.plan: tuple[ev.PlanStep, ...] = ()  # as it was last drawn
 
     def lines(self, event: ev.AnyEvent) -> list[Line]:
-        """The lines of one event; none for what only the machinery cares about."""
+        """Return the lines of one event; none for events that concern only the machinery."""
         return list(self._lines(event))
 
     def _lines(self, event: ev.AnyEvent) -> Iterator[Line]:
@@ -250,7 +251,7 @@ class Renderer:
     # --- what was said ---
 
     def message(self, event: ev.Message) -> Iterator[Line]:
-        """What somebody said to the agent."""
+        """Yield the lines of a message to the agent."""
         kind, _, name = event.about.partition(":")
         if not self.full and kind in ("skill", "instructions"):
             yield self._cut("dim", f"({kind} {name}: {len(event.text):,} characters)")
@@ -267,7 +268,7 @@ class Renderer:
             yield Line("user", f"> {line}".rstrip())
 
     def answer(self, event: ev.Assistant) -> Iterator[Line]:
-        """What the model said and thought, without its calls."""
+        """Yield the lines of the model's text and reasoning, without its calls."""
         reasoning, text = safe(event.reasoning).strip("\n"), safe(event.text).strip("\n")
         if reasoning or text or event.calls:
             yield GAP
@@ -278,7 +279,8 @@ class Renderer:
         yield from self.notes(event)
 
     def notes(self, event: ev.Assistant) -> Iterator[Line]:
-        """Which of several models answered, where that changes, and what it was not told."""
+        """Yield the model that answered, if it changed, and the notes on content that the model
+        did not receive."""
         if event.route != self._route:
             self._route = event.route
             yield self._cut("dim", f"(answered by {event.route or event.model})")
@@ -286,13 +288,13 @@ class Renderer:
             yield self._cut("dim", f"({note})")
 
     def know(self, event: ev.Assistant) -> None:
-        """Know the calls of an answer, as if it had been rendered."""
+        """Remember the calls of an answer, without rendering it."""
         if event.calls:
             self._calls = {call.id: call for call in event.calls}
             self._batch = len(event.calls)
 
     def calls(self, event: ev.Assistant) -> Iterator[Line]:
-        """The calls of an answer, one line each."""
+        """Yield the calls of an answer, one line each."""
         self.know(event)
         for call in event.calls:
             command = call.arguments.get("command")
@@ -306,7 +308,7 @@ class Renderer:
                 yield self._cut("call", self.title(call.id))
 
     def title(self, call_id: str) -> str:
-        """The line of a call whose answer was rendered."""
+        """Return the line of a call whose answer was rendered."""
         call = self._calls.get(call_id)
         if call is None:
             return f"call {call_id}"
@@ -317,16 +319,17 @@ class Renderer:
         )
 
     def delegates(self, call_id: str) -> bool:
-        """Whether a call gives work to other agents, or waits for them."""
+        """Return True if a call gives work to other agents, or waits for them."""
         call = self._calls.get(call_id)
         return call is not None and call.name in ("delegate", "delegate_collect")
 
     def child(self, told: str) -> list[Line]:
-        """How far an agent is that works for this one."""
+        """Return the line for a sub-agent's progress."""
         return [self._cut("dim", f"    {told}")]
 
     def _decision(self, event: ev.Decision) -> Iterator[Line]:
-        """Who decided what about a call, and why; what a call asked, and what was answered."""
+        """Yield the lines of a decision: its author and reason, or a call's question and its
+        answer."""
         if event.question is not None:
             where = f" ({event.question.url})" if event.question.url else ""
             yield self._cut(
@@ -376,7 +379,8 @@ class Renderer:
             )
 
     def asked_plan(self, event: ev.Decision) -> tuple[ev.PlanStep, ...]:
-        """The plan that somebody is asked about by this; from here on it counts as drawn."""
+        """Return the plan that this decision asks the user to approve. The plan counts as drawn
+        from now on."""
         call = self._calls.get(event.call_id)
         steps = (
             steps_of(call)
@@ -468,7 +472,7 @@ class Renderer:
 
 
 def _other(block: object) -> str:
-    """A block that a terminal cannot show."""
+    """Describe a block that a terminal cannot show."""
     match block:
         case ImageContent() | AudioContent():
             kind = "image" if isinstance(block, ImageContent) else "sound"
@@ -481,10 +485,10 @@ def _other(block: object) -> str:
 
 def _condensed(event: ev.Condensation) -> str:
     if event.failed:
-        return f"nothing was left out of the model's view: {one_line(event.failed)}"
+        return f"the model's view was not shortened: {one_line(event.failed)}"
     if event.request is not None:
-        return "asked for: the model's view is to be shortened" + (
-            f", minding {one_line(event.request)}" if event.request else ""
+        return "requested: a shorter view for the model" + (
+            f", keeping {one_line(event.request)}" if event.request else ""
         )
     parts = [f"{counted(len(event.hidden), 'event')} left out of"] if event.hidden else []
     parts += [f"{counted(len(event.trimmed), 'output')} cut in"] if event.trimmed else []

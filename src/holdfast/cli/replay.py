@@ -1,5 +1,5 @@
-"""`holdfast replay`: conversations run once more without model or tools, and how today's code, or
-another agent, differs."""
+"""`holdfast replay`: runs conversations again without model or tools, and shows how today's
+code, or another agent, differs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class _Found(NamedTuple):
 
 
 def replay(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
-    """Replay what is in a file and say what differs. Raises `UsageError`, `HoldfastError`."""
+    """Replay the conversations of a file and print the differences. Raises `UsageError`,
+    `HoldfastError`."""
     screen = Screen(env)
     with Signals() as signals:
         try:
@@ -66,7 +67,7 @@ def _replay(options: argparse.Namespace, screen: Screen) -> Exit:
     screen.status("")
     if not count and not is_sqlite(path):
         raise UsageError(
-            f"{options.file!r} is empty: neither a store nor what `holdfast export` writes"
+            f"{options.file!r} is empty: neither a store nor the output of `holdfast export`"
         )
     if not count:
         screen.error(f"there is no conversation in {options.file!r} yet.")
@@ -80,7 +81,7 @@ def _same(screen: Screen, id: str, events: Sequence[ev.AnyEvent], agent: Agent |
     result = run_again(events, agent)
     difference = result.difference
     if difference is None:
-        bytewise = f", {result.hashed:,} of them compared to the last byte" if result.hashed else ""
+        bytewise = f", {result.hashed:,} of them compared byte by byte" if result.hashed else ""
         screen.show(
             [
                 Line(
@@ -138,7 +139,7 @@ def _read(lines: Iterable[bytes], file: str) -> Iterator[Exported]:
         yield from read_exported(lines)
     except ConfigurationError as error:
         raise UsageError(
-            f"{file!r} is neither a store nor what `holdfast export` writes: {error}"
+            f"{file!r} is neither a store nor the output of `holdfast export`: {error}"
         ) from error
     except OSError as error:
         raise UsageError(f"{file!r} cannot be read: {error.strerror}") from error
@@ -148,7 +149,8 @@ def _read(lines: Iterable[bytes], file: str) -> Iterator[Exported]:
 
 
 def load(spec: str) -> Agent:
-    """`MODULE:NAME`: an agent, or what a function of that name returns. Raises `UsageError`."""
+    """Return the agent that `MODULE:NAME` names, or that the function of that name returns.
+    Raises `UsageError`."""
     module_name, _, name = spec.partition(":")
     if not module_name or not name or module_name.startswith("."):
         raise UsageError(f"--agent takes MODULE:NAME, such as my_agents:reviewer, not {spec!r}")
@@ -174,7 +176,7 @@ def load(spec: str) -> Agent:
 
 @contextmanager
 def _opened(agent: Agent | None) -> Generator[Agent | None]:
-    """Keep an agent's connections from the first conversation to the last."""
+    """Keep an agent's connections open from the first conversation to the last."""
     if agent is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""`holdfast run`: one task, watched until it is done."""
+"""`holdfast run`: one task, shown until it is done."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The standard streams: colours, streamed text, the status line; and what to do when they go
-away."""
+"""Output to the standard streams: colours, streamed text, the status line, and the handling of
+closed streams."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _FRAMES, _PLAIN_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 
 
 class Screen:
-    """Where lines are shown: `out` for the conversation, `err` for notices and errors. Thread-safe.
+    """Output of lines: `out` for the conversation, `err` for notices and errors. Thread-safe.
 
-    Only a terminal gets a status line and, as it asks for them, colours; anything else gets plain
-    text. `broken` becomes true when whoever reads `out` has gone away; from then on nothing is
-    written and nothing raised.
+    Only a terminal gets a status line and, depending on the environment, colours; any other
+    output is plain text. `broken` becomes True when the reader of `out` is gone. From then on
+    nothing is written to `out` and no error is raised.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """How many columns lines may have: COLUMNS or the terminal's width; 120 where there is
-        neither."""
+        """The number of columns for a line: COLUMNS or the terminal's width, 120 if neither is
+        known."""
         return max(20, shutil.get_terminal_size((121, 24)).columns - 1)
 
     # --- lines ---
@@ -78,7 +78,7 @@ class Screen:
                 self._middle = False
 
     def stream(self, style: str, text: str) -> None:
-        """Write a piece of text to `out`, with no line end."""
+        """Write a piece of text to `out`, without a line end."""
         text = safe(text)
         if not text:
             return
@@ -104,12 +104,12 @@ class Screen:
             self._blank = False
 
     def error(self, text: str) -> None:
-        """Say in one line on `err` what went wrong."""
+        """Write an error as one line to `err`."""
         self.notice(f"holdfast: {one_line(text)}", "error")
 
     def ask(self, prompt: str, interactive: bool) -> str:
-        """A line from standard input, without its end; with a prompt if somebody types. Raises
-        `EOFError` at the end of the input."""
+        """Read a line from standard input, without its end; show the prompt if a user types.
+        Raises `EOFError` at the end of the input."""
         with self._lock:
             self.end_stream()
             self._flush(self._clear(), self._out)
@@ -134,8 +134,8 @@ class Screen:
     # --- the status line ---
 
     def status(self, text: str) -> None:
-        """Show what is going on, with the seconds since then, below everything else; "" for
-        nothing. On a terminal only."""
+        """Show the current activity and its duration below everything else; "" hides it. Only on
+        a terminal."""
         if not self.is_terminal:
             return
         with self._lock:
@@ -211,8 +211,8 @@ class Screen:
 
     @contextmanager
     def _patiently(self) -> Generator[None]:
-        """The lock, unless whoever has it does not come back from writing: then without, and never
-        again with."""
+        """Hold the lock inside the context. If its holder hangs in a write, proceed without the
+        lock, now and later."""
         held = not self.stuck and self._lock.acquire(timeout=_PATIENCE)
         self.stuck = not held
         try:

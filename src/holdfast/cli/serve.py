@@ -1,4 +1,4 @@
-"""`holdfast serve`: the agent server, until a signal ends it; and its keys."""
+"""`holdfast serve`: runs the agent server until a signal ends it, and manages its keys."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LAST = 3.0  # seconds that threads have then
 
 
 def serve(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
-    """Serve, or do what was asked with keys. Raises `UsageError`, `HoldfastError`."""
+    """Run the server, or manage its keys. Raises `UsageError`, `HoldfastError`."""
     if options.what == "keys":
         return _keys(options, env)
     with _extra():
@@ -50,8 +50,8 @@ def serve(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     tls = _tls(options)
     if tls is None and not options.insecure and not is_loopback(host):
         raise UsageError(
-            f"--listen {options.listen}: beyond this machine keys would go over the network in"
-            " clear. Give --tls-cert and --tls-key, or --insecure where a proxy before it has TLS"
+            f"--listen {options.listen}: without TLS, keys would cross the network unencrypted."
+            " Give --tls-cert and --tls-key, or --insecure if a proxy provides TLS"
         )
     given = _given_key(options, env)
     variables = _variables(options, env)
@@ -132,7 +132,7 @@ def _serve(
         left := _threads()
     ):  # a tool that cannot be stopped must not keep the process; what it was doing is in the journal as begun
         logging.getLogger("holdfast.server").warning(
-            "%d threads did not end in time, and end with the process", len(left)
+            "%d threads did not end in time; the process ends without waiting for them", len(left)
         )
         sys.stdout.flush()
         sys.stderr.flush()
@@ -141,7 +141,8 @@ def _serve(
 
 
 def _threads() -> list[threading.Thread]:
-    """Those that would keep the process, after a moment in which those that are ending do."""
+    """Return the threads that would keep the process alive, after a short wait for those that
+    are ending."""
     deadline = time.monotonic() + _LAST
     left = [
         thread
@@ -159,13 +160,13 @@ def _threads() -> list[threading.Thread]:
 def _keys(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     path = _store_path(options)
     if options.action is None:
-        raise UsageError("serve keys: which of add, list, remove?")
+        raise UsageError("serve keys takes one of add, list, remove")
     if options.id is not None and options.action != "remove":
         raise UsageError(f"serve keys {options.action} takes no ID")
     if options.action != "add" and not _records_path(path).exists():
         raise UsageError(
-            f"{str(path)!r} is no server's store: there are no keys beside it. --store FILE names"
-            " another"
+            f"{str(path)!r} is not an agent server's store: there are no keys beside it. Name the"
+            " store with --store FILE"
         )
     with _records(path) as (_, keys):
         match options.action:
@@ -185,8 +186,8 @@ def _keys(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
 def _remove(options: argparse.Namespace, keys: Keys) -> None:
     if options.id is None and options.tenant is None:
         raise UsageError(
-            "serve keys remove: which? Give the ID that `serve keys list` shows, or --tenant T for"
-            " all of T"
+            "serve keys remove takes the ID that `serve keys list` shows, or --tenant T for all"
+            " keys of T"
         )
     found = [
         key.id
@@ -213,7 +214,7 @@ def _given_key(options: argparse.Namespace, env: Mapping[str, str]) -> str | Non
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"--key-file: {str(path)!r} cannot be read:"
-            f" {getattr(error, 'strerror', None) or 'it is no text'}"
+            f" {getattr(error, 'strerror', None) or 'it is not text'}"
         ) from None
     if not key:
         raise UsageError(f"--key-file: {str(path)!r} is empty")
@@ -225,7 +226,7 @@ def _let_in(keys: Keys, given: str | None, tenant: str, screen: Screen) -> None:
         keys.add(tenant, given, "given at the start")
     elif not keys.list():
         key = keys.create(tenant, "made at the first start")
-        screen.notice(f"The key, which is shown this once: {key}")
+        screen.notice(f"The server's key, which is shown only this once: {key}")
 
 
 # --- files ---
@@ -275,8 +276,8 @@ def _records(store: Path) -> Generator[tuple[Records, Keys]]:
 
 @contextlib.contextmanager
 def _alone(store: Path) -> Generator[None]:
-    """Within, no other server has this store: two would drive each other's conversations, and
-    neither could."""
+    """Lock the store against other servers inside the context. Two servers would compete for its
+    conversations, and both would fail."""
     path = store.with_name(f"{store.name}.server.lock")
     try:
         file = open(path, "a+")  # noqa: SIM115
@@ -288,7 +289,7 @@ def _alone(store: Path) -> Generator[None]:
         except OSError:
             file.seek(0)
             raise UsageError(
-                f"--store: another server (process {file.read(20).strip() or 'unknown'}) has"
+                f"--store: another server (process {file.read(20).strip() or 'unknown'}) uses"
                 f" {str(store)!r}"
             ) from None
         file.truncate(0)
@@ -303,7 +304,7 @@ def _alone(store: Path) -> Generator[None]:
 def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
     if options.tls_cert is None:
         if options.tls_key is not None:
-            raise UsageError("--tls-key is for --tls-cert, which is missing")
+            raise UsageError("--tls-key needs --tls-cert, which is missing")
         return None
     from holdfast.server.serve import tls_context
 
@@ -364,8 +365,8 @@ def _agents(options: argparse.Namespace, variables: Mapping[str, str]) -> dict[s
 
 
 def _forget(*names: str) -> None:
-    """Take variables out of the environment, also out of what /proc/PID/environ shows of it:
-    commands run as the same user."""
+    """Remove variables from the environment, also from /proc/PID/environ: commands run as the
+    same user and could read them there."""
     import ctypes
 
     getenv = ctypes.CDLL(None).getenv
@@ -396,7 +397,7 @@ def _extra() -> Generator[None]:
 
 
 def _log_to_stderr(env: Mapping[str, str], access: bool) -> None:
-    """What goes wrong is told where whoever runs it keeps the log."""
+    """Log warnings to stderr, where the operator keeps the log."""
     if env.get("HOLDFAST_DEBUG"):
         return
     handler = logging.StreamHandler()

@@ -1,4 +1,4 @@
-"""The options of `holdfast serve`, and the help that teaches them."""
+"""The options of `holdfast serve` and their help texts."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from collections.abc import Callable
 from holdfast.cli.observe_arguments import add_observing
 
 SERVE = """\
-Run conversations for clients: a program that has Conversation(agent) has
-RemoteConversation(agent, workspace=RemoteWorkspace(URL, KEY)) instead. Every
-conversation is in the store, and goes on when the server is started again.
+Run conversations for clients over HTTP. A program that uses
+Conversation(agent) can use RemoteConversation(agent,
+workspace=RemoteWorkspace(URL, KEY)) instead. Every conversation is kept in the
+store and continues when the server restarts.
 
-Clients bring a key. It is taken from --key-file or HOLDFAST_SERVER_KEY; if there
-is neither, and the server has none yet, one is made and printed once. More of
-them, for the same or other tenants, are made with `holdfast serve keys`; what
-belongs to one tenant does not exist for another. That is what the API shows:
-commands run as the server's user, and read what that user may read. Tenants who
-do not trust each other need servers of their own users or machines.
+Clients send a key. The server takes its first key from --key-file or
+HOLDFAST_SERVER_KEY. If neither is given and no key exists yet, the server
+makes one and prints it once. `holdfast serve keys` makes more, for the same
+tenant or for others. A tenant cannot see the conversations and workspaces of
+another one through the API. Commands run as the server's user, however, and
+can read what that user can read. Tenants who do not trust each other need
+servers under separate users or on separate machines.
 
-  serve                          serve, until Ctrl-C or SIGTERM
+  serve                          serve until Ctrl-C or SIGTERM
   serve keys add [--tenant T] [--label L]
-                                 make a key, and print it
-  serve keys list [--tenant T]   whose keys there are; not the keys
+                                 make a key and print it
+  serve keys list [--tenant T]   list the ids and tenants of keys, not the keys
   serve keys remove [ID] [--tenant T]
-                                 the key of that ID, or all of T
+                                 remove the key ID, or all keys of tenant T
 
 examples:
   holdfast serve
@@ -33,23 +35,30 @@ examples:
   holdfast serve keys add --tenant alice --store agents.db
   holdfast serve --agent coder=coder.yaml --variable OPENAI_API_KEY
 
-Whoever has a key can run commands as the user who started the server. Beyond
-this machine it wants TLS, or --insecure where a proxy does that. Modules that
-clients name for their tools are imported if an installed package declares them
-(entry point holdfast.tools) or --allow-tools names them; other tools run at the
-client.
+Anyone with a key can run commands as the user who started the server. To
+listen on other addresses than this machine's own, give a TLS certificate, or
+--insecure if a proxy provides TLS. Modules that clients name for their tools
+are imported if an installed package declares them (entry point holdfast.tools)
+or --allow-tools names them; other tools run at the client.
 
-Exit code 130, 143: SIGINT, SIGTERM, after what was running has ended; a second
-one ends it at once. 1: the store cannot be used. 2: an option that does not fit,
-an address that cannot be had, a store that another server has."""
+Exit code 130, 143: ended by SIGINT or SIGTERM, after running work has stopped;
+a second signal ends the server at once. 1: the store cannot be used. 2: a
+wrong option, an address that is not available, a store that another server
+uses."""
 
 Add = Callable[[str, str, str, str], argparse.ArgumentParser]
 
 
 def add_serve(add: Add) -> None:
-    """Add the command by `add(name, summary, description, epilog)`."""
+    """Add the command through `add(name, summary, description, epilog)`."""
     serve = add("serve", "run conversations for clients, over HTTP", SERVE, "")
-    serve.add_argument("what", metavar="WHAT", nargs="?", choices=["keys"], help="keys: see above")
+    serve.add_argument(
+        "what",
+        metavar="WHAT",
+        nargs="?",
+        choices=["keys"],
+        help="keys: manage the server's keys (see above)",
+    )
     serve.add_argument(
         "action",
         metavar="ACTION",
@@ -60,12 +69,12 @@ def add_serve(add: Add) -> None:
     serve.add_argument(
         "id", metavar="ID", nargs="?", help="keys remove: the key's id, as `keys list` shows it"
     )
-    place = serve.add_argument_group("where it is")
+    place = serve.add_argument_group("address and files")
     place.add_argument(
         "--listen",
         metavar="HOST:PORT",
         default="127.0.0.1:8765",
-        help="127.0.0.1:8765; port 0 takes any that is free",
+        help="the address to listen on (127.0.0.1:8765); port 0 takes any free port",
     )
     place.add_argument(
         "--store",
@@ -74,48 +83,56 @@ def add_serve(add: Add) -> None:
         help="the SQLite file of all journals (holdfast-server.db)",
     )
     place.add_argument(
-        "--root", metavar="DIR", help="the folder that workspaces are made in (FILE.workspaces)"
+        "--root", metavar="DIR", help="the folder that holds the workspaces (FILE.workspaces)"
     )
     place.add_argument(
         "--tls-cert", metavar="FILE", help="serve https: the certificate with its chain, in PEM"
     )
     place.add_argument(
-        "--tls-key", metavar="FILE", help="its key; not needed if it is in the same file"
+        "--tls-key",
+        metavar="FILE",
+        help="the certificate's private key; not needed if it is in the same file",
     )
     place.add_argument(
-        "--insecure", action="store_true", help="listen beyond this machine without TLS"
+        "--insecure", action="store_true", help="let other machines connect without TLS"
     )
-    who = serve.add_argument_group("who may use it")
+    who = serve.add_argument_group("access")
     who.add_argument(
-        "--key-file", metavar="FILE", help="a file with a key in it (or HOLDFAST_SERVER_KEY)"
+        "--key-file",
+        metavar="FILE",
+        help="a file that contains a client key (or HOLDFAST_SERVER_KEY)",
     )
     who.add_argument(
-        "--tenant", metavar="T", help="keys: whose (default); serve: whose the given key is"
+        "--tenant",
+        metavar="T",
+        help="keys: the tenant of the keys; serve: the tenant of the given key (default)",
     )
-    who.add_argument("--label", metavar="TEXT", default="", help="keys add: what it is for")
+    who.add_argument(
+        "--label", metavar="TEXT", default="", help="keys add: a note on the purpose of the key"
+    )
     who.add_argument(
         "--cors-origin",
         metavar="O",
         action="append",
         default=[],
-        help="let pages of this origin use it; repeatable",
+        help="let web pages of this origin use the server; repeatable",
     )
     who.add_argument(
         "--allow-host",
         metavar="NAME",
         action="append",
         default=[],
-        help="a Host header to take as one's own; repeatable",
+        help="another Host header to accept; repeatable",
     )
-    may = serve.add_argument_group("what they may do")
+    may = serve.add_argument_group("permissions and limits")
     may.add_argument(
         "--allow-tools",
         metavar="PATTERN",
         action="append",
         default=[],
         help=(
-            "modules to import for tools, such as acme_tools.* ('*': all, for a server of your"
-            " own); repeatable"
+            "modules that clients may name for tools, such as acme_tools.* ('*' allows all; only"
+            " for a server of your own); repeatable"
         ),
     )
     may.add_argument(
@@ -124,9 +141,9 @@ def add_serve(add: Add) -> None:
         action="append",
         default=[],
         help=(
-            "what ${NAME} in agents stands for: VALUE, or the environment's. Other tenants than"
-            " `default` may have it as the key of its own provider's models alone: the one that is"
-            " known by that name, or PROVIDER; repeatable"
+            "the value of ${NAME} in agents: VALUE, or the value in the environment. Tenants other"
+            " than `default` may use it only as the key for models of one provider: PROVIDER, or"
+            " the provider known for that name; repeatable"
         ),
     )
     may.add_argument(
@@ -145,7 +162,7 @@ def add_serve(add: Add) -> None:
         action="append",
         default=[],
         help=(
-            "a host that webhooks may send to though it is not public, also without TLS: a name, an"
+            "a host that webhooks may call although it is not public, also without TLS: a name, an"
             " address or a network; repeatable"
         ),
     )
@@ -154,7 +171,7 @@ def add_serve(add: Add) -> None:
         metavar="N",
         type=_count,
         default=3,
-        help="for so long webhooks send again what is not taken (3)",
+        help="the number of days for which a failed webhook delivery is repeated (3)",
     )
     may.add_argument(
         "--max-running",
@@ -169,7 +186,7 @@ def add_serve(add: Add) -> None:
         default="thread",
         help=(
             "where conversations run: in threads of the server, or each in a process of its own,"
-            " whose end harms no other (thread)"
+            " so that a crash affects no other (thread)"
         ),
     )
     may.add_argument(
@@ -177,26 +194,26 @@ def add_serve(add: Add) -> None:
         metavar="MB",
         type=_memory,
         default=0,
-        help="address space of such a process; 256 or more (any)",
+        help="the address space of each process of --isolation process; 256 or more (no limit)",
     )
     may.add_argument(
         "--max-body",
         metavar="BYTES",
         type=_count,
         default=32 * 1024 * 1024,
-        help="of a request (33554432)",
+        help="the largest body of a request (33554432)",
     )
     may.add_argument(
         "--rate",
         metavar="N",
         type=_rate,
         default=500.0,
-        help="requests per second of one key (500; 0: any number)",
+        help="requests per second for each key (500; 0: no limit)",
     )
     serve.add_argument(
-        "--access-log", action="store_true", help="a line on stderr for each request"
+        "--access-log", action="store_true", help="write a line to stderr for each request"
     )
-    add_observing(serve, "without what was said")
+    add_observing(serve, "the texts of conversations are left out")
 
 
 def _count(text: str) -> int:

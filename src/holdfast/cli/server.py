@@ -1,5 +1,5 @@
-"""An agent server as the commands see it: found by its address and key, its conversations listed,
-read, followed and told things."""
+"""A client of an agent server for the commands: finds the server by address and key, and lists,
+reads, follows and commands its conversations."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ _PAGE = 1000
 
 
 class Entry(Summary, frozen=True):
-    """What a listing has of a conversation, and where that works. `started`: the server goes on
-    with it by itself. `driven`: it was started, or is being run until it rests."""
+    """A conversation in the server's listing, with its workspace.
+
+    `started`: the server continues it by itself. `driven`: it was started, or runs until it
+    rests.
+    """
 
     workspace: str = ""
     started: bool = False
@@ -58,8 +61,11 @@ class Entry(Summary, frozen=True):
 
 
 class Server:
-    """`words` are the options that name it in a command line. A context manager. Raises
-    `UsageError`, `StoreError`."""
+    """A connection to an agent server. A context manager.
+
+    `words` are the options that name the server in a command line. Raises `UsageError`,
+    `StoreError`.
+    """
 
     def __init__(self, url: str, key: str, words: list[str], workspace: str | None = None) -> None:
         self.words = words
@@ -100,7 +106,7 @@ class Server:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connections. Nothing ends on the server. Idempotent."""
+        """Close the connections. Nothing ends on the server. Idempotent."""
         if self._followed is not None:
             self._followed.detach()
         self._link.close()
@@ -108,7 +114,7 @@ class Server:
     # --- is it there? ---
 
     def check(self) -> None:
-        """See that it answers, and takes the key."""
+        """Raise an error unless the server answers and accepts the key."""
         for timeout in (_FIRST, _SLOW):
             try:
                 with self.understood():
@@ -122,18 +128,20 @@ class Server:
             except ConfigurationError as error:
                 if "wants a key" in str(error):
                     raise UsageError(
-                        f"the agent server {self.address} does not know this key."
-                        " HOLDFAST_SERVER_KEY or --server-key-file gives one that it printed, or"
-                        " that `holdfast serve keys add` made"
+                        f"the agent server {self.address} does not know this key. Give the key that"
+                        " the server printed, or one made with `holdfast serve keys add`, in"
+                        " HOLDFAST_SERVER_KEY or with --server-key-file"
                     ) from error
                 if "no such path" in str(error):
                     raise UsageError(
-                        f"{self.address} is no agent server's address, or one of another version"
+                        f"{self.address} is not an agent server's address, or the server has"
+                        " another version"
                     ) from error
                 raise
             except ConversationNotFound as error:
                 raise UsageError(
-                    f"{self.address} is no agent server's address, or one of another version:"
+                    f"{self.address} is not an agent server's address, or the server has another"
+                    " version:"
                     f" {error}"
                 ) from error
             except StoreError as error:
@@ -149,14 +157,14 @@ class Server:
                 " the server's own"
             )
         if " TLS " in text:
-            return StoreError(f"{text.rstrip('.')}. Does it speak plain http?")
+            return StoreError(f"{text.rstrip('.')}. Does the server use plain http?")
         if "could not be reached" in text and urlsplit(self.address).hostname in (
             "127.0.0.1",
             "localhost",
             "::1",
         ):
             text = text.removesuffix("Check url and that the server runs.").rstrip(". ")
-            return StoreError(f"{text}. Does it run? `holdfast serve` starts one.")
+            return StoreError(f"{text}. Is the server running? `holdfast serve` starts one.")
         return error
 
     def _answers(self, cancelled: Cancellation) -> bool:
@@ -174,8 +182,8 @@ class Server:
 
     @contextmanager
     def watched(self, say: Callable[[str], object]) -> Generator[Callable[[], bool]]:
-        """Within, `say` that the server is gone, and that it is back. Gives a function that tells
-        whether it is gone now."""
+        """Watch the server inside the context; call `say` when it disappears and when it is
+        back. Yields a function that is True while the server is gone."""
         stop, gone = Cancellation(), threading.Event()
 
         def watch() -> None:
@@ -203,19 +211,19 @@ class Server:
 
     @contextmanager
     def understood(self) -> Generator[None]:
-        """Within, an answer that has another shape is an error that says so."""
+        """Turn an answer of an unexpected shape into a `StoreError` inside the context."""
         try:
             yield
         except msgspec.MsgspecError as error:
             raise StoreError(
-                f"What {self.address} answers cannot be read by this Holdfast ({__version__}); is"
-                f" it an agent server, of another version? {error}"
+                f"The answer of {self.address} cannot be read by this Holdfast ({__version__}). Is"
+                f" it an agent server of another version? {error}"
             ) from error
 
     # --- what is there ---
 
     def list(self, *, status: str | None = None, limit: int | None = None) -> list[Entry]:
-        """Conversations, the newest first."""
+        """Return the conversations, the newest first."""
         found: list[Entry] = []
         cursor: str | None = None
         while limit is None or len(found) < limit:
@@ -228,7 +236,7 @@ class Server:
         return found
 
     def entry(self, id: str) -> Entry | None:
-        """One conversation; None if there is none of that id."""
+        """Return one conversation, None for an unknown id."""
         try:
             return self._get(_path(id), Entry)
         except ConversationNotFound:
@@ -249,7 +257,7 @@ class Server:
         return found
 
     def read(self, id: str, after_seq: int = 0) -> list[ev.AnyEvent]:
-        """The events after one."""
+        """Return the events after `after_seq`."""
         found: list[ev.AnyEvent] = []
         while True:
             page = self._get(f"{_path(id)}/events", _Events, after_seq=after_seq, limit=_PAGE)
@@ -260,8 +268,8 @@ class Server:
                 return found
 
     def follow(self, id: str, after_seq: int, timeout: float) -> Iterator[ev.AnyEvent]:
-        """The events after one as they come, over any restart of the server; ends when none has
-        come for `timeout` seconds."""
+        """Yield the events after `after_seq` as they come, across restarts of the server. Ends
+        when none has come for `timeout` seconds."""
         if self._followed is None:
             self._followed = RemoteConversation(None, self.workspace, id)
             self._followed.register_event_callback(self._coming.put, after_seq)
@@ -284,19 +292,19 @@ class Server:
     # --- what is told ---
 
     def post(self, id: str, command: cmd.Command, key: str | None = None) -> bool:
-        """Have a command done; it is when this returns. Under a key that it had before, the server
-        does it no second time."""
+        """Have the server carry out a command, and return when it has. The server ignores a
+        `key` that it has seen before."""
         what, body = _order(command)
         self._link.request("POST", f"{_path(id)}/{what}", body, once=key)
         return True
 
     def start(self, id: str) -> None:
-        """Have the server go on with it from now on, whoever is there."""
+        """Make the server continue the conversation from now on, with or without clients."""
         self._link.request("POST", f"{_path(id)}/start")
 
     def run(self, id: str) -> str:
-        """Have the server go on with a conversation that nobody drives, unless it is paused. Its
-        status then."""
+        """Make the server continue a conversation that is not driven, unless it is paused.
+        Return its status afterwards."""
         entry = self.find(id)
         if entry.started or entry.status == "paused":
             return entry.status
@@ -309,8 +317,8 @@ class Server:
 def server_of(
     options: argparse.Namespace, env: Mapping[str, str], url: str, workspace: str | None = None
 ) -> Server:
-    """The server at `url`, which answers and takes the key that options or environment have. Raises
-    `UsageError`, `HoldfastError`."""
+    """Return the server at `url`, once it has answered and accepted the key from the options or
+    the environment. Raises `UsageError`, `HoldfastError`."""
     words = ["--server", url]
     if options.server_key_file is not None:
         words += ["--server-key-file", options.server_key_file]
@@ -320,7 +328,7 @@ def server_of(
 
 
 def is_url(text: str) -> bool:
-    """Whether a place is a server's address, not a file."""
+    """Return True if a place is a server's address, not a file."""
     return text.startswith(("http://", "https://"))
 
 
@@ -339,7 +347,7 @@ def _key(options: argparse.Namespace, env: Mapping[str, str]) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"--server-key-file {str(path)!r} cannot be read:"
-            f" {getattr(error, 'strerror', None) or 'it is no text'}"
+            f" {getattr(error, 'strerror', None) or 'it is not text'}"
         ) from None
     if not key:
         raise UsageError(f"--server-key-file {str(path)!r} is empty")
@@ -347,7 +355,7 @@ def _key(options: argparse.Namespace, env: Mapping[str, str]) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether a server takes it as an id."""
+    """Return True if a server accepts the text as an id."""
     return (
         0 < len(text) <= 128
         and text.isascii()
@@ -360,7 +368,7 @@ def _path(id: str) -> str:
 
 
 def _order(command: cmd.Command) -> tuple[str, dict[str, Any]]:
-    """Which route a command has, and what it takes there."""
+    """Return the route of a command, and the body that it takes."""
     match command:
         case cmd.Send(content):
             return "messages", {"content": content}

@@ -1,4 +1,4 @@
-"""The options that name an agent server, `holdfast list`, and the help that teaches them."""
+"""The options that name an agent server, the options of `holdfast list`, and their help texts."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import argparse
 from collections.abc import Callable, Sequence
 
 LIST = """\
-List the conversations of a store, or of an agent server: the newest first.
+List the conversations of a store or an agent server, the newest first.
 
 examples:
   holdfast list ~/agent.db
   holdfast list --server http://127.0.0.1:8765
   holdfast list ~/agent.db --status waiting
-      those with a call that waits for you
+      list the conversations with a call that waits for you
   holdfast list --server https://agents.example:8765 --limit 5 --json
-      a JSON object per line
+      print one JSON object per line
 
-Exit code 0: listed, also if there is none. 1: the server cannot be reached.
-2: no such file or status, a wrong key."""
+Exit code 0: listed, also if there are none. 1: the server cannot be reached.
+2: no such file or status, or a wrong key."""
 
 ON_SERVER = """\
-With --server the agent works on an agent server (`holdfast serve`), in a folder
-of its own there, and you see the same. Your model key goes with it, sealed; with
---model-key-name the server uses one of its own. If you lose the connection it
-works on; Ctrl-C pauses it as ever, and leaving stops it. With --id and the id
-of a conversation that is there you go on with it; it keeps its model, tools and
-folder, so that no option but --server is needed."""
+With --server, the agent works on an agent server (`holdfast serve`), in a
+folder of its own there; the output here is the same. Your model key is sent
+along, sealed; with --model-key-name the server uses a key of its own. If the
+connection is lost, the agent works on. Ctrl-C pauses it, and leaving stops it.
+--id with the id of an existing conversation continues that one with its own
+model, tools and folder, so that no other option is needed."""
 
 # An address stands where a file may: show, tell and list take either.
 PLACE = "the SQLite file given as --store, or an agent server's URL"
@@ -34,8 +34,8 @@ Add = Callable[[str, str, str, str], argparse.ArgumentParser]
 
 
 def place_first(args: Sequence[str]) -> list[str]:
-    """Arguments with `--server URL` as URL in the first place, where a file may stand too. Raises
-    `ValueError`."""
+    """Return the arguments with `--server URL` moved to the first place, where a file may stand
+    too. Raises `ValueError`."""
     given = list(args)
     end = given.index("--") if "--" in given else len(given)
     for at, word in enumerate(given[:end]):
@@ -55,28 +55,30 @@ def place_first(args: Sequence[str]) -> list[str]:
 
 
 def add_place_options(parser: argparse.ArgumentParser) -> None:
-    """For a command whose first argument is a file or an address."""
+    """Add the options of a command whose first argument is a file or an address."""
     parser.takes_place = True  # pyright: ignore[reportAttributeAccessIssue]: `Parser` has it
     parser.add_argument("--server", metavar="URL", help="an agent server, instead of FILE")
     _add_key(parser)
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
-    """For a command that runs an agent."""
+    """Add the options of a command that runs an agent."""
     there = parser.add_argument_group("where it runs")
     there.add_argument(
-        "--server", metavar="URL", help="on this agent server, such as http://127.0.0.1:8765"
+        "--server",
+        metavar="URL",
+        help="run the agent on this agent server, such as http://127.0.0.1:8765",
     )
     _add_key(there)
     there.add_argument(
         "--workspace",
         metavar="W",
-        help="the folder there to work in, made if it is not there (one of its own)",
+        help="the server's folder to work in, which is created if it does not exist (a new one)",
     )
     there.add_argument(
         "--model-key-name",
         metavar="NAME",
-        help="the server's own variable that holds the model's key (serve --variable)",
+        help="the variable of the server that holds the model's key (serve --variable)",
     )
 
 
@@ -84,21 +86,27 @@ def _add_key(
     parser: argparse._ActionsContainer,
 ) -> None:  # pyright: ignore[reportPrivateUsage]: the base of parser and group
     parser.add_argument(
-        "--server-key-file", metavar="F", help="a file with its key in it (or HOLDFAST_SERVER_KEY)"
+        "--server-key-file",
+        metavar="F",
+        help="a file that contains the server's key (or HOLDFAST_SERVER_KEY)",
     )
 
 
 def add_list(add: Add, count: Callable[[str], int]) -> None:
-    """Add the command by `add(name, summary, description, epilog)`."""
+    """Add the command through `add(name, summary, description, epilog)`."""
     listed = add("list", "list the conversations of a store or an agent server", LIST, "")
     listed.add_argument("file", metavar="FILE", help=PLACE)
     add_place_options(listed)
     listed.add_argument(
         "--status",
         metavar="S",
-        help="only those that are idle, running, paused, waiting, finished, error or stuck",
+        help="only conversations that are idle, running, paused, waiting, finished, error or stuck",
     )
     listed.add_argument(
-        "--limit", metavar="N", type=count, default=100, help="at most so many (100)"
+        "--limit",
+        metavar="N",
+        type=count,
+        default=100,
+        help="the largest number of conversations to list (100)",
     )
-    listed.add_argument("--json", action="store_true", help="JSON lines")
+    listed.add_argument("--json", action="store_true", help="print JSON lines")

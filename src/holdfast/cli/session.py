@@ -1,5 +1,5 @@
-"""One agent at work in a terminal: its conversation, its screen, and the waiting for both; common
-to run, chat and demo."""
+"""An agent's session in a terminal: its conversation, its screen, and the waiting for both.
+Shared by run, chat and demo."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DRAIN, _DRAIN_ENDING = (
 
 
 class Parts(NamedTuple):
-    """What a session is made of. It closes `runtime`, `store` and `there`."""
+    """The parts of a session, which closes `runtime`, `store` and `there`."""
 
     agent: Agent | None  # None: that of a conversation on a server
     runtime: LocalRuntime | RemoteWorkspace
@@ -59,8 +59,8 @@ class Parts(NamedTuple):
 
 
 class Session:
-    """Drives one conversation and shows it. A context manager: leaving it closes everything that
-    was opened."""
+    """A driver and display of one conversation. A context manager that closes everything it
+    opened."""
 
     def __init__(
         self,
@@ -121,8 +121,8 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """End the conversation here, and all that it started. Idempotent. What is in the store can
-        go on later."""
+        """Close the conversation and everything that it started. A conversation in a store can
+        be continued later. Idempotent."""
         if self._parts.there is not None:
             self._parts.there.leave()
         else:
@@ -130,7 +130,7 @@ class Session:
         self._let_go()
 
     def _tell_retries(self) -> logging.Handler:
-        """Have the model client's retries shown: seconds of silence would look like a hang."""
+        """Show the model client's retries, because seconds of silence would look like a hang."""
         screen = self.screen
 
         class Notices(logging.Handler):
@@ -155,8 +155,7 @@ class Session:
         self.screen.close()
 
     def main(self, work: Callable[[Session], Exit]) -> Exit:
-        """Start, let `work` decide what is said until it has an exit code, close, and say what it
-        took."""
+        """Start, run `work` for the exit code, close, and print the summary."""
         try:
             self._start()
             code = work(self)
@@ -194,7 +193,7 @@ class Session:
             self.screen.notice(note, "dim")
         if state.last_seq:
             self.screen.notice(
-                f"going on with {conversation.id} ({counted(state.last_seq, 'event')},"
+                f"continuing {conversation.id} ({counted(state.last_seq, 'event')},"
                 f" {_status(state.status)})",
                 "dim",
             )
@@ -207,8 +206,8 @@ class Session:
     # --- what the user says ---
 
     def say(self, text: str, echoed: bool = False) -> None:
-        """Send a message and have the agent go on if it was paused. `echoed`: it stands on the
-        screen, where it was typed."""
+        """Send a message, and resume the agent if it is paused. `echoed`: the text is on the
+        screen already, because the user typed it there."""
         if self._parts.there is not None:
             if echoed and self._parts.there.gone():
                 self.screen.notice(
@@ -224,14 +223,14 @@ class Session:
             self.resume()
 
     def resume(self) -> None:
-        """Go on after a pause or an error."""
+        """Continue after a pause or an error."""
         self._interrupted = False
         if self._parts.there is not None:
             self._parts.there.start()
         self.conversation.resume()
 
     def pause(self) -> None:
-        """Stop here as after Ctrl-C, but leave the calls that wait as they are."""
+        """Pause as after Ctrl-C, but leave waiting calls as they are."""
         if self.conversation.status in (
             ConversationStatus.RUNNING,
             ConversationStatus.WAITING_FOR_CONFIRMATION,
@@ -240,16 +239,16 @@ class Session:
         self._interrupted = self.conversation.status is ConversationStatus.PAUSED
 
     def interrupt(self) -> None:
-        """Stop at once, as Ctrl-C does while the agent works."""
+        """Stop the agent at once, as Ctrl-C does."""
         self.conversation.interrupt()
         self._interrupted = self.conversation.status is ConversationStatus.PAUSED
 
     def ask(self, prompt: str, until: Callable[[], bool] | None = None) -> str:
-        """A line from standard input, asked for when all that happened is on the screen.
+        """Return a line from standard input, after the screen has caught up.
 
-        Raises `EOFError` at its end, `KeyboardInterrupt` at Ctrl-C, `Ended`, `Overtaken` as soon as
-        `until` holds (it is asked on another thread), and `UsageError` for a pipe that holds no
-        text.
+        Raises `EOFError` at the end of the input, `KeyboardInterrupt` at Ctrl-C, `Ended`, and
+        `UsageError` for a pipe that holds no text. Raises `Overtaken` as soon as `until` is
+        True; another thread calls `until`.
         """
         while True:
             self._drain()
@@ -257,7 +256,7 @@ class Session:
                 with self.live.quiet(), self.signals.prompting(until):
                     return self.screen.ask(prompt, self.interactive)
             except UnicodeDecodeError as error:
-                told = f"that is not {error.encoding.upper()}"
+                told = f"the line is not {error.encoding.upper()}"
                 if not self.interactive:
                     raise UsageError(f"a line of standard input cannot be read: {told}") from error
                 self.screen.error(f"{told}; type it again.")
@@ -265,16 +264,16 @@ class Session:
     # --- waiting ---
 
     def catch_up(self) -> None:
-        """Wait until all that happened is on the screen."""
+        """Wait until every event is on the screen."""
         self._drain()
 
     def wait_while_paused(self) -> Exit | None:
-        """Wait until somebody elsewhere resumes a conversation that somebody elsewhere paused; an
-        exit code if the command is to end."""
+        """Wait until another process resumes a conversation that another process paused. Return
+        an exit code if the command must end."""
         self._drain()
         if self._parts.tell:
             self.screen.notice(
-                f"paused from elsewhere; go on with: {self._parts.tell} resume", "dim"
+                f"paused from elsewhere; continue with: {self._parts.tell} resume", "dim"
             )
         while self.conversation.status is ConversationStatus.PAUSED:
             if self.screen.broken:
@@ -288,11 +287,11 @@ class Session:
         return None
 
     def drive(self, poll: Callable[[], None] | None = None) -> Exit | None:
-        """Wait until the agent rests, asking the user what its calls ask, and calling `poll` ten
-        times a second; an exit code instead if the command is to end.
+        """Wait until the agent rests; return an exit code instead if the command must end.
 
-        The first Ctrl-C interrupts the agent, which then rests, paused; the second one, or the
-        first without a terminal, ends the command.
+        Meanwhile, ask the user the questions of its calls, and call `poll` ten times a second.
+        The first Ctrl-C interrupts the agent, which then rests, paused. The second one, or the
+        first one without a terminal, ends the command.
         """
         while True:
             began = time.monotonic()
@@ -325,12 +324,12 @@ class Session:
                 poll()
 
     def _gone(self) -> bool:
-        """Whether the conversation is on a server that cannot be reached now."""
+        """Return True if the conversation is on a server that cannot be reached now."""
         there = self._parts.there
         if there is None or not there.gone():
             return False
         self.screen.notice(
-            "It could not be told to pause: it goes on when the agent server does.", "dim"
+            "The pause could not be sent; the agent continues when the agent server does.", "dim"
         )
         return True
 
@@ -351,12 +350,12 @@ class Session:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether the agent rests because of Ctrl-C."""
+        """True if the agent rests because of Ctrl-C."""
         return self._interrupted and self.conversation.status is ConversationStatus.PAUSED
 
     def _drain(self, ending: bool = False) -> None:
-        """Wait until all that happened is on the screen. A signal ends the wait; what it asks for
-        is done after that."""
+        """Wait until every event is on the screen. A signal ends the wait; it is acted on
+        afterwards."""
         seq = self.conversation.state.last_seq
         if ending:
             self.live.wait_shown(seq, _DRAIN_ENDING, lambda: False)
@@ -367,12 +366,12 @@ class Session:
     # --- how it ended ---
 
     def tell_waiting(self) -> Exit:
-        """Say which calls are left waiting for a decision, and how it can be given; the exit code
-        for that."""
+        """List the calls that are left waiting, and the command that approves them. Return the
+        exit code for that."""
         self._drain()
         waiting = [pending.call for pending in self.conversation.state.pending_confirmations]
         if not waiting:
-            self.screen.error("the agent waits for confirmation, but no call does.")
+            self.screen.error("the agent waits for confirmation, but no call is waiting.")
         else:
             self.screen.error(f"{counted(len(waiting), 'call')} left waiting for confirmation.")
         for call in waiting:
@@ -382,14 +381,14 @@ class Session:
             self.screen.notice(f"approve with: {self._parts.tell} approve {which}")
         elif waiting:
             self.screen.notice(
-                "Nothing keeps this conversation; with --store FILE it could be approved and go on"
+                "This conversation is not kept; with --store FILE, the call could be approved"
                 " later."
             )
         return Exit.STOPPED
 
     def outcome(self) -> Exit:
-        """The exit code for how the agent came to rest; if that was not by finishing, stderr is
-        told why."""
+        """Return the exit code for the status in which the agent rests. Print the reason to
+        stderr unless it finished."""
         self._drain()
         conversation = self.conversation
         match conversation.status:
@@ -402,7 +401,7 @@ class Session:
                     return Exit.FAILED
                 if error.error == "LimitExceeded":
                     kind, limit = error.details.get("type", "steps"), error.details.get("limit", "")
-                    option = " --max-steps sets it." if kind == "steps" else ""
+                    option = " --max-steps sets the limit." if kind == "steps" else ""
                     self.screen.error(f"stopped at the limit of {limit} {kind}.{option}")
                     return Exit.STOPPED
                 told = error.message if error.message else error.error
@@ -424,11 +423,11 @@ class Session:
                 )
                 self.screen.error(
                     "the agent is stuck:"
-                    f" {next(changes, '') or 'it gives no answer that leads on'}."
+                    f" {next(changes, '') or 'the model gives no usable answer'}."
                 )
                 return Exit.STOPPED
             case status:
-                self.screen.error(f"the agent stopped: it is {_status(status)}.")
+                self.screen.error(f"the agent stopped with the status {_status(status)}.")
                 return Exit.STOPPED
 
 

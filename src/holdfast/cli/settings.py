@@ -1,5 +1,5 @@
-"""From options and environment to what a run needs: model and key, and what the agent's commands
-may know."""
+"""Settings from options and environment: model, key, and the variables that the agent's commands
+may see."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PASSED = frozenset(_NAMES.split())
 
 
 def model_name(option: str | None, env: Mapping[str, str]) -> str:
-    """The model. Raises `UsageError` that says what to set."""
+    """Return the model's name. Raises `UsageError`, which says what to set."""
     name = option or env.get("HOLDFAST_MODEL", "")
     if not name.strip():
         raise UsageError(
@@ -41,16 +41,17 @@ def model_name(option: str | None, env: Mapping[str, str]) -> str:
 
 
 def base_url(option: str | None, env: Mapping[str, str]) -> str | None:
-    """The API's address if one was given."""
+    """Return the API's address, None if none was given."""
     return option or env.get("HOLDFAST_BASE_URL") or None
 
 
 def api_key(address: str, named: str | None, env: Mapping[str, str], provider: str = "") -> str:
-    """The key for the API at `address`, from the variable that was `named` or the usual ones; ""
-    where none is needed.
+    """Return the key for the API at `address`, from the variable `named` or the usual ones; "" if
+    no key is needed.
 
-    A provider's key goes to that provider's own address alone, unless it was named. `provider` says
-    whose the address is, where several share a host. Raises `UsageError` that says what to set.
+    A provider's key goes only to that provider's own address, unless the user named the
+    variable. `provider` tells the owner of an address whose host several providers share. Raises
+    `UsageError`, which says what to set.
     """
     if named is not None:
         if not env.get(named):
@@ -75,7 +76,9 @@ def api_key(address: str, named: str | None, env: Mapping[str, str], provider: s
             " variable with --api-key-env"
         )
     others = [
-        f"{name} is set, but goes to {whose} only" for name, whose in _MAKERS_KEYS if env.get(name)
+        f"{name} is set, but is sent to {whose} only"
+        for name, whose in _MAKERS_KEYS
+        if env.get(name)
     ]
     also = f" ({'; '.join(others)})" if others else ""
     raise UsageError(
@@ -94,8 +97,8 @@ _A_KEY = re.compile(r"(?!AWS_)\w*(KEY|TOKEN|PAT)")  # not a region, a project or
 
 
 def key_variables(provider: str) -> tuple[str, ...]:
-    """The environment variables in which users of a provider keep its key; none where each customer
-    has an address of their own."""
+    """Return the environment variables that usually hold a provider's key; none for a provider
+    whose customers have addresses of their own."""
     if provider in PROVIDERS:
         return tuple([name for name, whose in _MAKERS_KEYS if whose.lower() == provider])
     entry = listed(provider) if provider else None
@@ -105,10 +108,10 @@ def key_variables(provider: str) -> tuple[str, ...]:
 
 
 def shell_environment(env: Mapping[str, str], asked: Sequence[str]) -> dict[str, str]:
-    """What the agent's commands see: a chosen part of `env` without secrets, and the variables that
-    were `asked` for by name.
+    """Return the environment of the agent's commands: chosen variables of `env` without secrets,
+    and those `asked` for by name.
 
-    Raises `UsageError` for an asked one that is not set.
+    Raises `UsageError` if an asked variable is not set.
     """
     found = {
         name: value
@@ -125,8 +128,8 @@ def shell_environment(env: Mapping[str, str], asked: Sequence[str]) -> dict[str,
 
 
 def wants_colour(env: Mapping[str, str], is_tty: bool) -> bool:
-    """NO_COLOR (no-color.org) wins, then FORCE_COLOR (force-color.org), then whether the output is
-    a terminal that knows colours."""
+    """Return True if the output gets colours. NO_COLOR (no-color.org) wins, then FORCE_COLOR
+    (force-color.org), then a terminal that supports colours."""
     if env.get("NO_COLOR"):
         return False
     if env.get("FORCE_COLOR", "0") not in ("", "0"):

@@ -1,5 +1,4 @@
-"""`holdfast show` and `list`: what is in a store or on a server, as it was, as it is, as it
-grows."""
+"""`holdfast show`: a conversation of a store or a server, at a past event, now, or as it grows."""
 
 from __future__ import annotations
 
@@ -41,12 +40,12 @@ _RESTS = AT_REST | {ConversationStatus.PAUSED, ConversationStatus.WAITING_FOR_CO
 
 
 def show(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
-    """Show a conversation, or list them. Raises `UsageError`, `StoreError`."""
+    """Show a conversation, or list the conversations. Raises `UsageError`, `StoreError`."""
     screen = Screen(env)
     if options.at is not None and (options.follow or options.until_rest):
-        raise UsageError("--at shows what was, --follow what comes; give one of them")
+        raise UsageError("--at shows a past state, --follow shows new events; give one of them")
     if options.prompt and (options.follow or options.until_rest or options.json):
-        raise UsageError("--prompt shows a text that stands; give it without --follow and --json")
+        raise UsageError("--prompt cannot be combined with --follow, --until-rest or --json")
     with Signals() as signals:
         try:
             code = _show(options, env, screen, signals)
@@ -69,7 +68,8 @@ def _show(
             )
             if (follows or options.prompt or options.at is not None) and len(found) != 1:
                 raise UsageError(
-                    f"say which conversation of {options.file!r}. See: holdfast show {place}"
+                    f"give the ID of one conversation of {options.file!r}. See: holdfast show"
+                    f" {place}"
                 )
             if not found:
                 screen.error(f"there is no conversation {_in(options.file)} yet.")
@@ -103,7 +103,7 @@ def _show(
 
 
 def _prompt(screen: Screen, state: ConversationState) -> None:
-    """The system prompt of the last model request, each part under its name and length."""
+    """Show the system prompt of the last model request, each part under its name and length."""
     head = next((event for event in reversed(state.events) if isinstance(event, ev.Agent)), None)
     for name, text in [] if head is None else apart(head):
         lines = [Line("plain", line) for line in safe(text).split("\n")]
@@ -111,7 +111,7 @@ def _prompt(screen: Screen, state: ConversationState) -> None:
             [Line("dim", f"--- {plain(one_line(name))}: {len(text):,} characters"), *lines, GAP]
         )
     if head is None:
-        screen.error("there was no model request yet.")
+        screen.error("no model request was made yet.")
 
 
 def _at(state: ConversationState, seq: int) -> ConversationState:
@@ -148,8 +148,8 @@ def _follow(
 
 
 def _somebody_reads() -> bool:
-    """Whether the reader of a pipe is still there; else that shows only when there is something to
-    write."""
+    """Return True if the reader of a pipe is still there. Otherwise its absence would show only
+    at the next write."""
     look = select.poll()
     look.register(sys.stdout.fileno(), 0)
     return not any(seen & (select.POLLERR | select.POLLHUP) for _, seen in look.poll(0))
@@ -161,7 +161,7 @@ def _somebody_reads() -> bool:
 def open_place(
     options: argparse.Namespace, env: Mapping[str, str], *, read_only: bool = False
 ) -> SQLiteStore | Server:
-    """The store, or the agent server, that `options.file` names. Raises `UsageError`,
+    """Open the store or the agent server that `options.file` names. Raises `UsageError`,
     `StoreError`."""
     if not options.file.startswith(("http://", "https://")):
         if options.server_key_file is not None:
@@ -175,7 +175,7 @@ def open_place(
 
 
 def place_words(options: argparse.Namespace) -> list[str]:
-    """What names the place in a command line, each word as a shell takes it."""
+    """Return the words that name the place in a command line, each quoted for a shell."""
     words = [options.file]
     if options.server_key_file is not None:
         words = [options.file, "--server-key-file", options.server_key_file]
@@ -192,8 +192,8 @@ def _in(file: str) -> str:
 
 
 def open_store(path: Path, *, read_only: bool = False) -> SQLiteStore:
-    """A store that is there; SQLite itself would make a file that is not, and a store of an empty
-    one. Raises `UsageError`."""
+    """Open an existing store. SQLite itself would create a missing file, and turn an empty one
+    into a store. Raises `UsageError`."""
     if not is_sqlite(path):
         raise UsageError(f"{str(path)!r} is not a Holdfast store")
     try:
@@ -203,7 +203,7 @@ def open_store(path: Path, *, read_only: bool = False) -> SQLiteStore:
 
 
 def is_sqlite(path: Path) -> bool:
-    """Whether a file is one of SQLite's. Raises `UsageError` if it cannot be read."""
+    """Return True if the file is an SQLite file. Raises `UsageError` if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(len(_BEGINS)) == _BEGINS
@@ -235,7 +235,7 @@ def _print(screen: Screen, lines: Sequence[bytes]) -> None:
 
 
 def print_list(screen: Screen, found: Sequence[Summary], place: str, json: bool) -> None:
-    """A line for each conversation; `place` says where they are, as a command line has it."""
+    """Print a line for each conversation. `place` names their location as a command line does."""
     if json:
         _print(screen, [entry.to_json() for entry in found])
         return
@@ -271,23 +271,23 @@ def print_list(screen: Screen, found: Sequence[Summary], place: str, json: bool)
 
 
 class _AsJson:
-    """A conversation as JSON lines."""
+    """Output of a conversation as JSON lines."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
 
     def begin(self, entry: Summary, state: ConversationState) -> None:
-        """No header: each line is an event."""
+        """Print nothing: there is no header, each line is an event."""
 
     def event(self, event: ev.AnyEvent) -> None:
         _print(self._screen, [event.to_json()])
 
     def end(self, options: argparse.Namespace) -> None:
-        """Nothing to sum up."""
+        """Print nothing: there is no summary."""
 
 
 class _AsText:
-    """A conversation as `run` shows it; at the end what it took, and the calls that wait."""
+    """Output of a conversation as `run` shows it, followed by a summary and the waiting calls."""
 
     def __init__(self, screen: Screen, full: bool) -> None:
         self._screen = screen

@@ -1,4 +1,5 @@
-"""Ctrl-C and being terminated: noted when they come, acted on by whoever waits."""
+"""Handling of Ctrl-C and termination: signals are recorded when they arrive, and the waiting
+code acts on them."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _ENDING = {signal.SIGTERM: Exit.TERMINATED, signal.SIGHUP: Exit.HUNG_UP}
 
 
 class Ended(Exception):
-    """The process was asked to end while it waited for a line. `code` is its exit code."""
+    """A request to end the process, received while it waited for a line. `code` is the exit
+    code."""
 
     def __init__(self, code: Exit) -> None:
         super().__init__(code.name)
@@ -29,16 +31,16 @@ class Ended(Exception):
 
 
 class Overtaken(Exception):
-    """What a line was asked for came to be settled while nobody had typed it."""
+    """The matter of a prompt was settled elsewhere before the user answered."""
 
 
 class Signals:
-    """While entered, SIGINT, SIGTERM and SIGHUP are noted here instead of raising at any point of
-    the program.
+    """A recorder of SIGINT, SIGTERM and SIGHUP. Inside the context, signals no longer raise at
+    arbitrary points of the program.
 
-    An exception out of nowhere could break off an append half-way; a note is looked at where it can
-    be served. Only within `prompting` do they raise, `KeyboardInterrupt` and `Ended`, since nothing
-    else ends a wait for a line.
+    An exception at an arbitrary point could break off an append half-way. A recorded signal is
+    handled where that is safe. Only inside `prompting` do signals raise (`KeyboardInterrupt`,
+    `Ended`), because nothing else ends a wait for a line.
     """
 
     def __init__(self) -> None:
@@ -85,9 +87,9 @@ class Signals:
     def _nudge(self) -> None:
         """Wake a prompt that slept through a signal.
 
-        One that comes after `input` has shown its prompt and before it waits for a key is noted by
-        the interpreter, but served only when the line is complete, since CPython's readline looks
-        for signals when its select is interrupted and at no other time.
+        A signal that arrives after `input` has shown its prompt and before it waits for a key is
+        recorded by the interpreter. Python handles it only when the line is complete, because
+        CPython's readline looks for signals only when its select is interrupted.
         """
         main = threading.main_thread().ident
         while not self._done:
@@ -98,7 +100,8 @@ class Signals:
                     signal.pthread_kill(main, number)
 
     def _unserved(self) -> bytes:
-        """The numbers of the signals that came and that no handler has seen; they count as seen."""
+        """Return the numbers of the signals that arrived and that no handler has seen. They
+        count as seen from now on."""
         try:
             return os.read(self._pipe[0], 64)
         except BlockingIOError:
@@ -127,18 +130,18 @@ class Signals:
 
     @property
     def pending(self) -> bool:
-        """Whether a signal waits to be acted on."""
+        """True if a signal waits for handling."""
         return self.ending is not None or self._interrupts > 0
 
     def take_interrupt(self) -> bool:
-        """Whether Ctrl-C was pressed since this was last asked."""
+        """Return True if Ctrl-C was pressed since the last call."""
         found, self._interrupts = self._interrupts > 0, 0
         return found
 
     @contextmanager
     def prompting(self, until: Callable[[], bool] | None = None) -> Generator[None]:
-        """Within, signals raise; those noted before do so at once. So does `Overtaken` when
-        `until`, asked on another thread, says so."""
+        """Let signals raise inside the context; those recorded before raise at once. `Overtaken`
+        is raised when `until`, called on another thread, returns True."""
         stop = threading.Event()
         watch = (
             None
@@ -159,8 +162,8 @@ class Signals:
             self._overtaken = False
 
     def _watch(self, until: Callable[[], bool], stop: threading.Event) -> None:
-        """Wake the prompt when `until` says so; again and again, since it may sleep through the
-        first signal (see `_nudge`)."""
+        """Wake the prompt when `until` returns True. Repeat it, since the prompt may sleep
+        through the first signal (see `_nudge`)."""
         main = threading.main_thread().ident
         while not stop.wait(_LOOK):
             if until():

@@ -1,4 +1,4 @@
-"""`holdfast stats`: what conversations took, drawn in the terminal."""
+"""`holdfast stats`: time, tokens and cost of conversations, drawn in the terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BAR = 24  # columns for a bar at most
 
 
 def stats(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
-    """Show what conversations took. Raises `UsageError`, `StoreError`."""
+    """Show the time, tokens and cost of conversations. Raises `UsageError`, `StoreError`."""
     screen = Screen(env)
     found: list[Stats] = []
     whole = NOTHING
@@ -80,12 +80,13 @@ def _data(one: Stats) -> dict[str, Any]:
 def drawn(
     whole: Stats, found: Sequence[Stats], width: int, limit: int, tree: bool = True, bar: str = "█"
 ) -> list[Line]:
-    """The tables, for lines of `width` columns. `tree`: all came of the first."""
+    """Return the tables, for lines of `width` columns. `tree`: all conversations descend from
+    the first."""
     first = found[0]
     begin = f"{first.id}  {first.title}"
     if not tree or len(found) > 1:
         begin = (
-            f"{first.id} and {counted(len(found) - 1, 'conversation')} that came of it"
+            f"{first.id} and {counted(len(found) - 1, 'conversation')} spawned from it"
             if tree
             else counted(whole.conversations, "conversation")
         )
@@ -121,7 +122,9 @@ def drawn(
             lines.append(
                 Line(
                     "dim",
-                    clip(f"  and {len(ordered) - limit:,} more: --limit N shows as many", width),
+                    clip(
+                        f"  and {len(ordered) - limit:,} more; a higher --limit shows them", width
+                    ),
                 )
             )
     return lines
@@ -133,10 +136,10 @@ def _sums(one: Stats) -> list[str]:
         parts.append(f"{duration(one.waited)} waiting for confirmation")
     parts += _tokens(one.usage)
     parts.append(
-        "cost not known"
+        "cost unknown"
         if one.cost is None
         else _money(one.cost)
-        + (f" ({one.unpriced} calls of no known price)" if one.unpriced else "")
+        + (f" ({one.unpriced} calls without a known price)" if one.unpriced else "")
     )
     if one.condensations:
         parts.append(counted(one.condensations, "condensation"))
@@ -159,7 +162,7 @@ def _money(cost: float) -> str:
 
 
 def _wrapped(parts: Sequence[str], width: int) -> list[Line]:
-    """Parts with commas between, on as many lines as they need."""
+    """Return the parts, separated by commas, on as many lines as they need."""
     lines, line = list[str](), ""
     for number, part in enumerate(parts):
         part += "," if number < len(parts) - 1 else ""

@@ -1,4 +1,4 @@
-"""The process's three streams, made fit for use at its start and for its end."""
+"""Preparation of the process's three streams at its start, and for its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def make_streams_safe() -> None:
-    """Streams that are there, and that show characters which the terminal's encoding lacks as `?`
+    """Open missing streams, and print characters that the terminal's encoding lacks as `?`
     instead of raising."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if (
@@ -21,8 +21,8 @@ def make_streams_safe() -> None:
 
 
 def forget_output() -> None:
-    """After a broken pipe: what the interpreter still flushes at its end goes nowhere, instead of
-    raising."""
+    """Redirect standard output to nowhere after a broken pipe, so that the interpreter's last
+    flush does not raise."""
     null = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(null, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`holdfast tell`: the inbox of a conversation, from the shell, whoever drives it."""
+"""`holdfast tell`: posts a command to a conversation's inbox, whichever process drives it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _tell(
             (
                 f"posted: {_said(command)}"
                 if posted
-                else f"dropped: something was posted under the key {options.key!r} before"
+                else f"dropped: another command was posted under the key {options.key!r} before"
             ),
         )
         if not isinstance(store, SQLiteStore):
@@ -74,17 +74,17 @@ def _tell(
 
 
 def _go_on(options: argparse.Namespace, screen: Screen, server: Server, id: str) -> None:
-    """Have a server go on with what was told, which it did at once."""
+    """Make a server continue after the command, which it carried out at once."""
     if options.what in ("pause", "interrupt"):
         return
     match server.run(id):
         case "paused":
-            screen.notice("It is paused: resume goes on.", "dim")
+            screen.notice("The conversation is paused; resume continues it.", "dim")
         case "waiting_for_confirmation":
-            screen.notice("It waits for a decision.", "dim")
+            screen.notice("The conversation waits for a decision.", "dim")
         case _:
             follow = f"holdfast show {' '.join(place_words(options))} {shlex.join([id])} --follow"
-            screen.notice(f"The server goes on with it. Watch it with: {follow}", "dim")
+            screen.notice(f"The server continues the conversation. Watch it with: {follow}", "dim")
 
 
 def _standard_input() -> str:
@@ -106,9 +106,9 @@ def _check(options: argparse.Namespace) -> None:
             f" {' '.join(words)!r}"
         )
     if what in ("pause", "resume", "interrupt") and words:
-        raise UsageError(f"tell {what} takes nothing more, not {' '.join(words)!r}")
+        raise UsageError(f"tell {what} takes no text, not {' '.join(words)!r}")
     if options.arguments is not None and what != "approve":
-        raise UsageError("--arguments goes with approve")
+        raise UsageError("--arguments is for approve only")
 
 
 def _command(options: argparse.Namespace, state: ConversationState) -> cmd.Command:
@@ -134,7 +134,7 @@ def _command(options: argparse.Namespace, state: ConversationState) -> cmd.Comma
                 options, state, words.pop(0) if words and _QUESTION.fullmatch(words[0]) else None
             )
             if len(words) > 1:
-                raise UsageError(f"{words[0]!r} is no question's id; such an id looks like 4.0?1")
+                raise UsageError(f"{words[0]!r} is not a question's id, which looks like 4.0?1")
             return cmd.Answer(
                 question.id, _values(words[0], question) if words else _values("{}", question)
             )
@@ -157,15 +157,16 @@ def _command(options: argparse.Namespace, state: ConversationState) -> cmd.Comma
 def _pending(
     options: argparse.Namespace, state: ConversationState, call_id: str | None
 ) -> PendingConfirmation:
-    """The call that waits: the one of that id, or the only one. Raises `UsageError` that lists
-    those there are."""
+    """Return the waiting call with that id, or the only one. Raises `UsageError`, which lists
+    the waiting calls."""
     waiting = state.pending_confirmations
     found = [pending for pending in waiting if call_id in (None, pending.call.id)]
     if len(found) == 1:
         return found[0]
     if not waiting:
         raise UsageError(
-            f"no call of {state.id!r} waits for a decision: it is {_status(state.status)}"
+            f"no call of {state.id!r} waits for a decision: the conversation is"
+            f" {_status(state.status)}"
         )
     listed = "; ".join(f"{one_line(p.call.id)} {described(p)}" for p in waiting)
     if call_id is not None:
@@ -179,15 +180,15 @@ def _pending(
 def _question(
     options: argparse.Namespace, state: ConversationState, question_id: str | None
 ) -> ev.Question:
-    """The question that waits: the one of that id, or the only one. Raises `UsageError` that lists
-    those there are."""
+    """Return the waiting question with that id, or the only one. Raises `UsageError`, which
+    lists the waiting questions."""
     waiting = [question for _, question in state.pending_questions]
     found = [question for question in waiting if question_id in (None, question.id)]
     if len(found) == 1:
         return found[0]
     if not waiting:
         raise UsageError(
-            f"nothing that runs in {state.id!r} asks anything: it is {_status(state.status)}"
+            f"no call of {state.id!r} asks a question: the conversation is {_status(state.status)}"
         )
     listed = "; ".join(
         f"{one_line(one.id)} {plain(one_line(one.asker))}: {plain(one_line(one.message))}"
@@ -204,7 +205,7 @@ def _question(
 
 
 def _values(text: str, question: ev.Question) -> dict[str, Any]:
-    """The values of a form, typed as JSON, held against it."""
+    """Parse and validate the values of a form, typed as JSON."""
     try:
         return filled("the answer", question.schema, read_arguments(text)) or {}
     except ValueError as error:
@@ -212,7 +213,7 @@ def _values(text: str, question: ev.Question) -> dict[str, Any]:
 
 
 def described(pending: PendingConfirmation) -> str:
-    """A call that waits, whole, on one line: its tool, its arguments and their hash."""
+    """Return a waiting call on one line: its tool, its full arguments and their hash."""
     return (
         f"{plain(one_line(pending.call.name))} {as_json(pending.call.arguments)} (arguments"
         f" {pending.arguments_hash[:12]})"
@@ -220,7 +221,8 @@ def described(pending: PendingConfirmation) -> str:
 
 
 def _arguments(text: str, pending: PendingConfirmation, state: ConversationState) -> dict[str, Any]:
-    """Other arguments for a call, held against what the model was told of the tool."""
+    """Parse other arguments for a call, and validate them against the tool's schema in the
+    journal."""
     try:
         found = read_arguments(text)
         agent = next(
@@ -262,9 +264,11 @@ def _wait(
     posted: bool,
     seconds: float,
 ) -> Exit:
-    """Wait until the journal shows that whoever drives the conversation has done it."""
+    """Wait until the journal shows that the command was carried out."""
     if _idle(command, before.status):
-        screen.notice(f"There is nothing to wait for: it is {_status(before.status)}.", "dim")
+        screen.notice(
+            f"There is nothing to wait for: the conversation is {_status(before.status)}.", "dim"
+        )
         return Exit.FINISHED
     # A command that was posted before may also have been done before.
     seq = before.last_seq if posted else 0
@@ -275,10 +279,10 @@ def _wait(
         ):
             seq = event.seq
             if _shows(event, command):
-                _say(screen, f"taken: event {seq}")
+                _say(screen, f"done: event {seq}")
                 return Exit.FINISHED
             if (otherwise := _overtaken(event, command)) is not None:
-                screen.error(f"not taken: {otherwise} (event {seq})")
+                screen.error(f"not done: {otherwise} (event {seq})")
                 return Exit.FAILED
             if signals.pending:
                 break
@@ -289,15 +293,15 @@ def _wait(
         if time.monotonic() >= deadline:
             break
     screen.error(
-        f"not taken within {seconds:g} s; it stays posted, and is done by whoever drives the"
-        " conversation, or opens it next."
+        f"not done within {seconds:g} s. The command stays posted; the process that drives the"
+        " conversation, or the next one that opens it, carries it out."
     )
     return Exit.FAILED
 
 
 def _idle(command: cmd.Command, status: ConversationStatus) -> bool:
-    """Whether a command changes nothing as things stand, so that nothing could show that it was
-    taken."""
+    """Return True if a command changes nothing in this status, so that no event could show its
+    effect."""
     match command:
         case cmd.Pause():
             return status is ConversationStatus.PAUSED
@@ -314,7 +318,7 @@ def _idle(command: cmd.Command, status: ConversationStatus) -> bool:
 
 
 def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
-    """Whether an event is what comes of a command."""
+    """Return True if an event is the effect of a command."""
     match command, event:
         case cmd.Send(content), ev.Message(sender="user"):
             return event.content == content
@@ -339,7 +343,8 @@ def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
 
 
 def _overtaken(event: ev.AnyEvent, command: cmd.Command) -> str | None:
-    """What else came of the call or question that a command decides, if this event says so."""
+    """Return another outcome of the call or question that a command decides, None if this event
+    shows none."""
     if isinstance(command, cmd.Answer):
         match event:
             case ev.Decision(question_id=command.question_id):

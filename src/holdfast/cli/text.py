@@ -1,4 +1,4 @@
-"""Text made safe and short for a terminal: control characters, widths, durations, amounts."""
+"""Text that is safe and short for a terminal: control characters, widths, durations, amounts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def _visible(match: re.Match[str]) -> str:
 
 
 def safe(text: str) -> str:
-    """Text that can do nothing to a terminal: control characters become visible (`^[` for ESC);
-    newlines and tabs stay."""
+    """Return text that cannot control a terminal: control characters become visible (`^[` for
+    ESC). Newlines and tabs stay."""
     return _UNSAFE.sub(_visible, text.replace("\r", ""))
 
 
 def plain(text: str) -> str:
-    """`safe` text in which nothing is left out: what has no shape of its own, and carriage returns,
-    are made visible too."""
+    """Return `safe` text in which nothing is hidden: invisible characters and carriage returns
+    become visible too."""
     text = safe(text.replace("\r", "^M"))
     if text.isascii():
         return text
@@ -45,19 +45,19 @@ def plain(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """`safe` text on one line, runs of white space as one blank."""
+    """Return `safe` text on one line, with runs of white space as one blank."""
     return safe(" ".join(text.split()))
 
 
 def clip(text: str, width: int) -> str:
-    """At most `width` characters of one line, `…` in place of the last where it is longer; tabs
-    count as blanks to the next 4."""
+    """Return at most `width` characters of one line, with `…` as the last one of a longer line.
+    Tabs count as blanks to the next multiple of 4."""
     text = text.expandtabs(4)
     return text if len(text) <= width else text[: max(1, width - 1)].rstrip() + "…"
 
 
 def duration(seconds: float) -> str:
-    """`3 ms`, `0.31 s`, `4.2 s`, `2 min 05 s`."""
+    """Return a duration in words: `3 ms`, `0.31 s`, `4.2 s`, `2 min 05 s`."""
     if seconds < 0.0995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 0.995:
@@ -71,19 +71,19 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes: `512 B`, `12 KB`, `3.4 MB`."""
+    """Return a number of bytes in words: `512 B`, `12 KB`, `3.4 MB`."""
     if count < 1000:
         return f"{count} B"
     return f"{count / 1000:.0f} KB" if count < 1_000_000 else f"{count / 1_000_000:.1f} MB"
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 step`, `2 steps`, `1,200 steps`."""
+    """Return a number with its noun: `1 step`, `2 steps`, `1,200 steps`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def summary(steps: int, seconds: float, usage: Usage, cost: float | None) -> str:
-    """The line at a run's end: `3 steps, 12.4 s, 4,210 tokens in (3,000 cached), 312 out,
+    """Return the line at a run's end: `3 steps, 12.4 s, 4,210 tokens in (3,000 cached), 312 out,
     $0.0123`."""
     cached = f" ({usage.cached_input_tokens:,} cached)" if usage.cached_input_tokens else ""
     parts = [counted(steps, "step"), duration(seconds)]
@@ -95,6 +95,6 @@ def summary(steps: int, seconds: float, usage: Usage, cost: float | None) -> str
 
 
 def json_shown(text: str) -> str:
-    """JSON that can do nothing to a terminal: what JSON leaves raw in strings (DEL, C1, separators,
-    bidirectional controls) is escaped."""
+    """Return JSON that cannot control a terminal. Characters that JSON leaves raw in strings
+    (DEL, C1, separators, bidirectional controls) are escaped."""
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -1,4 +1,4 @@
-"""`holdfast tools`: an agent's tools listed, described, called and checked from the shell."""
+"""`holdfast tools`: lists, describes, calls and checks an agent's tools."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _STOP = 2.0  # seconds for a call to heed Ctrl-C
 
 
 def tools(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
-    """Do what was asked. Raises `UsageError`, `HoldfastError`."""
+    """Run the chosen action. Raises `UsageError`, `HoldfastError`."""
     if (options.what in ("describe", "call")) != (options.name is not None):
         wanted = (
             "takes no NAME"
@@ -72,8 +72,8 @@ def tools(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
 
 @contextmanager
 def _stdout_for_us() -> Generator[TextIO]:
-    """Standard output for what was asked for alone: what modules, tools and their child processes
-    print meanwhile goes to stderr."""
+    """Reserve standard output for the command's own output inside the context. Output of
+    modules, tools and their child processes goes to stderr."""
     sys.stdout.flush()
     try:
         ours = os.dup(1)
@@ -95,7 +95,7 @@ def _stdout_for_us() -> Generator[TextIO]:
 
 @contextmanager
 def _collected() -> Generator[list[str]]:
-    """What the library warns of meanwhile."""
+    """Collect the library's warnings inside the context."""
     told: list[str] = []
 
     class _Collector(logging.Handler):
@@ -167,14 +167,14 @@ def _list(
     for id, state in manager.summary()["services"].items():
         if state == "not asked":
             status.notice(
-                f"{id} is lazy and was not asked: holdfast tools describe {id}.TOOL asks it, check"
-                " asks all",
+                f"{id} is lazy and was not asked; `holdfast tools describe {id}.TOOL` asks it,"
+                " `holdfast tools check` asks all services",
                 "dim",
             )
         elif isinstance(state, str):
             status.error(state)
     for name, change in manager.held.items():
-        status.error(f"{name} is held back until it is approved: {change}")
+        status.error(f"{name} is quarantined until it is approved: {change}")
     return Exit.FINISHED
 
 
@@ -182,7 +182,7 @@ def _list(
 
 
 def _find(manager: ToolManager, name: str, status: Screen) -> Tool:
-    """A tool; asks the service that it would be of, and no other. Raises `UsageError`."""
+    """Return a tool. Asks only the service that the name points to. Raises `UsageError`."""
     if not manager.exists(name):
         services = manager.summary()["services"]
         id = name.partition(".")[0]
@@ -295,7 +295,7 @@ def _arguments(words: list[str], tool: Tool) -> dict[str, Any]:
         except ValueError as error:
             raise UsageError(f"the arguments are not JSON: {error}") from None
         if not isinstance(found, dict):
-            raise UsageError(f"the arguments are a JSON object, not {type(found).__name__}")
+            raise UsageError(f"the arguments must be a JSON object, not {type(found).__name__}")
         return cast("dict[str, Any]", found)
     arguments: dict[str, Any] = {}
     for word in words:
@@ -311,7 +311,8 @@ def _arguments(words: list[str], tool: Tool) -> dict[str, Any]:
 
 
 def _value(text: str, schema: Any) -> Any:
-    """A text as its parameter takes it: as it is where that may be a text, else as JSON."""
+    """Convert a text to its parameter's type: unchanged if the parameter may be a string, else
+    as JSON."""
     kinds = cast("dict[str, Any]", schema).get("type") if isinstance(schema, dict) else None
     looks_like_json = kinds is None and text.startswith(("{", "["))
     if (kinds is None or "string" in kinds) and not looks_like_json:
@@ -323,8 +324,8 @@ def _value(text: str, schema: Any) -> Any:
 
 
 def _run(found: Toolset, call: ToolCall, status: Screen) -> ToolResult | None:
-    """The call's result; None if it was interrupted. On a thread, so that Ctrl-C can ask it to
-    stop."""
+    """Return the call's result, None if it was interrupted. The call runs on a thread, so that
+    Ctrl-C can ask it to stop."""
     results: list[ToolResult | BaseException] = []
     done = threading.Event()
     cleanups: dict[object, Any] = {}
@@ -351,7 +352,7 @@ def _run(found: Toolset, call: ToolCall, status: Screen) -> ToolResult | None:
         context.cancelled.cancel()
         if not done.wait(_STOP):
             status.notice(
-                "The call did not stop when asked to; it ends with this command, and its effect may"
+                "The call did not stop when asked to. It ends with this command; its effects may"
                 " have happened."
             )
         return None
@@ -387,4 +388,4 @@ def _bounded(text: str) -> str:
     kept = "\n".join(lines[:_LINES])[:_CHARACTERS]
     if len(kept) == len(text):
         return text
-    return f"{kept}\n… {size(len(text) - len(kept))} more; --full shows it, a pipe gets it"
+    return f"{kept}\n… {size(len(text) - len(kept))} more; --full shows all of it, and a pipe gets all of it"

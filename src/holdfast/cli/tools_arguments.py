@@ -1,4 +1,4 @@
-"""The options of `holdfast tools` and `holdfast mcp`, and the help that teaches them."""
+"""The options of `holdfast tools` and `holdfast mcp`, and their help texts."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import argparse
 from collections.abc import Callable
 
 TOOLS = """\
-List, describe, call and check the tools of an agent from the shell: those of a
-tool config (YAML or JSON: functions, MCP servers, A2A agents, builtins, skills)
-or, without --config, the builtin tools that work in a folder.
+List, describe, call and check an agent's tools from the shell: the tools of a
+tool config (YAML or JSON: functions, MCP servers, A2A agents, builtins,
+skills) or, without --config, the builtin tools that work in a folder.
 
   list             every tool: name, service, first line of its description
-  describe NAME    all that is known of one
-  call NAME ...    run one: arguments as JSON, as key=value pairs, or - for JSON
-                   on standard input
+  describe NAME    everything that is known about one tool
+  call NAME ...    call one tool: arguments as JSON, as key=value pairs, or - for
+                   JSON on standard input
   check            ask every service, also the lazy ones: does it answer, what
-                   is wrong with it, which tools are held back or unusable
+                   is wrong with it, which tools are quarantined or unusable
 
 examples:
   holdfast tools
@@ -24,17 +24,17 @@ examples:
   holdfast tools call grep pattern=TODO path=src
   holdfast tools call read_file '{"path": "README.md", "limit": 20}'
 
-${NAME} in the config is filled from your environment; other variables are not
-looked at. Modules of local functions are found beside the config, in this
-folder and on the Python path.
+${NAME} in the config is replaced from your environment; other variables are
+not read. Modules of local functions are looked up beside the config, in the
+current folder and on the Python path.
 
-Exit code 0: fine. 1: the call ended in an error; check found something wrong.
-2: no such tool, arguments that are none, a config that does not fit."""
+Exit code 0: success. 1: the call returned an error, or check found a problem.
+2: no such tool, invalid arguments, or an invalid config."""
 
 MCP = """\
-Offer the tools of a tool config, or with --workdir the builtin tools that work
-in a folder, to any MCP client, as one server: over standard input and output,
-or with --http at an address.
+Offer the tools of a tool config to MCP clients as one server, or with
+--workdir the builtin tools that work in a folder. The server uses standard
+input and output, or with --http a network address.
 
 A client's configuration for it:
   {"mcpServers": {"mine": {"command": "holdfast",
@@ -45,20 +45,20 @@ examples:
   holdfast mcp --config tools.yaml --http 127.0.0.1:8000
       at http://127.0.0.1:8000/mcp
   holdfast mcp --workdir ~/src/tool --http 0.0.0.0:8000 --token-env MCP_TOKEN
-      for other machines: whoever has the token may call every tool
+      for other machines: anyone with the token may call every tool
 
-Any address but this machine's own needs a token. There is no TLS: on a network,
-put a proxy before it that has. All clients of one server share one shell.
-${NAME} in the config is filled from your environment.
+Any address other than this machine's own needs a token. The server has no TLS;
+on a network, put a proxy with TLS before it. All clients of one server share
+one shell. ${NAME} in the config is replaced from your environment.
 
-Exit code 0: the client closed its end. 130, 143: SIGINT, SIGTERM. 2: a config
-that does not fit, an address that cannot be had."""
+Exit code 0: the client closed its end. 130, 143: SIGINT, SIGTERM. 2: an
+invalid config, or an address that is not available."""
 
 Add = Callable[[str, str, str, str], argparse.ArgumentParser]
 
 
 def add_commands(add: Add) -> None:
-    """Add both commands by `add(name, summary, description, epilog)`."""
+    """Add both commands through `add(name, summary, description, epilog)`."""
     tools = add("tools", "list, describe, call and check an agent's tools", TOOLS, "")
     tools.add_argument(
         "--config", metavar="FILE", help="the tool config; without it the builtin tools"
@@ -69,11 +69,11 @@ def add_commands(add: Add) -> None:
         default=".",
         help="the folder that builtin tools work in (the current one)",
     )
-    tools.add_argument("--json", action="store_true", help="JSON instead of text")
+    tools.add_argument("--json", action="store_true", help="print JSON instead of text")
     tools.add_argument(
         "--full",
         action="store_true",
-        help="show descriptions and results whole, also on a terminal",
+        help="show descriptions and results in full, also on a terminal",
     )
     tools.add_argument(
         "what",
@@ -95,19 +95,19 @@ def add_commands(add: Add) -> None:
     mcp.add_argument(
         "--http",
         metavar="HOST:PORT",
-        help="serve streamable HTTP there, at /mcp; port 0 takes any that is free",
+        help="serve streamable HTTP at this address, under /mcp; port 0 takes any free port",
     )
     mcp.add_argument(
         "--token-env",
         metavar="NAME",
-        help="the environment variable with the token that HTTP clients have to send",
+        help="the environment variable with the token that HTTP clients must send",
     )
     mcp.add_argument(
         "--allow-host",
         metavar="NAME",
         action="append",
         default=[],
-        help="with --http: a Host header to take as one's own; repeatable",
+        help="with --http: another Host header to accept; repeatable",
     )
     mcp.add_argument(
         "--name",

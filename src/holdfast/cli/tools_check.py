@@ -1,4 +1,4 @@
-"""`holdfast tools check`: what is wrong with an agent's services and tools."""
+"""`holdfast tools check`: finds problems of an agent's services and tools."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def check(
     status: Screen,
     told: list[str],
 ) -> Exit:
-    """Ask every service, and say what is wrong; `told` grows by what the library warns of
+    """Ask every service and print the problems. `told` collects the library's warnings
     meanwhile."""
     status.status("asking services")
     manager.discover()
     manager.search("")  # asks the lazy ones, all at once
     for id in manager.summary()["services"]:
         manager.discover(id)
-    status.status("asking whether they are well")
+    status.status("checking the health of services")
     health = manager.health(_HEALTH)
     status.status("")
     summary = manager.summary()
@@ -74,19 +74,20 @@ def check(
         elif one is not None and not one.ok:
             lines.append(
                 Line(
-                    "error", one_line(f"{id}: {counted(state, 'tool')}, but not well: {one.detail}")
+                    "error",
+                    one_line(f"{id}: {counted(state, 'tool')}, but unhealthy: {one.detail}"),
                 )
             )
         else:
             took = "" if one is None else f", answers in {duration(one.seconds)}"
             lines.append(Line("plain", one_line(f"{id}: {counted(state, 'tool')}{took}")))
     lines += [
-        Line("error", one_line(f"{name}: held back until it is approved: {change}"))
+        Line("error", one_line(f"{name}: quarantined until it is approved: {change}"))
         for name, change in summary["held"].items()
     ]
     lines += [Line("error", one_line(text)) for text in unusable]
     local = summary["tools"] - sum(len(tools) for tools in _by_service(manager).values())
-    verdict = "all well" if sound else "something is wrong"
+    verdict = "no problems" if sound else "there are problems"
     lines.append(
         Line("plain", f"{counted(summary['tools'], 'tool')}, {local:,} of them local: {verdict}.")
     )

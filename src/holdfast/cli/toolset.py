@@ -1,5 +1,5 @@
-"""From the options of `tools` and `mcp` to a `ToolManager`: the one place where a tool config meets
-the environment."""
+"""Builds a `ToolManager` from the options of `tools` and `mcp`. Only here do a tool config and
+the environment meet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MENTIONED = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)(:-)?")
 
 
 class Toolset(NamedTuple):
-    """A manager, and the runtime that its builtin tools work in."""
+    """A tool manager, and the runtime of its builtin tools."""
 
     manager: ToolManager
     runtime: LocalRuntime
@@ -29,9 +29,11 @@ class Toolset(NamedTuple):
 
 @contextmanager
 def toolset(config: str | None, workdir: str, env: Mapping[str, str]) -> Generator[Toolset]:
-    """The tools of a config, or the builtin ones; closed at the end, also when the process is told
-    to end. Raises `UsageError`, and `ConfigurationError` naming the place in the config that does
-    not fit."""
+    """Yield the tools of a config, or the builtin ones. They are closed at the end, also when a
+    signal ends the process.
+
+    Raises `UsageError`, and `ConfigurationError`, which names the wrong place in the config.
+    """
     folder = Path(workdir).expanduser()
     if not folder.is_dir():
         raise UsageError(
@@ -62,8 +64,8 @@ def _from_config(path: Path, runtime: LocalRuntime, env: Mapping[str, str]) -> T
 
 
 def _variables(path: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """What a config's `${NAME}` stand for: of the environment those that it mentions, and nothing
-    else. Raises `UsageError` for one that is not set and has no default."""
+    """Return the environment variables that a config mentions as `${NAME}`, and no others.
+    Raises `UsageError` for one that is not set and has no default."""
     from holdfast.tools.document import load
 
     found: dict[str, str] = {}
@@ -92,8 +94,8 @@ def _texts(document: Any) -> Generator[str]:
 
 @contextmanager
 def _ended_by_signals() -> Generator[None]:
-    """Within, SIGTERM and SIGHUP end the program as Ctrl-C does, by an exception, so that servers
-    which were started are ended too."""
+    """Make SIGTERM and SIGHUP end the program by an exception inside the context, as Ctrl-C
+    does, so that started servers are ended too."""
     codes = {signal.SIGTERM: Exit.TERMINATED, signal.SIGHUP: Exit.HUNG_UP}
 
     def end(number: int, _: object) -> NoReturn:

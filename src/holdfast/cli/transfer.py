@@ -69,7 +69,7 @@ def export(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
 def _to_openhands(screen: Screen, path: Path, options: argparse.Namespace) -> Exit:
     if options.output is None or options.salvage or len(options.ids) != 1:
         raise UsageError(
-            "--to openhands takes one ID, and with -o the new folder that it is written to; not"
+            "--to openhands takes one ID, and the new folder with -o; it cannot be combined with"
             " --salvage"
         )
     with _open(path, options.file) as store:
@@ -90,8 +90,8 @@ def _stored(screen: Screen, path: Path, options: argparse.Namespace) -> Generato
                 events = store.read(entry.id)
             except StoreError as error:
                 raise StoreError(
-                    f"{error} See: holdfast check {options.file}. --salvage writes what is"
-                    " readable."
+                    f"{error} See: holdfast check {options.file}. --salvage exports the readable"
+                    " part."
                 ) from error
             _tell_open(screen, entry.id, events)
             yield from exported(entry, events, partial(_blob, store))
@@ -169,8 +169,8 @@ def _tell_open(screen: Screen, id: str, events: Iterable[ev.AnyEvent]) -> None:
         are = "is" if len(calls) == 1 else "are"
         screen.notice(
             one_line(
-                f"{id}: {counted(len(calls), 'call')} of it {are} open ({names}). "
-                "If it goes on both here and where it is imported, they may run twice."
+                f"{id}: {counted(len(calls), 'call')} {are} open ({names}). If the conversation"
+                " continues both here and where it is imported, they may run twice."
             )
         )
 
@@ -196,8 +196,8 @@ def _target(store: Path, output: str) -> Path:
 
 @contextmanager
 def _writing(path: Path | None) -> Generator[BinaryIO]:
-    """Where to write; a file takes its name when all is written, so that what has the name is
-    whole."""
+    """Yield the output stream. A file gets its name only after everything is written, so that
+    the named file is always complete."""
     if path is None:
         yield sys.stdout.buffer
     elif path.exists() and not path.is_file():  # a device or a pipe
@@ -222,7 +222,7 @@ def import_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     """Write exported conversations into a store. Raises `UsageError`, `StoreError`."""
     screen = Screen(env)
     if options.id is not None and not options.id.strip():
-        raise UsageError("--id takes a name; it was given nothing")
+        raise UsageError("--id takes a new id; it is empty")
     code = Exit.FINISHED
     store: SQLiteStore | None = None
     try:
@@ -239,7 +239,7 @@ def import_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
                 try:
                     new = import_conversation(store, conversation, id)
                 except ConfigurationError as error:
-                    screen.error(f"{error} With --id NEW.")
+                    screen.error(f"{error} Use --id NEW.")
                     code = Exit.USAGE
                 else:
                     events = counted(len(conversation.events), "event")
@@ -250,7 +250,7 @@ def import_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
                                 one_line(
                                     f"{id}: {events} imported"
                                     if new
-                                    else f"{id}: is there already, the same {events}"
+                                    else f"{id}: already in the store, with the same {events}"
                                 ),
                             )
                         ]
@@ -264,7 +264,7 @@ def import_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
 
 
 def _told(found: Iterable[Exported], options: argparse.Namespace) -> Iterator[Exported]:
-    """The conversations; what is wrong with the lines names their file."""
+    """Yield the conversations; errors in their lines name the file."""
     file: str = options.file
     try:
         yield from found if options.id is None else only(found)

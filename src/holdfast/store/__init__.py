@@ -1,4 +1,4 @@
-"""Where journals live: in memory, or in one SQLite file."""
+"""Stores for conversation journals: one in memory, one in an SQLite file."""
 
 from __future__ import annotations
 

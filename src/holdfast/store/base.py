@@ -1,4 +1,4 @@
-"""What a conversation asks of the place where its journal lives."""
+"""The interface of a journal store, and the records that cross it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to append to one conversation until a lease with a higher `epoch` is given out.
+    """The right to append to one conversation, valid until a lease with a higher `epoch` is issued.
 
-    `left` is what `note` said last under a lease whose owner died without giving it back;
-    `spawned_by` is the conversation's (`Summary.spawned_by`), `budgets` what it spends from: its
-    own tree's, then those of what it came of.
+    `left` holds the last notes of an owner that died without releasing its lease (see
+    `Store.note`). `spawned_by` equals the conversation's `Summary.spawned_by`. `budgets` lists
+    the budgets that the conversation spends from: its own first, then those of its ancestors.
     """
 
     conversation_id: str
@@ -33,10 +33,13 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Summary(Data, frozen=True):
-    """What a listing shows of a conversation without reading its journal. `parent` is what it was
-    forked from, at event `parent_seq`; `condensed` the `so_far.seq` of its last condensation, from
-    where `Store.tail` reads. `spawned_by` is the idempotency key of the call that spawned it
-    (`{conversation_id}:{call_id}`)."""
+    """The facts that a listing shows of a conversation, available without reading its journal.
+
+    `parent` and `parent_seq` name the conversation and the event that it was forked from.
+    `condensed` is the `so_far.seq` of the last condensation; `Store.tail` reads from there.
+    `spawned_by` is the idempotency key of the call that spawned the conversation
+    (`{conversation_id}:{call_id}`).
+    """
 
     id: str
     status: str = "idle"
@@ -51,18 +54,18 @@ class Summary(Data, frozen=True):
 
     @property
     def standing(self) -> str:
-        """The status, as a listing shows it."""
+        """The status that a listing shows."""
         return self.status
 
     @property
     def spawner(self) -> str:
-        """The conversation whose call spawned it, "" for none."""
+        """The id of the conversation whose call spawned this one, "" if none did."""
         return self.spawned_by.rpartition(":")[0]
 
 
 class Posted(msgspec.Struct, frozen=True):
-    """A command in a conversation's inbox. `number` says where it stands, `key` what it was
-    deduplicated by."""
+    """A command in a conversation's inbox. `number` is its position in the inbox, `key` its
+    deduplication key."""
 
     number: int
     key: str
@@ -70,15 +73,15 @@ class Posted(msgspec.Struct, frozen=True):
 
 
 class Blob(msgspec.Struct, frozen=True):
-    """Bytes that event `seq` refers to by their `id`, kept beside the journal, once however often
-    they come."""
+    """Bytes that event `seq` refers to by `id`. The store keeps them beside the journal, each
+    content once."""
 
     seq: int
     data: bytes
 
     @property
     def id(self) -> str:
-        """`blob_id(data)`."""
+        """The content address of the data, equal to `blob_id(data)`."""
         return blob_id(self.data)
 
 
@@ -87,44 +90,49 @@ BLOBS = "holdfast/blobs"
 
 
 def blob_id(data: bytes) -> str:
-    """The name of bytes: `sha256:` and their SHA-256 in hex."""
+    """Return the content address of `data`: `sha256:` followed by its SHA-256 in hex."""
     from hashlib import sha256  # 3 ms of import that few need
 
     return f"sha256:{sha256(data).hexdigest()}"
 
 
 class Store(Protocol):
-    """Journals by conversation id. Thread-safe; every method may be called from any thread.
+    """The interface of a store: journals by conversation id.
 
-    `append` is fenced: it writes all of its events or none, and only under the newest lease.
+    A store is thread-safe; any thread may call any method. `append` is fenced: it writes all of
+    its events or none, and only under the newest lease.
     """
 
     # --- who may write ---
 
     def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
-        """Take the lease, with a new epoch; a conversation that is not there begins to exist.
-        Raises `LeaseHeld` naming the holder.
+        """Take the conversation's lease with a new epoch. Create the conversation if it does not
+        exist.
 
-        Until it is given back, `notify` is called (on any thread, holding no lock of the store's)
-        when something came into the inbox, and when the lease was lost. It may be called without a
-        cause, and must not raise.
+        The store calls `notify` when a command arrives in the inbox and when the lease is lost,
+        until the lease is released. The call may come from any thread, holds no lock of the store
+        and may be spurious. `notify` must not raise.
+
+        Raises `LeaseHeld`, which names the holder.
         """
         ...
 
     def renew(self, lease: Lease) -> None:
-        """Say that the owner lives, where that is not plain to see. Raises `Fenced` if the lease
-        was taken over."""
+        """Prove that the owner is alive, where the store cannot see that by itself. Raises
+        `Fenced` if another owner took the lease."""
         ...
 
     def release(self, lease: Lease) -> None:
-        """Give the lease back; nothing can be written under it any more. Does nothing if it was
-        taken over or the store is closed."""
+        """Give the lease back; no later write under it succeeds. Does nothing if another owner
+        took the lease or the store is closed."""
         ...
 
     def note(self, lease: Lease, notes: Sequence[str]) -> None:
-        """Leave word for whoever takes over if this owner dies: it is the next lease's `left`. In
-        place of what was noted before, also by a dead owner; `release` takes it back. Raises
-        `Fenced`."""
+        """Leave notes for the next owner, in case this one dies: the next lease has them in `left`.
+
+        The notes replace all earlier ones, those of a dead owner included. `release` removes
+        them. Raises `Fenced`.
+        """
         ...
 
     # --- the journal ---
@@ -140,84 +148,102 @@ class Store(Protocol):
         settled: Sequence[Settlement] = (),
         reserved: Reservation | None = None,
     ) -> bool:
-        """Write events, dense after the last, and the summary, in one transaction; with it, mark
-        the commands numbered `taken` as done, keep `blobs`, each of one of these events, settle as
-        `settle` does, and then hold what is to be `reserved`, as `reserve` does: True if that is
-        held, False where there is no room for it. Without events the summary is ignored.
+        """Write events and the summary in one transaction. The events must follow the last one
+        without a gap.
 
-        What is kept of each event is `events.records(events)`, which refuses what could not be read
-        back.
+        The store keeps `events.records(events)`, which refuses any event that could not be read
+        back. A failed append has written nothing, with one exception: a disk error can leave the
+        outcome unknown, and the `StoreError` then says so.
 
-        Raises `UnreadableEvent`, `Fenced` (the lease is not the newest) or `StoreError`, and then
-        wrote nothing. Where a disk refused so that it is not known whether the events were written,
-        the `StoreError` says so in these words.
+        Args:
+            summary: The new summary; ignored when `events` is empty.
+            taken: Numbers of inbox commands to mark as done.
+            blobs: Bytes to keep; each belongs to one of these events.
+            settled: Reservations to settle, as `settle` does.
+            reserved: An amount to reserve after settling, as `reserve` does.
+
+        Returns True if `reserved` is now held, False if a budget has no room for it. Raises
+        `UnreadableEvent`, `Fenced` (the lease is not the newest) or `StoreError`.
         """
         ...
 
     def read(
         self, conversation_id: str, after_seq: int = 0, limit: int | None = None
     ) -> list[AnyEvent]:
-        """The events after `after_seq`, in order, at most `limit` of them; none for a conversation
-        that is not there."""
+        """Return the events after `after_seq` in order, at most `limit` of them. An unknown
+        conversation has none."""
         ...
 
     def tail(self, conversation_id: str) -> list[AnyEvent]:
-        """The events after the summary's `condensed`: those that are needed to go on. May return
-        more of them, also all."""
+        """Return the events after the summary's `condensed`, which a run needs to go on. A store
+        may return earlier ones too."""
         ...
 
     def follow(
         self, conversation_id: str, after_seq: int = 0, timeout: float | None = None
     ) -> Iterator[AnyEvent]:
-        """The events after `after_seq` and those that follow, whoever appends them, as they come.
-        Ends when none has come for `timeout` seconds (None: waits for ever), or when the store is
-        closed."""
+        """Yield the events after `after_seq`, then new ones as any process appends them.
+
+        Ends when no event has come for `timeout` seconds (None waits forever), or when the store
+        is closed.
+        """
         ...
 
     def blob(self, id: str) -> bytes:
-        """The bytes of that name. Raises `StoreError` if they are not there."""
+        """Return the bytes of the blob `id`. Raises `StoreError` if the store does not have
+        them."""
         ...
 
     # --- what trees of conversations may spend ---
 
     def bound(self, lease: Lease, budget: Budget | None) -> None:
-        """Bound what the leased conversation and all that came of it may spend, from now on; None:
-        no more. What is spent stays. Raises `Fenced`."""
+        """Limit the spending of the leased conversation and all its descendants from now on;
+        None removes the limit. Amounts already spent stay counted. Raises `Fenced`."""
         ...
 
     def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
-        """Hold an amount in all of the budgets of `wanted.roots` that there are, atomically, or in
-        none and say why. What owners hold that died, or have lost their lease, is spent by then.
-        Raises `Fenced`."""
+        """Hold an amount in every existing budget of `wanted.roots`, atomically, or in none and
+        return the shortage.
+
+        Reservations of owners that died or lost their lease count as spent from then on. Raises
+        `Fenced`.
+        """
         ...
 
     def settle(self, settled: Sequence[Settlement]) -> None:
-        """Put what was spent in place of what was reserved. Needs no lease: what is counted as
-        spent by now stays so."""
+        """Replace reservations by the amounts that were spent. Needs no lease. A reservation
+        that already counts as spent stays so."""
         ...
 
     # --- the inbox ---
 
     def post(self, conversation_id: str, command: Command, key: str | None = None) -> bool:
-        """Leave a command for whoever holds the lease, now or next; needs no lease. Posted again
-        under the same `key` it is dropped, also when it was done meanwhile; False says so. Raises
-        `ConversationNotFound`."""
+        """Leave a command for the present or next holder of the lease. The caller needs no lease.
+
+        A second command with the same `key` is dropped, also when the first one is done; False
+        reports that. Raises `ConversationNotFound`.
+        """
         ...
 
     def commands(self, lease: Lease) -> list[Posted]:
-        """Return what was posted and is not done yet, in order. A command that cannot be decoded is
-        an `Unreadable`, one of a newer version is left out. Raise `Fenced`."""
+        """Return the commands that are not done yet, in order.
+
+        A command that cannot be decoded is an `Unreadable`. A command of a newer version is left
+        out. Raises `Fenced`.
+        """
         ...
 
     # --- conversations ---
 
     def fork(self, conversation_id: str, summary: Summary, events: Sequence[AnyEvent] = ()) -> None:
-        """Begin the conversation `summary.id`, in one transaction, with the first events of
-        another, sharing them: no event is copied; and with `events` behind these, up to
-        `summary.last_seq`.
+        """Create the conversation `summary.id` from the first events of another one, in one
+        transaction.
 
-        Needs no lease of either. Raises `ConversationNotFound`, and `StoreError` if the new id
-        exists or the other has fewer events.
+        The fork shares those events; none is copied. `events` follow them, up to
+        `summary.last_seq`. The caller needs no lease of either conversation.
+
+        Raises `ConversationNotFound`, and `StoreError` if the new id exists or the other
+        conversation has fewer events.
         """
         ...
 
@@ -229,26 +255,33 @@ class Store(Protocol):
         waiting: bool = False,
         spawned_by: str | None = None,
     ) -> list[Summary]:
-        """All conversations that have events, the last written first; of one status alone; of `ids`
-        alone, in any order; that calls of the conversation `spawned_by` spawned. `waiting`: those
-        alone, with or without events, in whose inbox is something that is not done yet."""
+        """Return the conversations that have events, the last written first. The filters combine.
+
+        Args:
+            ids: Only these ids; their order does not matter.
+            status: Only conversations with this status.
+            waiting: Only conversations with an undone command in the inbox, with or without events.
+            spawned_by: Only conversations spawned by calls of this conversation.
+        """
         ...
 
     def delete(self, conversation_id: str) -> None:
-        """Remove a conversation and those that its calls spawned, and theirs, and free what no fork
-        of them shares: whoever gets its id has none of them. One of these that someone holds just
-        then stays, as nobody's child. Raises `ConversationNotFound`, or `LeaseHeld` while someone
-        drives it."""
+        """Remove a conversation and its descendants, and free the events that no fork shares.
+
+        A later conversation with the same id has none of these events. A descendant that is in
+        use stays, without a parent. Raises `ConversationNotFound`, or `LeaseHeld` if the
+        conversation is in use.
+        """
         ...
 
     def close(self) -> None:
-        """Let go of files and locks. Leases that are still held end with it; every other method
-        raises `StoreError` from then on."""
+        """Release files and locks. Leases that are still held end; every other method raises
+        `StoreError` afterwards."""
         ...
 
 
 def check_dense(events: Sequence[AnyEvent]) -> None:
-    """Raises `StoreError` if one of the events does not follow the one before it."""
+    """Raise `StoreError` if an event does not directly follow the one before it."""
     for expected, event in enumerate(events, events[0].seq if events else 0):
         if event.seq != expected:
             raise StoreError(

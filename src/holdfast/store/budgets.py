@@ -1,10 +1,10 @@
-"""What trees of conversations may spend, have spent, and hold for model calls that run: the
-arithmetic, and its rows in an SQLite file.
+"""Budgets of conversation trees: limits, spent amounts and reservations, and their rows in SQLite.
 
-A budget is the root's: what is spent stays spent for as long as the root conversation is there.
-Before a model call its estimate is reserved in the budgets of all that the conversation came of, or
-in none; the answer's usage then takes its place. A reservation whose owner died stays spent:
-whether that call was made, nobody can say.
+A budget belongs to the root of a tree. Spent amounts stay counted for as long as the root
+conversation exists. Before a model call, its estimate is reserved in the budgets of the
+conversation and all its ancestors, or in none. The answer's usage then replaces the reservation.
+A reservation whose owner died counts as spent, because nobody can know whether that call was
+made.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _AHEAD = 60.0
 
 
 class Amount(msgspec.Struct, frozen=True, array_like=True):
-    """Model calls that are steps, tokens in and out, and billionths of a US dollar."""
+    """A number of steps (model calls), tokens (input and output) and billionths of a US dollar."""
 
     steps: int = 0
     tokens: int = 0
@@ -37,8 +37,8 @@ class Amount(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Budget(msgspec.Struct, frozen=True, array_like=True):
-    """What the conversation `root` and all that came of it may spend: as `Amount`, and seconds at
-    work. None: no bound."""
+    """The limits of the conversation `root` and its descendants: the fields of `Amount`, and
+    seconds at work. None means no limit."""
 
     root: str
     steps: int | None = None
@@ -48,9 +48,11 @@ class Budget(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Reservation(msgspec.Struct, frozen=True, array_like=True):
-    """An amount to be held under `key` in the budgets of `roots`. `since` is when the conversation
-    came to work, `now` what its clock says, in seconds: a tree is at work while one of its
-    conversations is."""
+    """A request to hold `amount` under `key` in the budgets of `roots`.
+
+    `since` is the time at which the conversation started to work, `now` the present time of its
+    clock, both in seconds. A tree is at work while any of its conversations is.
+    """
 
     key: str
     roots: tuple[str, ...]
@@ -60,8 +62,11 @@ class Reservation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a reservation: `amount` was spent in its place, None: all that was reserved.
-    Without a `key` it is spent from the budgets of `roots`, unreserved."""
+    """The outcome of a reservation: `amount` was spent in its place, or all of it if `amount` is
+    None.
+
+    Without a `key`, `amount` is spent from the budgets of `roots` without a reservation.
+    """
 
     key: str = ""
     amount: Amount | None = None
@@ -69,8 +74,11 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Shortage(msgspec.Struct, frozen=True, array_like=True):
-    """Why nothing was reserved: in the budget of `root`, of `limit` (of `type`) `value` are spent
-    or held. `wait`: calls that run now may give enough of it back."""
+    """The reason for a refused reservation: in the budget of `root`, `value` of `limit` (of kind
+    `type`) is spent or held.
+
+    `wait` is True if running calls may give enough of it back.
+    """
 
     root: str
     type: str
@@ -80,7 +88,7 @@ class Shortage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Account(msgspec.Struct, array_like=True):
-    """One budget as it stands. Fields as the columns of the table."""
+    """The state of one budget. Its fields are the columns of the table."""
 
     most_steps: int | None = None
     most_tokens: int | None = None
@@ -100,7 +108,7 @@ class Account(msgspec.Struct, array_like=True):
     )
 
     def bound(self, budget: Budget | None) -> None:
-        """Have these bounds from now on, None for none."""
+        """Set the limits; None removes them."""
         found = budget or Budget("")
         self.most_steps, self.most_tokens, self.most_cost, self.most_seconds = (
             found.steps,
@@ -110,12 +118,14 @@ class Account(msgspec.Struct, array_like=True):
         )
 
     def budget(self, root: str) -> Budget:
-        """Its bounds."""
+        """Return the limits as the `Budget` of `root`."""
         return Budget(root, self.most_steps, self.most_tokens, self.most_cost, self.most_seconds)
 
     def works(self, since: float, now: float) -> None:
-        """Somebody has been at work since then. Stretches that overlap are one, in whatever order
-        they are told."""
+        """Record that a conversation of the tree worked from `since` to `now`.
+
+        Overlapping intervals count once. They may be recorded in any order.
+        """
         since = min(since, now)
         if not self.until:
             self._begin(0.0, since)
@@ -144,7 +154,7 @@ class Account(msgspec.Struct, array_like=True):
         return json.loads(self.gaps) if self.gaps else []
 
     def _fill(self, since: float) -> None:
-        """Somebody worked in gaps that end after `since`."""
+        """Count work after `since` that falls into gaps recorded as idle."""
         left: list[list[float]] = []
         for begin, end in self._idle():
             if end > since:
@@ -155,7 +165,7 @@ class Account(msgspec.Struct, array_like=True):
         self.gaps = json.dumps(left)
 
     def hold(self, amount: Amount, sign: int = 1) -> None:
-        """Hold an amount, or with -1 do so no more."""
+        """Hold an amount, or with `sign=-1` stop holding it."""
         self.held_steps += sign * amount.steps
         self.held_tokens += sign * amount.tokens
         self.held_cost += sign * amount.cost
@@ -167,8 +177,11 @@ class Account(msgspec.Struct, array_like=True):
         self.cost += amount.cost
 
     def short(self, amount: Amount, held: Amount | None = None) -> tuple[str, float, float] | None:
-        """What there is not enough of for another `amount`: type, what is spent or held, and the
-        bound. `held` in place of what is held now."""
+        """Return the first limit that another `amount` would exceed, None if there is room.
+
+        The result is the limit's type, the value that is spent or held, and the limit. `held`
+        overrides the amount that is held now.
+        """
         held = Amount(self.held_steps, self.held_tokens, self.held_cost) if held is None else held
         if self.most_steps is not None and self.steps + held.steps + amount.steps > self.most_steps:
             return "steps", self.steps + held.steps, self.most_steps
@@ -187,7 +200,8 @@ class Account(msgspec.Struct, array_like=True):
         return None
 
     def shortage(self, root: str, amount: Amount) -> Shortage:
-        """Tell of what there is not enough of, once what dead owners held is counted as spent."""
+        """Return the `Shortage` for an amount that has no room. Call it after the reservations
+        of dead owners are counted as spent."""
         found = self.short(amount)
         assert found is not None
         wait = self.short(amount, Amount()) is None  # with all given back there would be enough
@@ -232,7 +246,7 @@ def _write(db: sqlite3.Cursor, root: str, account: Account) -> None:
 
 
 def bound(db: sqlite3.Cursor, root: str, budget: Budget | None) -> None:
-    """Have a tree bounded so from now on; what it has spent stays."""
+    """Set the limits of the tree of `root`. Amounts already spent stay counted."""
     account = _read(db, root)
     if account is None:
         if budget is None:
@@ -244,7 +258,8 @@ def bound(db: sqlite3.Cursor, root: str, budget: Budget | None) -> None:
 
 
 def above(db: sqlite3.Cursor, conversation_id: str, spawned_by: str) -> tuple[Budget, ...]:
-    """The budgets that a conversation spends from: its own, then those of what it came of."""
+    """Return the budgets that a conversation spends from: its own first, then those of its
+    ancestors."""
     found: list[Budget] = []
     seen: set[str] = set()
     while conversation_id and conversation_id not in seen:
@@ -267,7 +282,7 @@ def above(db: sqlite3.Cursor, conversation_id: str, spawned_by: str) -> tuple[Bu
 def reserve(
     db: sqlite3.Cursor, number: int, epoch: int, wanted: Reservation, living: Callable[[str], bool]
 ) -> Shortage | None:
-    """Hold an amount in all of the budgets, or in none and say why."""
+    """Hold an amount in all budgets of `wanted.roots`, or in none and return the shortage."""
     amount = wanted.amount
     accounts = [
         (root, account) for root in wanted.roots if (account := _read(db, root)) is not None
@@ -298,7 +313,7 @@ def reserve(
 
 
 def _bury(db: sqlite3.Cursor, root: str, account: Account, living: Callable[[str], bool]) -> None:
-    """Count what dead owners hold as spent."""
+    """Count the reservations of dead owners as spent."""
     known: dict[str | None, bool] = {None: False}
     dead: list[str] = []
     for key, steps, tokens, cost, holder in db.execute(_HELD, (root,)).fetchall():
@@ -316,8 +331,8 @@ def _bury(db: sqlite3.Cursor, root: str, account: Account, living: Callable[[str
 
 
 def settle(db: sqlite3.Cursor, settled: Sequence[Settlement]) -> None:
-    """Put what was spent in place of what was reserved. A reservation that is counted as spent by
-    now stays so."""
+    """Replace reservations by the amounts that were spent. A reservation that already counts as
+    spent stays so."""
     for one in settled:
         spent = one.amount
         if one.key:
@@ -337,7 +352,7 @@ def settle(db: sqlite3.Cursor, settled: Sequence[Settlement]) -> None:
 
 
 def forget(db: sqlite3.Cursor, root: str) -> None:
-    """A conversation is removed, and with it the budget of its tree."""
+    """Remove the budget of a tree whose root conversation is deleted."""
     db.execute("DELETE FROM reservations WHERE root = ?", (root,))
     db.execute("DELETE FROM budgets WHERE root = ?", (root,))
 
@@ -355,12 +370,12 @@ class Book:
         ] = {}  # by key, with the conversation and its epoch
 
     def bound(self, root: str, budget: Budget | None) -> None:
-        """See `bound` above."""
+        """See the function `bound`."""
         if budget is not None or root in self.accounts:
             self.accounts.setdefault(root, Account()).bound(budget)
 
     def forget(self, root: str) -> None:
-        """See `forget` above."""
+        """See the function `forget`."""
         if self.accounts.pop(root, None) is not None:
             for key, (wanted, holder, epoch) in self._held.items():
                 if root in wanted.roots:
@@ -374,7 +389,7 @@ class Book:
         wanted: Reservation,
         living: Callable[[str, int], bool],
     ) -> Shortage | None:
-        """See `reserve` above."""
+        """See the function `reserve`."""
         amount = wanted.amount
         accounts = [
             (root, account)
@@ -396,7 +411,7 @@ class Book:
         return None
 
     def settle(self, settled: Sequence[Settlement]) -> None:
-        """See `settle` above."""
+        """See the function `settle`."""
         for one in settled:
             self._settle(one)
 

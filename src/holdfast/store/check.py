@@ -1,5 +1,4 @@
-"""Whether a store's file is sound: everything in it is read and held against everything else.
-`holdfast check` prints the report."""
+"""A full integrity check of a store's file. `holdfast check` prints its report."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ _EVERY = 500  # events after which progress is told
 
 
 class Finding(Data, frozen=True):
-    """What is wrong with one conversation: the events that cannot be read, and anything else."""
+    """The defects of one conversation: unreadable events, and other problems."""
 
     id: str
     gaps: tuple[Gap, ...] = ()
@@ -43,8 +42,8 @@ class Finding(Data, frozen=True):
 
 
 class Report(Data, frozen=True):
-    """What `check` found. `conversations` and `events` count what can be read, `problems` are those
-    of the file as a whole."""
+    """The result of `check`. `conversations` and `events` count the readable ones. `problems`
+    concern the file as a whole."""
 
     file: str
     format: int
@@ -57,14 +56,20 @@ class Report(Data, frozen=True):
 
 
 def check(path: str | Path, progress: Progress = silent) -> Report:
-    """Read all of the store at `path` and hold it against itself; the file is not changed, and may
-    be in use.
+    """Read all of the store at `path` and report every inconsistency.
 
-    SQLite's own check; every event's checksum and JSON; that each conversation's events are dense
-    up to the last that its entry names, with those that a fork shares; that results belong to
-    calls; blobs against their names; and the inbox. `progress` is told now and then how much is
-    done. Raises `StoreError` if there is no such file, it is no store, or a newer Holdfast wrote
-    it.
+    The file is not changed and may be in use. The check covers:
+
+    - SQLite's own integrity check;
+    - the checksum and JSON of every event;
+    - that the events of each conversation, shared ones included, have no gap up to the last one
+      of its entry;
+    - that starts and results belong to calls;
+    - that blobs match their names;
+    - the inbox.
+
+    `progress` is called now and then. Raises `StoreError` if the file does not exist, is no
+    store, or was written by a newer Holdfast.
     """
     path = Path(path).absolute()
     check_file(path)
@@ -85,9 +90,7 @@ def check(path: str | Path, progress: Progress = silent) -> Report:
                 )
             problems += [f"SQLite finds: {line}" for line in sql.integrity(progress)]
             if sql.application != APPLICATION:
-                problems.append(
-                    "the file does not say that it is a Holdfast store (application id)"
-                )
+                problems.append("the file is not marked as a Holdfast store (application id)")
             if not problems:
                 checking = _Check(path, sql, sql.format, progress)
                 checking.problems += older
@@ -96,7 +99,7 @@ def check(path: str | Path, progress: Progress = silent) -> Report:
         except (*DAMAGE, OSError) as error:
             if isinstance(error, StoreError):
                 raise
-            problems.append(f"SQLite cannot read it: {error}")
+            problems.append(f"SQLite cannot read the file: {error}")
         try:
             pages = PageRows(path, progress)
         except OSError as error:
@@ -141,15 +144,15 @@ class _Check:
         )
 
     def everything(self, sql: SQLRows) -> Report:
-        """All checks, of a file that SQLite can read. Raises one of `DAMAGE` if it cannot after
-        all."""
+        """Run all checks on a file that SQLite can read. Raises one of `DAMAGE` if SQLite fails
+        later."""
         missing = {
             "conversations",
             "events",
             *(("inbox", "blobs", "blob_refs") if sql.format >= 2 else ()),
         } - sql.tables
         if missing:
-            self.problems.append(f"without the table {', '.join(sorted(missing))}")
+            self.problems.append(f"missing tables: {', '.join(sorted(missing))}")
         if {"conversations", "events"} & missing:
             return self.report()
         rows = sql.conversations()
@@ -165,7 +168,7 @@ class _Check:
     # --- conversations ---
 
     def conversations(self, rows: Sequence[Row]) -> _Check:
-        """Each conversation for itself."""
+        """Check each conversation by itself."""
         for row in rows:
             gaps: list[Gap] = []
             calls = _Calls()
@@ -189,7 +192,7 @@ class _Check:
         return self
 
     def _strays(self, sql: SQLRows, rows: Sequence[Row]) -> None:
-        """Events that no conversation has, and none shares."""
+        """Find events that belong to no conversation and that no fork shares."""
         ends = {row.number: 1 << 32 for row in rows}
         if (
             "inbox" in sql.tables
@@ -207,7 +210,7 @@ class _Check:
             if last > ends.get(number, 0):
                 self.problems.append(
                     f"events up to {last} ({count:,} in all) of a conversation number {number} that"
-                    " is not there"
+                    " does not exist"
                 )
 
     # --- what else a file of format 2 has ---
@@ -217,13 +220,13 @@ class _Check:
             self._blobs += 1
             self._progress(self._events, max(self._total, self._events))
             if type(data) is not bytes or blob_id(data) != id:
-                self.problems.append(f"the blob {id} is not what its name says")
+                self.problems.append(f"the content of the blob {id} does not match its id")
         lost = "SELECT count(*) FROM blob_refs WHERE id NOT IN (SELECT id FROM blobs)"
         if count := sql.query(lost).fetchone()[0]:
-            self.problems.append(f"{count:,} blobs that events refer to are not there")
+            self.problems.append(f"{count:,} blobs that events refer to are missing")
         lost = "SELECT count(*) FROM blob_refs WHERE key NOT IN (SELECT key FROM events)"
         if count := sql.query(lost).fetchone()[0]:
-            self.problems.append(f"{count:,} blobs are kept for events that are not there")
+            self.problems.append(f"{count:,} blobs are kept for events that do not exist")
 
     def _inbox(self, sql: SQLRows, ids: dict[int, str]) -> None:
         freed = {number for (number,) in sql.query("SELECT conversation FROM inbox WHERE key = ''")}
@@ -241,7 +244,7 @@ class _Check:
 
 
 class _Calls:
-    """Which calls a journal has, and whether its starts and results belong to them."""
+    """The calls of a journal, and the starts and results that belong to none of them."""
 
     def __init__(self) -> None:
         self.unknown: set[int] = (
@@ -251,7 +254,7 @@ class _Calls:
         self._known: set[str] = set()
 
     def take(self, event: ev.AnyEvent) -> None:
-        """Take in the next event."""
+        """Process the next event."""
         if isinstance(event, ev.Assistant):
             self._known.update(call.id for call in event.calls)
         elif isinstance(event, ev.Unknown):
@@ -264,5 +267,5 @@ class _Calls:
             if not asked.isdecimal() or int(asked) not in self.unknown:
                 what = "result" if isinstance(event, ev.ToolResult) else "start"
                 self.problems.append(
-                    f"event {event.seq} is the {what} of a call {event.call_id!r} that nobody made"
+                    f"event {event.seq} is the {what} of an unknown call {event.call_id!r}"
                 )

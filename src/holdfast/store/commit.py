@@ -1,4 +1,4 @@
-"""How writes reach an SQLite file: one of the threads that wait commits for all of them (group
+"""The write path to an SQLite file: one waiting thread commits for all the others (group
 commit)."""
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _SHARE = 0.75
 
 
 class Job(Generic[T]):
-    """A write: `work` is done within somebody's transaction. A `StoreError` raised by it says that
-    it wrote nothing."""
+    """One write, which any thread may run inside its transaction. A `StoreError` from `work`
+    means that nothing was written."""
 
     __slots__ = ("done", "error", "gate", "mark", "result")
 
@@ -49,11 +49,11 @@ class Job(Generic[T]):
         )
 
     def work(self, db: sqlite3.Cursor) -> T:
-        """May be done again, if the transaction of the first time came to nothing."""
+        """Write to the database. Runs a second time if the first transaction was rolled back."""
         raise NotImplementedError
 
     def wake(self) -> None:
-        """Let this job's thread look again. Harmless if it does so already."""
+        """Wake the thread that waits for this job. Harmless if the thread is awake."""
         if self.gate is not None:
             try:
                 self.gate.release()
@@ -62,7 +62,7 @@ class Job(Generic[T]):
 
 
 class Call(Job[T]):
-    """A function's job."""
+    """A job that calls a function."""
 
     __slots__ = ("function",)
 
@@ -76,7 +76,7 @@ class Call(Job[T]):
 
 
 class Committer:
-    """The connection of a store that writes, and the queue before it."""
+    """The writing connection of a store, and the queue of its jobs."""
 
     def __init__(self, path: Path, timeout: float) -> None:
         self._path = path
@@ -98,12 +98,13 @@ class Committer:
         self._wide = False
 
     def opened(self) -> None:
-        """The file and its -wal are made: from now on they must stay the same."""
+        """Remember the identity of the file and its -wal; both must stay the same from now on."""
         self._file = _inode(str(self._path))
         self._log = _inode(f"{self._path}-wal")
 
     def run(self, job: Job[T]) -> T:
-        """Do a job in a transaction, with whatever else waits. Raises `StoreError`."""
+        """Run a job in a transaction, together with all other queued jobs, and return its
+        result. Raises `StoreError`."""
         if not self._process.here:
             self._process.check(f"Store {str(self._path)!r}")
         lock = self.lock
@@ -142,7 +143,7 @@ class Committer:
         return cast(T, job.result)
 
     def script(self, statements: str) -> None:
-        """Run statements that are transactions of their own. Raises `StoreError`."""
+        """Run statements outside the queue, each in its own transaction. Raises `StoreError`."""
         self._process.check(f"Store {str(self._path)!r}")
         try:
             with self.lock:
@@ -155,8 +156,8 @@ class Committer:
                 self._wake_next()
 
     def _wait(self, job: Job[T]) -> None:
-        """Until whoever holds the lock is done, and has written this job or left it at the head of
-        the queue."""
+        """Wait until the holder of the lock has written this job or left it at the head of the
+        queue."""
         if job.gate is None:
             gate = threading.Lock()
             gate.acquire()
@@ -173,7 +174,7 @@ class Committer:
             pass
 
     def _commit(self) -> list[Job[object]]:
-        """Write whatever is queued. Holds the lock."""
+        """Write all queued jobs and return them. The caller holds the lock."""
         jobs: list[Job[object]] = []
         tried = False
         if self._crowd > _CROWD:
@@ -194,8 +195,8 @@ class Committer:
         return jobs
 
     def _gather(self) -> None:
-        """Give the threads that the last commit let go a moment to come back, so that they share
-        the next one."""
+        """Wait briefly for the threads of the last commit to come back, so that they share the
+        next one."""
         if not self._wide and not self.closed:
             self._wide = True
             with contextlib.suppress(sqlite3.Error):  # a crowd's commit is a hundred pages
@@ -205,8 +206,8 @@ class Committer:
             time.sleep(0.00005)
 
     def _transact(self, jobs: Sequence[Job[object]]) -> None:
-        """Write jobs in one transaction; if one of them cannot be written, each in its own, so that
-        it fails alone."""
+        """Run jobs in one transaction. If one of them fails to write, run each in its own, so
+        that it fails alone."""
         begun, written, lost = False, False, True
         try:
             if self.closed or time.monotonic() - self._looked > _CHECK:
@@ -247,8 +248,8 @@ class Committer:
             raise
 
     def _mark(self, jobs: Sequence[Job[object]]) -> None:
-        """Note the last append that was committed. A disk that takes no mark takes nothing from the
-        commit."""
+        """Record the last committed append in the owner file. A disk error here does not undo
+        the commit."""
         if self.mark is None:
             return
         for job in reversed(jobs):
@@ -258,12 +259,12 @@ class Committer:
                 return
 
     def _unwrite(self, error: Exception) -> bool:
-        """See to it that what a failed COMMIT wrote is never read; False if that failed too, so
-        that nobody knows.
+        """Make the frames of a failed COMMIT unreadable. Return False if that failed too and the
+        outcome is unknown.
 
-        After a failed fsync the whole transaction stands in the WAL, where SQLite does not see it
-        until it reads the WAL anew: after a crash. A transaction of one page goes to the same
-        place; what is left behind it does not fit its checksums.
+        After a failed fsync the whole transaction stands in the WAL. SQLite does not see it
+        until it reads the WAL anew after a crash. Writing a transaction of one page overwrites
+        its first frame; the checksums of the remaining frames then no longer match.
         """
         code = getattr(error, "sqlite_errorcode", 0)
         if code == sqlite3.SQLITE_IOERR_WRITE or code & 0xFF in (
@@ -280,7 +281,7 @@ class Committer:
         return True
 
     def _broken_off(self) -> StoreError:
-        return StoreError(f"Store {str(self._path)!r}: the append was broken off.")
+        return StoreError(f"Store {str(self._path)!r}: the append was interrupted.")
 
     def _check(self) -> None:
         if self.closed:
@@ -310,7 +311,7 @@ class Committer:
 
 
 def _inode(path: str) -> tuple[int, int]:
-    """Which file it is; (0, 0) if there is none."""
+    """Return the device and inode of the file, (0, 0) if it does not exist."""
     try:
         found = os.stat(path)
     except FileNotFoundError:

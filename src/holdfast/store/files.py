@@ -1,4 +1,4 @@
-"""How an SQLite store's file is opened and read, and what is said of one that cannot be used."""
+"""Connections to an SQLite store's file, and the errors for a file that cannot be used."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ DAMAGE = (sqlite3.Error, UnicodeError, OverflowError, MemoryError)
 
 
 def connect(path: Path, timeout: float, options: str = "") -> sqlite3.Connection:
-    """A connection, in autocommit mode. `options` are SQLite's for a file URI. Raises
-    `StoreError`."""
+    """Open a connection in autocommit mode. `options` are SQLite's parameters of a file URI.
+    Raises `StoreError`."""
     try:
         # cached_statements: every statement of a store is prepared once and stays.
         return sqlite3.connect(
@@ -41,18 +41,20 @@ def connect(path: Path, timeout: float, options: str = "") -> sqlite3.Connection
 
 
 def trouble(path: Path, error: Exception, timeout: float, *, sure: bool = True) -> StoreError:
-    """What a failed write is told as: the file, what is wrong, what to do; and whether it is `sure`
-    that nothing was written."""
+    """Return the error for a failed write: the file, the cause, and the remedy.
+
+    `sure` is False if the write may have reached the disk.
+    """
     outcome = (
         "Nothing was written"
         if sure
-        else "It is not known whether it was written; read it again after the store was opened anew"
+        else "It is not known whether the data was written; open the store again and read it"
     )
     return StoreError(f"Store {str(path)!r}: {error}. {outcome}.{_advice(error, timeout)}")
 
 
 def unreadable(path: Path, error: Exception, timeout: float) -> StoreError:
-    """What a failed read is told as."""
+    """Return the error for a failed read."""
     return StoreError(f"Store {str(path)!r} cannot be read: {error}.{_advice(error, timeout)}")
 
 
@@ -74,13 +76,16 @@ def _advice(error: Exception, timeout: float) -> str:
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return " The file is damaged; copy it with its -wal before anything else."
         case sqlite3.SQLITE_IOERR:
-            return " The disk refused; look for room, quotas and the system's log, and try again."
+            return (
+                " The disk refused the operation; check free space, quotas and the system's log, and"
+                " try again."
+            )
         case _:
             return ""
 
 
 class Reader:
-    """The connection of a store that reads, beside the one that writes."""
+    """The reading connection of a store, beside the one that writes."""
 
     def __init__(self, path: Path, timeout: float) -> None:
         self._path = path
@@ -91,7 +96,7 @@ class Reader:
         self._closed = False
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What `work` finds. Raises `StoreError`."""
+        """Return the result of `work`. Raises `StoreError`."""
         self._process.check(f"Store {str(self._path)!r}")
         with self._lock:
             if self._closed:
@@ -102,11 +107,11 @@ class Reader:
                 raise unreadable(self._path, error, self._timeout) from error
 
     def version(self) -> object:
-        """Another value whenever another connection wrote something."""
+        """Return a value that changes whenever another connection writes."""
         return self.read(_data_version)
 
     def close(self) -> None:
-        """Idempotent; does nothing in a forked child."""
+        """Close the connection. Idempotent; does nothing in a forked child."""
         if not self._process.here:
             return
         with self._lock:
@@ -115,13 +120,19 @@ class Reader:
 
 
 class ReadOnly:
-    """Reads a store's file and changes nothing: neither it nor its folder, writable or not, with or
-    without a process that writes it.
+    """A connection that reads a store's file and changes neither it nor its folder.
 
-    SQLite cannot open a WAL database without making a -shm beside it. So: where there is one, it is
-    used, as it is ("live"). Else nobody writes; then what stands in a -wal is read from a private
-    copy ("copy"), and a file without one as a file that never changes ("immutable"), which is
-    looked after: when it did change, the connection is made anew and what was read is read again.
+    It works on a writable or read-only folder, with or without a process that writes. SQLite cannot
+    open a WAL database without creating a -shm beside it, so there are three cases:
+
+    | the file has | connection |
+    |---|---|
+    | a -shm | "live": SQLite uses that -shm |
+    | a -wal but no -shm | "copy": nobody writes; a private copy of file and -wal is read |
+    | neither | "immutable": SQLite takes the file for one that never changes |
+
+    After each read, the class checks whether the file changed. If so, it reconnects and reads
+    again.
     """
 
     def __init__(self, path: Path, timeout: float) -> None:
@@ -147,7 +158,7 @@ class ReadOnly:
             raise StoreError(f"{str(self._path)!r} is not a Holdfast store.")
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What `work` finds; it may be asked again. Raises `StoreError`."""
+        """Return the result of `work`, which may be called more than once. Raises `StoreError`."""
         self._process.check(f"Store {str(self._path)!r}")
         with self._lock:
             if self._closed:
@@ -165,18 +176,19 @@ class ReadOnly:
                             return found
             except FileNotFoundError as error:
                 raise StoreError(
-                    f"Store {str(self._path)!r} is not there; read_only=True opens one that is."
+                    f"Store {str(self._path)!r} does not exist; read_only=True opens only an"
+                    " existing store."
                 ) from error
             except (*DAMAGE, OSError) as error:
                 if isinstance(error, StoreError):
                     raise
                 raise unreadable(self._path, error, self._timeout) from error
             raise StoreError(
-                f"Store {str(self._path)!r} cannot be read: it changes all the time. Try again."
+                f"Store {str(self._path)!r} cannot be read: the file keeps changing. Try again."
             )
 
     def version(self) -> object:
-        """Another value whenever somebody wrote something."""
+        """Return a value that changes whenever anyone writes."""
         return self.read(lambda db: (self._count, _data_version(db)))
 
     def _as_it_was(self) -> bool:
@@ -185,7 +197,8 @@ class ReadOnly:
         return self._stamp == self._look()
 
     def _look(self) -> list[tuple[int, int, int] | None]:
-        """What shows that the file, its -wal or its -shm was written since."""
+        """Return inode, size and modification time of the file, its -wal and its -shm; a write
+        changes one of them."""
         found: list[tuple[int, int, int] | None] = []
         for end in ("", "-wal", "-shm"):
             try:
@@ -237,7 +250,7 @@ class ReadOnly:
             self._copy = None
 
     def close(self) -> None:
-        """Idempotent; does nothing in a forked child."""
+        """Close the connection. Idempotent; does nothing in a forked child."""
         if not self._process.here:
             return
         with self._lock:

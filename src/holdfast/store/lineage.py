@@ -1,5 +1,5 @@
-"""Where a conversation's events stand: its own, and those that a fork shares with what it was
-forked from; and how they are freed."""
+"""Location of a conversation's events in an SQLite file: its own rows, and rows that a fork
+shares. Also frees the rows that no conversation needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(number: int, last_seq: int, base: str) -> list[Stretch]:
-    """Where the events of a conversation stand, in order."""
+    """Return the ranges of rows that hold a conversation's events, in order."""
     found: list[Stretch] = []
     after = 0
     for source, last in json.loads(base) if base else ():
@@ -35,8 +35,8 @@ def stretches(number: int, last_seq: int, base: str) -> list[Stretch]:
 
 
 def base_of_fork(number: int, base: str, seq: int) -> str:
-    """The `base` of a fork that shares the first `seq` events of the conversation `number`, whose
-    own base is `base`."""
+    """Return the `base` of a fork that shares the first `seq` events of the conversation
+    `number`, whose own base is `base`."""
     shared = [(s.number, min(s.last, seq)) for s in stretches(number, seq, base) if s.after < seq]
     return json.dumps(shared, separators=(",", ":")) if shared else ""
 
@@ -53,10 +53,15 @@ def read(
     limit: int | None,
     take: Callable[[int, int, int, bytes], None],
 ) -> tuple[int, int]:
-    """(first seq - 1, last seq) of what was read of a conversation, all of one moment: its events
-    after `after_seq` (None: after what was condensed), at most `limit`; (0, 0) if it is not there.
-    `take(expected seq, seq, crc, data)` is given each as it comes: rows that are decoded at once
-    need no second place in memory, which in long journals costs as much as the reading."""
+    """Read a conversation's events after `after_seq` in one snapshot, at most `limit` of them.
+
+    `after_seq=None` starts after the condensed events. Each row goes to `take(expected seq, seq,
+    crc, data)` as it is read. Decoding rows at once saves a second copy in memory, which costs as
+    much as the reading in long journals.
+
+    Returns the seq before the first event and the seq of the last one that were asked for, or
+    (0, 0) for an unknown conversation.
+    """
     db.execute("BEGIN")
     try:
         found = db.execute(
@@ -91,8 +96,8 @@ def read(
 
 
 def mark_to_free(db: sqlite3.Cursor, number: int, base: str) -> None:
-    """Note that events of a conversation whose row was just removed, and of gone ones that it was
-    forked from, may be freed."""
+    """Mark the events of a removed conversation, and of removed ones that it was forked from,
+    for freeing."""
     numbers = {number, *(source for source, _ in (json.loads(base) if base else ()))}
     for each in numbers:
         if db.execute("SELECT 1 FROM conversations WHERE number = ?", (each,)).fetchone() is None:
@@ -109,8 +114,8 @@ FROM events WHERE key > ? AND key < ? ORDER BY key LIMIT ?
 
 
 def free_slice(db: sqlite3.Cursor) -> bool:
-    """Free some events that nobody needs any more, and what belongs to them. False if there are
-    none left."""
+    """Free some events that no conversation needs, with their blobs. Return False if none are
+    left."""
     query = (
         "SELECT conversation FROM inbox WHERE key = ''"
         " AND NOT EXISTS (SELECT 1 FROM conversations WHERE number = inbox.conversation) LIMIT 1"
@@ -141,7 +146,7 @@ def free_slice(db: sqlite3.Cursor) -> bool:
 
 
 def _needed(db: sqlite3.Cursor, number: int) -> int:
-    """The last event under this number that a fork shares."""
+    """Return the last event under this number that a fork shares."""
     name = f"[{number},"
     bases = db.execute(
         "SELECT base FROM conversations WHERE base <> '' AND instr(base, ?)", (name,)
@@ -153,8 +158,8 @@ def _needed(db: sqlite3.Cursor, number: int) -> int:
 
 
 def free_pages(db: sqlite3.Connection) -> int:
-    """How many pages can be given back to the file system: those that are free, in a file that is
-    made for it."""
+    """Return the number of free pages that can be returned to the file system, 0 in a file
+    without auto_vacuum."""
     return (
         db.execute("PRAGMA freelist_count").fetchone()[0]
         if db.execute("PRAGMA auto_vacuum").fetchone()[0]

@@ -1,9 +1,9 @@
-"""The last append of each owner, noted in its owner file, so that a store whose -wal was removed is
-known to be older.
+"""Marks of each owner's last append, which show that a store lost its -wal.
 
-SQLite takes a database without its -wal for a whole one: what was committed and not yet moved into
-the file is gone without a word. A mark costs one write of 36 bytes per commit and no fsync. An
-owner that ends well removes its file, and the mark with it.
+SQLite takes a database without its -wal for complete. Transactions that were committed but not
+yet moved into the file are then lost silently. A mark in the owner file costs one write of 36
+bytes per commit and no fsync. An owner that closes properly removes its file, and the mark with
+it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Query = Callable[[str], Any]  # runs SQL and returns a cursor
 
 
 class Mark(NamedTuple):
-    """The last append that an owner was told to be written: the conversation's number, its epoch,
+    """The last append that was acknowledged to an owner: the conversation's number, its epoch,
     and the last seq."""
 
     file: Path
@@ -36,14 +36,16 @@ class Mark(NamedTuple):
 
 
 def packed(number: int, epoch: int, last_seq: int) -> bytes:
-    """A mark as it stands in an owner file."""
+    """Return a mark in the binary form of an owner file."""
     data = _MARK.pack(_MAGIC, number, epoch, last_seq)
     return data + _CRC.pack(zlib.crc32(data))
 
 
 def marks(store: Path) -> list[Mark]:
-    """The marks of all owners of a store, living and dead. To be read before the store itself: then
-    they are never newer."""
+    """Return the marks of all owners of a store, living and dead.
+
+    Read them before the store itself, so that no mark is newer than the data.
+    """
     folder = owners_folder(store)
     found: list[Mark] = []
     try:
@@ -68,13 +70,13 @@ def marks(store: Path) -> list[Mark]:
 
 
 def owners_folder(store: Path) -> Path:
-    """The folder of a store's owner files: beside the file itself, so that a link to it leads to
-    the same owners."""
+    """Return the folder of a store's owner files. It lies beside the real file, so that links to
+    the store share their owners."""
     return Path(f"{store.resolve()}-owners")
 
 
 def lost(found: Iterable[Mark], tables: Iterable[str], query: Query) -> list[str]:
-    """One sentence for each mark that is newer than the database."""
+    """Return one sentence for each mark that is newer than the database."""
     known = {"conversations", "events", "sqlite_sequence"} <= set(tables)
     return [problem for mark in found if (problem := _lost(mark, query if known else None))]
 
@@ -102,9 +104,9 @@ def _lost(mark: Mark, query: Query | None) -> str:
         )
         if given is not None and given[0] >= mark.number:
             return ""  # it was deleted
-        what = f"a conversation of {mark.last_seq:,} acknowledged events is not there"
+        what = f"a conversation of {mark.last_seq:,} acknowledged events is missing"
     return (
-        f"The file is older than what was written to it: {what}. Its -wal was removed, or the file"
-        " was replaced by an older copy. Put the -wal back before anything is written; to go on"
-        f" with what is there, remove {str(mark.file)!r}."
+        f"The file is older than the data that was written to it: {what}. Its -wal was removed, or"
+        " the file was replaced by an older copy. Put the -wal back before anything is written; to"
+        f" continue with the present data, remove {str(mark.file)!r}."
     )

@@ -1,4 +1,4 @@
-"""Journals that last as long as their process."""
+"""A store that keeps its journals in memory, for as long as the process lives."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Record:
 
 
 class MemoryStore:
-    """A `Store` in this process's memory. Events are frozen, so they are kept as they are."""
+    """A `Store` in this process's memory. Events are frozen, so it keeps the objects themselves."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -76,8 +76,8 @@ class MemoryStore:
             )
 
     def _above(self, conversation_id: str, spawned_by: str) -> tuple[Budget, ...]:
-        """The budgets that a conversation spends from: its own, then those of what it came of.
-        Under the lock."""
+        """Return the budgets that a conversation spends from: its own first, then those of its
+        ancestors. The caller holds the lock."""
         found: list[Budget] = []
         seen: set[str] = set()
         while self._book is not None and conversation_id and conversation_id not in seen:
@@ -103,7 +103,7 @@ class MemoryStore:
                 record.notify = None
 
     def note(self, lease: Lease, notes: Sequence[str]) -> None:
-        """See `Store.note`. Nobody outlives this store's owner to read it."""
+        """See `Store.note`. The notes are not kept: no owner of this store outlives another one."""
         self.renew(lease)
 
     # --- the journal ---
@@ -174,7 +174,7 @@ class MemoryStore:
             )
 
     def tail(self, conversation_id: str) -> list[AnyEvent]:
-        """See `Store.tail`. All of them: they need no decoding."""
+        """See `Store.tail`. Returns all events, because none needs decoding."""
         return self.read(conversation_id)
 
     def follow(
@@ -347,8 +347,7 @@ class MemoryStore:
                         left.append(id)
 
     def close(self) -> None:
-        """See `Store.close`. What was stored is forgotten. Idempotent; does nothing in a forked
-        child."""
+        """See `Store.close`. Drops all journals. Idempotent; does nothing in a forked child."""
         if not self._process.here:
             return
         with self._lock:
@@ -367,7 +366,7 @@ class MemoryStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreError("This MemoryStore is closed, and what was in it is gone.")
+            raise StoreError("This MemoryStore is closed, and its conversations are gone.")
 
     def _found(self, conversation_id: str) -> _Record:
         self._check_open()

@@ -1,9 +1,10 @@
-"""Who owns a lease: a locked file per owning store, so that the dead are known whatever their pid
-was reused for.
+"""Owners of leases: a locked file per open store tells whether its process lives, even if the pid
+was reused.
 
-On one machine the lock (`flock`) tells: dead means lockable. Where it cannot - another machine's
-owner on a shared disk, a file system without locks - the file's age does: a living owner touches
-it. Ages are compared on the disk's own clock, never with this machine's.
+On one machine the lock (`flock`) decides: a file that can be locked has a dead owner. Locks do
+not reach owners on another machine, or file systems without locks. There the age of the file
+decides, which a living owner touches. Ages are compared on the disk's own clock, never on this
+machine's.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 
 
 class Host(NamedTuple):
-    """What a lock is known to reach: a running kernel by its boot id ("" where there is none to
-    read), a machine by its name."""
+    """The reach of a lock: a running kernel by its boot id ("" if it cannot be read), and a
+    machine by its name."""
 
     boot: str
     node: str
 
     @classmethod
     def this(cls) -> Host:
-        """Where this process runs."""
+        """Return the host of this process."""
         try:
             boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         except OSError:
@@ -41,13 +42,13 @@ class Host(NamedTuple):
 
 
 class Owner:
-    """A file in `folder`, locked (`flock`) for as long as this object's process lives and `close`
-    was not called.
+    """A file in `folder` that stays locked (`flock`) until this object's process ends or calls
+    `close`.
 
-    `token` names it in the store: the file's name, the boot id and the node, with slashes between.
-    One without slashes, as format 1 had it, is of this machine. `lease_seconds` is the age at which
-    an untouched file is dead where no lock tells. A child made by a bare `os.fork` shares the lock,
-    as it shares every descriptor: until it ends too, the owner counts as living.
+    `token` names the file in the store: file name, boot id and node, separated by slashes. A
+    token without slashes (format 1) belongs to this machine. Where no lock decides, a file
+    untouched for `lease_seconds` has a dead owner. A child made by a bare `os.fork` shares the
+    lock, like every descriptor: the owner counts as living until that child ends too.
     """
 
     def __init__(self, folder: Path, lease_seconds: float = 30.0, host: Host | None = None) -> None:
@@ -84,8 +85,8 @@ class Owner:
             return fd
 
     def living(self, token: str) -> str | None:
-        """How to name the owner of `token` if it lives, else None; what a dead one left is
-        removed."""
+        """Return a description of the owner of `token` if it lives, else None. Removes the file
+        of a dead one."""
         if token == self.token:
             return f"another Conversation in this process ({os.getpid()})"
         name, _, place = token.partition("/")
@@ -116,17 +117,17 @@ class Owner:
             os.close(fd)
 
     def _within_reach(self, place: str) -> bool:
-        """Whether a lock held there would be seen here."""
+        """Return True if a lock held at that place is visible here."""
         boot, _, node = place.partition("/")
         return not place or (bool(boot) and boot == self._host.boot) or node == self._host.node
 
     def _age(self, fd: int) -> float:
-        """Seconds since a file was touched, by the clock of the disk that it is on."""
+        """Return the seconds since a file was touched, by the clock of its disk."""
         self.touch()
         return os.stat(self._folder / self._name).st_mtime - os.fstat(fd).st_mtime
 
     def touch(self) -> None:
-        """Say that this owner lives. Makes its file anew if someone removed it."""
+        """Renew the file's time as a sign of life. Creates the file again if it was removed."""
         if not self._process.here:
             return
         with self._guard:
@@ -138,7 +139,7 @@ class Owner:
                     os.close(fd)
 
     def mark(self, number: int, epoch: int, last_seq: int) -> None:
-        """Note the last append that was written."""
+        """Record the last append that was written."""
         if self._fd >= 0:
             os.pwrite(self._fd, packed(number, epoch, last_seq), MARK_OFFSET)
 
@@ -158,8 +159,8 @@ class Owner:
 
 
 def _lock(fd: int) -> bool:
-    """Lock a file; False where the file system knows no locks. Raises `BlockingIOError` if another
-    holds it."""
+    """Lock a file. Return False if the file system has no locks. Raises `BlockingIOError` if
+    another process holds it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

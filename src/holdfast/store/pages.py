@@ -1,9 +1,9 @@
-"""An SQLite file read without SQLite: its pages as the -wal has them, and the rows on a page. For
-files that SQLite gives up on.
+"""A reader of SQLite files that works without SQLite, for files that SQLite gives up on.
 
-Written from https://sqlite.org/fileformat2.html, whose sections are named below. Nothing here
-writes, locks, or trusts a byte: what does not add up is left out, and whoever asks decides by
-checksums what to believe.
+It reads pages as the -wal has them, and the rows on a page. It follows
+https://sqlite.org/fileformat2.html; numbers in comments are sections of it. The reader neither
+writes nor locks, and trusts no byte. It leaves out whatever does not add up; its caller decides
+by checksums what to believe.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Value = int | float | bytes | str | None
 
 
 class Cell(NamedTuple):
-    """A row where it stands: the page, the offset of its payload there, the payload's whole length,
-    and how its columns are laid out."""
+    """A row at its place: the page, the offset and full length of its payload, and the layout of
+    its columns."""
 
     rowid: int
     table: bool  # a table's; else an index's, which leaves less of it on the page
@@ -43,8 +43,8 @@ class Cell(NamedTuple):
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at `at` (1.6: big-endian, 7 bits a byte, 8 of the ninth), and where it ends.
-    Raises `IndexError` past the end."""
+    """Return the varint at `at` (1.6: big-endian, 7 bits a byte, 8 of the ninth) and the offset
+    of its end. Raises `IndexError` past the end."""
     value = 0
     for end in range(at, at + 8):
         byte = data[end]
@@ -56,7 +56,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _varint_before(data: bytes, end: int, length: int) -> int | None:
-    """The number whose `length` bytes end before `end`, None if there is none."""
+    """Return the varint whose `length` bytes end before `end`, None if there is none."""
     if (
         end < length
         or any(byte < 0x80 for byte in data[end - length : end - 1])
@@ -74,13 +74,15 @@ def _as_varint(value: int) -> bytes:
 
 
 def _size(serial: int) -> int:
-    """How many bytes a column takes (2.1)."""
+    """Return the number of bytes of a column (2.1)."""
     return (serial - 12) >> 1 if serial >= 12 else (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0)[serial]
 
 
 def _layout(data: bytes, start: int, length: int | None) -> tuple[int, str, tuple[int, ...]] | None:
-    """A record's header (2.1): its length, the kinds and the serial types of its columns; None if
-    it is no record of `length` bytes."""
+    """Return a record's header (2.1): its length, the kinds and the serial types of its columns.
+
+    Returns None if the data is no record of `length` bytes.
+    """
     try:
         header, at = varint(data, start)
         end = start + header
@@ -106,11 +108,12 @@ def _layout(data: bytes, start: int, length: int | None) -> tuple[int, str, tupl
 
 
 class Image:
-    """The newest committed version of every page of the file at `path`, with its -wal applied;
-    pages are numbered from 1.
+    """The newest committed version of every page of the file at `path`, with its -wal applied.
+    Pages are numbered from 1.
 
-    `count` is how many pages there are, `said` how many there should be; `troubles` says what of
-    the file itself is wrong. Raises `OSError` if the file cannot be opened. A context manager.
+    `count` is the number of pages present, `said` the number that there should be. `troubles`
+    lists defects of the file itself. A context manager. Raises `OSError` if the file cannot be
+    opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -176,7 +179,7 @@ class Image:
             return b""
 
     def _guess(self) -> int:
-        """The page size under which most pages begin as pages do."""
+        """Return the page size at which most pages have a plausible header."""
 
         def fits(size: int) -> int:
             heads = [
@@ -197,7 +200,7 @@ class Image:
     # --- pages ---
 
     def page(self, number: int) -> bytes:
-        """A page's newest committed bytes; zeros for what cannot be read."""
+        """Return a page's newest committed bytes, zeros for bytes that cannot be read."""
         at = self._frames.get(number)
         found = (
             self._bytes(self._fd, (number - 1) * self.page_size, self.page_size)
@@ -207,8 +210,8 @@ class Image:
         return found if len(found) == self.page_size else found.ljust(self.page_size, b"\0")
 
     def superseded(self) -> Iterator[bytes]:
-        """Older versions of pages: of the file where the -wal has a newer one, and earlier ones of
-        the -wal."""
+        """Yield older versions of pages: pages of the file that the -wal replaces, and earlier
+        ones of the -wal."""
         for number in self._frames:
             found = self._bytes(self._fd, (number - 1) * self.page_size, self.page_size)
             if len(found) == self.page_size:
@@ -217,7 +220,7 @@ class Image:
             yield self._bytes(self._wal, at, self.page_size).ljust(self.page_size, b"\0")
 
     def free(self) -> set[int]:
-        """The pages that hold nothing (1.5), as far as their list can be read."""
+        """Return the unused pages (1.5), as far as the freelist can be read."""
         found: set[int] = set()
         if not self.is_sqlite:
             return self._mapped_free()
@@ -235,8 +238,8 @@ class Image:
         return found
 
     def _mapped_free(self) -> set[int]:
-        """The same by the pointer map (1.8) that a file with auto_vacuum has, if page 2 looks as if
-        this one had it."""
+        """Return the unused pages by the pointer map (1.8) of a file with auto_vacuum, if page 2
+        looks like one."""
         found: set[int] = set()
         each = self.usable // 5
         for first in range(2, self.count + 1, each + 1):
@@ -251,8 +254,8 @@ class Image:
         return found
 
     def tree(self, root: int) -> tuple[set[int], bool]:
-        """The pages of the table or index at `root` (1.6), and whether all of it could be
-        followed."""
+        """Return the pages of the table or index at `root` (1.6), and True if every branch could
+        be followed."""
         found: set[int] = set()
         whole = True
         todo = [root]
@@ -275,7 +278,7 @@ class Image:
         return found, whole
 
     def _cells(self, data: bytes, start: int) -> tuple[int, ...] | None:
-        """The offsets of a page's cells, None if its header makes no sense."""
+        """Return the offsets of a page's cells, None if its header makes no sense."""
         count, content = _at2(data, start + 3), _at2(data, start + 5) or 65536
         begin = start + (12 if data[start] in (INTERIOR, INDEX_INTERIOR) else 8)
         if begin + 2 * count > min(content, self.usable) or content > self.usable:
@@ -285,8 +288,8 @@ class Image:
     # --- rows ---
 
     def rows(self, data: bytes, start: int = 0) -> tuple[list[Cell], bool]:
-        """The rows on a leaf of a table, and whether all of its cells are rows. An index's page
-        gives its entries, with rowid 0."""
+        """Return the rows on a leaf of a table, and True if all of its cells are rows. The
+        entries of an index page have rowid 0."""
         kind = data[start]
         offsets = self._cells(data, start) if kind in (LEAF, INDEX_LEAF, INDEX_INTERIOR) else None
         if offsets is None:
@@ -306,8 +309,8 @@ class Image:
         return found, len(found) == len(offsets)
 
     def carve(self, data: bytes) -> Iterator[Cell]:
-        """Rows of a table found by their shape alone, on a page whose header or cell list is
-        gone."""
+        """Yield rows of a table found by their shape alone, on a page that lost its header or
+        cell list."""
         # A record's header: its length, then a NULL for the key, which stands before the record
         # instead.
         for match in re.finditer(rb"(?=[\x03-\x20]\x00[^\x00])", data):
@@ -328,8 +331,7 @@ class Image:
                     break
 
     def payload(self, cell: Cell) -> bytes | None:
-        """A row's record whole, with what stands on overflow pages (1.7); None if they end
-        early."""
+        """Return a row's complete record, overflow pages (1.7) included; None if they end early."""
         most = self.usable - 35 if cell.table else ((self.usable - 12) * 64 // 255) - 23
         length = cell.length
         if length <= most:
@@ -357,7 +359,7 @@ class Image:
         return b"".join(parts)
 
     def cell(self, data: bytes, start: int, length: int) -> Cell | None:
-        """The row of a table whose payload begins there, its rowid left out."""
+        """Return the table row whose payload begins at `start`, without its rowid."""
         layout = _layout(data, start, length)
         return (
             None
@@ -366,7 +368,8 @@ class Image:
         )
 
     def values(self, cell: Cell) -> tuple[Value, ...] | None:
-        """A row's columns, None if they cannot be read. Text that is no UTF-8 has U+FFFD in it."""
+        """Return a row's columns, None if they cannot be read. Text that is not UTF-8 has U+FFFD
+        in it."""
         data = self.payload(cell)
         if data is None:
             return None
@@ -401,7 +404,7 @@ def _read_all(fd: int) -> bytes:
 
 
 def _page_size(header: bytes) -> int:
-    """The page size that a file's header tells (1.3.2), 0 if that is none."""
+    """Return the page size in a file's header (1.3.2), 0 if it is invalid."""
     if len(header) < 100 or not header.startswith(MAGIC):
         return 0
     size = _at2(header, 16)

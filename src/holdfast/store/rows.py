@@ -1,5 +1,5 @@
-"""The rows of a store's file that may be damaged, and how SQLite reads them. Nothing here writes to
-it."""
+"""The rows of a store's file that may be damaged, and a reader that gets them through SQLite.
+Nothing here writes to the file."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ SMALLEST = 50  # no event takes fewer bytes: its type, seq, id and time alone ar
 NUMBERS = 1 << 31  # a key is number << 32 | seq, and a rowid has 63 bits
 
 Progress = Callable[[int, int], None]
-"""Told now and then how much of how much is done."""
+"""A callback `(done, total)` that is called now and then."""
 
 
 def silent(done: int, total: int) -> None:
-    """A `Progress` that tells nobody."""
+    """Ignore the progress."""
 
 
 class Row(NamedTuple):
-    """A conversation as its row has it. `base` names whose events it shares, up to which seq; None
-    if that cannot be read.
+    """The row of a conversation.
 
-    `lost` says that there is no such row, but events of that number.
+    `base` lists the numbers of the conversations whose events it shares, each with the last
+    shared seq; None if that cannot be read. `lost` is True if the row is gone and only events of
+    that number remain.
     """
 
     number: int
@@ -52,36 +53,36 @@ class Row(NamedTuple):
 
 
 class Rows(Protocol):
-    """Where the rows come from."""
+    """A source of a store's rows."""
 
     size: int
-    """How many bytes the file should have."""
+    """The number of bytes that the file should have."""
 
     def conversations(self) -> list[Row]:
-        """All conversations."""
+        """Return all conversations."""
         ...
 
     def events(self, number: int, first: int, last: int) -> Iterator[tuple[int, bytes | None]]:
-        """Seq and JSON of the events of a conversation from `first` to `last`, in order; None for
-        one whose checksum does not match."""
+        """Yield seq and JSON of a conversation's events from `first` to `last`, in order. The
+        JSON is None if its checksum does not match."""
         ...
 
     def last(self, number: int) -> int:
-        """The highest seq of a conversation's own events, 0 if it has none."""
+        """Return the highest seq of a conversation's own events, 0 if it has none."""
         ...
 
     def blob(self, id: str) -> bytes | None:
-        """The bytes of that name, if they are there and are what the name says."""
+        """Return the bytes of the blob `id`, None if they are missing or do not match the id."""
         ...
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
         ...
 
 
 def make_row(number: int, named: dict[str, Any]) -> Row | None:
-    """A row of its columns by name, None if it has no id; what is missing (a file of format 1) or
-    of another type is as if it was empty."""
+    """Return a row made of its columns by name, None if it has no id. A column that is missing
+    (format 1) or of another type counts as empty."""
 
     def text(name: str) -> str:
         found = named.get(name)
@@ -119,7 +120,8 @@ def _time(text: str) -> datetime | None:
 
 
 def read_base(text: str) -> tuple[tuple[int, int], ...] | None:
-    """What a fork shares, of its JSON: (number, last seq) in order; None if it makes no sense."""
+    """Decode the JSON of a fork's `base` to (number, last seq) in order, None if it makes no
+    sense."""
     if not text:
         return ()
     try:
@@ -135,11 +137,11 @@ def read_base(text: str) -> tuple[tuple[int, int], ...] | None:
 
 
 class SQLRows:
-    """Rows through SQLite, all of one moment. Every method may raise one of `DAMAGE` for a file
-    that is damaged.
+    """A source of rows that reads through SQLite, all in one snapshot. Every method may raise one
+    of `DAMAGE` for a damaged file.
 
-    Only a reader: where the file has no -wal, SQLite is told that nobody else writes (so that it
-    makes none); where it has one that nobody has open, a copy of both is read.
+    It only reads. For a file without a -wal, SQLite is told that nobody else writes, so that it
+    creates none. If the file has a -wal that nobody has open, a copy of both is read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -188,7 +190,7 @@ class SQLRows:
             self._copy.close()
 
     def integrity(self, progress: Progress = silent) -> list[str]:
-        """What SQLite's own check finds wrong, at most ten lines."""
+        """Return the findings of SQLite's own check, at most ten lines."""
         steps = 0
         interrupted: list[BaseException] = []
 
@@ -219,7 +221,7 @@ class SQLRows:
         return [] if found == ["ok"] else found
 
     def query(self, sql: str, *values: int) -> sqlite3.Cursor:
-        """Any other look at the file."""
+        """Run any other query."""
         return self._db.execute(sql, values)
 
     def conversations(self) -> list[Row]:
@@ -269,6 +271,6 @@ def _text(data: bytes) -> str:
 
 
 def begins_like_sqlite(path: Path) -> bool:
-    """Whether the file has the first bytes that SQLite gives it."""
+    """Return True if the file begins with SQLite's magic bytes."""
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC

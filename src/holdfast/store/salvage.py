@@ -1,10 +1,9 @@
-"""What can still be read of a store whose file is damaged: every readable event, and by name what
-is not.
+"""Salvage of a damaged store: every readable event, and a list of those that are not.
 
-`salvage(path)` never writes to the file and needs none of SQLite's locks; the file may be torn, cut
-off, half overwritten, or on a disk that is failing. Each event proves itself by its checksum, so
-that nothing has to be taken on trust. `holdfast export --salvage` writes what it finds as lines
-that `holdfast import` makes a sound store of.
+`salvage(path)` never writes to the file and needs none of SQLite's locks. The file may be torn,
+cut off, half overwritten, or on a failing disk. Each event proves itself by its checksum, so
+that nothing is taken on trust. `holdfast export --salvage` writes the result as lines, from
+which `holdfast import` makes a sound store.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ CHECKSUM = "the checksum does not match"
 
 
 class Gap(Data, frozen=True):
-    """Events `first` to `last` cannot be read, and why."""
+    """A range of events, `first` to `last`, that cannot be read, and the reason."""
 
     first: int
     last: int
@@ -46,12 +45,12 @@ class Gap(Data, frozen=True):
 
 
 class Salvaged(msgspec.Struct, frozen=True):
-    """One conversation as it could be read.
+    """One conversation as far as it could be read.
 
-    `events` is dense from 1 to the last that is known of. In place of one that cannot be read
-    stands a `Damaged`, so that `Conversation.from_state(ConversationState(summary.id, events),
-    agent)` goes on with the rest; `gaps` names them all. `notes` says what else is not as it should
-    be.
+    `events` has no gap from 1 to the last known event: a `Damaged` stands for each event that
+    cannot be read. `Conversation.from_state(ConversationState(summary.id, events), agent)`
+    therefore continues with the rest. `gaps` lists the unreadable events, `notes` any other
+    defects.
     """
 
     summary: Summary
@@ -61,19 +60,19 @@ class Salvaged(msgspec.Struct, frozen=True):
 
 
 class Salvage(msgspec.Struct, frozen=True):
-    """All that could be read. `troubles` says what is wrong with the file as a whole; empty with no
-    gaps: it is sound."""
+    """The result of `salvage`. `troubles` lists defects of the file as a whole. The store is
+    sound if there are neither troubles nor gaps."""
 
     conversations: tuple[Salvaged, ...]
     troubles: tuple[str, ...] = ()
 
 
 def salvage(path: str | Path, conversation_id: str | None = None) -> Salvage:
-    """Read the conversations (None: all) of the store at `path`, whatever state it is in. The file
-    is not changed.
+    """Read conversations (None: all) of the store at `path`, in any state it may be in. The file is
+    not changed.
 
-    Raises `StoreError` if there is no such file or nothing of a store is in it,
-    `ConversationNotFound` for an id that is not.
+    Raises `StoreError` if the file does not exist or holds nothing of a store,
+    `ConversationNotFound` for an unknown id.
     """
     with Remains(path) as remains:
         ids = (
@@ -83,12 +82,12 @@ def salvage(path: str | Path, conversation_id: str | None = None) -> Salvage:
 
 
 class Remains:
-    """A store's file, opened for reading only, conversation by conversation; a context manager. Not
+    """A store's file, open for reading one conversation at a time. A context manager. Not
     thread-safe.
 
-    A file in which SQLite finds nothing wrong is read through it, any other page by page, which
-    takes a scan of the whole file. `progress` is told now and then how much of it is done. Raises
-    as `salvage` does.
+    A file in which SQLite finds no defect is read through SQLite. Any other file is read page by
+    page, after a scan of the whole file that calls `progress` now and then. Raises the errors of
+    `salvage`.
     """
 
     def __init__(self, path: str | Path, progress: Progress = silent) -> None:
@@ -118,7 +117,7 @@ class Remains:
         except (*DAMAGE, OSError) as error:
             if isinstance(error, StoreError):
                 raise
-            self._troubles.append(f"SQLite cannot read it: {error}")
+            self._troubles.append(f"SQLite cannot read the file: {error}")
         # What SQLite has begun to read stays open, so that nobody moves pages about meanwhile.
         pages = self._scan()
         if not pages.is_store:
@@ -137,7 +136,7 @@ class Remains:
         return self._pages
 
     def close(self) -> None:
-        """Let go of the file. Idempotent."""
+        """Release the file. Idempotent."""
         for rows in (self._sql, self._pages):
             if rows is not None:
                 rows.close()
@@ -151,16 +150,16 @@ class Remains:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What is wrong with the file as a whole."""
+        """The defects of the file as a whole."""
         return (*self._troubles, *(self._pages.troubles if self._pages is not None else ()))
 
     def list(self) -> list[Summary]:
-        """What is known of each conversation that has events, without reading them: in the order in
-        which they were begun."""
+        """Return a summary of each conversation that has events, without reading them, in the
+        order of creation."""
         return [_summary(row) for row in self._named().values() if row.last_seq or row.lost]
 
     def read(self, conversation_id: str) -> Salvaged:
-        """One conversation. Raises `ConversationNotFound`."""
+        """Return one conversation. Raises `ConversationNotFound`."""
         row = self._named().get(conversation_id)
         if row is None:
             raise ConversationNotFound(
@@ -175,16 +174,16 @@ class Remains:
                 if sum(gap.last - gap.first + 1 for gap in found.gaps) == undecoded:
                     return found  # the pages have no more of them
             except DAMAGE as error:
-                self._troubles.append(f"SQLite cannot read it: {error}")
+                self._troubles.append(f"SQLite cannot read the file: {error}")
         return assemble(self._scan(), row)
 
     def blob(self, id: str) -> bytes | None:
-        """The bytes of that name, None if they are not there or not what they were."""
+        """Return the bytes of the blob `id`, None if they are missing or do not match the id."""
         if self._pages is None and self._sql is not None:
             try:
                 return self._sql.blob(id)
             except DAMAGE as error:
-                self._troubles.append(f"SQLite cannot read it: {error}")
+                self._troubles.append(f"SQLite cannot read the file: {error}")
         return self._scan().blob(id)
 
     def _named(self) -> dict[str, Row]:
@@ -197,7 +196,7 @@ class Remains:
 
 
 def check_file(path: Path) -> None:
-    """Raises `StoreError` if there is no file at `path` that could be a store."""
+    """Raise `StoreError` if no file at `path` could be a store."""
     try:
         if not path.exists():
             raise StoreError(f"The store {str(path)!r} does not exist.")
@@ -214,14 +213,14 @@ def check_file(path: Path) -> None:
 
 
 def check_store(path: Path, rows: SQLRows) -> None:
-    """Raises `StoreError` if SQLite can read the file, and it is somebody else's."""
+    """Raise `StoreError` if SQLite can read the file and it belongs to another program."""
     if rows.application != APPLICATION and not {"conversations", "events"} <= rows.tables:
         what = "an SQLite file, but not a Holdfast store" if rows.tables else "not a Holdfast store"
         raise StoreError(f"{str(path)!r} is {what}.")
 
 
 def unreadable(path: Path, error: Exception) -> StoreError:
-    """The file cannot be opened."""
+    """Return the error for a file that cannot be opened."""
     return StoreError(
         f"The store {str(path)!r} cannot be read:"
         f" {error.strerror if isinstance(error, OSError) else error}."
@@ -232,10 +231,10 @@ def unreadable(path: Path, error: Exception) -> StoreError:
 
 
 def journal(rows: Rows, row: Row) -> Iterator[tuple[int, int, AnyEvent | str]]:
-    """A conversation's events in order, each with the number under which it is kept and its seq:
-    the event, or why it cannot be read.
+    """Yield a conversation's events in order: the number of the rows that hold it, its seq, and the
+    event or the reason it cannot be read.
 
-    Ends with the last one that is known of, also if that is missing.
+    Ends with the last known event, even if that one is missing.
     """
     base = row.base or ()
     # No checksum covers `last_seq` and keys; a number of events that the whole file could not hold
@@ -255,15 +254,16 @@ def journal(rows: Rows, row: Row) -> Iterator[tuple[int, int, AnyEvent | str]]:
 
 
 def misread(event: AnyEvent | str) -> str:
-    """Return why what `journal` gave for an event is not that event, "" if it is. A placeholder
-    that was imported is what it says."""
+    """Return the reason why an item of `journal` is not the original event, "" if it is. An
+    imported placeholder counts as original."""
     if isinstance(event, str):
         return event
     return event.reason if isinstance(event, ev.Damaged) and event.raw else ""
 
 
 def join(gaps: list[Gap], seq: int, reason: str) -> None:
-    """Add an event to the gaps: to the last one, if it follows it for the same reason."""
+    """Add an unreadable event to the gaps. It extends the last gap if it follows it for the same
+    reason."""
     if gaps and gaps[-1].last == seq - 1 and gaps[-1].reason == reason:
         gaps[-1] = Gap(gaps[-1].first, seq, reason)
     else:
@@ -271,7 +271,7 @@ def join(gaps: list[Gap], seq: int, reason: str) -> None:
 
 
 def assemble(rows: Rows, row: Row) -> Salvaged:
-    """A conversation of its rows, with placeholders for what cannot be read."""
+    """Build a conversation from its rows, with placeholders for events that cannot be read."""
     events: list[AnyEvent] = []
     gaps: list[Gap] = []
     before = row.created or ev.EPOCH
@@ -291,27 +291,25 @@ def assemble(rows: Rows, row: Row) -> Salvaged:
 
 
 def remarks(row: Row, count: int) -> list[str]:
-    """What of a conversation's own row is not as it should be; `count` is how many events it was
-    found to have."""
+    """Return the defects of a conversation's own row. `count` is the number of events that were
+    found."""
     found: list[str] = []
     if row.lost:
         found.append(
-            "its entry in the table of conversations is lost; status, title and times are told by"
-            " its events"
+            "its entry in the table of conversations is lost; status, title and times are taken"
+            " from its events"
         )
         if row.id == f"number-{row.number}":
             found.append(f"its id is lost too, so it is named by its number: {row.id}")
     elif row.last_seq != count:
         found.append(f"its entry says that it has {row.last_seq:,} events, not {count:,}")
     if row.base is None:
-        found.append(
-            "it is a fork, and what it shares with the conversation it was forked from is lost"
-        )
+        found.append("it is a fork, and the record of the events that it shares is lost")
     return found
 
 
 def placeholder(seq: int, timestamp: datetime, reason: str) -> ev.Damaged:
-    """Return what stands in a salvaged journal for event `seq`, whose bytes are lost."""
+    """Return the event that stands in a salvaged journal for event `seq`, whose bytes are lost."""
     return ev.Damaged(seq=seq, id=f"damaged-{seq}", timestamp=timestamp, reason=reason)
 
 
@@ -330,7 +328,7 @@ def _summary(row: Row) -> Summary:
 
 
 def _told(summary: Summary, events: list[AnyEvent]) -> Summary:
-    """A summary as the events tell it."""
+    """Return a summary derived from the events."""
     status, title, spawned_by = summary.status, "", summary.spawned_by
     times: list[datetime] = []
     for event in events:

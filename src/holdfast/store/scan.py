@@ -1,5 +1,4 @@
-"""The rows of a store's file as they are found on its pages, wherever they stand: for a file that
-SQLite gives up on."""
+"""A source of rows that scans the file's pages, for a file that SQLite gives up on."""
 
 from __future__ import annotations
 
@@ -41,8 +40,9 @@ class PageRows:
     """Rows found on the pages of the file, wherever they stand. A checksum proves an event; a
     conversation's row has none.
 
-    `whole` says that the table of conversations is: only then is what it does not name known to be
-    deleted. Otherwise, events of other numbers are conversations too.
+    `whole` is True if the table of conversations is complete. Only then is a number that it does
+    not list known to be deleted. Otherwise events of unlisted numbers count as conversations
+    too.
     """
 
     def __init__(self, path: Path, progress: Progress = silent) -> None:
@@ -65,8 +65,8 @@ class PageRows:
             self._scan(progress)
             if not self.whole:
                 self.troubles.append(
-                    "the table of conversations is damaged: one may be missing, or have lost its"
-                    " name"
+                    "the table of conversations is damaged: conversations may be missing or have"
+                    " lost their ids"
                 )
             self._last: dict[int, int] = {}
             for key in [*self._events, *self._bad]:
@@ -77,7 +77,7 @@ class PageRows:
 
     @property
     def is_store(self) -> bool:
-        """Whether anything of a store was found."""
+        """True if anything of a store was found."""
         return bool(self._events or self._rows)
 
     def close(self) -> None:
@@ -110,8 +110,8 @@ class PageRows:
             self._take_page(number, image.page(number), rows=False)
 
     def _read_tables(self) -> None:
-        """The table of conversations and its index, as the file's own table of contents says where
-        they are."""
+        """Read the table of conversations and its index, at the pages that the file's schema
+        table names."""
         image = self._image
         pages, whole = image.tree(1)
         rows: dict[int, Row] = {}
@@ -159,8 +159,11 @@ class PageRows:
         self._rows, self._ids = rows, ids
 
     def _take_page(self, number: int, data: bytes, rows: bool = True) -> bool:
-        """Take in what stands on a page; False if that cannot be all. `rows`: conversations' too,
-        if the table of them is not whole."""
+        """Collect the rows of a page. Return False if some of them may be missing.
+
+        `rows`: also collect rows of conversations, if the table of conversations is not
+        complete.
+        """
         kind = data[0]
         if kind == INTERIOR:
             return True
@@ -306,7 +309,7 @@ class PageRows:
         return None if at is None else self._column(at)
 
     def _column(self, at: int) -> bytes | None:
-        """The last column of the row there."""
+        """Return the last column of the row at that place."""
         number = at >> 48
         data = (
             self._image.page(number)
@@ -319,8 +322,8 @@ class PageRows:
 
 
 def _is_event(data: bytes, seq: int) -> bool:
-    """Whether this is the JSON of event `seq`. No checksum covers a key, but the event says half of
-    it."""
+    """Return True if the data is the JSON of event `seq`. No checksum covers a row's key, but
+    the event contains half of it."""
     if b'"seq":%d,' % seq in data:
         return True
     try:
@@ -330,8 +333,11 @@ def _is_event(data: bytes, seq: int) -> bool:
 
 
 def _ascending(cells: list[Cell]) -> list[Cell]:
-    """The longest run of cells whose keys rise, as on a sound page all do: no checksum covers a
-    key, but its place does."""
+    """Return the longest run of cells with rising keys.
+
+    On a sound page all keys rise. No checksum covers a key, but its place on the page confirms
+    it.
+    """
     if all(before.rowid < after.rowid for before, after in pairwise(cells)):
         return cells
     tails: list[int] = []

@@ -1,5 +1,4 @@
-"""What is in an SQLite store's file: its tables, by format, and how an older file becomes one of
-today's."""
+"""The schema of an SQLite store's file: its tables by format, and the migration of older files."""
 
 from __future__ import annotations
 
@@ -80,8 +79,11 @@ _THIRD = (
 
 
 def format_of(db: sqlite3.Connection, path: Path) -> int:
-    """The file's format, 0 if it is empty. Raises `StoreError` if it is no store, or a newer one;
-    `sqlite3.Error`."""
+    """Return the file's format, 0 if the file is empty.
+
+    Raises `StoreError` if the file is no store or was written by a newer Holdfast, and
+    `sqlite3.Error`.
+    """
     db.execute("BEGIN")  # one look: another process may be making the file right now
     try:
         version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -100,8 +102,8 @@ def format_of(db: sqlite3.Connection, path: Path) -> int:
 
 
 def prepare(db: sqlite3.Connection, path: Path, durability: str, timeout: float) -> None:
-    """Make the file a store of today's format, whatever process does so at the same time, and set
-    the connection up for writing."""
+    """Create or migrate the tables, and configure the connection for writing. Several processes
+    may do so at once."""
     if format_of(db, path) == 0:
         # Before the first table is made; later it would take a VACUUM, so a migrated file reuses
         # what is freed but does not shrink.
@@ -143,12 +145,13 @@ def prepare(db: sqlite3.Connection, path: Path, durability: str, timeout: float)
 
 
 def format_of_locked(db: sqlite3.Connection) -> int:
-    """The format of a store's file, within a transaction."""
+    """Return the format of a store's file, inside a transaction."""
     return db.execute("PRAGMA user_version").fetchone()[0]
 
 
 def _insist(db: sqlite3.Connection, statement: str, timeout: float) -> object:
-    """The answer of a statement that is tried until the deadline while others have the file."""
+    """Return the answer of a statement. Retry until the deadline while other processes hold the
+    file."""
     deadline = time.monotonic() + timeout
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Journals in one SQLite file: the embedded default."""
+"""A store that keeps its journals in one SQLite file: the embedded default."""
 
 from __future__ import annotations
 
@@ -190,20 +190,24 @@ def _fenced(lease: Lease) -> Fenced:
 
 
 class SQLiteStore:
-    """A `Store` in the SQLite file `path` (WAL), shared by any threads and processes of one host.
+    """A `Store` in the SQLite file `path` (WAL mode), shared by any threads and processes of one
+    host.
 
-    With `durability="durable"` (default) an event is on the disk when `append` returns; writes that
-    wait at the same time share one fsync. `"process"` does without: it survives the death of the
-    process, not of the machine. `timeout` is how many seconds to wait for another process that
-    writes. A process that forks opens its own store in the child.
+    A process that forks opens its own store in the child. A lease lives as long as its store's
+    process. Where that cannot be observed (an owner on another machine, a disk without locks), the
+    lease ends `lease_seconds` after the last `renew`. The store itself renews a lease that has a
+    `notify`.
 
-    `read_only=True` opens a store that is there for reading, listing and following, also beside a
-    process that writes it, on a disk or in a folder that cannot be written; it changes and creates
-    nothing, and every writing method raises `StoreError`.
-
-    A lease lives as long as its store's process. Where that is not plain to see (an owner on
-    another machine, a disk without locks) it ends `lease_seconds` after the last `renew`; a lease
-    with a `notify` is renewed by the store.
+    Args:
+        durability: "durable" (default): an event is on disk when `append` returns, and writes
+            that wait at the same time share one fsync. "process": no fsync; the event survives
+            the death of the process, but not of the machine.
+        timeout: Seconds to wait for another process that writes.
+        read_only: Open an existing store for reading, listing and following, also beside a
+            process that writes it, and on a disk or in a folder that cannot be written. Nothing
+            is changed or created; every writing method raises `StoreError`.
+        lease_seconds: Seconds after which a lease without a sign of life ends, where no lock
+            decides.
 
     Raises `StoreError` if the file cannot be opened, is no store, or was written by a newer
     Holdfast.
@@ -241,8 +245,8 @@ class SQLiteStore:
         if self.path.is_dir() or not self.path.parent.is_dir():
             what = "is a folder" if self.path.is_dir() else "is in a folder that does not exist"
             raise StoreError(
-                f"Store {str(self.path)!r} {what}. path takes a file; it is made if it is not"
-                " there."
+                f"Store {str(self.path)!r} {what}. path takes a file, which is created if it does"
+                " not exist."
             )
         if self.path.exists() and self.path.stat().st_size == 1:
             # SQLite takes a file of one byte for a new one and writes over it.
@@ -290,8 +294,8 @@ class SQLiteStore:
     # --- who may write ---
 
     def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
-        """See `Store.acquire`. The first lease with a `notify` starts a thread, which ends with the
-        last."""
+        """See `Store.acquire`. The first lease with a `notify` starts a thread, which ends with
+        the last one."""
 
         def take(db: sqlite3.Cursor) -> tuple[int, int, str, str, tuple[Budget, ...]]:
             token = self._own().token
@@ -404,7 +408,7 @@ class SQLiteStore:
         settled: Sequence[Settlement] = (),
         reserved: Reservation | None = None,
     ) -> bool:
-        """See `Store.append`. One of the threads that wait commits for all of them."""
+        """See `Store.append`. One of the waiting threads commits for all of them."""
         if len(events) > 1:
             check_dense(events)
         held = self._held.get(lease.conversation_id)
@@ -420,7 +424,7 @@ class SQLiteStore:
     def read(
         self, conversation_id: str, after_seq: int = 0, limit: int | None = None
     ) -> list[AnyEvent]:
-        """See `Store.read`. Raises `StoreError` naming the first event that is damaged or
+        """See `Store.read`. Raises `StoreError`, which names the first event that is damaged or
         missing."""
         return self._events(conversation_id, max(after_seq, 0), limit)
 
@@ -450,7 +454,7 @@ class SQLiteStore:
     def follow(
         self, conversation_id: str, after_seq: int = 0, timeout: float | None = None
     ) -> Iterator[AnyEvent]:
-        """See `Store.follow`. What another process appends is seen within about 0.1 seconds."""
+        """See `Store.follow`. Events of another process arrive within about 0.1 seconds."""
         follower = self._watcher.follow(conversation_id, max(after_seq, 0))
         try:
             until = None if timeout is None else time.monotonic() + timeout
@@ -475,7 +479,7 @@ class SQLiteStore:
             self._watcher.unfollow(follower)
 
     def blob(self, id: str) -> bytes:
-        """See `Store.blob`. Raises `StoreError` also if the bytes are not what they were."""
+        """See `Store.blob`. Raises `StoreError` also if the bytes do not match the id."""
 
         def look(db: sqlite3.Connection) -> tuple[object] | None:
             if schema.format_of_locked(db) < 2:
@@ -545,7 +549,7 @@ class SQLiteStore:
         return command_number > 0
 
     def commands(self, lease: Lease) -> list[Posted]:
-        """See `Store.commands`. One that a newer version posted is left where it is."""
+        """See `Store.commands`. A command of a newer version stays in the inbox."""
         self._check_writable()
 
         def look(db: sqlite3.Connection) -> list[tuple[int, str, bytes]]:
@@ -685,8 +689,8 @@ class SQLiteStore:
             ) from error
 
     def delete(self, conversation_id: str) -> None:
-        """See `Store.delete`. It is gone at once; its space is freed in steps, between which others
-        write."""
+        """See `Store.delete`. The conversation disappears at once. Its space is freed in steps,
+        between which others can write."""
 
         def remove(db: sqlite3.Cursor) -> None:
             query = "SELECT number, epoch, holder, base FROM conversations WHERE id = ?"

@@ -1,4 +1,4 @@
-"""Conversations as JSON lines: out of a store, into another one, or read by a program.
+"""Export and import of conversations as JSON lines.
 
 A conversation is a header, its events, and the blobs that they refer to:
 
@@ -6,7 +6,7 @@ A conversation is a header, its events, and the blobs that they refer to:
     {"type":"message","seq":1,...} {"type":"assistant","seq":2,...}
     {"type":"blob","id":"sha256:...","data":"<base64>"}
 
-Any number of them may follow each other. A blob that the store had lost has `"data":null`.
+A file may hold any number of conversations. A blob that the store had lost has `"data":null`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ VERSION = 1
 class Header(
     msgspec.Struct, frozen=True, rename="camel", tag_field="type", tag="conversation", kw_only=True
 ):
-    """The first line of an exported conversation: its `Summary`, and how many events and blobs
-    follow."""
+    """The first line of an exported conversation: its `Summary`, and the numbers of events and
+    blobs that follow."""
 
     version: int
     id: str
@@ -46,8 +46,8 @@ class Header(
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """A conversation as it was exported. `blobs` are bytes by id, None for one that was lost;
-    `line` is where its header stands."""
+    """An exported conversation. `blobs` maps ids to bytes, None for a lost blob. `line` is the
+    line number of the header."""
 
     header: Header
     events: tuple[AnyEvent, ...]
@@ -56,7 +56,7 @@ class Exported(msgspec.Struct, frozen=True):
 
     @property
     def summary(self) -> Summary:
-        """What a store's listing shows of it."""
+        """The summary for a store's listing."""
         head = self.header
         return Summary(
             head.id,
@@ -88,12 +88,12 @@ _blob = msgspec.json.Decoder(_Blob)
 
 
 def export_conversation(store: Store, id: str) -> Iterator[bytes]:
-    """The lines of a conversation, each with its line end. Raises `ConversationNotFound`, and what
-    `store.read` raises.
+    """Yield the lines of a conversation, each with its line end. Raises `ConversationNotFound`, and
+    the errors of `store.read`.
 
-    An event is one line, byte for byte as the store has it, unless it has line ends in what was
-    kept as it came; those are taken out. A `Damaged` one whose bytes are no line of JSON is written
-    with its bytes in base64.
+    An event is one line, byte for byte as the store has it. Line ends inside an event that was
+    kept in its original form are removed. A `Damaged` event whose bytes are no line of JSON is
+    written with its bytes in base64.
     """
     found = next((entry for entry in store.list() if entry.id == id), None)
     if found is None:
@@ -104,8 +104,8 @@ def export_conversation(store: Store, id: str) -> Iterator[bytes]:
 def exported(
     summary: Summary, events: Sequence[AnyEvent], blob: Callable[[str], bytes | None]
 ) -> Iterator[bytes]:
-    """The lines of a conversation of these parts; `blob` gives the bytes of an id, None if they are
-    lost."""
+    """Yield the lines of a conversation made of these parts. `blob` returns the bytes of an id,
+    None if they are lost."""
     ids = list(dict.fromkeys(id for event in events for id in blobs_of(event)))
     header = Header(
         version=VERSION,
@@ -128,7 +128,7 @@ def exported(
 
 
 def blobs_of(event: AnyEvent) -> list[str]:
-    """The ids of the blobs that an event refers to: those named in its result's `meta`."""
+    """Return the ids of the blobs that an event refers to in its result's `meta`."""
     if not isinstance(event, ev.ToolResult):
         return []
     named = event.result.meta.get(BLOBS)
@@ -145,8 +145,8 @@ def blobs_of(event: AnyEvent) -> list[str]:
 
 
 def open_calls(events: Iterable[AnyEvent]) -> list[ToolCall]:
-    """The calls of the last answer that have no result: where the conversation goes on, they run
-    (again)."""
+    """Return the calls of the last answer that have no result. They run (again) when the
+    conversation continues."""
     found: dict[str, ToolCall] = {}
     for event in events:
         if isinstance(event, ev.Assistant):
@@ -167,8 +167,8 @@ def _found(store: Store, id: str) -> bytes | None:
 
 
 def read_exported(lines: Iterable[bytes | str]) -> Iterator[Exported]:
-    """The conversations in exported lines, one at a time, each checked whole: its events dense, its
-    blobs what their names say.
+    """Yield the conversations in exported lines. Each is fully checked: its events have no gap, its
+    blobs match their ids.
 
     Raises `ConfigurationError` (a `ValueError`) that names the line.
     """
@@ -189,7 +189,7 @@ def read_exported(lines: Iterable[bytes | str]) -> Iterator[Exported]:
 
 
 class _Lines:
-    """Lines with their numbers; blank ones are passed over. One can be put back."""
+    """Lines with their numbers. Blank lines are skipped; one line can be put back."""
 
     def __init__(self, lines: Iterable[bytes | str]) -> None:
         self.number = 0
@@ -197,7 +197,7 @@ class _Lines:
         self._back: bytes | None = None
 
     def next(self) -> bytes | None:
-        """The next line that is not blank, None at the end."""
+        """Return the next line that is not blank, None at the end."""
         if self._back is not None:
             found, self._back = self._back, None
             self.number += 1
@@ -210,7 +210,7 @@ class _Lines:
         return None
 
     def put_back(self, line: bytes) -> None:
-        """Give it out again."""
+        """Make `next` return this line again."""
         self._back = line
         self.number -= 1
 
@@ -270,7 +270,7 @@ def _read_blobs(
             ) from error
         if blob.data is not None and blob_id(blob.data) != blob.id:
             raise ConfigurationError(
-                f"line {reader.number}: the blob {blob.id} is not what its name says."
+                f"line {reader.number}: the content of the blob {blob.id} does not match its id."
             )
         if blob.id not in named:
             raise ConfigurationError(
@@ -280,7 +280,7 @@ def _read_blobs(
     if header.blobs is not None and len(found) != header.blobs:
         raise ConfigurationError(
             f"line {reader.number}: {len(found)} of {header.blobs} blobs of {header.id!r} are"
-            " there."
+            " present."
         )
     return found
 
@@ -291,13 +291,14 @@ def _read_blobs(
 def import_conversations(
     store: Store, lines: Iterable[bytes | str], id: str | None = None
 ) -> list[str]:
-    """Write exported conversations into a store under their ids, or the only one under `id`;
-    returns the ids that are there now.
+    """Write exported conversations into a store under their ids, or the only one under `id`. Return
+    the ids.
 
-    Each is written whole or not at all. One that is there already, event for event, is left alone.
-    Raises `ConfigurationError` for a line that is wrong (naming it), an id that another
-    conversation has, or an `id` for several; `LeaseHeld`, `StoreError`. What stood before it is
-    imported then.
+    Each conversation is written completely or not at all. One that the store already has, event for
+    event, is left alone. After an error, the conversations before the wrong one are imported.
+
+    Raises `ConfigurationError` for a wrong line (which it names), an id that belongs to another
+    conversation, or an `id` for several conversations; `LeaseHeld`, `StoreError`.
     """
     found: list[str] = []
     for conversation in only(read_exported(lines)) if id is not None else read_exported(lines):
@@ -307,8 +308,8 @@ def import_conversations(
 
 
 def only(found: Iterable[Exported]) -> list[Exported]:
-    """The one conversation that there is. Raises `ConfigurationError` if there are several, before
-    any was imported."""
+    """Return the single conversation in a list. Raises `ConfigurationError` if there are
+    several, before any is imported."""
     taken: list[Exported] = []
     for conversation in found:
         taken.append(conversation)
@@ -321,8 +322,8 @@ def only(found: Iterable[Exported]) -> list[Exported]:
 
 
 def import_conversation(store: Store, conversation: Exported, id: str | None = None) -> bool:
-    """Write one conversation; False if the same is there already. Raises as `import_conversations`
-    does."""
+    """Write one conversation. Return False if the store already has the same. Raises the errors
+    of `import_conversations`."""
     id = id or conversation.header.id
     if _is_there(store, id, conversation):
         return False

@@ -1,5 +1,5 @@
-"""An SQLite write-ahead log read without SQLite: which of its frames were committed, and what of a
-damaged one can still be proven.
+"""A reader of SQLite write-ahead logs that works without SQLite. It finds the committed frames,
+also those of a damaged log that can still be proven.
 
 Written from https://sqlite.org/fileformat2.html, section 4.
 """
@@ -14,12 +14,12 @@ _WAL_HEADER, _FRAME_HEADER = 32, 24
 
 
 class Wal:
-    """What a write-ahead log (4) says: `pages`, the newest committed frame of each; `committed`,
-    how many pages the file then has.
+    """The contents of a write-ahead log (section 4): `pages`, the offset of the newest committed
+    frame of each page; `committed`, the number of pages that the file then has.
 
-    SQLite stops at the first frame that does not add up. Each frame carries the sum up to itself,
-    so what follows a damaged one can still be proven; it is taken if a commit is among it. What
-    follows the last commit was never promised to anybody.
+    SQLite stops at the first frame whose checksum does not match. Each frame carries the running
+    checksum up to itself, so the frames after a damaged one can still be proven. They are used
+    if a commit is among them. Frames after the last commit were never acknowledged.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -100,8 +100,8 @@ class Wal:
 
 
 def _frame_size(data: bytes) -> int:
-    """The page size under which the frames of a -wal without its header follow each other: they
-    share their salts."""
+    """Return the page size of a -wal without its header, derived from the salts that all its
+    frames share."""
     salts = data[_WAL_HEADER + 8 : _WAL_HEADER + 16]
     for size in SIZES:
         at = _WAL_HEADER + _FRAME_HEADER + size
@@ -111,7 +111,7 @@ def _frame_size(data: bytes) -> int:
 
 
 def checksum(data: bytes, start: tuple[int, ...], order: str) -> tuple[int, int]:
-    """The checksum of 4.2, going on from `start`."""
+    """Return the checksum of section 4.2, continued from `start`."""
     first, second = start
     words = struct.unpack(f"{order}{len(data) // 4}I", data)
     for even, odd in zip(words[::2], words[1::2], strict=True):
@@ -121,8 +121,8 @@ def checksum(data: bytes, start: tuple[int, ...], order: str) -> tuple[int, int]
 
 
 def wal_troubles(path: Path) -> list[str]:
-    """What is wrong with the -wal of the file at `path` where SQLite would say nothing and take its
-    end for an older one."""
+    """Return the defects of the -wal of `path`. SQLite reports none of them and would drop the
+    end of the log silently."""
     wal = Path(f"{path}-wal")
     for _ in range(3):
         try:

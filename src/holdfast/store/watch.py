@@ -1,8 +1,8 @@
-"""Who is told when an SQLite file changes: holders of leases of their inbox and their loss,
-followers of new events, whoever wrote them.
+"""Change notifications of an SQLite file: lease holders learn of commands and of the loss of their
+lease, followers of new events, whoever wrote them.
 
-One daemon thread per store looks, while someone wants to know, 10 to 20 times a second at a counter
-that SQLite keeps, and at the tables only if it moved. The same thread is the owner's heartbeat.
+One daemon thread per store polls a counter of SQLite's 10 to 20 times a second while anyone
+listens. It reads the tables only if the counter moved. The same thread is the owner's heartbeat.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _grown(conversation_id: str, db: sqlite3.Connection) -> tuple[int] | None:
 
 
 class _Reads(Protocol):
-    """What a watcher reads with: a connection of its own."""
+    """A read connection that the watcher owns."""
 
     def read(self, work: Callable[[sqlite3.Connection], Any]) -> Any: ...
     def version(self) -> object: ...
@@ -59,7 +59,7 @@ class _Held:
 
 
 class Follower:
-    """Someone who waits for the events of one conversation after `seq`."""
+    """A wait for events of one conversation after `seq`."""
 
     def __init__(self, conversation_id: str, seq: int) -> None:
         self.conversation_id = conversation_id
@@ -69,7 +69,8 @@ class Follower:
 
 
 class _Stop:
-    """As `threading.Event`, of which a wait costs half: a third of what idling costs."""
+    """A stop flag like `threading.Event` whose wait costs half as much. Waiting is a third of
+    the cost of idling."""
 
     __slots__ = ("_lock", "set")
 
@@ -89,8 +90,12 @@ class _Stop:
 
 
 class Watcher:
-    """The thread, and whom it tells. `reads` makes its connection when it is first needed, `beat`
-    is called every `every` seconds."""
+    """The polling thread and its listeners.
+
+    Args:
+        reads: Creates the thread's connection when it is first needed.
+        beat: The heartbeat, called every `every` seconds.
+    """
 
     def __init__(self, reads: Callable[[], _Reads], beat: Callable[[], None], every: float) -> None:
         self._reads = reads
@@ -113,7 +118,7 @@ class Watcher:
     # --- who wants to know ---
 
     def hold(self, number: int, epoch: int, token: str, notify: Callable[[], None]) -> None:
-        """From now on tell `notify` what happens to a lease."""
+        """Call `notify` for the events of a lease from now on."""
         with self._lock:
             self._token = token
             self._held[number] = _Held(epoch, notify)
@@ -121,7 +126,7 @@ class Watcher:
             self._begin()
 
     def drop(self, number: int, epoch: int) -> None:
-        """Tell nothing of that lease any more."""
+        """Stop the notifications of a lease."""
         with self._lock:
             held = self._held.get(number)
             if held is not None and held.epoch == epoch:
@@ -129,7 +134,7 @@ class Watcher:
                 self._end_if_idle()
 
     def follow(self, conversation_id: str, seq: int) -> Follower:
-        """From now on set `grown` when there is an event after `seq`."""
+        """Return a follower whose `grown` is set when there is an event after `seq`."""
         follower = Follower(conversation_id, seq)
         with self._lock:
             # A new list, as the old one may be walked over right now.
@@ -139,7 +144,7 @@ class Watcher:
         return follower
 
     def unfollow(self, follower: Follower) -> None:
-        """The inverse of `follow`."""
+        """Undo `follow`."""
         with self._lock:
             left = [
                 other
@@ -155,13 +160,13 @@ class Watcher:
     # --- what this process did itself ---
 
     def appended(self, conversation_id: str, seq: int) -> None:
-        """Events up to `seq` are there."""
+        """Wake the followers of a conversation whose events now reach `seq`."""
         for follower in self.followers.get(conversation_id, ()):
             if follower.seq < seq:
                 follower.grown.set()
 
     def posted(self, number: int, command: int) -> None:
-        """A command is there, for the conversation `number`."""
+        """Notify the lease holder of the conversation `number` of a command."""
         held = self._held.get(number)
         if held is not None:
             held.seen = max(held.seen, command)
@@ -203,7 +208,7 @@ class Watcher:
                     failed = False
                 except (StoreError, OSError) as error:
                     if not failed and not stop.set:
-                        _log.warning("a store cannot be watched for now: %s", error)
+                        _log.warning("a store cannot be watched at present: %s", error)
                     failed, version = True, None
                 stop.wait(POLL if time.monotonic() - moved < _AWAKE else IDLE_POLL)
 
@@ -231,8 +236,7 @@ class Watcher:
                 self.appended(conversation_id, row[0])
 
     def close(self) -> None:
-        """End the thread and let everyone go who follows. Idempotent; does nothing in a forked
-        child."""
+        """End the thread and release all followers. Idempotent; does nothing in a forked child."""
         if not self._process.here:
             return
         with self._lock:
@@ -259,4 +263,4 @@ def _tell(notify: Callable[[], None]) -> None:
     try:
         notify()
     except Exception:
-        _log.exception("a notify that was given to acquire raised")
+        _log.exception("the notify function of a lease raised")
