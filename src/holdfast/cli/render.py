@@ -390,7 +390,7 @@ class Renderer:
         self.plan = steps or self.plan
         return steps
 
-    # --- what came of it ---
+    # --- results ---
 
     def _result(self, event: ev.ToolResult) -> Iterator[Line]:
         result = event.result

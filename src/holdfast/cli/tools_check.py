@@ -40,7 +40,7 @@ def check(
     status.status("")
     summary = manager.summary()
     errors = manager.errors
-    # Without what is said of services and held tools below.
+    # Without the lines about services and held tools, which follow.
     unusable = [
         text
         for text in dict.fromkeys(told)

@@ -32,7 +32,7 @@ class Annotations(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What it is called in journals."""
+        """The analyzer's name in journals."""
         return "annotations"
 
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:

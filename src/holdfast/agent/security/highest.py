@@ -36,7 +36,7 @@ class Highest(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What it is called in journals, where none of its analyzers has anything to say."""
+        """The analyzer's name in journals, used where none of its analyzers gives a risk."""
         return "highest"
 
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:

@@ -67,7 +67,7 @@ class LLMJudge(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What it is called in journals."""
+        """The analyzer's name in journals."""
         return "judge"
 
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:
@@ -88,7 +88,7 @@ class LLMJudge(msgspec.Struct, frozen=True):
 
 
 def prompt(call: ToolCall, said: str) -> str:
-    """What a judge is asked: the data between marks that nobody could know beforehand."""
+    """Return the judge's question: the data between random marks that the data cannot contain."""
     mark = secrets.token_hex(8)
     said = said if len(said) <= _SAID else f"{said[: _SAID // 2]} [...] {said[-_SAID // 2 :]}"
     parts = (("USER", said or "(nothing)"), ("TOOL", call.name), ("ARGUMENTS", call.raw_arguments))

@@ -58,7 +58,7 @@ def fetch(url: str, hosts: Sequence[str], sends: str = "") -> Finding:
 
 
 def _where(host: str) -> str:
-    """What a host is if it is not a public one."""
+    """Return a phrase that says why a host is not public, "" for a public one."""
     if host in _LOCAL or host.endswith(".localhost"):
         return "this machine"
     if host.endswith(_INTERNAL) or (

@@ -95,7 +95,7 @@ class Rules(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What it is called in journals."""
+        """The analyzer's name in journals."""
         return "rules"
 
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:
@@ -240,7 +240,7 @@ def _searched(places: Places, path: str, workdir: str, glob: Any) -> Finding:
 
 
 def _input(arguments: Mapping[str, Any]) -> Finding:
-    """What is typed into a program that runs."""
+    """Judge text that a call types into a running program."""
     text, control = arguments.get("text", ""), arguments.get("control", "none")
     if not isinstance(text, str) or not _ANSWERS.fullmatch(text[:200]) or len(text) > 200:
         return Finding(

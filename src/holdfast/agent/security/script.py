@@ -427,8 +427,8 @@ def _union(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def shell_effect(command: str) -> str:
-    """How a command leaves its shell: "changes" if later commands may mean something else,
-    "moves" if it may be in another folder, else ""."""
+    """Return a command's effect on its shell: "changes" if later commands may mean something
+    else, "moves" if the shell may be in another folder, else ""."""
     try:
         todo, found = list[Chain | Command](grammar.parse(command)), ""
     except Unjudged:
