@@ -74,8 +74,8 @@ class Hooks(msgspec.Struct, frozen=True):
             )
         if self.roots is not None and (
             isinstance(self.roots, str)
-            or not (callable(self.roots) or isinstance(self.roots, Iterable))
-        ):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            or not (callable(self.roots) or isinstance(self.roots, Iterable))  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+        ):
             raise ConfigurationError(
                 "MCPClient: roots takes a list of folders or a function that returns one, not"
                 f" {self.roots!r}."
