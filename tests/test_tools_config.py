@@ -192,7 +192,7 @@ def test_an_isolated_function_runs_in_another_process(
         ({"function": "{m}:search", "parameters": {}}, "parameters are for a Tool subclass"),
         (
             {"function": "{m}:as_tool", "isolation": "process"},
-            "is a Tool; its isolation is given where it is made",
+            "is a Tool; give its isolation in the code that makes it",
         ),
     ],
 )
@@ -235,8 +235,8 @@ def test_builtins_come_from_the_host_alone() -> None:
         ),
     ):
         config.build(config.read({"builtin": ["pnig"]}), {"ping": ping, "counter": counter})
-    assert "None were handed over: pass builtins=" in said({"builtin": ["ping"]})
-    with pytest.raises(ConfigurationError, match="was made already"):
+    assert "None were passed: pass builtins=" in said({"builtin": ["ping"]})
+    with pytest.raises(ConfigurationError, match="is already a tool"):
         config.build(config.read({"builtin": [{"name": "ping", "parameters": {}}]}), [ping])
     with pytest.raises(
         ConfigurationError, match=r"'counter' cannot be made with these parameters: TypeError"
@@ -415,7 +415,7 @@ def test_one_id_for_a_server_and_an_agent_is_refused() -> None:
             "mcp_servers:\n  a: {url: http://x, args: [x]}\n",
             "mcp_servers.a.args: a server with url takes no args",
         ),
-        ("mcp_servers:\n  a b: {command: x}\n", "the name 'a b' does not do"),
+        ("mcp_servers:\n  a b: {command: x}\n", "invalid name 'a b'"),
         ("skills: [1]\n", "skills[0]: it takes the path of a folder, not the number 1"),
         ("concurrency: true\n", "concurrency: it takes a whole number from 1, not true."),
         ("hooks: [{}]\n", "hooks[0]: a hook has before, after or both"),
@@ -654,7 +654,7 @@ def test_a_section_in_two_spellings_is_refused_and_errors_have_the_line_of_the_o
     tmp_path: Path,
 ) -> None:
     with pytest.warns(DeprecationWarning, match="earlier spelling"):
-        assert "mcp_servers is there twice" in said({"mcp_servers": {}, "MCP": {}})
+        assert "mcp_servers occurs twice" in said({"mcp_servers": {}, "MCP": {}})
     with pytest.warns(DeprecationWarning, match="earlier spelling"):
         assert "two entries named 'a'" in said(
             {"mcp_servers": [{"name": "a", "url": "http://a"}, {"name": "a", "url": "http://a"}]}
@@ -989,7 +989,7 @@ def test_the_published_schema_is_that_of_the_table_and_is_one() -> None:
         "run: python -m holdfast.tools.config.keys > src/holdfast/tools/config/tools.schema.json"
     )
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    assert all(key.says for key in TOOLS.keys.values())
+    assert all(key.description for key in TOOLS.keys.values())
     server, agent = (
         SCHEMA["$defs"]["mcpServer"]["properties"],
         SCHEMA["$defs"]["a2aAgent"]["properties"],

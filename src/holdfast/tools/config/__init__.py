@@ -1,5 +1,5 @@
-"""The tools of an agent from a YAML file, a JSON file or a mapping: `read` says what is in it,
-`build` makes it.
+"""The tools of an agent from a YAML file, a JSON file or a mapping. `read` parses a config; `build`
+makes its tools.
 
     local_functions:
       - function: my_tools:search          # or module: my_tools and function: search
@@ -10,7 +10,8 @@
     builtin: [terminal, read_file]
     skills: [.agents/skills, ~/.agents/skills]
 
-`tools.schema.json`, beside this file, is the same table for editors and other programs.
+`tools.schema.json`, beside this file, is the same key table as a JSON Schema, for editors and
+other programs.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ SCHEMA = Path(__file__).with_name("tools.schema.json")  # the published JSON Sch
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One tool of a config: its `target` (`module:qualname`, or a builtin's name), and the other
-    keys beside it, as they were read."""
+    """One tool of a config: its `target` (`module:qualname`, or a builtin's name) and the other
+    keys of its entry, unchanged."""
 
     target: str
     options: dict[str, Any]
@@ -53,10 +54,13 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Parsed(msgspec.Struct, frozen=True):
-    """What a config says, as plain data: nothing is imported, connected to or looked for yet.
-    `repr` shows no values, of which some are secret. Services have the keys that `MCPClient` takes;
-    `concurrency`, `result_limit` and `hooks` are by canonical name or pattern, those of `functions`
-    and `builtin` are still beside these. Folders are absolute."""
+    """The content of a config as plain data. Nothing is imported, connected or searched yet.
+
+    Services have the keys that `MCPClient` and `A2AClient` take. `concurrency`, `result_limit`
+    and `hooks` are keyed by canonical name or pattern; those of `functions` and `builtin` are
+    still in their entries. Folders are absolute. `repr` shows no values, because some are
+    secret.
+    """
 
     place: Place
     functions: tuple[Entry, ...] = ()
@@ -79,8 +83,11 @@ class Parsed(msgspec.Struct, frozen=True):
 
 
 class Built(msgspec.Struct, frozen=True):
-    """What a config gives a `ToolManager`: `ToolManager(**built.arguments())`. The services have
-    not been connected to. The tool that reads the skills is among the tools, and lists them."""
+    """The arguments that a config gives to a `ToolManager`: `ToolManager(**built.arguments())`.
+
+    The services are not connected yet. The tool that reads skills is among `tools` and lists the
+    skills.
+    """
 
     tools: tuple[Tool, ...]
     sources: tuple[Service, ...] = ()
@@ -92,7 +99,7 @@ class Built(msgspec.Struct, frozen=True):
     pins: Pins | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """All but the skills, as the arguments of a `ToolManager`."""
+        """Return everything except the skills, as the arguments of a `ToolManager`."""
         return {
             name: value for name, value in msgspec.structs.asdict(self).items() if name != "skills"
         }
@@ -107,68 +114,72 @@ def read(
     variables: Mapping[str, Any] | None = None,
     base: str | os.PathLike[str] | None = None,
 ) -> Parsed:
-    """What a config says. `source` is the path of a YAML file (JSON, if it ends in .json), or a
-    mapping. `variables` is what `${NAME}` in it stands for; the environment is never looked at.
-    Relative folders start at `base`: the file's own folder, or the current one for a mapping.
+    """Parse a config.
 
-    Raises `ConfigurationError` for the first thing that does not fit: in which file, on which line,
-    under which keys, and what to write instead. Spellings of earlier systems load with a
+    Raises `ConfigurationError` for the first mistake. The message names the file, the line and the
+    keys, and says what to write instead. Spellings of earlier systems load with a
     `DeprecationWarning`.
+
+    Args:
+        source: The path of a YAML file (JSON, if it ends in .json), or a mapping.
+        variables: The values for `${NAME}`. The environment is never used.
+        base: The folder at which relative folders start. By default this is the file's own
+            folder, or for a mapping the current folder.
     """
     document, folder = load(source)
     return parse(fill(document, variables or {}), Path(base) if base is not None else folder)
 
 
 def parse(document: Any, base: Path | None) -> Parsed:
-    """`read` for a document that was loaded and whose variables are filled in, such as a section of
-    another one."""
+    """Parse a loaded document whose variables are filled in, such as a section of another
+    document. See `read`."""
     if not isinstance(document, Map):
         raise ConfigurationError(
             f"A tool config takes a mapping of {', '.join(TOOLS.keys)}; it is"
             f" {type(document).__name__}."
         )
     place, base = document.place, Path.cwd() if base is None else base.absolute()
-    found = TOOLS.read(legacy.modern(document), place)
-    if "mcp_servers" in found and "mcpServers" in found:
+    values = TOOLS.read(legacy.modern(document), place)
+    if "mcp_servers" in values and "mcpServers" in values:
         raise place.error("it has mcp_servers and mcpServers; write mcp_servers alone.")
     rules = _Rules()
-    rules.add("*", found)
-    servers: dict[str, dict[str, Any]] = found.get("mcp_servers") or found.get("mcpServers") or {}
-    agents: dict[str, dict[str, Any]] = found.get("a2a_agents", {})
+    rules.add("*", values)
+    servers: dict[str, dict[str, Any]] = values.get("mcp_servers") or values.get("mcpServers") or {}
+    agents: dict[str, dict[str, Any]] = values.get("a2a_agents", {})
     for id, service in (*servers.items(), *agents.items()):
         rules.add(f"{id}.*", service)
         if service.get("cwd") is not None:
-            service["cwd"] = _inside(base, service["cwd"])
+            service["cwd"] = _absolute(base, service["cwd"])
     return Parsed(
         place,
-        _entries(found.get("local_functions", []), "function", place.at("local_functions")),
-        _entries(found.get("builtin", []), "name", place.at("builtin")),
+        _entries(values.get("local_functions", []), "function", place.at("local_functions")),
+        _entries(values.get("builtin", []), "name", place.at("builtin")),
         {id: _without_rules(service) for id, service in servers.items()},
         {id: _without_rules(service) for id, service in agents.items()},
-        tuple(_inside(base, folder) for folder in found.get("skills", [])),
+        tuple(_absolute(base, folder) for folder in values.get("skills", [])),
         tuple(rules.hooks),
         rules.concurrency,
         rules.result_limit,
-        _inside(base, found.get("result_dir", ".holdfast/results")),
-        _pins(found.get("pins"), base),
+        _absolute(base, values.get("result_dir", ".holdfast/results")),
+        _pins(values.get("pins"), base),
     )
 
 
-def _pins(given: Any, base: Path) -> dict[str, str] | None:
-    if given is None:
+def _pins(value: Any, base: Path) -> dict[str, str] | None:
+    if value is None:
         return None
-    found: dict[str, str] = {"file": given} if isinstance(given, str) else dict(given)
-    return {**found, "file": _inside(base, found["file"])}
+    pins: dict[str, str] = {"file": value} if isinstance(value, str) else dict(value)
+    return {**pins, "file": _absolute(base, pins["file"])}
 
 
-def _inside(base: Path, path: str) -> str:
+def _absolute(base: Path, path: str) -> str:
     return str(base / with_home(path))
 
 
-def _entries(found: list[Any], key: str, place: Place) -> tuple[Entry, ...]:
+def _entries(values: list[Any], key: str, place: Place) -> tuple[Entry, ...]:
     entries: list[Entry] = []
-    for index, given in enumerate(found):
-        options: dict[str, Any] = {key: given} if isinstance(given, str) else dict(given)
+    for index, value in enumerate(values):
+        options: dict[str, Any] = {key: value} if isinstance(value, str) else dict(value)
         target = options.pop(key)
         if "module" in options:
             target = f"{options.pop('module')}:{target}"
@@ -176,43 +187,47 @@ def _entries(found: list[Any], key: str, place: Place) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-_RULES = ("hooks", "concurrency", "result_limit")
+_RULE_KEYS = ("hooks", "concurrency", "result_limit")
 
 
-def _without_rules(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in given.items() if key not in _RULES}
+def _without_rules(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if key not in _RULE_KEYS}
 
 
 class _Rules:
-    """Gathers hooks and limits by pattern."""
+    """Hooks and limits, collected by pattern."""
 
     def __init__(self) -> None:
         self.hooks: list[Hook] = []
         self.concurrency: dict[str, int] = {}
         self.result_limit: dict[str, int] = {}
 
-    def add(self, pattern: str, given: Mapping[str, Any]) -> None:
-        """What `given` says of the tools that fit `pattern`."""
-        hooks: list[dict[str, Any]] = given.get("hooks", [])
+    def add(self, pattern: str, entry: Mapping[str, Any]) -> None:
+        """Add the rules of an entry for the tools that fit `pattern`."""
+        hooks: list[dict[str, Any]] = entry.get("hooks", [])
         self.hooks += [Hook(**cast("dict[str, Any]", {"tools": pattern, **one})) for one in hooks]
         for name, rules in (("concurrency", self.concurrency), ("result_limit", self.result_limit)):
-            if name in given:
-                rules[pattern] = given[name]
+            if name in entry:
+                rules[pattern] = entry[name]
 
 
 # --- building ---
 
 
 def build(parsed: Parsed, builtins: Builtins | None = None, *, list_skills: bool = True) -> Built:
-    """Import the functions, take the builtins, look for skills and make clients for the services,
-    which connect to nothing yet.
+    """Make the tools of a config: import the functions, take the builtins, find the skills, and
+    make unconnected clients for the services.
 
-    `builtins` are the preset tools that the host offers: a list of tools (`runtime.tools`), or a
-    mapping of names to tools or to functions that make one (their arguments: the entry's
-    `parameters`). Raises `ConfigurationError` with the place in the config of what cannot be made.
-    A hook that cannot be imported is no error here: it lets nothing through. `list_skills=False` is
-    for a caller whose system prompt lists the skills (`built.skills.prompt()`), which the tool that
-    reads them then does not do.
+    Raises `ConfigurationError` with the place in the config of an object that cannot be made. A
+    hook that cannot be imported is not an error here; it denies every call instead.
+
+    Args:
+        parsed: The result of `read`.
+        builtins: The preset tools that the host offers: a list of tools (`runtime.tools`), or a
+            mapping of names to tools or to functions that make one. Such a function gets the
+            entry's `parameters`.
+        list_skills: False if the system prompt lists the skills (`built.skills.prompt()`). The
+            tool that reads skills then does not list them.
     """
     rules = _Rules()
     rules.hooks, rules.concurrency, rules.result_limit = (
@@ -221,7 +236,7 @@ def build(parsed: Parsed, builtins: Builtins | None = None, *, list_skills: bool
         dict(parsed.result_limit),
     )
     tools: dict[str, Tool] = {}
-    known = known_builtins(builtins)
+    builtins_by_name = known_builtins(builtins)
 
     def add(tool: Tool, entry: Entry) -> None:
         if tool.name in tools:
@@ -234,7 +249,7 @@ def build(parsed: Parsed, builtins: Builtins | None = None, *, list_skills: bool
     for entry in parsed.functions:
         add(_local(entry), entry)
     for entry in parsed.builtin:
-        add(_builtin(entry, known), entry)
+        add(_builtin(entry, builtins_by_name), entry)
     skills = discover(parsed.skills)
     if skills.list():
         reader = skills.tool(list_skills)
@@ -268,12 +283,12 @@ def build(parsed: Parsed, builtins: Builtins | None = None, *, list_skills: bool
 
 
 def load_object(target: str, place: Place) -> Any:
-    """What `module:qualname` names. Raises `ConfigurationError` with the place if it cannot be
-    imported."""
+    """Import and return the object at `module:qualname`. Raises `ConfigurationError` with the
+    place if the import fails."""
     module, _, qualname = target.partition(":")
     try:
         found: Any = import_module(module)
-    except (Exception, SystemExit) as error:  # a module may do anything when it is imported
+    except (Exception, SystemExit) as error:  # importing a module may raise anything
         raise place.error(
             f"module {module!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error
@@ -290,24 +305,28 @@ def load_object(target: str, place: Place) -> Any:
 
 def _local(entry: Entry) -> Tool:
     try:
-        return _made(load_object(entry.target, entry.place), entry)
+        return _tool_of(load_object(entry.target, entry.place), entry)
     except ConfigurationError as error:
         if str(error).startswith(str(entry.place)):
             raise
         raise entry.place.error(str(error)) from error
 
 
-def _made(found: Any, entry: Entry) -> Tool:
+def _tool_of(target: Any, entry: Entry) -> Tool:
+    """Return the tool that an imported object defines: a `Tool` subclass, a `Tool`, or a
+    function."""
     options, parameters = _tool_options(entry.options), entry.options.get("parameters")
-    if isinstance(found, type) and issubclass(found, Tool):
+    if isinstance(target, type) and issubclass(target, Tool):
         return _changed(
-            call_with(cast("Any", found), parameters, entry.target, entry.place), options, entry
+            call_with(cast("Any", target), parameters, entry.target, entry.place), options, entry
         )
     if parameters is not None:
-        raise entry.place.error(f"parameters are for a Tool subclass; {entry.target!r} is none.")
-    if isinstance(found, Tool):
-        return _changed(found, options, entry)
-    function: Any = cast("object", found)
+        raise entry.place.error(
+            f"parameters are for a Tool subclass, and {entry.target!r} is not one."
+        )
+    if isinstance(target, Tool):
+        return _changed(target, options, entry)
+    function: Any = cast("object", target)
     if not callable(function):
         raise entry.place.error(
             f"{entry.target!r} is neither a function nor a Tool, but {type(function).__name__}."
@@ -316,48 +335,47 @@ def _made(found: Any, entry: Entry) -> Tool:
 
 
 def call_with(function: Any, parameters: Mapping[str, Any] | None, name: str, place: Place) -> Any:
-    """What `function(**parameters)` returns. Raises `ConfigurationError` with the place for
-    whatever it raises."""
+    """Return `function(**parameters)`. Turns every exception into a `ConfigurationError` with
+    the place."""
     try:
         return function(**(parameters or {}))
     except Exception as error:
-        said = (
+        reason = (
             str(error)
             if isinstance(error, ConfigurationError)
             else f"{type(error).__name__}: {error}"
         )
-        raise place.error(f"{name!r} cannot be made with these parameters: {said}") from error
+        raise place.error(f"{name!r} cannot be made with these parameters: {reason}") from error
 
 
-def _tool_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of an entry as arguments of a `Tool`."""
+def _tool_options(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of an entry as arguments of a `Tool`."""
     options = {
-        key: given[key]
+        key: entry[key]
         for key in ("name", "description", "category", "timeout", "isolation", "parallel")
-        if key in given
+        if key in entry
     }
-    if "retry" in given:
-        options["retry"] = RetryPolicy(**given["retry"])
-    if "annotations" in given:
-        options["annotations"] = ToolAnnotations(**given["annotations"])
+    if "retry" in entry:
+        options["retry"] = RetryPolicy(**entry["retry"])
+    if "annotations" in entry:
+        options["annotations"] = ToolAnnotations(**entry["annotations"])
     return options
 
 
 def _changed(tool: Tool, options: Mapping[str, Any], entry: Entry) -> Tool:
-    """A tool that stands in a module, under the config's name and so on; the module's own stays as
-    it is."""
+    """Return a copy of a module's tool with the config's name and settings. The module's own
+    tool is not changed."""
     if "isolation" in options:
         raise entry.place.error(
-            f"{entry.target!r} is a Tool; its isolation is given where it is made."
+            f"{entry.target!r} is a Tool; give its isolation in the code that makes it."
         )
     if not options:
         return tool
     changed = copy.copy(tool)
     for key, value in options.items():
         setattr(changed, "_parallel" if key == "parallel" else key, value)
-    if (
-        tool.name != changed.name
-    ):  # what was made under the old name is made again, at the first use
+    # Values derived from the old name are made again at the first use.
+    if tool.name != changed.name:
         vars(changed).update(_schema=None, _validate=None)
         if tool.isolation is not None:
             vars(changed).update(_isolated=changed._isolate(tool.isolation))  # pyright: ignore[reportPrivateUsage]: a copy of it
@@ -365,50 +383,52 @@ def _changed(tool: Tool, options: Mapping[str, Any], entry: Entry) -> Tool:
 
 
 def known_builtins(builtins: Builtins | None) -> Mapping[str, Any]:
-    given: Any = builtins
-    if given is None:
+    """Return the builtins by name. Raises `ConfigurationError` if a list contains anything but
+    tools."""
+    untyped: Any = builtins
+    if untyped is None:
         return {}
-    if isinstance(given, Mapping):
-        return cast("Mapping[str, Any]", given)
-    found: list[Any] = (
-        list(cast("Iterable[Any]", given)) if isinstance(given, Iterable) else [given]
+    if isinstance(untyped, Mapping):
+        return cast("Mapping[str, Any]", untyped)
+    tools: list[Any] = (
+        list(cast("Iterable[Any]", untyped)) if isinstance(untyped, Iterable) else [untyped]
     )
-    for tool in found:
+    for tool in tools:
         if not isinstance(tool, Tool):
             raise ConfigurationError(
                 f"builtins takes a mapping of names to tools, or a list of tools, not {tool!r}."
             )
-    return {tool.name: tool for tool in found}
+    return {tool.name: tool for tool in tools}
 
 
-def _builtin(entry: Entry, known: Mapping[str, Any]) -> Tool:
-    if entry.target not in known:
-        near = difflib.get_close_matches(entry.target, known, 1)
+def _builtin(entry: Entry, builtins: Mapping[str, Any]) -> Tool:
+    if entry.target not in builtins:
+        near = difflib.get_close_matches(entry.target, builtins, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        there = (
-            f"There are: {', '.join(known)}."
-            if known
-            else "None were handed over: pass builtins=, such as LocalRuntime(...).tools."
+        available = (
+            f"There are: {', '.join(builtins)}."
+            if builtins
+            else "None were passed: pass builtins=, such as LocalRuntime(...).tools."
         )
-        raise entry.place.error(f"no builtin is named {entry.target!r}.{hint} {there}")
-    found, parameters = known[entry.target], entry.options.get("parameters")
-    if isinstance(found, Tool):
+        raise entry.place.error(f"no builtin is named {entry.target!r}.{hint} {available}")
+    builtin, parameters = builtins[entry.target], entry.options.get("parameters")
+    if isinstance(builtin, Tool):
         if parameters is not None:
             raise entry.place.error(
-                f"the builtin {entry.target!r} is a tool that was made already; it takes no"
-                " parameters."
+                f"the builtin {entry.target!r} is already a tool, so it takes no parameters."
             )
-        return found
-    if not callable(found):
+        return builtin
+    if not callable(builtin):
         raise ConfigurationError(
-            f"builtins: {entry.target!r} takes a Tool or a function that makes one, not {found!r}."
+            f"builtins: {entry.target!r} takes a Tool or a function that makes one, not"
+            f" {builtin!r}."
         )
-    made: Any = call_with(found, parameters, entry.target, entry.place)
-    if not isinstance(made, Tool):
+    tool: Any = call_with(builtin, parameters, entry.target, entry.place)
+    if not isinstance(tool, Tool):
         raise ConfigurationError(
-            f"builtins: what makes {entry.target!r} returned {made!r}, not a Tool."
+            f"builtins: the function of {entry.target!r} returned {tool!r}, not a Tool."
         )
-    return made
+    return tool
 
 
 def _sources(kind: Any, services: dict[str, dict[str, Any]], place: Place) -> list[Service]:

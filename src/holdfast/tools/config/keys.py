@@ -1,6 +1,5 @@
-"""The keys of a tool config: the one table from which it is read and from which `tools.schema.json`
-is written (`python -m holdfast.tools.config.keys` prints it).
-"""
+"""The key table of a tool config. The parser reads by it, and `tools.schema.json` is written
+from it (`python -m holdfast.tools.config.keys` prints it)."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from holdfast.tools.document import Place
 from holdfast.tools.hooks import WHERE
 
 _SERVICE_ID = r"(?!mcpServers$)[A-Za-z0-9_-]{1,64}"
-_SERVICE_WHAT = "it takes 1 to 64 letters, digits, '_' or '-'"
+_SERVICE_ID_RULE = "use 1 to 64 letters, digits, '_' or '-'"
 
 COUNT = Number("a whole number from 1", 1, whole=True)
 TEXT = Text()
@@ -33,18 +32,18 @@ VALUE = Text(empty=True)
 FOLDERS = ListOf(Text("the path of a folder"), "a list of folders")
 
 
-def _some_hook(found: dict[str, Any], place: Place) -> None:
-    if "command" in found and ("before" in found or "after" in found):
+def _check_hook(entry: dict[str, Any], place: Place) -> None:
+    if "command" in entry and ("before" in entry or "after" in entry):
         raise place.error("a hook has a command, or before and after; use one hook for each.")
-    if not any(name in found for name in ("before", "after", "command")):
+    if not any(name in entry for name in ("before", "after", "command")):
         raise place.error(
             "a hook has before, after or both, each as 'module:qualname', or a command, a list of"
             " arguments."
         )
 
 
-def _some_target(found: dict[str, Any], place: Place) -> None:
-    if ("module" in found) == (":" in found["function"]):
+def _check_target(entry: dict[str, Any], place: Place) -> None:
+    if ("module" in entry) == (":" in entry["function"]):
         raise place.error(
             "it takes function: 'module:qualname', or module and function: a module's name and a"
             " name in it."
@@ -54,27 +53,27 @@ def _some_target(found: dict[str, Any], place: Place) -> None:
 _HOOK_KEYS = {
     "before": Key(
         Text("a function as 'module:qualname'", TARGET),
-        "Asked before each call: before(call, context) may change its arguments or deny it.",
+        "Runs before each call: before(call, context) may change the arguments or deny the call.",
     ),
     "after": Key(
         Text("a function as 'module:qualname'", TARGET),
-        "Told of each result: after(call, result, context) may change it.",
+        "Runs after each call: after(call, result, context) may change the result.",
     ),
     "command": Key(
         ListOf(TEXT, "a list of arguments"),
-        "In place of functions: a command that gets JSON and prints JSON; no shell reads it.",
+        "Instead of functions: a command that gets JSON and prints JSON. No shell runs it.",
     ),
     "when": Key(
-        Choice(("before", "after", "both")), "When the command is asked; before, if not given."
+        Choice(("before", "after", "both")), "The time at which the command runs. Default: before."
     ),
-    "timeout": Key(SECONDS, "Seconds that the command may take; 30, if not given."),
+    "timeout": Key(SECONDS, "Seconds for the command. Default: 30."),
     "env": Key(
         MapOf(Text("a text", secret=True, empty=True)), "Environment variables for the command."
     ),
     "name": Key(
         TEXT,
-        "Who it is in messages and the journal; the function's or the command's name, if not"
-        " given.",
+        "The hook's name in messages and the journal. Default: the name of the function or the"
+        " command.",
     ),
 }
 _EITHER_HOOK: dict[str, Any] = {
@@ -83,7 +82,7 @@ _EITHER_HOOK: dict[str, Any] = {
         for name, kind in (("before", "string"), ("after", "string"), ("command", "array"))
     ],
 }
-_HOOK = Record("hook", "a hook of this entry's calls", _HOOK_KEYS, _some_hook, _EITHER_HOOK)
+_HOOK = Record("hook", "a hook of this entry's calls", _HOOK_KEYS, _check_hook, _EITHER_HOOK)
 _PATTERN_HOOK = Record(
     "patternHook",
     "a hook of calls",
@@ -91,11 +90,10 @@ _PATTERN_HOOK = Record(
         **_HOOK_KEYS,
         "tools": Key(
             TEXT,
-            "The tools that it is for, by canonical name or pattern such as 'server.*'; all, if not"
-            " given.",
+            "The tools of the hook, by canonical name or pattern such as 'server.*'. Default: all.",
         ),
     },
-    _some_hook,
+    _check_hook,
     _EITHER_HOOK,
 )
 AGENT_HOOK = Record(
@@ -103,14 +101,14 @@ AGENT_HOOK = Record(
     "a hook of an agent",
     {
         **_HOOK_KEYS,
-        "on": Key(Choice(WHERE), "The place where it stands; tool, if not given."),
+        "on": Key(Choice(WHERE), "The event at which the hook runs. Default: tool."),
         "tools": Key(
             TEXT,
-            "On tool: the tools that it is for, by canonical name or pattern such as 'server.*';"
-            " all, if not given.",
+            "With on: tool, the tools of the hook, by canonical name or pattern such as 'server.*'."
+            " Default: all.",
         ),
     },
-    _some_hook,
+    _check_hook,
     _EITHER_HOOK,
 )
 _RESULT_LIMIT = Number("a number of characters from 200", 200, whole=True)
@@ -118,46 +116,46 @@ _RESULT_LIMIT = Number("a number of characters from 200", 200, whole=True)
 
 def _rules(what: str) -> dict[str, Key]:
     return {
-        "concurrency": Key(COUNT, f"How many calls of {what} may run at once."),
+        "concurrency": Key(COUNT, f"The maximum number of concurrent calls of {what}."),
         "result_limit": Key(
             _RESULT_LIMIT,
-            f"Characters of a text that a call of {what} returns; a longer one goes to a file in"
-            " result_dir.",
+            f"The maximum number of characters of a text that a call of {what} returns. A longer"
+            " text goes to a file in result_dir.",
         ),
         "hooks": Key(
             ListOf(_HOOK, "a list of hooks"),
-            f"What is asked before and told after each call of {what}, in this order.",
+            f"Hooks that run before and after each call of {what}, in this order.",
         ),
     }
 
 
 _RETRY = Record(
     "retry",
-    "how often a failed call is tried again",
+    "the retries of a failed call",
     {
         "max_retries": Key(
             Number("a whole number from 0", 0, 1000, whole=True),
-            "How often, after the first attempt.",
+            "The maximum number of retries after the first attempt.",
             required=True,
         ),
         "backoff": Key(
             Choice(("none", "fixed", "exponential")),
-            "How the wait grows; exponential, if not given.",
+            "The growth of the pause between attempts. Default: exponential.",
         ),
         "delay": Key(
             Number("a number of seconds from 0"),
-            "Seconds before the first repetition; 0.5, if not given.",
+            "Seconds before the first retry. Default: 0.5.",
         ),
     },
 )
 _ANNOTATIONS = Record(
     "annotations",
-    "what a tool does to the world; decides what may be repeated",
+    "the effects of a tool, which decide whether a call may be repeated",
     {
-        "read_only": Key(Flag(), "It changes nothing."),
-        "destructive": Key(Flag(), "It may overwrite or delete."),
-        "idempotent": Key(Flag(), "Doing it again changes nothing more."),
-        "open_world": Key(Flag(), "It reaches beyond the machine."),
+        "read_only": Key(Flag(), "The tool changes nothing."),
+        "destructive": Key(Flag(), "The tool may overwrite or delete."),
+        "idempotent": Key(Flag(), "A repeated call changes nothing more."),
+        "open_world": Key(Flag(), "The tool reaches beyond the machine."),
     },
 )
 _FUNCTION = Record(
@@ -169,38 +167,38 @@ _FUNCTION = Record(
                 "'module:qualname', or with module a name in it",
                 r"(?:[A-Za-z_][A-Za-z0-9_.]*:)?[A-Za-z_][A-Za-z0-9_.]*",
             ),
-            "The function, as 'module:qualname', or its name within module. A Tool object is taken"
-            " as it is, a Tool subclass is instantiated.",
+            "The function, as 'module:qualname', or its name within module. A Tool object is used"
+            " as it is; a Tool subclass is instantiated.",
             required=True,
         ),
         "module": Key(
             Text("a module's name", r"[A-Za-z_][A-Za-z0-9_.]*"),
-            "The module that has it. It must be importable.",
+            "The module of the function. It must be importable.",
         ),
         "name": Key(
             Text("1 to 128 letters, digits, '_', '-' or '.'", r"[A-Za-z0-9_.\-]{1,128}"),
-            "The tool's name; recommended, so that renaming the function changes nothing.",
+            "The tool's name. Recommended, so that renaming the function does not rename the tool.",
         ),
-        "description": Key(VALUE, "What the model is told; the docstring, if not given."),
-        "category": Key(TEXT, "A word to list tools by; general, if not given."),
-        "timeout": Key(SECONDS, "Seconds that a call may take."),
-        "retry": Key(_RETRY, "How often a failed call is tried again."),
+        "description": Key(VALUE, "The description for the model. Default: the docstring."),
+        "category": Key(TEXT, "A word that groups tools in lists. Default: general."),
+        "timeout": Key(SECONDS, "Seconds for one call."),
+        "retry": Key(_RETRY, "The retries of a failed call."),
         "isolation": Key(
             Choice(("process",)),
             "process: a call runs in a process of its own, which can be killed.",
         ),
-        "annotations": Key(_ANNOTATIONS, "What it does to the world."),
+        "annotations": Key(_ANNOTATIONS, "The effects of the tool."),
         "parallel": Key(
             Flag(),
-            "true: calls may run beside neighbouring calls that are parallel too; by default those"
-            " of read-only tools do.",
+            "true: a call may run beside neighbouring calls that are parallel too. Default: true"
+            " for read-only tools.",
         ),
         "parameters": Key(
-            MapOf(Anything(), "a mapping"), "For a Tool subclass: what it is made with."
+            MapOf(Anything(), "a mapping"), "The arguments of a Tool subclass's constructor."
         ),
         **_rules("this tool"),
     },
-    _some_target,
+    _check_target,
     {
         "anyOf": [
             {"properties": {"module": {"type": "null"}, "function": {"pattern": r":|\$\{"}}},
@@ -216,12 +214,12 @@ _FUNCTION = Record(
 )
 _BUILTIN = Record(
     "builtin",
-    "a preset tool of the host's",
+    "a preset tool of the host",
     {
-        "name": Key(TEXT, "Its name among the builtins that the host hands over.", required=True),
+        "name": Key(TEXT, "Its name among the builtins that the host passes.", required=True),
         "parameters": Key(
             MapOf(Anything(), "a mapping"),
-            "For one that is made by a function: what it is made with.",
+            "The arguments of the function that makes the tool.",
         ),
         **_rules("this tool"),
     },
@@ -232,23 +230,26 @@ _MCP_SERVERS = MapOf(
     mcp_server(_rules("this server")),
     "a mapping of server ids to servers",
     _SERVICE_ID,
-    _SERVICE_WHAT,
+    _SERVICE_ID_RULE,
 )
 _A2A_AGENTS = MapOf(
-    a2a_agent(_rules("this agent")), "a mapping of agent ids to agents", _SERVICE_ID, _SERVICE_WHAT
+    a2a_agent(_rules("this agent")),
+    "a mapping of agent ids to agents",
+    _SERVICE_ID,
+    _SERVICE_ID_RULE,
 )
 _PINS = Record(
     "pins",
-    "which definitions of remote tools were approved",
+    "the approved definitions of remote tools",
     {
         "file": Key(
             Text("the path of a file"),
-            "Where they are kept; relative to the config's folder.",
+            "The file that keeps them, relative to the config's folder.",
             required=True,
         ),
         "first": Key(
             Choice(("approve", "hold")),
-            "What becomes of a tool that is seen for the first time; approve, if not given.",
+            "The treatment of a tool that is new. Default: approve.",
         ),
     },
 )
@@ -256,7 +257,7 @@ TOOLS = Record(
     "tools",
     "the tools of an agent",
     {
-        "$schema": Key(TEXT, "For editors; not read."),
+        "$schema": Key(TEXT, "For editors; ignored."),
         "local_functions": Key(
             ListOf(
                 Either(
@@ -269,37 +270,38 @@ TOOLS = Record(
             "Python functions, Tool objects and Tool subclasses, by module and name.",
         ),
         "mcp_servers": Key(_MCP_SERVERS, "MCP servers by id; their tools are named id.tool."),
-        "mcpServers": Key(_MCP_SERVERS, "The same, as other programs spell it."),
+        "mcpServers": Key(_MCP_SERVERS, "The same as mcp_servers, in the spelling of others."),
         "a2a_agents": Key(_A2A_AGENTS, "A2A agents by id; their skills are tools named id.skill."),
         "builtin": Key(
             ListOf(Either(text=TEXT, map=_BUILTIN, what="a name or a mapping"), "a list of names"),
-            "Preset tools that the host hands over, by name.",
+            "Preset tools of the host, by name.",
         ),
         "skills": Key(
             FOLDERS,
-            "Folders of skills and microagents, those that come first before the others; relative"
-            " to the config's folder.",
+            "Folders of skills and microagents, relative to the config's folder. An earlier folder"
+            " takes precedence.",
         ),
-        "concurrency": Key(COUNT, "How many calls may run at once."),
+        "concurrency": Key(COUNT, "The maximum number of concurrent calls."),
         "result_limit": Key(
             _RESULT_LIMIT,
-            "Characters of a text that a call returns; a longer one goes to a file in result_dir.",
+            "The maximum number of characters of a text that a call returns. A longer text goes to"
+            " a file in result_dir.",
         ),
         "result_dir": Key(
             Text("the path of a folder"),
-            "Where texts over result_limit go; relative to the config's folder; .holdfast/results"
-            " there, if not given.",
+            "The folder for texts over result_limit, relative to the config's folder. Default:"
+            " .holdfast/results.",
         ),
         "pins": Key(
             Either(
                 text=Text("the path of a file"), map=_PINS, what="the path of a file or a mapping"
             ),
-            "Where the approved definitions of remote tools are kept; one that changes is held back"
-            " until it is approved again.",
+            "The file of the approved definitions of remote tools. A tool whose definition changes"
+            " is unavailable until it is approved again.",
         ),
         "hooks": Key(
             ListOf(_PATTERN_HOOK, "a list of hooks"),
-            "What is asked before and told after calls, in this order.",
+            "Hooks that run before and after calls, in this order.",
         ),
     },
     together={
@@ -312,7 +314,7 @@ TOOLS = Record(
 
 
 def schema() -> dict[str, Any]:
-    """The whole config as a JSON Schema (draft 2020-12)."""
+    """Return the JSON Schema (draft 2020-12) of the whole config."""
     defs: dict[str, Any] = {}
     body = TOOLS.body(defs)
     head = {

@@ -1,5 +1,5 @@
-"""Spellings of earlier systems (`TOOLS.MCP`, lists of `{name, url}`, `skills.user`): each is put
-into the present one, with a warning that says it."""
+"""Spellings of earlier systems (`TOOLS.MCP`, lists of `{name, url}`, `skills.user`). Each is
+converted to the present spelling, with a warning that names it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ SECTIONS: Mapping[str, str] = {
     "builtin_tools": "builtin",
     "skills": "skills",
 }
-_SCOPES = ("project", "user", "builtin")  # whose skills come before whose
-# Keys of one entry, by section; the first three name it in a list.
+_MAX_SHOWN_CHARS = 200  # of the folders in a warning
+_SCOPES = ("project", "user", "builtin")  # of skills, in order of precedence
+# The keys of a list's entry that may hold its name, by section.
 _IDS: Mapping[str, tuple[str, ...]] = {
     "mcp_servers": ("name", "id", "server_id"),
     "a2a_agents": ("name", "id", "agent_id"),
@@ -38,7 +39,7 @@ _KEYS: Mapping[str, Mapping[str, str]] = {
 
 
 def warn(place: Place, old: str, new: str) -> None:
-    """Say that `old` is read, and how it is written now."""
+    """Warn that `old` is an earlier spelling, and name the present one."""
     level, frame = 2, sys._getframe(1)  # pyright: ignore[reportPrivateUsage]: the way to know one's caller
     while (
         frame.f_back is not None
@@ -51,41 +52,44 @@ def warn(place: Place, old: str, new: str) -> None:
 
 
 def modern(document: Map) -> Map:
-    """The document in the present spelling. What is neither is left for the table to name. Raises
-    `ConfigurationError` for a section that is there in two spellings."""
+    """Return the document in the present spelling. Unknown keys stay, and the key table reports
+    them.
+
+    Raises `ConfigurationError` for a section that occurs in two spellings.
+    """
     document = _unwrapped(document)
-    found = Map(document.place)
+    converted = Map(document.place)
     for key, value in document.items():
-        place, name, whole = document.places[key], key, value
+        place, name, contents = document.places[key], key, value
         scope = key.lower().removeprefix("skills.")
         if scope in _SCOPES and scope != key.lower():  # skills.user: [...]
-            name, whole = "skills", Map(place)
-            whole.put(scope, value, place)
+            name, contents = "skills", Map(place)
+            contents.put(scope, value, place)
         elif key.lower() in SECTIONS and key != SECTIONS[key.lower()]:
             name = SECTIONS[key.lower()]
             warn(place, repr(key), repr(name))
         if (
             name == "skills"
-            and "skills" in found
-            and isinstance(whole, Map)
-            and isinstance(found["skills"], Map)
+            and "skills" in converted
+            and isinstance(contents, Map)
+            and isinstance(converted["skills"], Map)
         ):
-            for scope, folders in whole.items():
-                found["skills"].put(scope, folders, whole.places[scope])
+            for scope, folders in contents.items():
+                converted["skills"].put(scope, folders, contents.places[scope])
             continue
-        if name in found:
+        if name in converted:
             raise place.error(
-                f"{name} is there twice, in two spellings; the other is"
-                f" {found.places[name].path!r}."
+                f"{name} occurs twice, in two spellings; the other is"
+                f" {converted.places[name].path!r}."
             )
-        found.put(name, whole, place)
-    for name in found:
-        found[name] = _section(name, found[name], found.places[name])
-    return found
+        converted.put(name, contents, place)
+    for name in converted:
+        converted[name] = _section(name, converted[name], converted.places[name])
+    return converted
 
 
 def _unwrapped(document: Map) -> Map:
-    """What stands under `TOOLS:`, if the whole document does."""
+    """Return the contents of `TOOLS:`, if the whole document is below that key."""
     if len(document) == 1:
         [(key, inner)] = document.items()
         if key.lower() == "tools" and isinstance(inner, Map):
@@ -100,7 +104,7 @@ def _section(name: str, value: Any, place: Place) -> Any:
     if name in _IDS:
         if isinstance(value, Map) and len(value) == 1 and isinstance(value.get("mcpServers"), Map):
             warn(place, f"mcpServers within {name}", "its contents alone")
-            value = value["mcpServers"]  # the usual JSON, taken over whole
+            value = value["mcpServers"]  # the usual JSON of other programs
         if isinstance(value, Seq):
             value = _by_id(name, value, place)
         if isinstance(value, Map):
@@ -113,9 +117,9 @@ def _section(name: str, value: Any, place: Place) -> Any:
 
 
 def _by_id(name: str, entries: Seq, place: Place) -> Map:
-    """A list of entries that name themselves, as a mapping."""
+    """Convert a list of entries that contain their own names to a mapping."""
     warn(place, f"a list of {name}", f"a mapping: '{name}: {{id: {{...}}}}'")
-    found = Map(place)
+    converted = Map(place)
     for entry, at in zip(entries, entries.places, strict=True):
         key = next(
             (
@@ -127,52 +131,52 @@ def _by_id(name: str, entries: Seq, place: Place) -> Map:
         )
         if key is None:
             raise at.error(
-                f"it takes a mapping of ids to entries ('{name}: {{id: {{...}}}}'); this entry of a"
-                " list has no name."
+                f"this entry of a list has no name; write a mapping of ids to entries"
+                f" ('{name}: {{id: {{...}}}}')."
             )
         entry = cast(Map, entry)
         id = entry[key]
-        if id in found:
+        if id in converted:
             raise entry.places[key].error(f"there are two entries named {id!r}.")
         rest = Map(entry.place)
         for other, value in entry.items():
             if other != key:
                 rest.put(other, value, entry.places[other])
-        found.put(id, rest, at)
-    return found
+        converted.put(id, rest, at)
+    return converted
 
 
 def _renamed(name: str, entry: Any) -> Any:
-    """One entry with its keys' present names."""
+    """Return one entry with the present names of its keys."""
     if not isinstance(entry, Map):
         return entry
-    found = Map(entry.place)
+    converted = Map(entry.place)
     for key, value in entry.items():
         new = _KEYS[name].get(key, key)
         if new != key:
             warn(entry.places[key], repr(key), repr(new))
-        if new in found or (new != key and new in entry):
-            raise entry.places[key].error(f"{new} is there twice, in two spellings.")
-        found.put(new, value, entry.places[key])
-    return found
+        if new in converted or (new != key and new in entry):
+            raise entry.places[key].error(f"{new} occurs twice, in two spellings.")
+        converted.put(new, value, entry.places[key])
+    return converted
 
 
 def _folders(value: Any, place: Place) -> Any:
-    """Skills by scope, as a list in order of precedence."""
+    """Convert skills by scope to a list in order of precedence."""
     if not isinstance(value, Map) or not all(scope in _SCOPES for scope in value):
         return value
-    found = Seq(place)
+    converted = Seq(place)
     for scope in _SCOPES:
         folders = value.get(scope)
         if isinstance(folders, str):
-            found.put(folders, value.places[scope])
+            converted.put(folders, value.places[scope])
         elif isinstance(folders, Seq):
             for folder, at in zip(folders, folders.places, strict=True):
-                found.put(folder, at)
+                converted.put(folder, at)
         elif folders is not None:
             raise value.places[scope].error("it takes a list of folders.")
-    shown = ", ".join(repr(folder) if isinstance(folder, str) else "..." for folder in found)
-    if len(shown) > 200:
+    shown = ", ".join(repr(folder) if isinstance(folder, str) else "..." for folder in converted)
+    if len(shown) > _MAX_SHOWN_CHARS:
         shown = "project folders..., user folders..."
     warn(
         place,
@@ -180,4 +184,4 @@ def _folders(value: Any, place: Place) -> Any:
         or "skills as a mapping",
         f"a list in order of precedence, 'skills: [{shown}]'",
     )
-    return found
+    return converted

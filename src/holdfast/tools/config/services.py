@@ -1,5 +1,5 @@
-"""The keys of MCP servers and A2A agents in a config: made from the structs that their clients
-read, so that there is one list of them."""
+"""The keys of MCP servers and A2A agents in a config, derived from the structs of their clients,
+so that each key is defined once."""
 
 from __future__ import annotations
 
@@ -27,43 +27,39 @@ from holdfast.tools.document import Place
 from holdfast.tools.mcp.config import Http, Stdio
 
 SECONDS = Number("a number of seconds above 0", above=True)
-TARGET = (  # module:qualname, as entry points have it
-    r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*"
-)
+# `module:qualname`, the form of entry points.
+TARGET = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*"
 OBJECT = Text("'module:qualname'", TARGET)
 _SECRET = Text("a text", secret=True, empty=True)
 _PORT = r"(?::(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?"
 _ORIGIN = rf"https?://(?:\[[0-9A-Fa-f:]+\]|[^\s/?#@:\[\]\\]+){_PORT}"
 _ASCII = Text("printable ASCII on one line", r"[ -~]*", secret=True, empty=True)
 
-_SAYS: Mapping[str, str] = {
+_DESCRIPTIONS: Mapping[str, str] = {
     "command": "The program of a stdio server.",
     "args": "Its arguments.",
-    "env": "Environment variables for it.",
-    "cwd": "Its working directory; relative to the config's folder.",
+    "env": "Environment variables of the process.",
+    "cwd": "Its working directory, relative to the config's folder.",
     "url": "The address of a server over HTTP, or of an agent or its card.",
-    "headers": "Headers of every request to it.",
-    "token": "A bearer token, sent to the agent's own host alone.",
-    "origins": "Other hosts that may have the token and the headers.",
-    "type": "Its transport; known from command or url, if not given.",
-    "trusted": "Whether its annotations (read-only, idempotent, ...) are believed.",
+    "headers": "Headers of every request.",
+    "token": "A bearer token, sent only to the agent's own host.",
+    "origins": "Other hosts that get the token and the headers.",
+    "type": "The transport. By default it follows from command or url.",
+    "trusted": "True to believe the server's annotations (read-only, idempotent, ...).",
     "sampling": (
-        "Whether the model of the agent that calls it answers its requests for completions; false,"
-        " if not given."
+        "True to let the server ask the calling agent's model for completions. Default: false."
     ),
-    "roots": (
-        "Whether it is told the folders that the agent's runtimes work in; true, if not given."
-    ),
-    "lazy": "Whether it is only asked for its tools when one of them is named or searched for.",
-    "timeout": "Seconds that connecting and listing its tools may take.",
-    "call_timeout": "Seconds that a call may take; null: as long as it likes.",
+    "roots": "False to hide the folders of the agent's runtimes from the server. Default: true.",
+    "lazy": "True to list the tools only when one of them is named or searched for.",
+    "timeout": "Seconds for connecting and listing the tools.",
+    "call_timeout": "Seconds for one call; null for no limit.",
     "mode": "The protocol's version; auto asks the server.",
     "auth": "An object that authenticates, as 'module:qualname'.",
 }
 
 
 def _shape(kind: Any, name: str) -> Shape | None:
-    """What takes values of a struct's field. None for what a config cannot say."""
+    """Return the shape of a struct's field; None for a type that a config cannot express."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         shapes = [
@@ -102,14 +98,16 @@ def _shape(kind: Any, name: str) -> Shape | None:
 
 
 def _keys(kind: type[msgspec.Struct], own: Mapping[str, Shape] = {}) -> dict[str, Key]:
-    found: dict[str, Key] = {}
+    keys: dict[str, Key] = {}
     for field in msgspec.structs.fields(kind):
         shape = own.get(field.name) or _shape(field.type, field.name)
         if shape is not None:
             nullable = types.NoneType in typing.get_args(field.type)
-            says = _SAYS.get(field.name, field.name.replace("_", " ").capitalize() + ".")
-            found[field.name] = Key(shape, says, field.required, nullable)
-    return found
+            description = _DESCRIPTIONS.get(
+                field.name, field.name.replace("_", " ").capitalize() + "."
+            )
+            keys[field.name] = Key(shape, description, field.required, nullable)
+    return keys
 
 
 def _types(kind: type[msgspec.Struct]) -> tuple[str, ...]:
@@ -130,19 +128,19 @@ _ONLY_STDIO = tuple(key for key in _STDIO if key not in _HTTP)
 _ONLY_HTTP = tuple(key for key in _HTTP if key not in _STDIO)
 
 
-def _one_transport(found: dict[str, Any], place: Place) -> None:
-    if ("command" in found) == ("url" in found):
-        raise place.error("a server has either command (stdio) or url (HTTP).")
-    own = "command" if "command" in found else "url"
+def _one_transport(entry: dict[str, Any], place: Place) -> None:
+    if ("command" in entry) == ("url" in entry):
+        raise place.error("a server takes either command (stdio) or url (HTTP).")
+    own = "command" if "command" in entry else "url"
     for key in _ONLY_HTTP if own == "command" else _ONLY_STDIO:
-        if found.get(key) is not None:
+        if entry.get(key) is not None:
             raise place.at(key).error(f"a server with {own} takes no {key}.")
-    if "type" in found and found["type"] not in _TYPES[own]:
+    if "type" in entry and entry["type"] not in _TYPES[own]:
         raise place.at("type").error(
             f"a server with {own} is of type {' or '.join(map(repr, _TYPES[own]))}, not"
-            f" {found['type']!r}."
+            f" {entry['type']!r}."
         )
-    if found.get("type") == "sse" and found.get("mode") == "2026-07-28":
+    if entry.get("type") == "sse" and entry.get("mode") == "2026-07-28":
         raise place.at("mode").error("protocol 2026-07-28 has no SSE transport; write type: http.")
 
 
@@ -153,20 +151,21 @@ def _variant(own: str, others: tuple[str, ...]) -> dict[str, Any]:
 
 
 def mcp_server(rules: Mapping[str, Key]) -> Record:
-    """An MCP server's entry, with the keys of the manager's own beside the client's."""
+    """Return the shape of an MCP server's entry: the client's keys, and `rules`, the manager's
+    keys."""
     keys = {
         **_STDIO,
         **_HTTP,
-        "type": Key(Choice((*_TYPES["command"], *_TYPES["url"])), _SAYS["type"]),
+        "type": Key(Choice((*_TYPES["command"], *_TYPES["url"])), _DESCRIPTIONS["type"]),
     }
     optional = {name: key._replace(required=False) for name, key in keys.items()}
-    old = {
+    sse_in_modern_mode = {
         "properties": {"type": {"const": "sse"}, "mode": {"const": "2026-07-28"}},
         "required": ["type", "mode"],
     }
     together = {
         "anyOf": [_variant("command", _ONLY_HTTP), _variant("url", _ONLY_STDIO)],
-        "not": old,
+        "not": sse_in_modern_mode,
     }
     return Record(
         "mcpServer",
@@ -180,15 +179,16 @@ def mcp_server(rules: Mapping[str, Key]) -> Record:
 # --- A2A ---
 
 
-def _one_proof(found: dict[str, Any], place: Place) -> None:
-    if found.get("token") and any(
-        name.lower() == "authorization" for name in found.get("headers", {})
+def _one_credential(entry: dict[str, Any], place: Place) -> None:
+    if entry.get("token") and any(
+        name.lower() == "authorization" for name in entry.get("headers", {})
     ):
         raise place.at("headers").error("give token or an Authorization header, not both.")
 
 
 def a2a_agent(rules: Mapping[str, Key]) -> Record:
-    """An A2A agent's entry, with the keys of the manager's own beside the client's."""
+    """Return the shape of an A2A agent's entry: the client's keys, and `rules`, the manager's
+    keys."""
     keys = _keys(
         Remote,
         {
@@ -210,7 +210,7 @@ def a2a_agent(rules: Mapping[str, Key]) -> Record:
             ),
         },
     )
-    named = {
+    with_authorization_header = {
         "type": "object",
         "minProperties": 1,
         "not": {
@@ -220,7 +220,10 @@ def a2a_agent(rules: Mapping[str, Key]) -> Record:
         },
     }
     both = {
-        "properties": {"token": {"type": "string", "minLength": 1}, "headers": named},
+        "properties": {
+            "token": {"type": "string", "minLength": 1},
+            "headers": with_authorization_header,
+        },
         "required": ["token", "headers"],
     }
-    return Record("a2aAgent", "an A2A agent", {**keys, **rules}, _one_proof, {"not": both})
+    return Record("a2aAgent", "an A2A agent", {**keys, **rules}, _one_credential, {"not": both})

@@ -1,6 +1,5 @@
-"""What the keys of a config take: shapes. Each reads a value of a document or says what is wrong
-with it, and writes its own JSON Schema, so that the published schema and the parser are one table.
-"""
+"""Shapes: the types of a config's values. Each shape parses a value or reports its mistake, and
+writes its own JSON Schema. The parser and the published schema therefore come from one table."""
 
 from __future__ import annotations
 
@@ -19,30 +18,33 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _VARIABLE = re.compile(
     rf"\$(?P<escape>\$)\{{|\$\{{(?P<name>{_NAME})(?::-(?P<default>[^}}]*))?\}}|\$\{{"
 )
-# The same as a statement about a whole text, in what JSON Schema's regular expressions have.
+# The same rule for a whole text, in the syntax of JSON Schema's regular expressions.
 _WELL_FORMED = rf"^(?:\$\$\{{|\$\{{{_NAME}(?::-[^}}]*)?\}}|[^$]|\$(?!\$?\{{))*$"
-# `$` is not the end for everybody: Python's stops before a last line break.
+# The end of a text. `$` differs between languages: Python's matches before a last line break too.
 END = r"(?![\s\S])"
 _HAS_VARIABLE = rf"^(?:\$\$\{{|[^$]|\$(?!\$?\{{))*\$\{{{_NAME}(?::-[^}}]*)?\}}"
 
 
 class Filled(str):
-    """A text that came out of variables: where a number or true or false is wanted it is read as
-    one, and no message shows it. `value` is the variable's own, if the text is that variable alone.
+    """A text that variables were substituted into.
+
+    Where a number or a boolean is expected, the text is parsed as one. No message shows the
+    text, because it may be secret. `value` is the variable's own value, if the text is that
+    variable alone.
     """
 
     value: Any
 
     @classmethod
     def of(cls, text: str, value: Any) -> Filled:
-        found = cls(text)
-        found.value = value
-        return found
+        filled = cls(text)
+        filled.value = value
+        return filled
 
 
 def fill(document: Any, variables: Mapping[str, Any]) -> Any:
-    """Replace `${NAME}`, `${NAME:-default}` and `$${` in all texts of a tree, in place; keys stay
-    as they are."""
+    """Replace `${NAME}`, `${NAME:-default}` and `$${` in all texts of a tree, in place. Keys are
+    not changed."""
     if isinstance(document, Map):
         for key, value in document.items():
             document[key] = _filled(value, document.places[key], variables)
@@ -58,14 +60,14 @@ def _filled(value: Any, place: Place, variables: Mapping[str, Any]) -> Any:
     if "${" not in value:
         return value
 
-    def one(match: re.Match[str]) -> Any:
+    def substitute(match: re.Match[str]) -> Any:
         name = match["name"]
         if match["escape"]:
             return "${"
         if name is None:
             raise place.error(
                 f"{value!r} has '${{' that begins no variable. Write ${{NAME}}, ${{NAME:-default}},"
-                " or $${ for the text itself."
+                " or $${ for the characters ${ themselves."
             )
         if name in variables:
             return variables[name]
@@ -74,15 +76,15 @@ def _filled(value: Any, place: Place, variables: Mapping[str, Any]) -> Any:
             hint = f" Did you mean ${{{near[0]}}}?" if near else ""
             raise place.error(
                 f"the variable {name!r} is not given.{hint} Pass variables={{{name!r}: ...}}, or"
-                f" write a default: ${{{name}:-...}}. The environment is not looked at."
+                f" write a default: ${{{name}:-...}}. The environment is not used."
             )
         return match["default"]
 
-    text = _VARIABLE.sub(lambda match: _text(one(match), place, match["name"]), value)
+    text = _VARIABLE.sub(lambda match: _text(substitute(match), place, match["name"]), value)
     if not any(match["name"] for match in _VARIABLE.finditer(value)):
-        return text  # only escapes: what the file itself says
+        return text  # only escapes, so the text is the file's own
     whole = _VARIABLE.fullmatch(value)
-    return Filled.of(text, text if whole is None else one(whole))
+    return Filled.of(text, text if whole is None else substitute(whole))
 
 
 def _text(value: Any, place: Place, name: str | None) -> str:
@@ -116,20 +118,20 @@ def _text_schema(defs: Defs) -> dict[str, Any]:
 
 
 class Shape(Protocol):
-    """What a value must be like."""
+    """The type of a config value."""
 
     def read(self, value: Any, place: Place) -> Any:
-        """The value as plain data. Raises `ConfigurationError` with its place."""
+        """Return the value as plain data. Raises `ConfigurationError` with its place."""
         ...
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        """The same in JSON Schema; what it shares goes to `defs`."""
+        """Return the JSON Schema of this shape. Shared definitions go into `defs`."""
         ...
 
 
 def shown(value: Any) -> str:
-    """How a message speaks of a wrong value: no text that came from a variable, and of collections
-    only what they are."""
+    """Return the description of a wrong value for a message. Texts from variables are not shown,
+    and collections only by kind."""
     match value:
         case Filled():
             return "the text that a variable gives"
@@ -146,7 +148,8 @@ def shown(value: Any) -> str:
 
 
 class Text(NamedTuple):
-    """A text; if `pattern`, one that fits it whole. `secret`: never shown."""
+    """A text, which must match the whole `pattern` if there is one. A `secret` text is never
+    shown."""
 
     what: str = "a text"
     pattern: str = ""
@@ -181,7 +184,7 @@ class Text(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """One of some words."""
+    """One of several words."""
 
     words: tuple[str, ...]
 
@@ -203,7 +206,7 @@ class Choice(NamedTuple):
 
 
 class Number(NamedTuple):
-    """A number from `low` (above it, if `above`) to `high`."""
+    """A number from `low` to `high`; with `above`, `low` itself is excluded."""
 
     what: str
     low: float = 0
@@ -214,7 +217,7 @@ class Number(NamedTuple):
     def read(self, value: Any, place: Place) -> Any:
         found = plain(value) if isinstance(value, Filled) else value
         if self.whole and isinstance(found, float) and found.is_integer():
-            found = int(found)  # JSON Schema's integers have 3.0 among them
+            found = int(found)  # 3.0 is an integer in JSON Schema
         good = isinstance(found, int if self.whole else int | float) and not isinstance(found, bool)
         if not good or not self.low <= found <= self.high or (self.above and found == self.low):
             raise place.error(f"it takes {self.what}, not {shown(value)}.")
@@ -229,7 +232,7 @@ class Number(NamedTuple):
 
 
 class Flag(NamedTuple):
-    """true or false."""
+    """A boolean."""
 
     def read(self, value: Any, place: Place) -> bool:
         found = plain(value) if isinstance(value, Filled) else value
@@ -242,7 +245,7 @@ class Flag(NamedTuple):
 
 
 class Anything(NamedTuple):
-    """Whatever JSON can say."""
+    """Any JSON value."""
 
     def read(self, value: Any, place: Place) -> Any:
         if isinstance(value, Map):
@@ -265,7 +268,7 @@ class Anything(NamedTuple):
 
 
 class ListOf(NamedTuple):
-    """A list of one shape."""
+    """A list whose items have one shape."""
 
     item: Shape
     what: str = "a list"
@@ -280,36 +283,43 @@ class ListOf(NamedTuple):
 
 
 class MapOf(NamedTuple):
-    """A mapping of names to one shape; if `key`, the names fit that pattern."""
+    """A mapping of names to values of one shape. The names must match `key` if there is one;
+    `key_rule` describes that pattern."""
 
     member: Shape
     what: str = "a mapping"
     key: str = ""
-    key_what: str = ""
+    key_rule: str = ""
 
     def read(self, value: Any, place: Place) -> dict[str, Any]:
         if not isinstance(value, Map):
             raise place.error(f"it takes {self.what}, not {shown(value)}.")
         for name in value:
             if self.key and not re.fullmatch(self.key, name):
-                raise value.places[name].error(f"the name {name!r} does not do: {self.key_what}.")
+                raise value.places[name].error(f"invalid name {name!r}: {self.key_rule}.")
         return {
             name: self.member.read(member, value.places[name]) for name, member in value.items()
         }
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        found: dict[str, Any] = {"type": "object", "additionalProperties": self.member.schema(defs)}
-        return (
-            {**found, "propertyNames": {"pattern": f"^(?:{self.key}){END}"}} if self.key else found
-        )
+        schema: dict[str, Any] = {
+            "type": "object",
+            "additionalProperties": self.member.schema(defs),
+        }
+        if self.key:
+            schema["propertyNames"] = {"pattern": f"^(?:{self.key}){END}"}
+        return schema
 
 
 class Key(NamedTuple):
-    """One key of a record. One that is not required may also be null, which is as if it were not
-    there, but where null has a meaning."""
+    """One key of a record.
+
+    An optional key may be null, which is the same as its absence, unless `null` is True: then
+    null is a value of its own.
+    """
 
     shape: Shape
-    says: str
+    description: str
     required: bool = False
     null: bool = False
 
@@ -318,8 +328,8 @@ Check = Callable[[dict[str, Any], Place], None]
 
 
 class Record(NamedTuple):
-    """A mapping with known keys. `check` looks at them together; `together` is the same in JSON
-    Schema."""
+    """A mapping with known keys. `check` validates combinations of keys; `together` is the same
+    rule in JSON Schema."""
 
     name: str
     what: str
@@ -339,52 +349,52 @@ class Record(NamedTuple):
                 raise value.places[key].error(
                     f"unknown key {key!r}.{hint} Known here: {', '.join(self.keys)}."
                 )
-        given = {
+        present = {
             key: member
             for key, member in value.items()
             if member is not None or self.keys[key].required
         }
-        absent = {
+        nulls = {
             key: None for key, member in value.items() if member is None and self.keys[key].null
         }
-        for key, known in self.keys.items():
-            if known.required and key not in given:
-                raise place.error(f"{key} is missing: {known.says}")
-        found = {
-            **absent,
+        for key, definition in self.keys.items():
+            if definition.required and key not in present:
+                raise place.error(f"{key} is missing: {definition.description}")
+        record = {
+            **nulls,
             **{
                 key: self.keys[key].shape.read(member, value.places[key])
-                for key, member in given.items()
+                for key, member in present.items()
             },
         }
         if self.check is not None:
-            self.check(found, place)
-        return found
+            self.check(record, place)
+        return record
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         if self.name not in defs:
-            defs[self.name] = {}  # holds the place in the order of first use
+            defs[self.name] = {}  # reserves the position in the order of first use
             defs[self.name] = self.body(defs)
         return {"$ref": f"#/$defs/{self.name}"}
 
     def body(self, defs: Defs) -> dict[str, Any]:
-        """The schema itself, and no reference to it."""
+        """Return the schema itself instead of a reference to it."""
         properties: dict[str, Any] = {}
-        for key, known in self.keys.items():
-            inner = known.shape.schema(defs)
+        for key, definition in self.keys.items():
+            inner = definition.shape.schema(defs)
             properties[key] = {
-                "description": known.says,
-                **(inner if known.required else _nullable(inner)),
+                "description": definition.description,
+                **(inner if definition.required else _nullable(inner)),
             }
-        found: dict[str, Any] = {
+        schema: dict[str, Any] = {
             "type": "object",
             "description": self.what,
             "properties": properties,
             "additionalProperties": False,
         }
-        if required := [key for key, known in self.keys.items() if known.required]:
-            found["required"] = required
-        return {**found, **self.together}
+        if required := [key for key, definition in self.keys.items() if definition.required]:
+            schema["required"] = required
+        return {**schema, **self.together}
 
 
 def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
@@ -394,8 +404,8 @@ def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class Either(NamedTuple):
-    """One of several shapes, told apart by what kind of value it is: text, list, mapping, or none
-    of these."""
+    """One of several shapes, chosen by the kind of the value: text, list, mapping, or any other
+    kind."""
 
     text: Shape | None = None
     list: Shape | None = None

@@ -19,7 +19,7 @@ from typing import Any, cast
 from holdfast.content import ToolResult
 from holdfast.errors import ConfigurationError, ToolError, ToolValidationError
 from holdfast.tools.context import ToolContext
-from holdfast.tools.isolation.worker import SCRIPT, Request, framed, lookup
+from holdfast.tools.isolation.messages import SCRIPT, Request, framed, lookup
 
 # Time to clean up for a callback that takes a context. The manager waits one second.
 GRACE_SECONDS = 0.5

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from contextlib import ExitStack
+from pathlib import Path
 from typing import IO, Any, cast
 
 import msgspec
@@ -23,11 +24,12 @@ from holdfast import errors
 from holdfast.content import ToolResult
 from holdfast.errors import ToolCancelled, ToolError, ToolTimeout
 from holdfast.tools.context import ToolContext
-from holdfast.tools.isolation import child
-from holdfast.tools.isolation.worker import Answer, Progress, Refusal, Said
+from holdfast.tools.isolation.messages import Answer, Progress, Refusal, Said
 
 _log = logging.getLogger("holdfast.tools.isolation")
 
+# Started by its path. This process runs nothing of that module, so it does not import it.
+_CHILD_FILE = str(Path(__file__).with_name("child.py"))
 _END_SECONDS = 4.0  # time for the child's end; its supervisor gives up after 2 s
 _MAX_OUTPUT_BYTES = 4000  # the end of the callback's output that is kept
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/homebrew/bin"
@@ -111,7 +113,7 @@ class ProcessCall:
         flags = ["-P", "-u", "-X", "faulthandler"]
         path = [entry for entry in cast("list[Any]", sys.path) if isinstance(entry, str)]
         return subprocess.Popen(
-            [sys.executable, *flags, child.__file__, str(os.getpid()), str(channel), *path],
+            [sys.executable, *flags, _CHILD_FILE, str(os.getpid()), str(channel), *path],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -21,6 +21,7 @@ from holdfast.errors import ConfigurationError, ToolCancelled
 from holdfast.tools.callables import refuse_async
 from holdfast.tools.context import Cancellation
 from holdfast.tools.forms import defaults
+from holdfast.tools.mcp.results import block_of
 
 if TYPE_CHECKING:
     import mcp_types
@@ -73,8 +74,8 @@ class Hooks(msgspec.Struct, frozen=True):
             )
         if self.roots is not None and (
             isinstance(self.roots, str)
-            or not (callable(self.roots) or isinstance(self.roots, Iterable))
-        ):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            or not (callable(self.roots) or isinstance(self.roots, Iterable))  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+        ):
             raise ConfigurationError(
                 "MCPClient: roots takes a list of folders or a function that returns one, not"
                 f" {self.roots!r}."
@@ -207,8 +208,6 @@ async def answer_sampling(
 def _block(block: Any) -> Content:
     if block.type not in ("text", "image", "audio"):
         raise ValueError(f"Sampling takes text, images and audio here, not {block.type!r}.")
-    from holdfast.tools.mcp.results import block_of
-
     return block_of(block)
 
 

@@ -11,18 +11,18 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urljoin
 
 import anyio
 import httpx2
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
 
 from holdfast.tools.carried import trace_headers
 from holdfast.tools.mcp.config import Http
+from holdfast.tools.mcp.screen import unreadable
 from holdfast.tools.mcp.streams import MAX_MESSAGE_BYTES, Inbox, Outbox
-
-if TYPE_CHECKING:
-    from mcp.shared.message import SessionMessage
 
 
 class Trace:
@@ -180,11 +180,6 @@ async def sse(
 
 
 def _take(event: Any, url: str, inbox: Inbox, endpoint: asyncio.Future[str]) -> None:
-    from mcp.shared.message import SessionMessage
-    from mcp_types import jsonrpc_message_adapter
-
-    from holdfast.tools.mcp.screen import unreadable
-
     if event.event == "endpoint":
         address = urljoin(url, event.data)
         here, there = httpx2.URL(url), httpx2.URL(address)

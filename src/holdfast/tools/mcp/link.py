@@ -20,6 +20,8 @@ import anyio
 import mcp_types
 import msgspec
 from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import SubscriptionLost
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from holdfast import __version__
@@ -34,10 +36,12 @@ from holdfast.tools.mcp.hooks import (
     answer_roots,
     answer_sampling,
 )
+from holdfast.tools.mcp.http import Trace, http_client, sse, trace_of_call
 from holdfast.tools.mcp.results import reason_of
 from holdfast.tools.mcp.screen import Listed, Screen, listed
 from holdfast.tools.mcp.secrets import redaction
 from holdfast.tools.mcp.stdio import Errors, stdio
+from holdfast.tools.mcp.streams import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from holdfast.tools.context import ToolContext
@@ -147,8 +151,6 @@ class Link:
     # --- life cycle ---
 
     async def _live(self) -> None:
-        from holdfast.tools.mcp.http import Trace, trace_of_call
-
         trace = Trace()
         trace_of_call.set(trace)
         try:
@@ -238,8 +240,6 @@ class Link:
             return self._screened(
                 stdio(server, self._stderr, lambda: self._client is not None, self._lost)
             )
-        from holdfast.tools.mcp.http import http_client, sse
-
         auth = (
             None
             if self.spec.auth is None
@@ -250,10 +250,6 @@ class Link:
         )
         if server.type == "sse":
             return self._screened(sse(http, server.url, self._lost))
-        from mcp.client.streamable_http import streamable_http_client
-
-        from holdfast.tools.mcp.streams import MAX_MESSAGE_BYTES
-
         return self._screened(
             streamable_http_client(
                 server.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES
@@ -322,8 +318,6 @@ class Link:
         if not self._modern or tools is None or not tools.list_changed:
             return
         await self._watched.wait()
-        from mcp.client.subscriptions import SubscriptionLost
-
         pause, was_lost = _RESUBSCRIBE_SECONDS, False
         while True:
             try:
@@ -534,8 +528,6 @@ class Link:
     async def _ask(self, ask: Callable[[], Any], what: str) -> Any:
         trace = None
         if isinstance(self.spec.server, Http):
-            from holdfast.tools.mcp.http import Trace, trace_of_call
-
             trace = Trace()
             trace_of_call.set(trace)
         self._open_requests += 1

@@ -15,18 +15,18 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import AsyncGenerator, Callable
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 import anyio
+from mcp.client.stdio import get_default_environment
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
 
 from holdfast.tools.mcp.config import Stdio
 from holdfast.tools.mcp.results import clip
+from holdfast.tools.mcp.screen import unreadable
+from holdfast.tools.mcp.secrets import Redact
 from holdfast.tools.mcp.streams import MAX_MESSAGE_BYTES, Inbox, Outbox
-
-if TYPE_CHECKING:
-    from mcp.shared.message import SessionMessage
-
-    from holdfast.tools.mcp.secrets import Redact
 
 # The specification (2025-11-25, Lifecycle, Shutdown) fixes the order: close stdin, wait, SIGTERM,
 # wait, SIGKILL. It leaves the times open: two seconds each for a server that has answered before,
@@ -94,14 +94,6 @@ class _Pipes(asyncio.Protocol):
     """The stdout of the process: it splits lines and puts the messages into `inbox`."""
 
     def __init__(self) -> None:
-        from mcp.shared.message import SessionMessage
-        from mcp_types import jsonrpc_message_adapter
-
-        from holdfast.tools.mcp.screen import unreadable
-
-        self._parse = jsonrpc_message_adapter.validate_json
-        self._unreadable = unreadable
-        self._message = SessionMessage
         self._line = bytearray()
         self._searched = 0
         self._reading: asyncio.ReadTransport | None = None
@@ -133,16 +125,17 @@ class _Pipes(asyncio.Protocol):
 
     def _take(self, line: bytes) -> None:
         try:
-            message = self._parse(line, by_name=False)
+            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
             # Keep an answer with bytes that are not UTF-8, such as a part of a file that a tool
             # read.
             try:
-                message = self._parse(line.decode(errors="replace"), by_name=False)
+                text = line.decode(errors="replace")
+                message = jsonrpc_message_adapter.validate_json(text, by_name=False)
             except ValueError as error:
-                self.inbox.put(self._unreadable(error, line))
+                self.inbox.put(unreadable(error, line))
                 return
-        self.inbox.put(self._message(message))
+        self.inbox.put(SessionMessage(message))
 
     def _resume(self) -> None:
         if self._paused and self._reading is not None and not self._reading.is_closing():
@@ -187,7 +180,6 @@ async def stdio(
         served: A function that returns True if the server has ever answered.
         lost: A function that is called when the process or its stdout ends.
     """
-    from mcp.client.stdio import get_default_environment
 
     loop = asyncio.get_running_loop()
     process = subprocess.Popen(
