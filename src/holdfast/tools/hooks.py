@@ -1,4 +1,4 @@
-"""Hooks around tool calls, which may change or deny them, and caps on concurrent calls.
+"""Hooks around tool calls, which may change or deny them.
 
 Hooks on an agent's other places are the same `Hook` and run through the same function `ask`.
 """
@@ -6,8 +6,6 @@ Hooks on an agent's other places are the same `Hook` and run through the same fu
 from __future__ import annotations
 
 import logging
-import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
@@ -18,9 +16,10 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from holdfast.content import TextContent, ToolCall, ToolResult
-from holdfast.errors import ConfigurationError, ToolCancelled, ToolError
+from holdfast.errors import ConfigurationError, ToolError
 from holdfast.tools.callables import is_async, refuse_async
-from holdfast.tools.context import Cancellation, ToolContext
+from holdfast.tools.context import ToolContext
+from holdfast.tools.hook_answers import NOTHING, PLACES, WHERE, Failed, HookPlace, Said
 from holdfast.tools.results import as_result, clean
 
 _log = logging.getLogger("holdfast.tools")
@@ -82,44 +81,6 @@ class Hook(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class Place(NamedTuple):
-    """The permitted answers at one side of a place: the keys of changes in a command's JSON, and
-    whether the hook may deny and add."""
-
-    keys: tuple[str, ...] = ()
-    denies: bool = True
-    adds: bool = True
-
-
-PLACES: Mapping[tuple[str, str], Place] = MappingProxyType(
-    {
-        ("tool", "before"): Place(("arguments", "result")),
-        ("tool", "after"): Place(("result",)),
-        ("model", "before"): Place(),
-        ("model", "after"): Place(("text", "calls"), adds=False),
-        ("message", "before"): Place(("text", "content")),
-        ("stop", "before"): Place(adds=False),
-        ("condensation", "before"): Place(),
-        ("start", "before"): Place(denies=False),
-        ("end", "before"): Place(denies=False, adds=False),
-    }
-)
-WHERE = tuple(dict.fromkeys(on for on, _ in PLACES))
-
-
-class Said(NamedTuple):
-    """The answer of a hook: the reason of a denial (None: not denied), the text to add, and the
-    change, if any."""
-
-    deny: str | None = None
-    add: str = ""
-    change: Any = None
-
-
-class Failed(Exception):
-    """The failure of a hook. The message says how it failed, such as `failed: TypeError: ...`."""
-
-
 class Bound(NamedTuple):
     """One side of a hook with its function resolved."""
 
@@ -128,11 +89,8 @@ class Bound(NamedTuple):
     when: str
     tools: str
     function: Callable[..., Any]
-    place: Place
+    place: HookPlace
     command: bool
-
-
-NOTHING = Said()
 
 
 def ask(
@@ -208,7 +166,8 @@ def bind(hooks: Sequence[Hook], on: str, when: str) -> list[Bound]:
         elif hook.command and hook.when in (when, "both") and place is not None:
             from holdfast.tools.hook_commands import command_of
 
-            found.append(Bound(name, on, when, hook.tools, command_of(hook), place, True))
+            command = command_of(hook.command, hook.timeout, hook.env)
+            found.append(Bound(name, on, when, hook.tools, command, place, True))
     return found if when == "before" else found[::-1]
 
 
@@ -357,8 +316,30 @@ class Hooks:
                 if answer.change is not None:
                     result = as_result(call.name, answer.change)
                 if answer.add:
-                    result = with_context(result, [answer.add])
+                    result = self.with_context(result, [answer.add])
         return result
+
+    def marked(self, result: ToolResult, error: ToolError) -> ToolResult:
+        """Return the error's result, with the name of the hook in `meta` if a hook caused the
+        error."""
+        if not isinstance(error, Refused):
+            return result
+        mark = {"name": error.hook, "failed": error.failed}
+        return msgspec.structs.replace(result, meta={**result.meta, HOOK: mark})
+
+    def with_arguments(self, result: ToolResult, call: ToolCall) -> ToolResult:
+        """Return the result with the arguments of a call that a hook changed."""
+        return msgspec.structs.replace(result, meta={**result.meta, ARGUMENTS: call.arguments})
+
+    def with_context(self, result: ToolResult, texts: Sequence[str]) -> ToolResult:
+        """Return the result with more texts appended. Structured content without other content is
+        first written out as text."""
+        content = result.content
+        if not content and result.structured_content is not None:
+            content = (TextContent(msgspec.json.encode(result.structured_content).decode()),)
+        return msgspec.structs.replace(
+            result, content=(*content, *[TextContent(text) for text in texts])
+        )
 
     def _ask(
         self,
@@ -404,26 +385,6 @@ class Refused(ToolError):
         super().__init__(clean(message), retryable=False)
         self.hook = hook
         self.failed = failed
-
-
-def marked(result: ToolResult, error: ToolError) -> ToolResult:
-    """Return the error's result, with the name of the hook in `meta` if a hook caused the error."""
-    if not isinstance(error, Refused):
-        return result
-    return msgspec.structs.replace(
-        result, meta={**result.meta, HOOK: {"name": error.hook, "failed": error.failed}}
-    )
-
-
-def with_context(result: ToolResult, texts: Sequence[str]) -> ToolResult:
-    """Return the result with more texts appended. Structured content without other content is
-    first written out as text."""
-    content = result.content
-    if not content and result.structured_content is not None:
-        content = (TextContent(msgspec.json.encode(result.structured_content).decode()),)
-    return msgspec.structs.replace(
-        result, content=(*content, *[TextContent(text) for text in texts])
-    )
 
 
 def _is_before_change(found: Any) -> bool:
@@ -491,78 +452,3 @@ def _function(given: Callable[..., Any] | str) -> tuple[str, Callable[..., Any]]
 
         return given, deny
     return given, found
-
-
-class Cap:
-    """A limit on concurrent calls. Further calls wait for their turn, in order."""
-
-    def __init__(self, calls: int) -> None:
-        self._lock = threading.Lock()
-        self._free = calls
-        self._waiting: deque[threading.Event] = deque()
-
-    def enter(self, cancelled: Cancellation) -> None:
-        """Wait for a free slot and take it. Raises `ToolCancelled`."""
-        with self._lock:
-            if self._free:
-                self._free -= 1
-                return
-            turn = threading.Event()
-            self._waiting.append(turn)
-        remove_callback = cancelled.add_callback(turn.set)
-        try:
-            turn.wait()
-        except BaseException:  # Ctrl-C
-            if not self._withdraw(turn):
-                self.leave()
-            raise
-        finally:
-            remove_callback()
-        if self._withdraw(turn):
-            raise ToolCancelled("The call was cancelled while it waited for its turn.")
-
-    def _withdraw(self, turn: threading.Event) -> bool:
-        """Withdraw from the queue. Returns False if the slot was already assigned."""
-        with self._lock:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-                return True
-        return False
-
-    def leave(self) -> None:
-        """Release the slot to the call that has waited longest."""
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().set()
-            else:
-                self._free += 1
-
-
-class Caps:
-    """The caps of an agent by pattern of tool names.
-
-    A call takes a slot of each cap that matches its tool, always in the same order.
-    """
-
-    def __init__(self, concurrency: Mapping[str, int]) -> None:
-        for pattern, calls in concurrency.items():
-            if not isinstance(calls, int) or isinstance(calls, bool) or calls < 1:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-                raise ConfigurationError(
-                    f"concurrency takes a number of calls from 1 for {pattern!r}, not {calls!r}."
-                )
-        self.given = dict(concurrency)
-        self._caps = [(pattern, Cap(calls)) for pattern, calls in sorted(concurrency.items())]
-
-    def enter(self, name: str, cancelled: Cancellation) -> list[Cap]:
-        """Take all slots that a call needs. Raises `ToolCancelled`."""
-        taken: list[Cap] = []
-        try:
-            for pattern, cap in self._caps:
-                if fnmatchcase(name, pattern):
-                    cap.enter(cancelled)
-                    taken.append(cap)
-        except BaseException:
-            for cap in taken:
-                cap.leave()
-            raise
-        return taken

@@ -16,8 +16,11 @@ import msgspec
 from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, ToolCancelled, ToolError, ToolNotFound
 from holdfast.events import ToolDefinition
+from holdfast.tools import styles
+from holdfast.tools.caps import Caps
 from holdfast.tools.catalogue import Catalogue, definition
 from holdfast.tools.context import ToolContext
+from holdfast.tools.finding import best, find_tools
 from holdfast.tools.json_values import copied
 from holdfast.tools.names import wire_name
 from holdfast.tools.running import (
@@ -33,7 +36,7 @@ from holdfast.tools.tool import Callback, Tool
 
 if TYPE_CHECKING:
     from holdfast.tools.discovery import Discovery
-    from holdfast.tools.hooks import Caps, Hook, Hooks
+    from holdfast.tools.hooks import Hook, Hooks
     from holdfast.tools.loop import LoopThread
     from holdfast.tools.overflow import Overflow
     from holdfast.tools.pins import Pins
@@ -121,8 +124,6 @@ class ToolManager:
 
             self._hooks = Hooks(tuple(hooks))
         if concurrency:
-            from holdfast.tools.hooks import Caps
-
             self._caps = Caps(_patterns("concurrency", concurrency))
         if result_limit:
             from holdfast.tools.overflow import Overflow
@@ -262,8 +263,6 @@ class ToolManager:
             if isinstance(one, Rooted):
                 one.use_folders(self.folders)
         if any(one.lazy for one in (source, *more)) and not self.exists("find_tools"):
-            from holdfast.tools.finding import find_tools
-
             self.register(find_tools(self))
 
     def _discover_within(self, seconds: float) -> None:
@@ -335,8 +334,6 @@ class ToolManager:
         Services that were not asked yet are asked. The builtin `find_tools` does the same for a
         model.
         """
-        from holdfast.tools.finding import best
-
         discovery = self._discovery
         if discovery is None:
             return []
@@ -462,8 +459,6 @@ class ToolManager:
 
         Raises `ToolNotFound`, and `ConfigurationError` naming the known styles.
         """
-        from holdfast.tools import styles
-
         if names is None and self._discovery is not None:
             self.discover()
         if names is not None:
@@ -657,7 +652,7 @@ class ToolManager:
         if hooks is not None:
             found = hooks.before(call, context, added)
             if isinstance(found, ToolResult):
-                return self._with_context(found, added) if added else found
+                return hooks.with_context(found, added) if added else found
             changed = found
         taken = [] if self._caps is None else self._caps.enter(call.name, context.cancelled)
         try:
@@ -669,32 +664,18 @@ class ToolManager:
         finally:
             for cap in taken:
                 cap.leave()
-        if changed is not call:
-            from holdfast.tools.hooks import ARGUMENTS
-
-            result = msgspec.structs.replace(
-                result, meta={**result.meta, ARGUMENTS: changed.arguments}
-            )
         if hooks is not None:
+            if changed is not call:
+                result = hooks.with_arguments(result, changed)
             result = hooks.after(changed, result, context)
-        result = (
-            result if self._overflow is None else self._overflow.shown(call.name, call.id, result)
-        )
-        return self._with_context(result, added) if added else result
-
-    @staticmethod
-    def _with_context(result: ToolResult, added: Sequence[str]) -> ToolResult:
-        from holdfast.tools.hooks import with_context
-
-        return with_context(result, added)
+        if self._overflow is not None:
+            result = self._overflow.shown(call.name, call.id, result)
+        return hooks.with_context(result, added) if hooks is not None and added else result
 
     def _failed(self, error: ToolError, hooks: Hooks | None) -> ToolResult:
         """Return the result for an error, marked with the hook that caused it."""
-        if hooks is None and self._hooks is None:
-            return error_result(error)
-        from holdfast.tools.hooks import marked
-
-        return marked(error_result(error), error)
+        hooks = hooks or self._hooks
+        return error_result(error) if hooks is None else hooks.marked(error_result(error), error)
 
     def refused(
         self, call: ToolCall, context: ToolContext, hooks: Hooks | None = None
