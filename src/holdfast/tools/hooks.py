@@ -96,7 +96,7 @@ class Bound(NamedTuple):
 def ask(
     bound: Bound,
     context: ToolContext,
-    told: Callable[..., dict[str, Any]],
+    describe: Callable[..., dict[str, Any]],
     fits: Callable[[Any], bool],
     *subject: Any,
 ) -> Said:
@@ -113,31 +113,31 @@ def ask(
     """
     try:
         if bound.command:
-            found = bound.function(
+            answer = bound.function(
                 {
                     "on": bound.on,
                     "when": bound.when,
                     "conversation_id": context.conversation_id,
-                    **told(*subject),
+                    **describe(*subject),
                 },
                 context,
                 bound.place,
             )
         else:
-            found = bound.function(*subject, context)
+            answer = bound.function(*subject, context)
     except (ToolError, Failed):
         raise
     except (Exception, SystemExit) as error:
         raise Failed(f"failed: {type(error).__name__}: {error}") from error
-    if found is None:
+    if answer is None:
         return NOTHING
-    return _parse_answer(bound, found, fits)
+    return _parse_answer(bound, answer, fits)
 
 
-def _parse_answer(bound: Bound, found: Any, fits: Callable[[Any], bool]) -> Said:
+def _parse_answer(bound: Bound, answer: Any, fits: Callable[[Any], bool]) -> Said:
     place = bound.place
     deny, add, change = None, "", None
-    for part in cast("tuple[Any, ...]", found) if type(found) is tuple else (found,):
+    for part in cast("tuple[Any, ...]", answer) if type(answer) is tuple else (answer,):
         if isinstance(part, Said):
             deny, add, change = part
         elif isinstance(part, Deny) and place.denies and isinstance(part.reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
@@ -154,7 +154,7 @@ def _parse_answer(bound: Bound, found: Any, fits: Callable[[Any], bool]) -> Said
 
 def bind(hooks: Sequence[Hook], on: str, when: str) -> list[Bound]:
     """Return the sides of hooks that apply at this place, in the order in which they run."""
-    found: list[Bound] = []
+    bound: list[Bound] = []
     names = names_of(hooks)
     for hook, name in zip(hooks, names, strict=True):
         if hook.on != on:
@@ -162,26 +162,26 @@ def bind(hooks: Sequence[Hook], on: str, when: str) -> list[Bound]:
         place = PLACES.get((on, when))
         function = hook.before if when == "before" else hook.after
         if function is not None and place is not None:
-            found.append(Bound(name, on, when, hook.tools, _function(function)[1], place, False))
+            bound.append(Bound(name, on, when, hook.tools, _function(function)[1], place, False))
         elif hook.command and hook.when in (when, "both") and place is not None:
             from holdfast.tools.hook_commands import command_of
 
             command = command_of(hook.command, hook.timeout, hook.env)
-            found.append(Bound(name, on, when, hook.tools, command, place, True))
-    return found if when == "before" else found[::-1]
+            bound.append(Bound(name, on, when, hook.tools, command, place, True))
+    return bound if when == "before" else bound[::-1]
 
 
 def names_of(hooks: Sequence[Hook]) -> list[str]:
     """Return the name of each hook for messages and the journal. Names are unique."""
-    found: list[str] = []
+    names: list[str] = []
     for hook in hooks:
         name = hook.name or _name(hook.before or hook.after or hook.command)
         number = 2
         unique = name
-        while unique in found:
+        while unique in names:
             unique, number = f"{name}-{number}", number + 1
-        found.append(unique)
-    return found
+        names.append(unique)
+    return names
 
 
 def check(hooks: Sequence[Any], who: str = "") -> None:
@@ -208,12 +208,12 @@ def _check_hook(hook: Any) -> None:
         raise ConfigurationError(f"Hook: on takes one of {', '.join(WHERE)}, not {hook.on!r}.")
     if hook.tools != "*" and hook.on != "tool":
         raise ConfigurationError(f"Hook: tools is for a hook on tool, not on {hook.on}.")
-    for given in (hook.before, hook.after):
-        if given is not None and not isinstance(given, str) and not callable(given):
+    for function in (hook.before, hook.after):
+        if function is not None and not isinstance(function, str) and not callable(function):
             raise ConfigurationError(
-                f"Hook: before and after take a function or 'module:name', not {given!r}."
+                f"Hook: before and after take a function or 'module:name', not {function!r}."
             )
-        refuse_async("Hook: before and after", given)
+        refuse_async("Hook: before and after", function)
     if (hook.after is not None or (hook.command and hook.when != "before")) and (
         hook.on,
         "after",
@@ -387,12 +387,12 @@ class Refused(ToolError):
         self.failed = failed
 
 
-def _is_before_change(found: Any) -> bool:
-    return isinstance(found, dict | ToolResult)
+def _is_before_change(change: Any) -> bool:
+    return isinstance(change, dict | ToolResult)
 
 
-def _is_after_change(found: Any) -> bool:
-    return isinstance(found, ToolResult)
+def _is_after_change(change: Any) -> bool:
+    return isinstance(change, ToolResult)
 
 
 def _copy(call: ToolCall) -> ToolCall:
@@ -419,36 +419,36 @@ def _check_json(tool: str, hook: str, arguments: Any) -> None:
         ) from None
 
 
-def _name(given: Any) -> str:
-    if isinstance(given, str):
-        return given
-    if isinstance(given, Sequence):
-        return cast("Sequence[str]", given)[0].rpartition("/")[2]
-    return str(getattr(given, "__qualname__", given)).rpartition("<locals>.")[2]
+def _name(target: Any) -> str:
+    if isinstance(target, str):
+        return target
+    if isinstance(target, Sequence):
+        return cast("Sequence[str]", target)[0].rpartition("/")[2]
+    return str(getattr(target, "__qualname__", target)).rpartition("<locals>.")[2]
 
 
-def _function(given: Callable[..., Any] | str) -> tuple[str, Callable[..., Any]]:
+def _function(target: Callable[..., Any] | str) -> tuple[str, Callable[..., Any]]:
     """Return the hook function's name and the function itself.
 
     A function that cannot be imported is replaced by one that raises, and so denies.
     """
-    if not isinstance(given, str):
-        return _name(given), given
-    module, _, qualname = given.partition(":")
+    if not isinstance(target, str):
+        return _name(target), target
+    module, _, qualname = target.partition(":")
     try:
-        found: Any = import_module(module)
+        function: Any = import_module(module)
         for part in qualname.split("."):
-            found = getattr(found, part)
-        if not callable(found):
-            raise TypeError(f"{given} is not a function")
-        if is_async(found):
-            raise TypeError(f"{given} is async")
+            function = getattr(function, part)
+        if not callable(function):
+            raise TypeError(f"{target} is not a function")
+        if is_async(function):
+            raise TypeError(f"{target} is async")
     except Exception as error:
         reason = f"it cannot be imported ({type(error).__name__}: {error})"
-        _log.error("The hook %s cannot run and denies everything: %s", given, reason)
+        _log.error("The hook %s cannot run and denies everything: %s", target, reason)
 
         def deny(*_: Any) -> Any:
             raise RuntimeError(reason)
 
-        return given, deny
-    return given, found
+        return target, deny
+    return target, function
