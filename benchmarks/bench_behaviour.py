@@ -93,7 +93,8 @@ def _instructions(folder: str) -> dict[str, Any]:
 
 
 def _hooks(folder: str) -> dict[str, Any]:
-    from holdfast.tools.hooks import PLACES, Hook
+    from holdfast.tools.hook_answers import PLACES
+    from holdfast.tools.hooks import Hook
 
     def nothing(*_: Any) -> None:
         return None

@@ -545,7 +545,7 @@ def test_damaged_and_missing_files_are_named_and_the_rest_is_read(tmp_path: Path
     found = read_conversation(folder)
     text = "\n".join(found.notes)
     for part in (
-        "base_state.json is not there",
+        "base_state.json is missing",
         f"{files[4].name} is not JSON",
         "event 9 is not there",
         "notes.txt is not an event's file",

@@ -594,7 +594,7 @@ def test_what_cannot_be_is_said_before_anything_is_served() -> None:
         pytest.raises(ConfigurationError, match="in use"),
     ):
         MCPEndpoint(ToolManager(), port=taken.getsockname()[1])
-    with pytest.raises(ConfigurationError, match="token takes letters"):
+    with pytest.raises(ConfigurationError, match="token takes one or more letters"):
         MCPEndpoint(ToolManager(), token="two words")
     with pytest.raises(ConfigurationError, match="max_calls takes"):
         MCPEndpoint(ToolManager(), max_calls=0)

@@ -295,7 +295,7 @@ def test_where_nothing_is_killed_nothing_is_proved(
 ) -> None:
     text = broken(program, tmp_path, **options)
     assert "There was no kill, so nothing was proved" in text
-    assert "points choose no point. The uninterrupted run came to 'append' " in text
+    assert "points choose no point. The uninterrupted run reached 'append' " in text
 
 
 def test_points_that_are_never_come_to_again_prove_nothing(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_points_that_are_never_come_to_again_prove_nothing(tmp_path: Path) -> No
             kill_point("only once")
         program(store, folder)
 
-    assert "none of the 1 chosen points was come to again" in broken(
+    assert "none of the 1 chosen points was reached again" in broken(
         differs, tmp_path, points=at("only once")
     )
 
@@ -431,7 +431,7 @@ def test_beside_other_threads_a_function_of_main_is_refused_as_such(
     monkeypatch.setattr(of_main, "__qualname__", "of_main")
     with pytest.raises(
         ConfigurationError,
-        match="'of_main' is of __main__, which is another module in each process",
+        match="'of_main' belongs to __main__, which is another module in each process",
     ):
         list(crash_at_every_append(of_main))
 

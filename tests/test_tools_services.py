@@ -523,7 +523,7 @@ def test_a_manager_asks_its_services_when_it_is_made_and_a_failure_raises_nothin
 def test_a_manager_waits_so_long_for_slow_services_and_the_next_discovery_waits_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(manager_module, "_CONSTRUCTION_SECONDS", 0.1)
+    monkeypatch.setattr(manager_module, "_CONSTRUCTOR_DISCOVERY_SECONDS", 0.1)
     goes_on = threading.Event()
     slow, good = Service("slow", "t", during=lambda: goes_on.wait(10)), Service("good", "t")
     with ToolManager([], [slow, good]) as manager:  # pyright: ignore

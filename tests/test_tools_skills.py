@@ -320,7 +320,7 @@ def test_the_tool_reads_the_body_and_the_files_beside_it_anew_each_time(tmp_path
         ("link.txt", "leads out"),
         ("way/outside.txt", "leads out"),
         ("loop", "cannot be read|has no file"),
-        ("fifo", "no regular file"),
+        ("fifo", "not a regular file"),
         ("references", "it is a folder"),
         (".", "it is a folder"),
         ("", "is not a path"),

@@ -15,7 +15,8 @@ from holdfast.errors import HookDenied, ToolError
 from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.secrets import blot, secrets, worth_hiding
 from holdfast.tools import ToolContext
-from holdfast.tools.hooks import NOTHING, Bound, Failed, Hook, Hooks, Said, ask, bind, check
+from holdfast.tools.hook_answers import NOTHING, Failed, Said
+from holdfast.tools.hooks import Bound, Hook, Hooks, ask, bind, check
 from holdfast.tools.results import clean
 
 

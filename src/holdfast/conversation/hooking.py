@@ -28,7 +28,8 @@ from holdfast.content import Content, TextContent, blocks
 from holdfast.errors import ConfigurationError, ConversationClosed, HoldfastError, HookDenied
 from holdfast.llm.completion import Completion
 from holdfast.tools import Cancellation, ToolContext
-from holdfast.tools.hooks import HOOK, Bound, Failed, Said
+from holdfast.tools.hook_answers import Failed, Said
+from holdfast.tools.hooks import HOOK, Bound
 
 if TYPE_CHECKING:
     from holdfast.content import ToolResult

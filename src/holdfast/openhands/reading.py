@@ -136,13 +136,13 @@ def read_conversation(folder: str | os.PathLike[str]) -> Imported:
     if not base:
         notes.append("base_state.json is missing: usage, cost and status are unknown")
     reader = _Reader(base, notes)
-    found = reader.read(_events(root / "events", notes))
+    events = reader.read(_events(root / "events", notes))
     agent = _mapping(base.get("agent"))
     tools = [str(tool.get("name")) for tool in _mappings(agent.get("tools")) if tool.get("name")]
     id = base.get("id")
     if not isinstance(id, str) or not _ID.fullmatch(id):
         id = root.resolve().name
-    state = ConversationState(id, found)
+    state = ConversationState(id, events)
     return Imported(
         state,
         tuple(notes),
@@ -154,18 +154,18 @@ def read_conversation(folder: str | os.PathLike[str]) -> Imported:
 
 def _events(folder: Path, notes: list[str]) -> list[tuple[Fields, bytes]]:
     """Return the events in order, each with its bytes."""
-    named: list[tuple[int, str]] = []
+    files: list[tuple[int, str]] = []
     if folder.is_dir():
         for entry in os.scandir(folder):
             fits = _NAME.fullmatch(entry.name)
             if fits is not None and entry.is_file(follow_symlinks=False):
-                named.append((int(fits[1]), entry.path))
+                files.append((int(fits[1]), entry.path))
             elif not entry.name.startswith("."):
                 notes.append(f"events/{entry.name} is not an event's file and was left out")
-    named.sort()
-    found: list[tuple[Fields, bytes]] = []
+    files.sort()
+    events: list[tuple[Fields, bytes]] = []
     expected = 0
-    for index, path in named:
+    for index, path in files:
         if index > expected:
             missing = (
                 f"event {expected} is"
@@ -189,20 +189,20 @@ def _events(folder: Path, notes: list[str]) -> list[tuple[Fields, bytes]]:
             notes.append(f"events/{os.path.basename(path)} is not JSON and was left out: {error}")
             continue
         if isinstance(event, dict):
-            found.append((cast(Fields, event), data))
+            events.append((cast(Fields, event), data))
         else:
             notes.append(f"events/{os.path.basename(path)} is not an event and was left out")
-    return found
+    return events
 
 
 def _object(path: Path) -> Fields:
     try:
-        found = msgspec.json.decode(path.read_bytes())
+        value = msgspec.json.decode(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ConfigurationError(f"{path} does not hold a JSON object.")
-    return cast(Fields, found)
+    return cast(Fields, value)
 
 
 class _Reader:
@@ -256,9 +256,9 @@ class _Reader:
                         f" {type(error).__name__}: {error}"
                     )[:500]
                 )
-                for one in self._answers.get(place, [place]):
-                    self._id = self._ids[one]
-                    self._keep(str(event.get("kind"))[:100], events[one][1])
+                for action_place in self._answers.get(place, [place]):
+                    self._id = self._ids[action_place]
+                    self._keep(str(event.get("kind"))[:100], events[action_place][1])
         self._finish()
         for kind, count in self._unknown.items():
             self._notes.append(
@@ -497,9 +497,9 @@ class _Reader:
         self._add(ev.ToolResult, self._id, call_id=call_id, result=result)
 
     def _condensation(self, event: Fields) -> None:
-        named = event.get("forgotten_event_ids")
+        ids = event.get("forgotten_event_ids")
         forgotten = (
-            {str(id) for id in cast("list[Any]", named)} if isinstance(named, list) else set[str]()
+            {str(id) for id in cast("list[Any]", ids)} if isinstance(ids, list) else set[str]()
         )
         hidden = [seq for seq, members in self._members.items() if forgotten.issuperset(members)]
         parts = [
@@ -520,9 +520,9 @@ class _Reader:
             return
         before = {
             seq
-            for found in self._journal
-            if isinstance(found, ev.Condensation)
-            for seq in found.hidden
+            for earlier in self._journal
+            if isinstance(earlier, ev.Condensation)
+            for seq in earlier.hidden
         }
         new = tuple(seq for seq in hidden if seq not in before) or tuple(hidden)
         if not new:
@@ -633,27 +633,27 @@ class _Reader:
 # --- JSON values ---
 
 
-def _mapping(found: Any) -> Fields:
-    return cast(Fields, found) if isinstance(found, dict) else {}
+def _mapping(value: Any) -> Fields:
+    return cast(Fields, value) if isinstance(value, dict) else {}
 
 
-def _mappings(found: Any) -> list[Fields]:
+def _mappings(value: Any) -> list[Fields]:
     return (
-        [cast(Fields, one) for one in cast("list[Any]", found) if isinstance(one, dict)]
-        if isinstance(found, list)
+        [cast(Fields, item) for item in cast("list[Any]", value) if isinstance(item, dict)]
+        if isinstance(value, list)
         else []
     )
 
 
-def _time(given: Any, before: datetime) -> datetime:
+def _time(text: Any, before: datetime) -> datetime:
     """Return a time stamp; OpenHands writes UTC without a zone. An invalid one becomes that of
     the event before."""
     try:
-        found = datetime.fromisoformat(given)
+        stamp = datetime.fromisoformat(text)
     except (TypeError, ValueError):
         return before
     try:
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        return stamp.replace(tzinfo=UTC) if stamp.tzinfo is None else stamp.astimezone(UTC)
     except OverflowError:
         return before
 

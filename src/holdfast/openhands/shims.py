@@ -124,22 +124,22 @@ class ActionCall(ToolCall, frozen=True):
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
-def fields_of(found: Any, what: str) -> Fields:
+def fields_of(value: Any, what: str) -> Fields:
     """Return a mapping or an OpenHands object as a new dict. Raises `ConfigurationError`."""
-    if isinstance(found, Mapping):
-        return dict(cast("Mapping[str, Any]", found))
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, Any]", value))
     # Actions and observations are pydantic models.
-    dump = getattr(found, "model_dump", None)
+    dump = getattr(value, "model_dump", None)
     if callable(dump):
-        given = dump(mode="json")
-        if isinstance(given, dict):
+        dumped = dump(mode="json")
+        if isinstance(dumped, dict):
             return (
-                cast(Fields, given)
-                if "kind" in given
-                else {"kind": type(found).__name__, **cast(Fields, given)}
+                cast(Fields, dumped)
+                if "kind" in dumped
+                else {"kind": type(value).__name__, **cast(Fields, dumped)}
             )
     raise ConfigurationError(
-        f"{what} takes a mapping or an object of OpenHands' SDK, not {type(found).__name__}."
+        f"{what} takes a mapping or an object of OpenHands' SDK, not {type(value).__name__}."
     )
 
 
@@ -170,19 +170,19 @@ def to_tool_call(action: Any, id: str = "") -> ToolCall:
     call as the model made it, they are that call's arguments, including extra ones
     (`security_risk`, `summary`). Raises `ConfigurationError` if this is not an action.
     """
-    found = fields_of(action, "to_tool_call")
-    if "tool_name" in found:
-        inner = found.get("action")
+    fields = fields_of(action, "to_tool_call")
+    if "tool_name" in fields:
+        inner = fields.get("action")
         return _with_action(
-            _of_event(found, id), cast(Fields, inner) if isinstance(inner, dict) else None, 1
+            _of_event(fields, id), cast(Fields, inner) if isinstance(inner, dict) else None, 1
         )
-    if isinstance(found.get("action"), str):
+    if isinstance(fields.get("action"), str):
         return _with_action(
-            _of_version_0(found, id),
-            {key: found[key] for key in ("action", "args", "timeout") if key in found},
+            _of_version_0(fields, id),
+            {key: fields[key] for key in ("action", "args", "timeout") if key in fields},
             0,
         )
-    return _with_action(_of_action(found, id), found, 1)
+    return _with_action(_of_action(fields, id), fields, 1)
 
 
 def _with_action(call: ToolCall, action: Fields | None, version: Literal[0, 1]) -> ToolCall:
@@ -201,14 +201,14 @@ def _with_action(call: ToolCall, action: Fields | None, version: Literal[0, 1]) 
     )
 
 
-def _of_action(found: Fields, id: str) -> ToolCall:
-    kind = found.get("kind")
+def _of_action(fields: Fields, id: str) -> ToolCall:
+    kind = fields.get("kind")
     if not isinstance(kind, str) or not (kind.endswith("Action") or kind.startswith(_CLIENT)):
         raise ConfigurationError(
             "to_tool_call takes an action: it has neither a kind that ends in Action, nor"
             " tool_name, nor action."
         )
-    arguments = {name: value for name, value in found.items() if name != "kind"}
+    arguments = {name: value for name, value in fields.items() if name != "kind"}
     name = tool_of(kind)
     if not name:  # an MCP server's tool, whose name is only in the event
         data = arguments.get("data")
@@ -222,12 +222,12 @@ def _of_action(found: Fields, id: str) -> ToolCall:
 
 def _of_event(event: Fields, id: str) -> ToolCall:
     name = str(event["tool_name"])
-    asked, action = event.get("tool_call"), event.get("action")
+    tool_call, action = event.get("tool_call"), event.get("action")
     provider = str(event.get("tool_call_id") or "")
-    if isinstance(asked, dict):
-        asked = cast(Fields, asked)
-        nested = asked.get("function")
-        text = asked.get(
+    if isinstance(tool_call, dict):
+        tool_call = cast(Fields, tool_call)
+        nested = tool_call.get("function")
+        text = tool_call.get(
             "arguments", cast(Fields, nested).get("arguments") if isinstance(nested, dict) else None
         )
         return with_arguments(
@@ -244,26 +244,26 @@ def _of_event(event: Fields, id: str) -> ToolCall:
 def _of_version_0(event: Fields, id: str) -> ToolCall:
     args = event.get("args")
     args = dict(cast(Fields, args)) if isinstance(args, dict) else {}
-    asked = event.get("tool_call_metadata")
-    if isinstance(asked, dict):
-        asked = cast(Fields, asked)
+    metadata = event.get("tool_call_metadata")
+    if isinstance(metadata, dict):
+        metadata = cast(Fields, metadata)
         call = ToolCall(
             id,
-            str(asked.get("function_name") or event["action"]),
-            provider_id=str(asked.get("tool_call_id") or ""),
+            str(metadata.get("function_name") or event["action"]),
+            provider_id=str(metadata.get("tool_call_id") or ""),
         )
-        text = _argument_text_v0(asked, call.provider_id)
+        text = _argument_text_v0(metadata, call.provider_id)
         if text is not None:
             return with_arguments(call, text)
         name, provider = call.name, call.provider_id
     else:
         name, provider = _TOOLS_V0.get(str(event["action"]), str(event["action"])), ""
     if event["action"] in (_MCP_ACTION_V0, "mcp"):
-        given = args.get("arguments")
+        mcp_arguments = args.get("arguments")
         return ToolCall(
             id,
             str(args.get("name") or name),
-            dict(cast(Fields, given)) if isinstance(given, dict) else {},
+            dict(cast(Fields, mcp_arguments)) if isinstance(mcp_arguments, dict) else {},
             provider,
         )
     # The thought is the argument of the tool think.
@@ -370,20 +370,20 @@ def to_tool_result(observation: Any) -> ToolResult:
     present, and the rest in `observation`. Raises `ConfigurationError` if this is not an
     observation.
     """
-    found = fields_of(observation, "to_tool_result")
-    if isinstance(found.get("observation"), str):
+    fields = fields_of(observation, "to_tool_result")
+    if isinstance(fields.get("observation"), str):
         observed = {
-            key: found[key]
+            key: fields[key]
             for key in ("observation", "content", "extras", "success")
-            if key in found
+            if key in fields
         }
-        return _with_whole(_result_v0(found), observed, 0)
-    if "observation" in found:
-        inner = fields_of(found["observation"], "to_tool_result")
+        return _with_whole(_result_v0(fields), observed, 0)
+    if "observation" in fields:
+        inner = fields_of(fields["observation"], "to_tool_result")
         result = to_tool_result(inner)
-        more = content_of(found.get("extended_content"))
+        more = content_of(fields.get("extended_content"))
         return msgspec.structs.replace(result, content=(*result.content, *more)) if more else result
-    return _with_whole(_result_v1(dict(found)), found, 1)
+    return _with_whole(_result_v1(dict(fields)), fields, 1)
 
 
 def _with_whole(result: ToolResult, observation: Fields, version: Literal[0, 1]) -> ToolResult:
@@ -393,44 +393,44 @@ def _with_whole(result: ToolResult, observation: Fields, version: Literal[0, 1])
     return msgspec.structs.replace(result, meta={**result.meta, WHOLE: deepcopy(observation)})
 
 
-def _result_v1(found: Fields) -> ToolResult:
-    kind = found.pop("kind", None)
+def _result_v1(fields: Fields) -> ToolResult:
+    kind = fields.pop("kind", None)
     if kind == "AgentErrorEvent" or (
-        kind is None and isinstance(found.get("error"), str) and "tool_call_id" in found
+        kind is None and isinstance(fields.get("error"), str) and "tool_call_id" in fields
     ):
-        text = clean(str(found.pop("error", None) or ""))
+        text = clean(str(fields.pop("error", None) or ""))
         return ToolResult.failure(
-            text, "unknown", meta={KIND: "AgentErrorEvent", **({REST: found} if found else {})}
+            text, "unknown", meta={KIND: "AgentErrorEvent", **({REST: fields} if fields else {})}
         )
     if kind == "UserRejectObservation":
-        reason = clean(str(found.pop("rejection_reason", None) or "User rejected the action"))
-        meta = {KIND: kind, "decision": "reject", **({REST: found} if found else {})}
+        reason = clean(str(fields.pop("rejection_reason", None) or "User rejected the action"))
+        meta = {KIND: kind, "decision": "reject", **({REST: fields} if fields else {})}
         return ToolResult.failure(f"{_REJECTED}{reason}", "cancelled", meta=meta)
     if not isinstance(kind, str) or not kind.endswith("Observation"):
         raise ConfigurationError(
             "to_tool_result takes an observation: it has neither a kind that ends in Observation,"
             " nor observation, nor error."
         )
-    given = next(
-        (name for name in ("content", "output", "text", "message") if found.get(name)), "content"
+    text_field = next(
+        (name for name in ("content", "output", "text", "message") if fields.get(name)), "content"
     )
-    blocks = found.pop(given, None)
+    blocks = fields.pop(text_field, None)
     content = content_of(blocks)
-    has_error = found.pop("is_error", False)
-    error = bool(has_error or found.get("error"))
+    has_error = fields.pop("is_error", False)
+    error = bool(has_error or fields.get("error"))
     meta: Fields = {KIND: kind}
     if error is not has_error:
-        found["is_error"] = has_error
+        fields["is_error"] = has_error
     if isinstance(blocks, list) and (shape := _shape(cast("list[Any]", blocks))) is not None:
         meta[BLOCKS] = shape
-    if isinstance(code := found.get("exit_code"), int):
+    if isinstance(code := fields.get("exit_code"), int):
         meta["exitCode"] = code
-    if given != "content":
-        found["content"] = given  # the field of the text
-    if found:
-        meta[REST] = found
-    if not content and isinstance(found.get("error"), str):
-        content = (TextContent(clean(found["error"])),)
+    if text_field != "content":
+        fields["content"] = text_field  # the field of the text
+    if fields:
+        meta[REST] = fields
+    if not content and isinstance(fields.get("error"), str):
+        content = (TextContent(clean(fields["error"])),)
     return ToolResult(content, meta=meta, is_error=error)
 
 
@@ -470,10 +470,10 @@ def to_observation(result: ToolResult, version: Literal[0, 1] = 1, tool: str = "
     rest = dict(cast(Fields, rest)) if isinstance(rest, dict) else {}
     if version == 0:
         names = {name: kind for kind, name in _OBSERVATIONS_V0.items()}
-        known = kind in names or (bool(kind) and not kind.endswith(("Observation", "Event")))
+        is_known = kind in names or (bool(kind) and not kind.endswith(("Observation", "Event")))
         kind = (
             names.get(kind, kind)
-            if known
+            if is_known
             else "error"
             if result.is_error
             else _action_v0(tool or "execute_bash", {})["action"]
@@ -496,12 +496,12 @@ def to_observation(result: ToolResult, version: Literal[0, 1] = 1, tool: str = "
     if not blocks and result.structured_content is not None:
         blocks = [{"type": "text", "text": msgspec.json.encode(result.structured_content).decode()}]
     place = rest.pop("content", "content")
-    found: Fields = (
+    content: Fields = (
         {"content": blocks}
         if place == "content" or not isinstance(place, str)
         else {"content": [], place: result.text}
     )
-    return {**found, "is_error": result.is_error, **rest, "kind": kind}
+    return {**content, "is_error": result.is_error, **rest, "kind": kind}
 
 
 def _shape(blocks: list[Any]) -> list[Any] | None:
@@ -531,11 +531,11 @@ def _shaped(content: Sequence[Content], shape: Any) -> list[Fields]:
         blocks
     ):
         return blocks
-    found: list[Fields] = []
+    shaped: list[Fields] = []
     for count, kind, rest in cast("list[Any]", shape):
         mine, blocks = blocks[:count], blocks[count:]
         if kind == "image":
-            found.append(
+            shaped.append(
                 {
                     "type": "image",
                     "image_urls": [url for block in mine for url in block.get("image_urls", [])],
@@ -543,31 +543,31 @@ def _shaped(content: Sequence[Content], shape: Any) -> list[Fields]:
                 }
             )
         else:
-            found += [{**block, **rest} for block in mine]
-    return found
+            shaped += [{**block, **rest} for block in mine]
+    return shaped
 
 
-def content_of(given: Any) -> tuple[Content, ...]:
+def content_of(content: Any) -> tuple[Content, ...]:
     """Return the blocks of OpenHands' content: a string, or a list of text and image blocks."""
-    if isinstance(given, str):
-        return (TextContent(clean(given)),) if given else ()
-    if not isinstance(given, Iterable):
+    if isinstance(content, str):
+        return (TextContent(clean(content)),) if content else ()
+    if not isinstance(content, Iterable):
         return ()
-    found: list[Content] = []
-    for block in cast("Iterable[Any]", given):
+    blocks: list[Content] = []
+    for block in cast("Iterable[Any]", content):
         if isinstance(block, str):
-            found.append(TextContent(clean(block)))
+            blocks.append(TextContent(clean(block)))
         elif isinstance(block, Mapping):
             block = cast("Mapping[str, Any]", block)
             if isinstance(text := block.get("text"), str):
-                found.append(TextContent(clean(text)))
+                blocks.append(TextContent(clean(text)))
             urls = block.get("image_urls")
-            found += [
+            blocks += [
                 _image(url)
                 for url in cast("list[Any]", urls if isinstance(urls, list) else [])
                 if isinstance(url, str)
             ]
-    return tuple(found)
+    return tuple(blocks)
 
 
 def _image(url: str) -> Content:

@@ -268,15 +268,15 @@ class _Writer:
         forgotten = [id for seq in event.hidden for id in self._ids.get(seq, [])]
         hidden = {
             seq
-            for found in self._state.events[: event.seq]
-            if isinstance(found, ev.Condensation)
-            for seq in found.hidden
+            for earlier in self._state.events[: event.seq]
+            if isinstance(earlier, ev.Condensation)
+            for seq in earlier.hidden
         }
         place = min(event.hidden)
         offset = sum(
             len(ids) for seq, ids in self._ids.items() if seq < place and seq not in hidden
         )
-        head = any(found["kind"] == "SystemPromptEvent" for found in self._files)
+        head = any(file["kind"] == "SystemPromptEvent" for file in self._files)
         more: Fields = (
             {"summary": event.summary, "summary_offset": offset + head} if event.summary else {}
         )
@@ -371,7 +371,7 @@ def _originals(events: Any) -> dict[str, str]:
 
     The note that follows an answer lists the ids in the order of the answer's calls.
     """
-    found: dict[str, str] = {}
+    ids: dict[str, str] = {}
     answer: ev.Assistant | None = None
     for event in events:
         if isinstance(event, ev.Assistant):
@@ -382,9 +382,9 @@ def _originals(events: Any) -> dict[str, str]:
             and answer is not None
             and len(event.details) == len(answer.calls)
         ):
-            found.update(zip([call.id for call in answer.calls], event.details, strict=True))
+            ids.update(zip([call.id for call in answer.calls], event.details, strict=True))
             answer = None
-    return found
+    return ids
 
 
 def _rest(events: Iterable[ev.AnyEvent]) -> dict[str, Fields]:
@@ -402,8 +402,8 @@ def _original(event: ev.Unknown) -> Fields | None:
     """Return the OpenHands event that was kept verbatim, None for other events."""
     if not event.original_type.startswith(PREFIX):
         return None
-    found = msgspec.json.decode(event.raw).get("event")
-    return cast(Fields, found) if isinstance(found, dict) else None
+    original = msgspec.json.decode(event.raw).get("event")
+    return cast(Fields, original) if isinstance(original, dict) else None
 
 
 def _uuid(id: str) -> str:

@@ -217,14 +217,14 @@ class Offer:
         same object until a change."""
         from mcp.server.subscriptions import ToolsListChanged
 
-        known = self._manager.definitions()
+        previous = self._manager.definitions()
         while True:
             await asyncio.sleep(_POLL_SECONDS)
             try:
-                found = self._manager.definitions()
-                if found is known:
+                definitions = self._manager.definitions()
+                if definitions is previous:
                     continue
-                known = found
+                previous = definitions
                 await self._bus.publish(ToolsListChanged())
                 for connection in list(self._connections):
                     await connection.send_tool_list_changed()
@@ -299,8 +299,8 @@ class Offer:
             raise _UnknownTool(str(error)) from None
         except ToolError as error:
             return shapes.result(error_result(error), None, modern)
-        found = self._manager.run(ToolCall(context.call_id, tool.name, arguments), context)
-        if problem := self._outputs.problem(tool, found):
+        result = self._manager.run(ToolCall(context.call_id, tool.name, arguments), context)
+        if problem := self._outputs.problem(tool, result):
             answer = shapes.result(
                 error_result(
                     ToolError(f"{name!r} was run, but {problem}. Its answer:", retryable=False)
@@ -308,9 +308,9 @@ class Offer:
                 tool,
                 modern,
             )
-            answer["content"] += shapes.result(found, tool, modern)["content"]
+            answer["content"] += shapes.result(result, tool, modern)["content"]
             return answer
-        return shapes.result(found, tool, modern)
+        return shapes.result(result, tool, modern)
 
     def _on_close(self, key: object, cleanup: Callable[[], None]) -> None:
         with self._lock:

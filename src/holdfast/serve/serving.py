@@ -252,15 +252,15 @@ class _Signals:
 def _signals() -> Generator[_Signals]:
     """Record SIGINT and SIGTERM within the block, also during the shutdown. Does nothing outside
     of the main thread."""
-    found = _Signals()
+    received = _Signals()
     if threading.current_thread() is not threading.main_thread():
-        yield found
+        yield received
         return
     before = {
-        number: signal.signal(number, found.record) for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, received.record) for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        yield found
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

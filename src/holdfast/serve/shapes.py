@@ -23,7 +23,7 @@ def definition(tool: Tool, modern: bool) -> dict[str, Any]:
     """Return a tool's entry in `tools/list`. Before 2026-07-28 (`modern` false) an output schema
     describes an object."""
     hints = tool.annotations
-    found: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "name": tool.name,
         "inputSchema": tool.input_schema,
         "annotations": {
@@ -34,14 +34,14 @@ def definition(tool: Tool, modern: bool) -> dict[str, Any]:
         },
     }
     if tool.description:
-        found["description"] = tool.description
+        entry["description"] = tool.description
     if tool.output_schema is not None:
-        found["outputSchema"] = (
+        entry["outputSchema"] = (
             tool.output_schema
             if modern or is_object(tool.output_schema)
             else _wrapped(tool.output_schema)
         )
-    return found
+    return entry
 
 
 def is_object(schema: dict[str, Any]) -> bool:
@@ -60,22 +60,22 @@ def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
     return {**outer, "type": "object", "properties": {_RESULT: inner}, "required": [_RESULT]}
 
 
-def result(found: ToolResult, tool: Tool | None, modern: bool) -> dict[str, Any]:
+def result(tool_result: ToolResult, tool: Tool | None, modern: bool) -> dict[str, Any]:
     """Return a result in the format of `tools/call`."""
-    built = cast("dict[str, Any]", msgspec.to_builtins(found))
+    built = cast("dict[str, Any]", msgspec.to_builtins(tool_result))
     answer: dict[str, Any] = {
         "content": built["content"],
-        "isError": found.is_error,
+        "isError": tool_result.is_error,
         "resultType": "complete",
     }
-    structured = found.structured_content
+    structured = tool_result.structured_content
     if structured is not None:
         schema = None if tool is None else tool.output_schema
         plain = modern or (isinstance(structured, dict) and (schema is None or is_object(schema)))
         answer["structuredContent"] = (
             built["structuredContent"] if plain else {_RESULT: built["structuredContent"]}
         )
-    if found.meta:
+    if tool_result.meta:
         answer["_meta"] = built["meta"]
     return answer
 
@@ -91,13 +91,13 @@ class Outputs:
         self._compiled: dict[str, tuple[Tool, Validator]] = {}
         self._bounded: dict[str, tuple[Tool, Callable[[Any], str]]] = {}  # untrusted schemas
 
-    def problem(self, tool: Tool, found: ToolResult) -> str:
+    def problem(self, tool: Tool, tool_result: ToolResult) -> str:
         """Return the violation of the output schema, "" if there is none or the tool has no
         output schema."""
         schema = tool.output_schema
-        if schema is None or found.is_error:
+        if schema is None or tool_result.is_error:
             return ""
-        if found.structured_content is None:
+        if tool_result.structured_content is None:
             return "it has an output schema, but its result has no structured content"
         if tool.untrusted:
             known_problem = self._bounded.get(tool.name)
@@ -106,16 +106,16 @@ class Outputs:
                     tool,
                     schemas.of_results(tool.name, schema),
                 )
-            problem = known_problem[1](found.structured_content)
+            problem = known_problem[1](tool_result.structured_content)
             return f"its result does not fit its output schema: {problem}" if problem else ""
-        known = self._compiled.get(tool.name)
-        if known is None or known[0] is not tool:
-            known = self._compiled[tool.name] = (tool, _compiled(schema))
+        compiled = self._compiled.get(tool.name)
+        if compiled is None or compiled[0] is not tool:
+            compiled = self._compiled[tool.name] = (tool, _compiled(schema))
         from jsonschema import exceptions
 
         try:
             error: Any = cast("Any", exceptions).best_match(
-                known[1].iter_errors(found.structured_content)
+                compiled[1].iter_errors(tool_result.structured_content)
             )
         except Exception:  # a missing reference, which the client may know
             return ""

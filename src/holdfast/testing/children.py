@@ -35,7 +35,7 @@ class Work(Protocol):
         """Do once, in the forking process, the work that every child would have to repeat."""
         ...
 
-    def __call__(self, given: Any, /) -> None:
+    def __call__(self, task: Any, /) -> None:
         """Run in the child."""
         ...
 
@@ -72,12 +72,12 @@ class Forks:
         else:
             work.prepare()
 
-    def run(self, given: msgspec.Struct, output: Path) -> Ended:
+    def run(self, task: msgspec.Struct, output: Path) -> Ended:
         """Run one child and return when it has ended, at the latest after the deadline. Its
         output goes to the file `output`."""
         if self._server is None:
-            return fork(self._work, given, output, self._deadline)
-        _send(cast(IO[bytes], self._server.stdin), (given, output))
+            return fork(self._work, task, output, self._deadline)
+        _send(cast(IO[bytes], self._server.stdin), (task, output))
         try:
             return _receive(cast(IO[bytes], self._server.stdout))
         except EOFError:
@@ -105,7 +105,7 @@ class Forks:
         self.close()
 
 
-def fork(work: Work, given: msgspec.Struct, output: Path, deadline: float) -> Ended:
+def fork(work: Work, task: msgspec.Struct, output: Path, deadline: float) -> Ended:
     """Run one child; see `Forks.run`. The calling process must have a single thread."""
     output.touch()
     with warnings.catch_warnings():
@@ -113,7 +113,7 @@ def fork(work: Work, given: msgspec.Struct, output: Path, deadline: float) -> En
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if not pid:
-        _child(work, given, output)
+        _child(work, task, output)
     status: int | None = None
     late = False
     try:
@@ -169,17 +169,17 @@ def _is_group(group: int) -> bool:
 
 
 def _exit_status(pid: int) -> int | None:
-    found, status = os.waitpid(pid, os.WNOHANG)
-    return status if found else None
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return status if ended else None
 
 
-def _child(work: Work, given: msgspec.Struct, output: Path) -> NoReturn:
+def _child(work: Work, task: msgspec.Struct, output: Path) -> NoReturn:
     """Run the child from start to end. It shares only memory with its parent: neither output nor
     hooks nor exit handlers."""
     code = 1
     try:
         _set_up_child(output)
-        work(given)
+        work(task)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -288,10 +288,10 @@ def serve() -> None:
     _send(answers, "")
     while True:
         try:
-            given, output = _receive(commands)
+            task, output = _receive(commands)
         except EOFError:
             return
-        _send(answers, fork(work, given, output, deadline))
+        _send(answers, fork(work, task, output, deadline))
 
 
 def _send(file: IO[bytes], what: object) -> None:

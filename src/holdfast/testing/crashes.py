@@ -355,8 +355,8 @@ class _Runs:
         self, lives: list[Life], points: Sequence[Point], folder: Path, reference: Journals
     ) -> None:
         """Raise `AssertionError` if a guarantee is broken."""
-        found = broken(lives, reference)
-        if not found:
+        problems = broken(lives, reference)
+        if not problems:
             return
         after = lives[-1].ended or {}
         parts = [
@@ -367,7 +367,7 @@ class _Runs:
             ),
             "",
         ]
-        parts += [f"  * {text}" for text in found]
+        parts += [f"  * {text}" for text in problems]
         for id in after:
             kills = [len(life.began.get(id, [])) for life in lives[1:]]
             parts += ["", f"The journal of {id!r} at the end:", tail(after[id], kills)]

@@ -65,19 +65,19 @@ def broken(lives: Sequence[Life], reference: Journals | None) -> list[str]:
     The last life must have ended by itself, with the same outcome as the uninterrupted run
     `reference`.
     """
-    found: list[str] = []
+    problems: list[str] = []
     for life, after in zip(
         lives, [*[life.began for life in lives[1:]], lives[-1].ended or {}], strict=True
     ):
-        found += _lost(life, after)
+        problems += _lost(life, after)
         for id, events in after.items():
-            found += [f"{text} ({id!r})" for text in _wrongly_resumed(life, id, events)]
+            problems += [f"{text} ({id!r})" for text in _wrongly_resumed(life, id, events)]
     end = lives[-1].ended or {}
     for id, events in end.items():
-        found += [f"{text} ({id!r})" for text in _malformed(events)]
+        problems += [f"{text} ({id!r})" for text in _malformed(events)]
     if reference is not None:
-        found += _unsettled(end, reference)
-    return list(dict.fromkeys(found))
+        problems += _unsettled(end, reference)
+    return list(dict.fromkeys(problems))
 
 
 def _lost(life: Life, after: Journals) -> Iterator[str]:
@@ -211,14 +211,14 @@ def _unsettled(end: Journals, reference: Journals) -> Iterator[str]:
     if not pairs and reference:  # its ids differ in each run
         pairs = [(next(iter(end), "?"), first(reference), first(end))]
     for id, expected, events in pairs:
-        should, found = fold(expected), fold(events)
-        if found.status is not should.status:
+        expected_state, state = fold(expected), fold(events)
+        if state.status is not expected_state.status:
             yield (
-                f"it came to rest as {found.status.value}, the uninterrupted run as"
-                f" {should.status.value} ({id!r})"
+                f"it came to rest as {state.status.value}, the uninterrupted run as"
+                f" {expected_state.status.value} ({id!r})"
             )
-        if len(found.open) > len(should.open):
-            yield f"these calls have no result: {', '.join(found.open)} ({id!r})"
+        if len(state.open) > len(expected_state.open):
+            yield f"these calls have no result: {', '.join(state.open)} ({id!r})"
 
 
 # --- reports ---

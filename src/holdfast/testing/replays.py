@@ -43,11 +43,11 @@ def assert_replays(recorded: Recorded, agent: Agent | None = None) -> None:
     differences: list[str] = []
     conversations = requests = 0
     for name, events in _conversations(recorded):
-        found = replay(events, agent)
+        result = replay(events, agent)
         conversations += 1
-        requests += found.requests
-        if found.difference is not None:
-            differences.append(f"{name} does not replay the same: {found}")
+        requests += result.requests
+        if result.difference is not None:
+            differences.append(f"{name} does not replay the same: {result}")
     if differences:
         raise AssertionError("\n\n".join(differences))
     if not requests:
@@ -68,8 +68,10 @@ def _conversations(recorded: Recorded) -> Iterator[tuple[str, Sequence[AnyEvent]
             try:
                 with path.open("rb") as file:
                     stored = file.read(len(_SQLITE)) == _SQLITE
-                found = _read_store(path) if stored else _read_exported(path)
-                yield from ((f"{path}, conversation {id!r}", events) for id, events in found)
+                conversations = _read_store(path) if stored else _read_exported(path)
+                yield from (
+                    (f"{path}, conversation {id!r}", events) for id, events in conversations
+                )
             except OSError as error:  # a StoreError is one too
                 why = str(error) if isinstance(error, StoreError) else error.strerror or str(error)
                 raise StoreError(f"assert_replays: {path}: {why}") from error
@@ -89,8 +91,8 @@ def _conversations(recorded: Recorded) -> Iterator[tuple[str, Sequence[AnyEvent]
 
 def _read_exported(path: Path) -> Iterator[tuple[str, Sequence[AnyEvent]]]:
     with path.open("rb") as lines:
-        for found in read_exported(lines):
-            yield found.header.id, found.events
+        for exported in read_exported(lines):
+            yield exported.header.id, exported.events
 
 
 def _read_store(path: Path) -> Iterator[tuple[str, Sequence[AnyEvent]]]:

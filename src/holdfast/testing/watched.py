@@ -59,10 +59,10 @@ class Journaled(msgspec.Struct, frozen=True, tag="journals"):
         """Return the content of a store."""
         # A fork comes after its parent. Of two that began at the same time, the one written
         # earlier comes first.
-        found = sorted(
+        summaries = sorted(
             store.list(), key=lambda summary: (bool(summary.parent), str(summary.created))
         )
-        ids = [summary.id for summary in found]
+        ids = [summary.id for summary in summaries]
         return cls(
             [(id, [msgspec.Raw(ev.encode(event)) for event in store.read(id)]) for id in ids]
         )
@@ -243,9 +243,9 @@ def _watched_reconcile(record: Record, tool: Tool) -> Callable[[ToolCall, ToolCo
     def watched(call: ToolCall, context: ToolContext) -> Any:
         answer = "raised"
         try:
-            found = reconcile(call, context)
-            answer = "again" if found is None else "result"
-            return found
+            result = reconcile(call, context)
+            answer = "again" if result is None else "result"
+            return result
         finally:
             record.write(Reconciled(context.conversation_id, call.id, answer))
 

@@ -146,9 +146,9 @@ class Catalogue:
                 for name, tool in self.tools.items()
                 if name not in out or name in added
             }
-            found = {**kept, **added}
-            local = {name: tool for name, tool in found.items() if name not in self.origins}
-            self._replace({**local, **found})
+            tools = {**kept, **added}
+            local = {name: tool for name, tool in tools.items() if name not in self.origins}
+            self._replace({**local, **tools})
         for name, change in changes.items():
             _warn_held_back(name, change)
 
@@ -159,8 +159,8 @@ class Catalogue:
         """
         with self._lock:
             held = self.held.get(name)
-            found = self.tools.get(name) or (None if held is None else held.tool)
-            if found is None:
+            removed = self.tools.get(name) or (None if held is None else held.tool)
+            if removed is None:
                 raise self.not_found(name)
             origin = self.origins.pop(name, None) or (None if held is None else held.origin)
             if origin is not None:
@@ -170,7 +170,7 @@ class Catalogue:
                 }
             self.held = {key: entry for key, entry in self.held.items() if key != name}
             self._replace({key: tool for key, tool in self.tools.items() if key != name})
-        return found
+        return removed
 
     def restore(self, id: str) -> None:
         """Forget which tools of a service were removed."""
@@ -196,14 +196,14 @@ class Catalogue:
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """Return the definitions for models. The result is the same object until the set of
         tools changes."""
-        while (found := self._definitions) is None:
+        while (definitions := self._definitions) is None:
             tools = self.tools
             # Outside the lock: making a schema runs code of the user's own types.
             definitions = tuple([definition(tool) for tool in tools.values()])
             with self._lock:
                 if self._definitions is None and self.tools is tools:
                     self._definitions = definitions
-        return found
+        return definitions
 
     # --- what services offer ---
 

@@ -213,7 +213,7 @@ class Discovery:
                 self._settle(state, future)
 
     def _ask(self, state: _State, future: Future[None], refresh: bool = False) -> None:
-        found: tuple[Tool, ...] | None = None
+        offered: tuple[Tool, ...] | None = None
         error: str | None = None
         late_close: Future[None] | None = None
         same = False
@@ -223,7 +223,7 @@ class Discovery:
                 if state.asking is not future:
                     return
                 state.asker = threading.get_ident()
-                known, closing = state.found, state.closing
+                earlier, closing = state.found, state.closing
             if closing is not None:
                 closing.result()  # else the close would end the new connection
             offer = tuple(state.source.discover())
@@ -245,12 +245,12 @@ class Discovery:
                 return
             same = (
                 refresh
-                and known is not None
-                and [*map(definition, known)] == [*map(definition, offer)]
+                and earlier is not None
+                and [*map(definition, earlier)] == [*map(definition, offer)]
             )
             if not same:
                 self._on_offer(state.source, offer, version)
-            found = offer
+            offered = offer
         except ToolError as failure:
             error = str(failure)
         except HoldfastError as failure:
@@ -265,8 +265,8 @@ class Discovery:
             with self._lock:
                 if state.asking is future:
                     state.error = error
-                    if found is not None and not same:
-                        state.found, state.version = found, version
+                    if offered is not None and not same:
+                        state.found, state.version = offered, version
                     again, state.stale = state.stale, False
                     if refresh:
                         state.pause = (
@@ -345,13 +345,13 @@ class Discovery:
                 lambda source=state.source, future=future: _check(source, timeout, future),
                 f"holdfast-health-{id}",
             )
-        found: dict[str, Health] = {}
+        results: dict[str, Health] = {}
         for id, future in answers.items():
             try:
-                found[id] = future.result(timeout + 1.0)
+                results[id] = future.result(timeout + 1.0)
             except TimeoutError:
-                found[id] = Health(id, False, timeout, f"it did not answer within {timeout:g} s")
-        return found
+                results[id] = Health(id, False, timeout, f"it did not answer within {timeout:g} s")
+        return results
 
     def close(self) -> None:
         """Close all connections in parallel and forget all offers, also those under way. The

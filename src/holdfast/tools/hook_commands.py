@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import IO, Any, cast
 
@@ -22,7 +22,7 @@ from holdfast.content import ToolResult
 from holdfast.errors import ToolCancelled
 from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.context import ToolContext
-from holdfast.tools.hooks import Failed, Hook, Place, Said
+from holdfast.tools.hook_answers import Failed, HookPlace, Said
 from holdfast.tools.results import clean
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/homebrew/bin"
@@ -45,11 +45,17 @@ def secrets_of(env: Mapping[str, str]) -> list[str]:
     return [value for name, value in env.items() if _SECRET.search(name)]
 
 
-def command_of(hook: Hook) -> Callable[[dict[str, Any], ToolContext, Place], Said | None]:
-    """Return the hook's command as a function that runs it and returns its answer."""
+def command_of(
+    command: Sequence[str], timeout: float, env: Mapping[str, str]
+) -> Callable[[dict[str, Any], ToolContext, HookPlace], Said | None]:
+    """Return a hook's command as a function that runs it and returns its answer.
 
-    def run(request: dict[str, Any], context: ToolContext, place: Place) -> Said | None:
-        code, out, err = _run(hook, msgspec.json.encode(request), context)
+    `timeout` is in seconds; `env` is added to the minimal environment.
+    """
+    argv = list(command)
+
+    def run(request: dict[str, Any], context: ToolContext, place: HookPlace) -> Said | None:
+        code, out, err = _run(argv, timeout, env, msgspec.json.encode(request), context)
         reason = clean(err.decode("utf-8", "replace").strip())[:_MAX_REASON_CHARS]
         if code == _DENY_EXIT_CODE:
             if not place.denies:
@@ -63,7 +69,7 @@ def command_of(hook: Hook) -> Callable[[dict[str, Any], ToolContext, Place], Sai
     return run
 
 
-def _parse_answer(out: bytes, place: Place) -> Said:
+def _parse_answer(out: bytes, place: HookPlace) -> Said:
     """Return the answer that a hook command printed. Raises `Failed`."""
     if too_deep(out):
         raise Failed(f"failed: the command's output is nested deeper than {MAX_DEPTH} levels")
@@ -111,21 +117,23 @@ def _parse_answer(out: bytes, place: Place) -> Said:
     return Said(None if deny is None else clean(deny), clean(answer.get("context", "")), change)
 
 
-def _run(hook: Hook, request: bytes, context: ToolContext) -> tuple[int, bytes, bytes]:
+def _run(
+    argv: list[str], timeout: float, env: Mapping[str, str], request: bytes, context: ToolContext
+) -> tuple[int, bytes, bytes]:
     """Run the command. Returns its exit code, stdout and stderr. Raises `Failed`,
     `ToolCancelled`."""
     context.cancelled.raise_if_set()
-    deadline = time.monotonic() + hook.timeout
+    deadline = time.monotonic() + timeout
     workdir: Any = getattr(context.runtime, "workdir", None)
     try:
         process = subprocess.Popen(
-            list(hook.command),
+            argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
             cwd=os.fspath(workdir) if isinstance(workdir, str | PathLike) else None,
-            env={**_environment(), **hook.env, **context.process_environment()},
+            env={**_environment(), **env, **context.process_environment()},
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
@@ -139,7 +147,7 @@ def _run(hook: Hook, request: bytes, context: ToolContext) -> tuple[int, bytes, 
 
     remove_callback = context.cancelled.add_callback(wake)
     try:
-        out, err = _communicate(process, request, wakeup, deadline, hook.timeout, context)
+        out, err = _communicate(process, request, wakeup, deadline, timeout, context)
     finally:
         remove_callback()
         _kill_group(process)

@@ -1,4 +1,4 @@
-"""Hooks around tool calls, which may change or deny them, and caps on concurrent calls.
+"""Hooks around tool calls, which may change or deny them.
 
 Hooks on an agent's other places are the same `Hook` and run through the same function `ask`.
 """
@@ -6,8 +6,6 @@ Hooks on an agent's other places are the same `Hook` and run through the same fu
 from __future__ import annotations
 
 import logging
-import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
@@ -18,9 +16,10 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from holdfast.content import TextContent, ToolCall, ToolResult
-from holdfast.errors import ConfigurationError, ToolCancelled, ToolError
+from holdfast.errors import ConfigurationError, ToolError
 from holdfast.tools.callables import is_async, refuse_async
-from holdfast.tools.context import Cancellation, ToolContext
+from holdfast.tools.context import ToolContext
+from holdfast.tools.hook_answers import NOTHING, PLACES, WHERE, Failed, HookPlace, Said
 from holdfast.tools.results import as_result, clean
 
 _log = logging.getLogger("holdfast.tools")
@@ -82,44 +81,6 @@ class Hook(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class Place(NamedTuple):
-    """The permitted answers at one side of a place: the keys of changes in a command's JSON, and
-    whether the hook may deny and add."""
-
-    keys: tuple[str, ...] = ()
-    denies: bool = True
-    adds: bool = True
-
-
-PLACES: Mapping[tuple[str, str], Place] = MappingProxyType(
-    {
-        ("tool", "before"): Place(("arguments", "result")),
-        ("tool", "after"): Place(("result",)),
-        ("model", "before"): Place(),
-        ("model", "after"): Place(("text", "calls"), adds=False),
-        ("message", "before"): Place(("text", "content")),
-        ("stop", "before"): Place(adds=False),
-        ("condensation", "before"): Place(),
-        ("start", "before"): Place(denies=False),
-        ("end", "before"): Place(denies=False, adds=False),
-    }
-)
-WHERE = tuple(dict.fromkeys(on for on, _ in PLACES))
-
-
-class Said(NamedTuple):
-    """The answer of a hook: the reason of a denial (None: not denied), the text to add, and the
-    change, if any."""
-
-    deny: str | None = None
-    add: str = ""
-    change: Any = None
-
-
-class Failed(Exception):
-    """The failure of a hook. The message says how it failed, such as `failed: TypeError: ...`."""
-
-
 class Bound(NamedTuple):
     """One side of a hook with its function resolved."""
 
@@ -128,17 +89,14 @@ class Bound(NamedTuple):
     when: str
     tools: str
     function: Callable[..., Any]
-    place: Place
+    place: HookPlace
     command: bool
-
-
-NOTHING = Said()
 
 
 def ask(
     bound: Bound,
     context: ToolContext,
-    told: Callable[..., dict[str, Any]],
+    describe: Callable[..., dict[str, Any]],
     fits: Callable[[Any], bool],
     *subject: Any,
 ) -> Said:
@@ -155,31 +113,31 @@ def ask(
     """
     try:
         if bound.command:
-            found = bound.function(
+            answer = bound.function(
                 {
                     "on": bound.on,
                     "when": bound.when,
                     "conversation_id": context.conversation_id,
-                    **told(*subject),
+                    **describe(*subject),
                 },
                 context,
                 bound.place,
             )
         else:
-            found = bound.function(*subject, context)
+            answer = bound.function(*subject, context)
     except (ToolError, Failed):
         raise
     except (Exception, SystemExit) as error:
         raise Failed(f"failed: {type(error).__name__}: {error}") from error
-    if found is None:
+    if answer is None:
         return NOTHING
-    return _parse_answer(bound, found, fits)
+    return _parse_answer(bound, answer, fits)
 
 
-def _parse_answer(bound: Bound, found: Any, fits: Callable[[Any], bool]) -> Said:
+def _parse_answer(bound: Bound, answer: Any, fits: Callable[[Any], bool]) -> Said:
     place = bound.place
     deny, add, change = None, "", None
-    for part in cast("tuple[Any, ...]", found) if type(found) is tuple else (found,):
+    for part in cast("tuple[Any, ...]", answer) if type(answer) is tuple else (answer,):
         if isinstance(part, Said):
             deny, add, change = part
         elif isinstance(part, Deny) and place.denies and isinstance(part.reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
@@ -196,7 +154,7 @@ def _parse_answer(bound: Bound, found: Any, fits: Callable[[Any], bool]) -> Said
 
 def bind(hooks: Sequence[Hook], on: str, when: str) -> list[Bound]:
     """Return the sides of hooks that apply at this place, in the order in which they run."""
-    found: list[Bound] = []
+    bound: list[Bound] = []
     names = names_of(hooks)
     for hook, name in zip(hooks, names, strict=True):
         if hook.on != on:
@@ -204,25 +162,26 @@ def bind(hooks: Sequence[Hook], on: str, when: str) -> list[Bound]:
         place = PLACES.get((on, when))
         function = hook.before if when == "before" else hook.after
         if function is not None and place is not None:
-            found.append(Bound(name, on, when, hook.tools, _function(function)[1], place, False))
+            bound.append(Bound(name, on, when, hook.tools, _function(function)[1], place, False))
         elif hook.command and hook.when in (when, "both") and place is not None:
             from holdfast.tools.hook_commands import command_of
 
-            found.append(Bound(name, on, when, hook.tools, command_of(hook), place, True))
-    return found if when == "before" else found[::-1]
+            command = command_of(hook.command, hook.timeout, hook.env)
+            bound.append(Bound(name, on, when, hook.tools, command, place, True))
+    return bound if when == "before" else bound[::-1]
 
 
 def names_of(hooks: Sequence[Hook]) -> list[str]:
     """Return the name of each hook for messages and the journal. Names are unique."""
-    found: list[str] = []
+    names: list[str] = []
     for hook in hooks:
         name = hook.name or _name(hook.before or hook.after or hook.command)
         number = 2
         unique = name
-        while unique in found:
+        while unique in names:
             unique, number = f"{name}-{number}", number + 1
-        found.append(unique)
-    return found
+        names.append(unique)
+    return names
 
 
 def check(hooks: Sequence[Any], who: str = "") -> None:
@@ -249,12 +208,12 @@ def _check_hook(hook: Any) -> None:
         raise ConfigurationError(f"Hook: on takes one of {', '.join(WHERE)}, not {hook.on!r}.")
     if hook.tools != "*" and hook.on != "tool":
         raise ConfigurationError(f"Hook: tools is for a hook on tool, not on {hook.on}.")
-    for given in (hook.before, hook.after):
-        if given is not None and not isinstance(given, str) and not callable(given):
+    for function in (hook.before, hook.after):
+        if function is not None and not isinstance(function, str) and not callable(function):
             raise ConfigurationError(
-                f"Hook: before and after take a function or 'module:name', not {given!r}."
+                f"Hook: before and after take a function or 'module:name', not {function!r}."
             )
-        refuse_async("Hook: before and after", given)
+        refuse_async("Hook: before and after", function)
     if (hook.after is not None or (hook.command and hook.when != "before")) and (
         hook.on,
         "after",
@@ -357,8 +316,30 @@ class Hooks:
                 if answer.change is not None:
                     result = as_result(call.name, answer.change)
                 if answer.add:
-                    result = with_context(result, [answer.add])
+                    result = self.with_context(result, [answer.add])
         return result
+
+    def marked(self, result: ToolResult, error: ToolError) -> ToolResult:
+        """Return the error's result, with the name of the hook in `meta` if a hook caused the
+        error."""
+        if not isinstance(error, Refused):
+            return result
+        mark = {"name": error.hook, "failed": error.failed}
+        return msgspec.structs.replace(result, meta={**result.meta, HOOK: mark})
+
+    def with_arguments(self, result: ToolResult, call: ToolCall) -> ToolResult:
+        """Return the result with the arguments of a call that a hook changed."""
+        return msgspec.structs.replace(result, meta={**result.meta, ARGUMENTS: call.arguments})
+
+    def with_context(self, result: ToolResult, texts: Sequence[str]) -> ToolResult:
+        """Return the result with more texts appended. Structured content without other content is
+        first written out as text."""
+        content = result.content
+        if not content and result.structured_content is not None:
+            content = (TextContent(msgspec.json.encode(result.structured_content).decode()),)
+        return msgspec.structs.replace(
+            result, content=(*content, *[TextContent(text) for text in texts])
+        )
 
     def _ask(
         self,
@@ -406,32 +387,12 @@ class Refused(ToolError):
         self.failed = failed
 
 
-def marked(result: ToolResult, error: ToolError) -> ToolResult:
-    """Return the error's result, with the name of the hook in `meta` if a hook caused the error."""
-    if not isinstance(error, Refused):
-        return result
-    return msgspec.structs.replace(
-        result, meta={**result.meta, HOOK: {"name": error.hook, "failed": error.failed}}
-    )
+def _is_before_change(change: Any) -> bool:
+    return isinstance(change, dict | ToolResult)
 
 
-def with_context(result: ToolResult, texts: Sequence[str]) -> ToolResult:
-    """Return the result with more texts appended. Structured content without other content is
-    first written out as text."""
-    content = result.content
-    if not content and result.structured_content is not None:
-        content = (TextContent(msgspec.json.encode(result.structured_content).decode()),)
-    return msgspec.structs.replace(
-        result, content=(*content, *[TextContent(text) for text in texts])
-    )
-
-
-def _is_before_change(found: Any) -> bool:
-    return isinstance(found, dict | ToolResult)
-
-
-def _is_after_change(found: Any) -> bool:
-    return isinstance(found, ToolResult)
+def _is_after_change(change: Any) -> bool:
+    return isinstance(change, ToolResult)
 
 
 def _copy(call: ToolCall) -> ToolCall:
@@ -458,111 +419,36 @@ def _check_json(tool: str, hook: str, arguments: Any) -> None:
         ) from None
 
 
-def _name(given: Any) -> str:
-    if isinstance(given, str):
-        return given
-    if isinstance(given, Sequence):
-        return cast("Sequence[str]", given)[0].rpartition("/")[2]
-    return str(getattr(given, "__qualname__", given)).rpartition("<locals>.")[2]
+def _name(target: Any) -> str:
+    if isinstance(target, str):
+        return target
+    if isinstance(target, Sequence):
+        return cast("Sequence[str]", target)[0].rpartition("/")[2]
+    return str(getattr(target, "__qualname__", target)).rpartition("<locals>.")[2]
 
 
-def _function(given: Callable[..., Any] | str) -> tuple[str, Callable[..., Any]]:
+def _function(target: Callable[..., Any] | str) -> tuple[str, Callable[..., Any]]:
     """Return the hook function's name and the function itself.
 
     A function that cannot be imported is replaced by one that raises, and so denies.
     """
-    if not isinstance(given, str):
-        return _name(given), given
-    module, _, qualname = given.partition(":")
+    if not isinstance(target, str):
+        return _name(target), target
+    module, _, qualname = target.partition(":")
     try:
-        found: Any = import_module(module)
+        function: Any = import_module(module)
         for part in qualname.split("."):
-            found = getattr(found, part)
-        if not callable(found):
-            raise TypeError(f"{given} is not a function")
-        if is_async(found):
-            raise TypeError(f"{given} is async")
+            function = getattr(function, part)
+        if not callable(function):
+            raise TypeError(f"{target} is not a function")
+        if is_async(function):
+            raise TypeError(f"{target} is async")
     except Exception as error:
         reason = f"it cannot be imported ({type(error).__name__}: {error})"
-        _log.error("The hook %s cannot run and denies everything: %s", given, reason)
+        _log.error("The hook %s cannot run and denies everything: %s", target, reason)
 
         def deny(*_: Any) -> Any:
             raise RuntimeError(reason)
 
-        return given, deny
-    return given, found
-
-
-class Cap:
-    """A limit on concurrent calls. Further calls wait for their turn, in order."""
-
-    def __init__(self, calls: int) -> None:
-        self._lock = threading.Lock()
-        self._free = calls
-        self._waiting: deque[threading.Event] = deque()
-
-    def enter(self, cancelled: Cancellation) -> None:
-        """Wait for a free slot and take it. Raises `ToolCancelled`."""
-        with self._lock:
-            if self._free:
-                self._free -= 1
-                return
-            turn = threading.Event()
-            self._waiting.append(turn)
-        remove_callback = cancelled.add_callback(turn.set)
-        try:
-            turn.wait()
-        except BaseException:  # Ctrl-C
-            if not self._withdraw(turn):
-                self.leave()
-            raise
-        finally:
-            remove_callback()
-        if self._withdraw(turn):
-            raise ToolCancelled("The call was cancelled while it waited for its turn.")
-
-    def _withdraw(self, turn: threading.Event) -> bool:
-        """Withdraw from the queue. Returns False if the slot was already assigned."""
-        with self._lock:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-                return True
-        return False
-
-    def leave(self) -> None:
-        """Release the slot to the call that has waited longest."""
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().set()
-            else:
-                self._free += 1
-
-
-class Caps:
-    """The caps of an agent by pattern of tool names.
-
-    A call takes a slot of each cap that matches its tool, always in the same order.
-    """
-
-    def __init__(self, concurrency: Mapping[str, int]) -> None:
-        for pattern, calls in concurrency.items():
-            if not isinstance(calls, int) or isinstance(calls, bool) or calls < 1:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-                raise ConfigurationError(
-                    f"concurrency takes a number of calls from 1 for {pattern!r}, not {calls!r}."
-                )
-        self.given = dict(concurrency)
-        self._caps = [(pattern, Cap(calls)) for pattern, calls in sorted(concurrency.items())]
-
-    def enter(self, name: str, cancelled: Cancellation) -> list[Cap]:
-        """Take all slots that a call needs. Raises `ToolCancelled`."""
-        taken: list[Cap] = []
-        try:
-            for pattern, cap in self._caps:
-                if fnmatchcase(name, pattern):
-                    cap.enter(cancelled)
-                    taken.append(cap)
-        except BaseException:
-            for cap in taken:
-                cap.leave()
-            raise
-        return taken
+        return target, deny
+    return target, function

@@ -182,19 +182,23 @@ class LangChainTool(Tool):
         Arguments that the model does not see are refused, because LangChain would accept them.
         """
         schema = self.input_schema
-        found = super().validate(arguments)
-        named = cast("dict[str, Any]", schema["properties"])
+        values = super().validate(arguments)
+        properties = cast("dict[str, Any]", schema["properties"])
         open_ended = bool(schema.get("additionalProperties")) or schemas.is_composed(schema)
         unknown = [
-            key for key in found if key in self._injected or (key not in named and not open_ended)
+            key
+            for key in values
+            if key in self._injected or (key not in properties and not open_ended)
         ]
         if unknown:
-            takes = f"It takes: {', '.join(named)}." if named else "It takes no arguments."
+            takes = (
+                f"It takes: {', '.join(properties)}." if properties else "It takes no arguments."
+            )
             raise ToolValidationError(
                 f"{self.name!r} was not run: {', '.join(unknown)} is not one of its parameters."
                 f" {takes} Send the call again with all of it right."
             )
-        return found
+        return values
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Invoke the tool as LangChain's agents do. For an async-only tool (`is_async`) the
@@ -231,29 +235,29 @@ class LangChainTool(Tool):
         any callback."""
         names = {kind.__name__ for kind in type(error).__mro__}
         if "ToolException" in names:  # meant for the model
-            found = ToolError(str(error) or f"{self.name!r} failed.")
+            converted = ToolError(str(error) or f"{self.name!r} failed.")
             result = getattr(error, "result", None)
             info = result.error if isinstance(result, ToolResult) else None
-            return found if info is None else _copy_of_error(info)
+            return converted if info is None else _copy_of_error(info)
         if "ValidationError" in names and _concerns_arguments(self._tool, error):
             return ToolValidationError(f"{self.name!r} was not run: {error}")
         return error
 
-    def _result(self, found: Any) -> ToolResult:
-        artifact = getattr(found, "artifact", None)
+    def _result(self, output: Any) -> ToolResult:
+        artifact = getattr(output, "artifact", None)
         if isinstance(artifact, ToolResult):
             return artifact
-        if not hasattr(found, "content"):
-            if hasattr(found, "goto") and hasattr(found, "update"):
+        if not hasattr(output, "content"):
+            if hasattr(output, "goto") and hasattr(output, "update"):
                 raise ToolError(
                     f"{self.name!r} returned a LangGraph Command, which cannot be executed here."
                     " Its effect may have happened.",
                     retryable=False,
                     max_retries=0,
                 )
-            return as_result(self.name, found)
-        content = from_langchain_content(found.content)
-        if getattr(found, "status", "success") == "error":
+            return as_result(self.name, output)
+        content = from_langchain_content(output.content)
+        if getattr(output, "status", "success") == "error":
             text = ToolResult(content).text
             return ToolResult(content, is_error=True, error=ErrorInfo("internal", text))
         return as_result(self.name, ToolResult(content, self._structured(artifact)))
@@ -296,22 +300,22 @@ def _schema_of(tool: Any) -> dict[str, Any]:
     source = getattr(tool, "args_schema", None) if source is None else source
     try:
         if hasattr(source, "model_json_schema"):
-            found: Any = source.model_json_schema()
+            json_schema: Any = source.model_json_schema()
         elif callable(getattr(source, "schema", None)):  # pydantic 1
-            found = source.schema()
+            json_schema = source.schema()
         else:
-            found = source
+            json_schema = source
     except Exception as error:
         raise ConfigurationError(
             f"LangChain tool {tool.name!r}: its schema cannot be made: {type(error).__name__}:"
             f" {error}"
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(json_schema, dict):
         raise ConfigurationError(
             f"LangChain tool {tool.name!r} has no schema: tool_call_schema and args_schema are"
             f" {source!r}."
         )
-    schema = dict(cast("dict[str, Any]", found))
+    schema = dict(cast("dict[str, Any]", json_schema))
     for key, value in (("title", tool.name), ("description", getattr(tool, "description", None))):
         # LangChain repeats both in the schema; models get them beside the schema.
         if schema.get(key) == value:

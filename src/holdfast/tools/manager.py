@@ -16,8 +16,11 @@ import msgspec
 from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, ToolCancelled, ToolError, ToolNotFound
 from holdfast.events import ToolDefinition
+from holdfast.tools import styles
+from holdfast.tools.caps import Caps
 from holdfast.tools.catalogue import Catalogue, definition
 from holdfast.tools.context import ToolContext
+from holdfast.tools.finding import best, find_tools
 from holdfast.tools.json_values import copied
 from holdfast.tools.names import wire_name
 from holdfast.tools.running import (
@@ -33,7 +36,7 @@ from holdfast.tools.tool import Callback, Tool
 
 if TYPE_CHECKING:
     from holdfast.tools.discovery import Discovery
-    from holdfast.tools.hooks import Caps, Hook, Hooks
+    from holdfast.tools.hooks import Hook, Hooks
     from holdfast.tools.loop import LoopThread
     from holdfast.tools.overflow import Overflow
     from holdfast.tools.pins import Pins
@@ -121,8 +124,6 @@ class ToolManager:
 
             self._hooks = Hooks(tuple(hooks))
         if concurrency:
-            from holdfast.tools.hooks import Caps
-
             self._caps = Caps(_patterns("concurrency", concurrency))
         if result_limit:
             from holdfast.tools.overflow import Overflow
@@ -180,11 +181,11 @@ class ToolManager:
         those of services. Raises `ConfigurationError` if its name is taken (`unregister` the
         other first to replace it) or if it cannot be described to a model.
         """
-        found = _as_tool(tool)
+        added = _as_tool(tool)
         # Made now: a signature that has no schema fails here, not in a run.
-        _ = found.input_schema
-        self._catalogue.add(found)
-        return found
+        _ = added.input_schema
+        self._catalogue.add(added)
+        return added
 
     def unregister(self, name: str) -> Tool:
         """Remove a tool and return it. Raises `ToolNotFound`.
@@ -201,11 +202,11 @@ class ToolManager:
         tool whose name is in both keeps its place. Raises `ConfigurationError` as `register`
         does; then nothing has changed.
         """
-        found = [_as_tool(tool) for tool in new]
-        for tool in found:
+        tools = [_as_tool(tool) for tool in new]
+        for tool in tools:
             _ = tool.input_schema
-        self._catalogue.swap(old, found)
-        return found
+        self._catalogue.swap(old, tools)
+        return tools
 
     def list_tools(self, category: str | None = None, tool_type: str | None = None) -> list[Tool]:
         """Return the current tools in the configuration's order, filtered by category or type if
@@ -224,10 +225,10 @@ class ToolManager:
         Raises `ToolNotFound`, which names the nearest tool, and `ToolError` for a tool that is
         held back.
         """
-        found = self._catalogue.find(name) or self._fetch(name)
-        if found is None:
+        tool = self._catalogue.find(name) or self._fetch(name)
+        if tool is None:
             raise self._catalogue.not_found(name)
-        return found
+        return tool
 
     def exists(self, name: str) -> bool:
         """Return True if there is a tool with this canonical name now. Asks no service."""
@@ -257,13 +258,11 @@ class ToolManager:
             with self._lock:
                 self._discovery = self._discovery or Discovery(self._catalogue.offer)
         self._discovery.add((source, *more))
-        self._catalogue.place([one.id for one in (source, *more)])
-        for one in (source, *more):
-            if isinstance(one, Rooted):
-                one.use_folders(self.folders)
-        if any(one.lazy for one in (source, *more)) and not self.exists("find_tools"):
-            from holdfast.tools.finding import find_tools
-
+        self._catalogue.place([added.id for added in (source, *more)])
+        for added in (source, *more):
+            if isinstance(added, Rooted):
+                added.use_folders(self.folders)
+        if any(added.lazy for added in (source, *more)) and not self.exists("find_tools"):
             self.register(find_tools(self))
 
     def _discover_within(self, seconds: float) -> None:
@@ -335,29 +334,27 @@ class ToolManager:
         Services that were not asked yet are asked. The builtin `find_tools` does the same for a
         model.
         """
-        from holdfast.tools.finding import best
-
         discovery = self._discovery
         if discovery is None:
             return []
         lazy = [id for id, source in discovery.sources.items() if source.lazy]
         discovery.ask(lazy)
         out = {**self._catalogue.removed, **self._catalogue.held}
-        lists = [known[0] for id in lazy if (known := discovery.offered(id)) is not None]
-        found = best(
+        lists = [offer[0] for id in lazy if (offer := discovery.offered(id)) is not None]
+        matches = best(
             words, [tool for tools in lists for tool in tools if tool.name not in out], limit
         )
-        self._catalogue.want(tools=[tool.name for tool in found])
+        self._catalogue.want(tools=[tool.name for tool in matches])
         self._offer_again(discovery, lazy)
-        return [tool for tool in found if tool.name in self._catalogue.tools]
+        return [tool for tool in matches if tool.name in self._catalogue.tools]
 
     def _offer_again(self, discovery: Discovery, ids: Iterable[str]) -> None:
         """Repeat the latest offers of services after more of their tools became wanted or
         approved."""
         for id in ids:
-            known = discovery.offered(id)
-            if known is not None:
-                self._catalogue.offer(discovery.sources[id], *known)
+            offer = discovery.offered(id)
+            if offer is not None:
+                self._catalogue.offer(discovery.sources[id], *offer)
 
     @property
     def errors(self) -> dict[str, str]:
@@ -402,9 +399,9 @@ class ToolManager:
             ):
                 self.discover(id)
                 self._refuse_held(name)
-                found = self._catalogue.find(name)
-                if found is not None:
-                    return found
+                tool = self._catalogue.find(name)
+                if tool is not None:
+                    return tool
         for id in ids:
             if id in self.errors:
                 raise self._catalogue.not_found(
@@ -428,9 +425,9 @@ class ToolManager:
     def canonical(self, name: str) -> str:
         """Return the canonical name for a canonical or wire name. Also resolves tools of lazy
         services that are not added yet. Asks no service."""
-        found = self._catalogue.find(name)
-        if found is not None:
-            return found.name
+        tool = self._catalogue.find(name)
+        if tool is not None:
+            return tool.name
         sources = {} if self._discovery is None else self._discovery.sources
         ids = [id for id in sources if name.startswith(f"{id}__")]
         return (
@@ -462,20 +459,18 @@ class ToolManager:
 
         Raises `ToolNotFound`, and `ConfigurationError` naming the known styles.
         """
-        from holdfast.tools import styles
-
         if names is None and self._discovery is not None:
             self.discover()
         if names is not None:
             return copied([styles.definition(definition(self.get(name)), style) for name in names])
         definitions = self.definitions()
-        known = self._styled_definitions.get(style)
-        if known is None or known[0] is not definitions:
-            known = self._styled_definitions[style] = (
+        cached = self._styled_definitions.get(style)
+        if cached is None or cached[0] is not definitions:
+            cached = self._styled_definitions[style] = (
                 definitions,
-                [styles.definition(found, style) for found in definitions],
+                [styles.definition(tool, style) for tool in definitions],
             )
-        return copied(known[1])
+        return copied(cached[1])
 
     def get_tool_info(self, name: str) -> dict[str, Any]:
         """Return everything known about a tool, as JSON values. Raises `ToolNotFound`."""
@@ -505,8 +500,8 @@ class ToolManager:
             categories[tool.category] = categories.get(tool.category, 0) + 1
         offered = {} if self._discovery is None else self._discovery.summary()
         services = {
-            id: said - self._catalogue.left_out(id) if isinstance(said, int) else said
-            for id, said in offered.items()
+            id: offer - self._catalogue.left_out(id) if isinstance(offer, int) else offer
+            for id, offer in offered.items()
         }
         return {
             "tools": len(self._catalogue.tools),
@@ -529,11 +524,11 @@ class ToolManager:
         """Run a tool once and return its result, even if that reports a failure. Raises
         `ToolError` if there is no result."""
         tool = self.get(name)
-        given = ToolCall("" if context is None else context.call_id, tool.name, arguments or {})
+        call = ToolCall("" if context is None else context.call_id, tool.name, arguments or {})
         with self._lock:
             self._calls += 1
         try:
-            return self._direct(tool, given, context)
+            return self._direct(tool, call, context)
         finally:
             with self._lock:
                 self._calls -= 1
@@ -541,10 +536,10 @@ class ToolManager:
             if due:
                 self.close()
 
-    def _direct(self, tool: Tool, given: ToolCall, context: ToolContext | None) -> ToolResult:
+    def _direct(self, tool: Tool, call: ToolCall, context: ToolContext | None) -> ToolResult:
         return self._guarded(
             tool,
-            given,
+            call,
             context or ToolContext(),
             lambda tool, arguments, context: self._attempt_once(
                 tool, arguments, context, start_thread
@@ -655,10 +650,10 @@ class ToolManager:
         changed = call
         added: list[str] = []
         if hooks is not None:
-            found = hooks.before(call, context, added)
-            if isinstance(found, ToolResult):
-                return self._with_context(found, added) if added else found
-            changed = found
+            answer = hooks.before(call, context, added)
+            if isinstance(answer, ToolResult):
+                return hooks.with_context(answer, added) if added else answer
+            changed = answer
         taken = [] if self._caps is None else self._caps.enter(call.name, context.cancelled)
         try:
             result = attempts(tool, changed.arguments, context)
@@ -669,32 +664,18 @@ class ToolManager:
         finally:
             for cap in taken:
                 cap.leave()
-        if changed is not call:
-            from holdfast.tools.hooks import ARGUMENTS
-
-            result = msgspec.structs.replace(
-                result, meta={**result.meta, ARGUMENTS: changed.arguments}
-            )
         if hooks is not None:
+            if changed is not call:
+                result = hooks.with_arguments(result, changed)
             result = hooks.after(changed, result, context)
-        result = (
-            result if self._overflow is None else self._overflow.shown(call.name, call.id, result)
-        )
-        return self._with_context(result, added) if added else result
-
-    @staticmethod
-    def _with_context(result: ToolResult, added: Sequence[str]) -> ToolResult:
-        from holdfast.tools.hooks import with_context
-
-        return with_context(result, added)
+        if self._overflow is not None:
+            result = self._overflow.shown(call.name, call.id, result)
+        return hooks.with_context(result, added) if hooks is not None and added else result
 
     def _failed(self, error: ToolError, hooks: Hooks | None) -> ToolResult:
         """Return the result for an error, marked with the hook that caused it."""
-        if hooks is None and self._hooks is None:
-            return error_result(error)
-        from holdfast.tools.hooks import marked
-
-        return marked(error_result(error), error)
+        hooks = hooks or self._hooks
+        return error_result(error) if hooks is None else hooks.marked(error_result(error), error)
 
     def refused(
         self, call: ToolCall, context: ToolContext, hooks: Hooks | None = None
@@ -710,10 +691,10 @@ class ToolManager:
             if call.invalid:
                 raise ToolError(f"{call.name!r} was not run: {call.invalid}", "validation")
             if hooks is not None:
-                found = hooks.before(call, context, [])
-                if isinstance(found, ToolResult):
-                    return found
-                if found is not call:
+                answer = hooks.before(call, context, [])
+                if isinstance(answer, ToolResult):
+                    return answer
+                if answer is not call:
                     raise ToolError(
                         f"{call.name!r} was not run: a hook changed its arguments, which is not"
                         " possible for a call in another process.",
@@ -824,14 +805,14 @@ class ToolManager:
             loop.close()
 
 
-def _patterns(argument: str, given: Any) -> Mapping[str, int]:
-    if isinstance(given, Mapping):
-        return cast("Mapping[str, int]", given)
-    if isinstance(given, int) and not isinstance(given, bool):
-        return {"*": given}
+def _patterns(argument: str, limit: Any) -> Mapping[str, int]:
+    if isinstance(limit, Mapping):
+        return cast("Mapping[str, int]", limit)
+    if isinstance(limit, int) and not isinstance(limit, bool):
+        return {"*": limit}
     raise ConfigurationError(
         f"ToolManager: {argument} takes a number, or a mapping of name patterns to numbers, not"
-        f" {given!r}."
+        f" {limit!r}."
     )
 
 

@@ -81,9 +81,11 @@ class Pins:
         return f"Pins({len(self._approved)} tools{path})"
 
     def _change(self, name: str, pin: _Pin) -> str:
-        known = self._approved.get(name)
+        approved = self._approved.get(name)
         text, whole = (
-            ("it is new", True) if known is None else _difference(known.definition, pin.definition)
+            ("it is new", True)
+            if approved is None
+            else _difference(approved.definition, pin.definition)
         )
         # A person approves this text, so no later definition may have the same one.
         unique = self._described.setdefault(name, pin.hash) == pin.hash and whole
@@ -104,17 +106,17 @@ class Pins:
                 f"Pins: {str(self.path)!r} is not a file of pins: {error}."
             ) from None
 
-    def _write(self, made: Callable[[], dict[str, _Pin]]) -> None:
+    def _write(self, new_pins: Callable[[], dict[str, _Pin]]) -> None:
         """Add the pins of `made`, which is called again after the file was read under its lock."""
-        if not made():
+        if not new_pins():
             return
         if self.path is None:
-            self._approved = {**self._approved, **made()}
+            self._approved = {**self._approved, **new_pins()}
             return
         try:
             with _locked(self.path):
                 self._read()
-                held = {**self._approved, **made()}
+                held = {**self._approved, **new_pins()}
                 beside = self.path.with_name(f"{self.path.name}.new")
                 with beside.open("wb") as file:
                     file.write(msgspec.json.format(_sorted.encode(held), indent=1) + b"\n")
@@ -145,7 +147,7 @@ def _locked(path: Path) -> Generator[None]:
 def definition(tool: Tool) -> dict[str, Any]:
     """Return everything that a remote service declares about a tool, as JSON values: the pinned
     part, and the name."""
-    found = {
+    declared = {
         "name": tool.name,
         "description": tool.description,
         "inputSchema": tool.input_schema,
@@ -154,20 +156,20 @@ def definition(tool: Tool) -> dict[str, Any]:
     }
     remote = getattr(tool, "remote_name", None)
     if remote is not None and remote != tool.name.partition(".")[2]:
-        found["remoteName"] = remote  # two remote names may map to one local name
-    return msgspec.json.decode(_sorted.encode(found))
+        declared["remoteName"] = remote  # two remote names may map to one local name
+    return msgspec.json.decode(_sorted.encode(declared))
 
 
 def _pin(tool: Tool) -> _Pin:
     from hashlib import sha256
 
-    found = definition(tool)
-    del found["name"]
-    return _Pin(sha256(_sorted.encode(found)).hexdigest(), found)
+    pinned = definition(tool)
+    del pinned["name"]
+    return _Pin(sha256(_sorted.encode(pinned)).hexdigest(), pinned)
 
 
-def _same(known: _Pin | None, pin: _Pin) -> bool:
-    return known is not None and known.hash == pin.hash
+def _same(approved: _Pin | None, pin: _Pin) -> bool:
+    return approved is not None and approved.hash == pin.hash
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, bool]:

@@ -75,10 +75,10 @@ class ToolRegistry:
                 f"Module {qualname!r} declares no tools. Use @tool or register_tool(name, factory)"
                 " in it."
             )
-        made = [_make(name, factory, qualname) for name, factory in declared.items()]
+        tools = [_make(name, factory, qualname) for name, factory in declared.items()]
         self._factories.update(declared)
         self._modules.update(dict.fromkeys(declared, qualname))
-        return made
+        return tools
 
     def create(self, name: str) -> Tool:
         """Return the tool with this name, made by its factory. Raises `ToolNotFound` or
@@ -100,32 +100,32 @@ def _make(name: str, factory: Factory | Tool, module: str) -> Tool:
     if isinstance(factory, Tool):
         return factory if factory.name == name else factory.renamed(name)
     try:
-        made: Any = factory()
+        tool: Any = factory()
     except Exception as error:
         raise ConfigurationError(
             f"The factory of tool {name!r} in {module!r} failed: {type(error).__name__}: {error}"
         ) from error
-    if not isinstance(made, Tool):
+    if not isinstance(tool, Tool):
         raise ConfigurationError(
-            f"The factory of tool {name!r} in {module!r} returned {made!r}, not a Tool."
+            f"The factory of tool {name!r} in {module!r} returned {tool!r}, not a Tool."
         )
-    if made.name != name:
-        made = made.renamed(name)
-    made.module_qualname = module
-    made.from_factory = True
-    return made
+    if tool.name != name:
+        tool = tool.renamed(name)
+    tool.module_qualname = module
+    tool.from_factory = True
+    return tool
 
 
 def declared_in(module: ModuleType) -> dict[str, Factory | Tool]:
     """Return the tools that a module declares, by name: its own `Tool` objects and its
     `register_tool` declarations."""
-    found: dict[str, Factory | Tool] = {
+    declared: dict[str, Factory | Tool] = {
         value.name: value
         for value in vars(module).values()
         if isinstance(value, Tool) and not _is_imported(value, module)
     }
-    found.update(cast("dict[str, Factory | Tool]", vars(module).get(_DECLARATIONS, {})))
-    return found
+    declared.update(cast("dict[str, Factory | Tool]", vars(module).get(_DECLARATIONS, {})))
+    return declared
 
 
 def _is_imported(tool: Tool, module: ModuleType) -> bool:

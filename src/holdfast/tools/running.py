@@ -36,9 +36,9 @@ def start_thread(work: Callable[[], None], name: str) -> object:
 
 
 def _call_tool(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-    found = tool.call(arguments, context)
+    value = tool.call(arguments, context)
     return as_result(
-        tool.name, context.complete(_guard_system_exit(found)) if tool.is_async else found
+        tool.name, context.complete(_guard_system_exit(value)) if tool.is_async else value
     )
 
 
@@ -56,11 +56,11 @@ async def _guard_system_exit(work: Any) -> Any:
 def checked(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments validated and converted for the tool. Raises `ToolError`."""
     try:
-        found = tool.validate(arguments)
+        values = tool.validate(arguments)
         # The values belong to the journal, and a callback may change its arguments.
-        if any(type(value) in (dict, list) for value in found.values()):
-            found = deepcopy(found)
-        return found
+        if any(type(value) in (dict, list) for value in values.values()):
+            values = deepcopy(values)
+        return values
     except ToolError:
         raise
     except (
@@ -103,9 +103,11 @@ def _classified(name: str, error: Exception) -> ToolError:
         if isinstance(error, TimeoutError)
         else _BY_STATUS.get(_status_of(error)) or _by_type(error)
     )
-    found = ToolTimeout(message) if isinstance(error, TimeoutError) else ToolError(message, kind)
-    found.retry_after = _retry_after(error)
-    return found
+    classified = (
+        ToolTimeout(message) if isinstance(error, TimeoutError) else ToolError(message, kind)
+    )
+    classified.retry_after = _retry_after(error)
+    return classified
 
 
 def _describe_error(error: Exception) -> str:
@@ -137,21 +139,21 @@ _BY_STATUS = {
 def _status_of(error: Exception) -> int:
     for place in (error, getattr(error, "response", None)):
         for name in ("status_code", "status", "code"):
-            found = getattr(place, name, None)
-            if isinstance(found, int):
-                return found
+            status = getattr(place, name, None)
+            if isinstance(status, int):
+                return status
     return 0
 
 
 def _retry_after(error: Exception) -> float | None:
     """Return the seconds that a service asks to wait, from the error or its response's header;
     None if absent."""
-    given: Any = getattr(error, "retry_after", None)
-    if given is None:
+    value: Any = getattr(error, "retry_after", None)
+    if value is None:
         headers: Any = getattr(getattr(error, "response", None), "headers", None)
-        given = headers.get("retry-after") if hasattr(headers, "get") else None
+        value = headers.get("retry-after") if hasattr(headers, "get") else None
     try:
-        seconds = float(given)
+        seconds = float(value)
     except (TypeError, ValueError):
         return None
     return seconds if 0 <= seconds < float("inf") else None
@@ -193,15 +195,15 @@ def wait_before_retry(tool: Tool, error: ToolError, attempt: int) -> float | Non
     policy = tool.retry or RetryPolicy(error.max_retries, error.backoff)
     if attempt > policy.max_retries:
         return None
-    asked = error.retry_after or 0.0
-    if asked > _MAX_RETRY_SECONDS:
+    requested = error.retry_after or 0.0
+    if requested > _MAX_RETRY_SECONDS:
         return None
     if policy.backoff == "none":
-        return asked
+        return requested
     delay = policy.delay * (2 ** min(attempt - 1, 30) if policy.backoff == "exponential" else 1)
     # Jitter: a hundred conversations that failed together must not retry together.
     delay = min(delay, _MAX_RETRY_SECONDS) * random.uniform(0.5, 1.0)
-    return asked + min(delay, 1.0) if asked else delay
+    return requested + min(delay, 1.0) if requested else delay
 
 
 def _call_within_timeout(
@@ -245,10 +247,10 @@ def _call_within_timeout(
             # Whatever its `retry` says: a retry would run beside the first attempt.
             error.retryable = False
         raise error
-    found = outcome[0]
-    if isinstance(found, BaseException):
-        raise found
-    return found
+    result = outcome[0]
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 def _wait_for_call(done: threading.Event, timeout: float, context: ToolContext) -> bool:

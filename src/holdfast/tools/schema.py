@@ -89,22 +89,22 @@ class Parameters:
         They are resolved one by one if a name exists only for the type checker or is defined
         later.
         """
-        found: Any = self.callback
-        if inspect.isclass(found):
-            found = found.__init__
-        elif not inspect.isroutine(found):
-            found = type(found).__call__
+        target: Any = self.callback
+        if inspect.isclass(target):
+            target = target.__init__
+        elif not inspect.isroutine(target):
+            target = type(target).__call__
         try:
-            return typing.get_type_hints(found, include_extras=True)
+            return typing.get_type_hints(target, include_extras=True)
         except Exception:
             pass
-        function = getattr(inspect.unwrap(found), "__func__", inspect.unwrap(found))
+        function = getattr(inspect.unwrap(target), "__func__", inspect.unwrap(target))
         names: dict[str, Any] = getattr(function, "__globals__", {})
         hints: dict[str, Any] = {}
         for name, annotation in getattr(function, "__annotations__", {}).items():
-            one: Any = types.SimpleNamespace(__annotations__={name: annotation})
+            holder: Any = types.SimpleNamespace(__annotations__={name: annotation})
             try:
-                hints.update(typing.get_type_hints(one, names, include_extras=True))
+                hints.update(typing.get_type_hints(holder, names, include_extras=True))
             except Exception:
                 pass
         return hints
@@ -194,13 +194,13 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
 
     def validate(arguments: dict[str, Any]) -> dict[str, Any]:
         try:
-            found = validate_python(arguments)
+            instance = validate_python(arguments)
         except failure as error:
-            found = validate_converted(arguments, error)
-        values: dict[str, Any] = found.__dict__
+            instance = validate_converted(arguments, error)
+        values: dict[str, Any] = instance.__dict__
         if renamed:
             values = {renamed.get(name, name): value for name, value in values.items()}
-        return {**values, **(found.__pydantic_extra__ or {})} if extras else values
+        return {**values, **(instance.__pydantic_extra__ or {})} if extras else values
 
     def validate_converted(arguments: dict[str, Any], error: pydantic.ValidationError) -> Any:
         # pydantic converts "3" to 3, but not "[1, 2]" to a list.
@@ -268,12 +268,12 @@ def check_schema(
             f"Tool {tool!r}: {argument} takes a JSON Schema as a dict, not {_short(schema)}."
         )
     try:
-        found: dict[str, Any] = json.loads(
+        copy: dict[str, Any] = json.loads(
             json.dumps(dict(cast("Mapping[str, Any]", schema)), allow_nan=False)
         )
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"Tool {tool!r}: {argument} is not JSON: {error}.") from None
-    kinds: Any = found.get("type", "object")
+    kinds: Any = copy.get("type", "object")
     for kind in cast("list[Any]", kinds) if isinstance(kinds, list) else [kinds]:
         if not isinstance(kind, str) or kind not in _TYPES:
             raise ConfigurationError(
@@ -281,12 +281,12 @@ def check_schema(
                 f" {', '.join(sorted(_TYPES))}."
             )
     for key in ("properties", "$defs"):
-        if not isinstance(found.get(key, {}), dict):
+        if not isinstance(copy.get(key, {}), dict):
             raise ConfigurationError(
-                f"Tool {tool!r}: {argument} has {key} {_short(found[key])}; it takes a dict of"
+                f"Tool {tool!r}: {argument} has {key} {_short(copy[key])}; it takes a dict of"
                 " schemas by name."
             )
-    required: Any = found.get("required", [])
+    required: Any = copy.get("required", [])
     if not isinstance(required, list) or not all(
         isinstance(name, str) for name in cast("list[Any]", required)
     ):
@@ -298,10 +298,10 @@ def check_schema(
         from holdfast.tools.untrusted import UnusableSchema, inspect_schema
 
         try:
-            inspect_schema(found)
+            inspect_schema(copy)
         except UnusableSchema as error:
             raise ConfigurationError(f"Tool {tool!r}: {argument} {error}.") from None
-    return found
+    return copy
 
 
 _OBJECT_KEYWORDS = {
@@ -384,13 +384,13 @@ def from_json_schema(
                 break
             arguments = changed
             problems = problems_of(arguments)
-        found = [_jsonschema_problem(problem) for problem in problems]
+        messages = [_jsonschema_problem(problem) for problem in problems]
         if known is not None and not problems and not known >= arguments.keys():
-            found = [
+            messages = [
                 f"{name} is not one of its parameters" for name in arguments if name not in known
             ]
-        if found:
-            raise (explain or _explain)(tool, schema, found)
+        if messages:
+            raise (explain or _explain)(tool, schema, messages)
         return arguments
 
     return validate
@@ -412,7 +412,7 @@ def of_results(tool: str, schema: dict[str, Any]) -> Callable[[Any], str]:
         try:
             if not compiled:
                 compiled.append(Checker(f"Tool {tool!r}: output_schema", schema))
-            found = compiled[0].problems(content)
+            errors = compiled[0].problems(content)
         except Exception as error:
             _log.warning(
                 "Tool %r: its result is not checked against its output_schema: %s",
@@ -420,9 +420,14 @@ def of_results(tool: str, schema: dict[str, Any]) -> Callable[[Any], str]:
                 _first_line(error),
             )
             return ""
-        more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
+        more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
         return (
-            "; ".join([_jsonschema_problem(one).removeprefix("arguments: ") for one in found[:3]])
+            "; ".join(
+                [
+                    _jsonschema_problem(violation).removeprefix("arguments: ")
+                    for violation in errors[:3]
+                ]
+            )
             + more
         )
 
@@ -482,7 +487,7 @@ Mismatch = tuple[Sequence[Any], Any, Sequence[str]]
 def _type_mismatches(problems: list[Any]) -> list[Mismatch]:
     """Return the places where a schema requires another type; for alternatives, with the types
     of all of them."""
-    found: list[Mismatch] = []
+    mismatches: list[Mismatch] = []
     for problem in problems:
         parts: list[Any] = problem.context if problem.validator in ("anyOf", "oneOf") else [problem]
         wanted: list[str] = []
@@ -491,8 +496,8 @@ def _type_mismatches(problems: list[Any]) -> list[Mismatch]:
                 kinds: Any = part.validator_value
                 wanted += kinds if isinstance(kinds, list) else [kinds]
         if wanted:
-            found.append((list(problem.absolute_path), problem.instance, wanted))
-    return found
+            mismatches.append((list(problem.absolute_path), problem.instance, wanted))
+    return mismatches
 
 
 def _convert_strings(
@@ -503,12 +508,14 @@ def _convert_strings(
 
     Returns None if nothing was converted.
     """
-    found: dict[str, Any] | None = None
+    converted: dict[str, Any] | None = None
     for path, text, wanted in mismatches:
         value = _parse_as(text, wanted) if isinstance(text, str) else None
         if value is not None:
-            found = _replaced(arguments if found is None else found, path, text, value[0])
-    return found
+            converted = _replaced(
+                arguments if converted is None else converted, path, text, value[0]
+            )
+    return converted
 
 
 def _replaced(place: Any, path: Sequence[Any], text: str, value: Any) -> Any:
@@ -520,9 +527,9 @@ def _replaced(place: Any, path: Sequence[Any], text: str, value: Any) -> Any:
         items = cast("dict[Any, Any]", place)
         return {**items, path[0]: _replaced(items[path[0]], path[1:], text, value)}
     if isinstance(place, list) and path and isinstance(path[0], int):
-        found = cast("list[Any]", place).copy()
-        found[path[0]] = _replaced(found[path[0]], path[1:], text, value)
-        return found
+        items_copy = cast("list[Any]", place).copy()
+        items_copy[path[0]] = _replaced(items_copy[path[0]], path[1:], text, value)
+        return items_copy
     return value if place == text else cast(Any, place)
 
 
@@ -600,17 +607,17 @@ def without_titles(schema: Any) -> Any:
         return [without_titles(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
-    found: dict[str, Any] = {}
+    cleaned: dict[str, Any] = {}
     for key, value in cast("dict[str, Any]", schema).items():
         if key in ("properties", "$defs", "patternProperties") and isinstance(value, dict):
-            found[key] = {
+            cleaned[key] = {
                 name: without_titles(item) for name, item in cast("dict[str, Any]", value).items()
             }
         elif key in ("default", "const", "enum", "examples"):
-            found[key] = value
+            cleaned[key] = value
         elif not (key == "title" and isinstance(value, str)):
-            found[key] = without_titles(value)
-    return found
+            cleaned[key] = without_titles(value)
+    return cleaned
 
 
 _SECTION = re.compile(

@@ -208,7 +208,7 @@ def discover(
     """
     if isinstance(folders, str | os.PathLike):
         raise ConfigurationError(f"discover takes a list of folders, not {folders!r}.")
-    found: dict[str, Skill] = {}
+    skills: dict[str, Skill] = {}
     unreadable: dict[str, str] = {}
     for folder in folders:
         root = Path(os.path.realpath(with_home(folder)))
@@ -231,21 +231,21 @@ def discover(
                 unreadable[str(path)] = f"{here[skill.name].path} has the same name, {skill.name!r}"
                 continue
             here[skill.name] = skill
-            if skill.name in found:
+            if skill.name in skills:
                 _log.info(
                     "The skill %s is hidden by %s, which has the same name.",
                     path,
-                    found[skill.name].path,
+                    skills[skill.name].path,
                 )
                 continue
-            found[skill.name] = skill
+            skills[skill.name] = skill
             for problem in skill.problems:
                 _log.warning(
                     "The skill %s is loaded, but violates the specification: %s.", path, problem
                 )
     for path, reason in unreadable.items():
         _log.warning("The skill %s was left out: %s", path, reason)
-    return Skills(found.values(), unreadable, each, total)
+    return Skills(skills.values(), unreadable, each, total)
 
 
 # --- the tool's description ---
@@ -295,8 +295,8 @@ def _file(skill: Skill, file: str) -> str:
             "validation",
         )
     try:
-        found = Path(os.path.realpath(root / file))
-        relative = found.relative_to(os.path.realpath(root))
+        path = Path(os.path.realpath(root / file))
+        relative = path.relative_to(os.path.realpath(root))
     except ValueError:
         raise ToolError(
             f"{file!r} leads out of the folder of the skill {skill.name!r}. Give a path inside"
@@ -351,12 +351,12 @@ def as_text(skill: Skill) -> Skill:
     remaining = _MAX_SENT_CHARS
     for name in _files(Path(skill.folder)) if skill.folder else ():
         try:
-            found = _file(skill, name)
+            content = _file(skill, name)
         except (ToolError, ToolNotFound):  # a binary file, or the "..." after too many files
             continue
-        if (remaining := remaining - len(found)) < 0:
+        if (remaining := remaining - len(content)) < 0:
             break
-        files[name] = found
+        files[name] = content
     return Skill(
         skill.name,
         skill.description,

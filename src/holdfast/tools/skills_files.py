@@ -82,8 +82,8 @@ def _skills_in(folder: Path) -> Iterator[Path]:
     except OSError:
         return
     for path in inner:
-        if (found := _skill_file(path)) is not None:
-            yield found
+        if (file := _skill_file(path)) is not None:
+            yield file
 
 
 def _skill_file(folder: Path) -> Path | None:
@@ -110,7 +110,7 @@ def read_skill(path: Path) -> Skill:
     description = _text_of(head.get("description")) or next(
         (line.strip("# ").strip() for line in body.splitlines() if line.strip("# -")), ""
     )
-    given = head.get("metadata")
+    metadata = head.get("metadata")
     shown = shown_when(head)
     return Skill(
         unicodedata.normalize("NFKC", one_line(name)),
@@ -121,7 +121,9 @@ def read_skill(path: Path) -> Skill:
         _text_of(head.get("license")),
         _text_of(head.get("compatibility")),
         tuple(_text_of(head.get("allowed-tools")).replace(",", " ").split()),
-        {key: _text_of(value) for key, value in given.items()} if isinstance(given, Map) else {},
+        {key: _text_of(value) for key, value in metadata.items()}
+        if isinstance(metadata, Map)
+        else {},
         tuple(problems),
         shown.paths,
         shown.always,
@@ -213,14 +215,14 @@ def front_matter(text: str) -> tuple[Map, str]:
     if head is None:
         return Map(Place("front matter")), text
     try:
-        found = read_yaml(head, Place("its front matter"), texts=True)
+        values = read_yaml(head, Place("its front matter"), texts=True)
     except ConfigurationError as error:
         raise ValueError(str(error)) from None
-    if found is None or found == "":
-        found = Map(Place("front matter"))
-    if not isinstance(found, Map):
+    if values is None or values == "":
+        values = Map(Place("front matter"))
+    if not isinstance(values, Map):
         raise ValueError("its front matter is not a mapping of names to values")
-    return found, body
+    return values, body
 
 
 def _split(text: str) -> tuple[str | None, str]:
@@ -245,15 +247,15 @@ def _lenient(text: str, problems: list[str]) -> tuple[Map, str]:
         return front_matter(text)
     except ValueError as error:
         head, body = _split(text)
-        found = Map(Place("front matter"))
+        values = Map(Place("front matter"))
         for line in (head or "").splitlines():
             match = re.fullmatch(r"([A-Za-z-]+):[ \t]+(\S.*)", line)
             if match is not None and match[2][0] not in "[{|>&*!%@`":
-                found[match[1]] = match[2].strip().strip("\"'")
-        if "description" not in found:
+                values[match[1]] = match[2].strip().strip("\"'")
+        if "description" not in values:
             raise
         problems.append(f"{error} It was read line by line; put values with a colon into quotes")
-        return found, body
+        return values, body
 
 
 def _text_of(value: Any) -> str:
@@ -282,12 +284,12 @@ def text_below(root: Path, *parts: str, follow: bool = False) -> str:
         fd = os.open(parts[-1], flags, dir_fd=at)
     finally:
         os.close(at)
-    found = os.fstat(fd)
+    status = os.fstat(fd)
     # Checked before open(), which raises for a folder and leaves the descriptor open.
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         os.close(fd)
         raise ValueError(
-            "it is a folder" if stat.S_ISDIR(found.st_mode) else "it is not a regular file"
+            "it is a folder" if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
         )
     with open(fd, "rb") as file:
         data = file.read(MAX_FILE_BYTES + 1)

@@ -55,17 +55,17 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     delay: float = 0.5
 
     def __post_init__(self) -> None:
-        given: dict[str, Any] = msgspec.structs.asdict(self)
-        if not isinstance(given["max_retries"], int) or self.max_retries < 0:
+        values: dict[str, Any] = msgspec.structs.asdict(self)
+        if not isinstance(values["max_retries"], int) or self.max_retries < 0:
             raise ConfigurationError(
                 f"RetryPolicy: max_retries takes a number from 0, not {self.max_retries!r}."
             )
-        if given["backoff"] not in ("none", "fixed", "exponential"):
+        if values["backoff"] not in ("none", "fixed", "exponential"):
             raise ConfigurationError(
                 "RetryPolicy: backoff takes 'none', 'fixed' or 'exponential', not"
                 f" {self.backoff!r}."
             )
-        if not isinstance(given["delay"], int | float) or not self.delay >= 0:
+        if not isinstance(values["delay"], int | float) or not self.delay >= 0:
             raise ConfigurationError(
                 f"RetryPolicy: delay takes a number of seconds from 0, not {self.delay!r}."
             )
@@ -205,11 +205,11 @@ class Tool:
         )
         parameters = self._parameters = schemas.Parameters(self.name, callback)
         self._context_parameter = parameters.context
-        given = self._given_schema
-        if given is None:
+        schema = self._given_schema
+        if schema is None:
             return
         names = list(parameters.fields)
-        if not schemas.is_object(given):
+        if not schemas.is_object(schema):
             if len(names) != 1:
                 raise ConfigurationError(
                     f"Tool {self.name!r}: input_schema is not an object, so it describes the"
@@ -218,8 +218,8 @@ class Tool:
                     " each."
                 )
             self._wrapped = names[0]
-        elif not schemas.is_composed(given):
-            properties = set(cast("dict[str, Any]", given.get("properties", {})))
+        elif not schemas.is_composed(schema):
+            properties = set(cast("dict[str, Any]", schema.get("properties", {})))
             unknown, missing = (
                 sorted(properties - set(names)),
                 sorted(parameters.required - properties),
@@ -294,15 +294,19 @@ class Tool:
 
     def _prepare(self) -> None:
         # Two threads may both do this; their results are equal and the last write wins.
-        given, parameters = self._given_schema, self._parameters
-        if given is None and parameters is not None:
+        given_schema, parameters = self._given_schema, self._parameters
+        if given_schema is None and parameters is not None:
             schema, validate = schemas.from_signature(self.name, parameters)
-        elif self._wrapped is not None and given is not None and parameters is not None:
-            schema = schemas.wrapped(self._wrapped, given, self._wrapped in parameters.required)
+        elif self._wrapped is not None and given_schema is not None and parameters is not None:
+            schema = schemas.wrapped(
+                self._wrapped, given_schema, self._wrapped in parameters.required
+            )
             validate = schemas.from_json_schema(self.name, schema, untrusted=self.untrusted)
         else:
-            schema = cast("dict[str, Any]", {"type": "object", "properties": {}, **(given or {})})
-            known: frozenset[str] | None = None
+            schema = cast(
+                "dict[str, Any]", {"type": "object", "properties": {}, **(given_schema or {})}
+            )
+            permitted: frozenset[str] | None = None
             if parameters is not None:
                 # Parameters that the callback requires are required, whatever the schema says.
                 needed = [
@@ -313,8 +317,10 @@ class Tool:
                 if needed:
                     schema["required"] = [*schema.get("required", ()), *needed]
                 if not parameters.takes_any:
-                    known = frozenset(parameters.fields)
-            validate = schemas.from_json_schema(self.name, schema, known, untrusted=self.untrusted)
+                    permitted = frozenset(parameters.fields)
+            validate = schemas.from_json_schema(
+                self.name, schema, permitted, untrusted=self.untrusted
+            )
         if self._isolated is not None:
             self._isolated.check()
             validate = self._isolated.validate(validate)
@@ -337,8 +343,8 @@ class Tool:
         """Validate the arguments, run the tool, and return the outcome as a result. Raises
         `ToolValidationError`, or what the callback raises."""
         context = context or ToolContext()
-        found = self.call(self.validate(arguments), context)
-        return as_result(self.name, context.complete(found) if self.is_async else found)
+        outcome = self.call(self.validate(arguments), context)
+        return as_result(self.name, context.complete(outcome) if self.is_async else outcome)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the plain function, so that a decorated function stays usable."""
@@ -350,10 +356,10 @@ class Tool:
         """Return a copy of this tool under another name. Raises `ConfigurationError` for an
         invalid name."""
         _check(name, self.description, self.annotations, self.category, self.timeout, self.retry)
-        found = copy(self)
-        found.name = name
-        found._schema = found._validate = None  # errors of both contain the name
-        return found
+        renamed_tool = copy(self)
+        renamed_tool.name = name
+        renamed_tool._schema = renamed_tool._validate = None  # errors of both contain the name
+        return renamed_tool
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"

@@ -158,10 +158,10 @@ class _Inspection:
 
     def run(self) -> Inspected:
         self._walk(_Place(self._root, "", ""))
-        known = 0
-        while known < len(self._places):  # a reference may point to a subschema under no keyword
-            places = list(self._places.values())[known:]
-            known = len(self._places)
+        visited = 0
+        while visited < len(self._places):  # a reference may point to a subschema under no keyword
+            places = list(self._places.values())[visited:]
+            visited = len(self._places)
             for place in places:
                 self._targets(place)
         counts: dict[int, int] = {}
@@ -203,21 +203,23 @@ class _Inspection:
     # references
 
     def _targets(self, place: _Place) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+        targets: list[dict[str, Any]] = []
         for key in _REFERENCE_KEYS:
             reference: Any = place.schema.get(key)
             if not isinstance(reference, str):
                 continue
             target = self._target(reference, place.base)
             if isinstance(target, dict):
-                known = cast("dict[str, Any]", target)
-                self._walk(_Place(known, f"{place.path}.{key}" if place.path else key, place.base))
-                found.append(known)
+                subschema = cast("dict[str, Any]", target)
+                self._walk(
+                    _Place(subschema, f"{place.path}.{key}" if place.path else key, place.base)
+                )
+                targets.append(subschema)
                 if key != "$ref":
-                    found += self._dynamic.get(reference.partition("#")[2], [])
+                    targets += self._dynamic.get(reference.partition("#")[2], [])
             elif not isinstance(target, bool):
                 self._missing.add(reference)
-        return found
+        return targets
 
     def _target(self, reference: str, base: str) -> Any:
         address, _, fragment = reference.partition("#")
@@ -276,10 +278,10 @@ class _Inspection:
             stack.pop()
 
     def _same_value(self, place: _Place) -> list[dict[str, Any]]:
-        found = [inner for _, key, inner in _inner(place.schema) if key in _SAME_VALUE]
+        children = [inner for _, key, inner in _inner(place.schema) if key in _SAME_VALUE]
         targets = self._targets(place)
         # A dynamic reference reaches its own schema again only through another value.
-        return found + [
+        return children + [
             target
             for target in targets
             if target is not place.schema or "$dynamicAnchor" not in target
@@ -542,24 +544,24 @@ class Checker:
     def _compiled(self, pattern: str) -> Pattern | None:
         if pattern not in self._patterns:
             try:
-                found = Pattern(pattern)
-                self._budget.spend(100 + found.states)
+                compiled = Pattern(pattern)
+                self._budget.spend(100 + compiled.states)
             except UnsupportedPattern as error:
-                found = None
+                compiled = None
                 _log.warning(
                     "%s: the pattern %s is not enforced: %s.", self._name, short(pattern), error
                 )
-            self._patterns[pattern] = found
+            self._patterns[pattern] = compiled
         return self._patterns[pattern]
 
     def _matches(self, pattern: str, text: str, otherwise: bool) -> bool:
         """Return True if the pattern matches, `otherwise` if the pattern is not enforced."""
-        found = self._compiled(pattern)
-        work = 0 if found is None else found.states * len(text)
-        if found is None or work > _MAX_MATCH:
+        compiled = self._compiled(pattern)
+        work = 0 if compiled is None else compiled.states * len(text)
+        if compiled is None or work > _MAX_MATCH:
             return otherwise
         self._budget.spend(work // _MATCH_PER_STEP)
-        return found.matches(str(text))
+        return compiled.matches(str(text))
 
     def _pattern(self, validator: Any, wanted: str, instance: Any, schema: Any) -> Iterator[Any]:
         if isinstance(instance, str) and not self._matches(wanted, instance, True):
@@ -635,12 +637,12 @@ class Checker:
                 yield _error(f"{instance!r} has non-unique elements")
 
     def _is_among(self, wanted: list[Any], instance: Any) -> bool:
-        known = self._values.get(
+        values = self._values.get(
             id(wanted)
         )  # the ids are stable: the schema lives as long as this checker
-        if known is None:
-            known = self._values[id(wanted)] = frozenset(map(self._canonical, wanted))
-        return self._canonical(instance) in known
+        if values is None:
+            values = self._values[id(wanted)] = frozenset(map(self._canonical, wanted))
+        return self._canonical(instance) in values
 
     def _canonical(self, value: Any) -> Any:
         """Return a hashable value that is equal for values that JSON Schema calls equal: 1

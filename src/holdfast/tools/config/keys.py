@@ -21,7 +21,7 @@ from holdfast.tools.config.shapes import (
     Text,
 )
 from holdfast.tools.document import Place
-from holdfast.tools.hooks import WHERE
+from holdfast.tools.hook_answers import WHERE
 
 _SERVICE_ID = r"(?!mcpServers$)[A-Za-z0-9_-]{1,64}"
 _SERVICE_ID_RULE = "use 1 to 64 letters, digits, '_' or '-'"
