@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Conflict, ConversationNotFound, StoreError, TooMany
-from holdfast.server.records import HOSTED, New, Options, Records, store_id
+from holdfast.server.records import HOSTED, NewRecord, Options, Records, store_id
 from holdfast.server.sealing import Seal
 
 SEAL = Seal(b"k" * 32)
 
 
-def new(id: str, tenant: str = "default", agent: bytes = b"{}", tools: bytes = b"[]") -> New:
-    return New(
+def new(id: str, tenant: str = "default", agent: bytes = b"{}", tools: bytes = b"[]") -> NewRecord:
+    return NewRecord(
         tenant,
         id,
         agent,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.tools import Tool
 
 
-class Wanted(NamedTuple):
+class AgentParts(NamedTuple):
     """The parts from which an agent is built."""
 
     tenant: str
@@ -33,7 +33,7 @@ class Wanted(NamedTuple):
         return f"Wanted({self.tenant!r})"
 
 
-class Declared(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ToolRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The stored description of a conversation's tools: the client's declarations and where each
     runs."""
 
@@ -42,7 +42,7 @@ class Declared(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     warnings: list[str] = []
 
 
-class Built(NamedTuple):
+class BuiltAgent(NamedTuple):
     """An agent, its tools by name, the place where each tool runs, and warnings about the parts
     that could not be built as requested."""
 
@@ -53,8 +53,8 @@ class Built(NamedTuple):
 
 
 def build(
-    wanted: Wanted, runtime_tools: Sequence[Tool], policy: Policy, variables: Mapping[str, str]
-) -> Built:
+    wanted: AgentParts, runtime_tools: Sequence[Tool], policy: Policy, variables: Mapping[str, str]
+) -> BuiltAgent:
     """Return the agent of a conversation. Imports modules, so do not call it on an event loop.
 
     Raises `ConfigurationError` if a key is missing or a part cannot be built.
@@ -95,4 +95,4 @@ def build(
     agent = agent_of(msgspec.json.encode(form), {**known, **wanted.secrets}, tools)
     if agent.output is not None:
         agent.output.distrust()
-    return Built(agent, tools, standings, learned.warnings)
+    return BuiltAgent(agent, tools, standings, learned.warnings)

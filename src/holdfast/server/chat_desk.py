@@ -16,10 +16,10 @@ from holdfast.conversation import ConversationStatus
 from holdfast.conversation.conversation import random_id
 from holdfast.conversation.journal import Journal, utc_now
 from holdfast.errors import ConversationNotFound, HoldfastError, LeaseHeld, TooMany
-from holdfast.server.agents import Agents, declared, encode
+from holdfast.server.agents import Agents, encode, tool_record
 from holdfast.server.chat_records import ChatRecords
 from holdfast.server.records import HOSTED, IDLE, RUN, Records
-from holdfast.server.rooms import Rooms
+from holdfast.server.rooms import OpenConversations
 from holdfast.store import Blob, Store
 from holdfast.store.transfer import blobs_of
 
@@ -50,7 +50,7 @@ class ChatDesk:
         store: Store,
         records: Records,
         agents: Agents,
-        rooms: Rooms,
+        rooms: OpenConversations,
         delete: Callable[[str, str], None],
     ) -> None:
         self.rows = ChatRecords(records)
@@ -124,7 +124,9 @@ class ChatDesk:
         options = msgspec.structs.replace(record.options, modules=dict(modules))
         wanted = self._agents.wanted(tenant, form, kept.secrets, tools, options)
         built = self._agents.build(wanted, record.workspace)
-        self._records.retool(record, encode(wanted.form), encode(declared(wanted, built)), options)
+        self._records.retool(
+            record, encode(wanted.form), encode(tool_record(wanted, built)), options
+        )
         self._rooms.park(record.store_id, force=True)  # the next opening uses the new settings
         self.rows.made(tenant, id, setting)
 

@@ -32,7 +32,7 @@ _TABLES = (
 )
 
 
-class Asked(NamedTuple):
+class RequestedTurn(NamedTuple):
     """A requested turn: its conversation, the last event before it, if it was answered, and the
     time of the request (seconds since 1970)."""
 
@@ -105,7 +105,7 @@ class ChatRecords:
 
     # --- turns ---
 
-    def asked(self, tenant: str, digest: bytes) -> Asked | None:
+    def asked(self, tenant: str, digest: bytes) -> RequestedTurn | None:
         """Return the turn that a request with this hash started."""
         with self._records.reading() as db:
             query = (
@@ -113,7 +113,7 @@ class ChatRecords:
                 " digest = ?"
             )
             row = db.execute(query, (tenant, digest)).fetchone()
-        return None if row is None else Asked(row[0], row[1], bool(row[2]), row[3])
+        return None if row is None else RequestedTurn(row[0], row[1], bool(row[2]), row[3])
 
     def ask(self, tenant: str, digest: bytes, id: str, seq: int) -> None:
         """Record that a turn begins after the event `seq`."""

@@ -21,10 +21,10 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.server.claims import Claims
-from holdfast.server.live import Live
+from holdfast.server.live import OpenConversation
 from holdfast.server.pool import Pool
 from holdfast.server.records import IDLE, RUN, Record, Records, store_id, tenant_of
-from holdfast.server.rooms import Rooms
+from holdfast.server.rooms import OpenConversations
 from holdfast.server.workers.deaths import MAX_DEATHS, Deaths, WorkerDied, write_end
 from holdfast.server.workspaces import Workspaces
 from holdfast.store import Store
@@ -52,7 +52,7 @@ class _Fault:
         self.again = again
 
 
-class Drives:
+class ConversationDriver:
     """Opens conversations when they are needed, drives them from a pool, and parks idle ones.
     Thread-safe."""
 
@@ -60,7 +60,7 @@ class Drives:
         self,
         store: Store,
         records: Records,
-        open: Callable[[str], Live],
+        open: Callable[[str], OpenConversation],
         workspaces: Workspaces,
         claims: Claims,
         max_running: int,
@@ -76,7 +76,7 @@ class Drives:
         self._workspaces = workspaces
         self._clock = clock
         self.claims = claims
-        self.rooms = Rooms(self._open, most, idle, clock)
+        self.rooms = OpenConversations(self._open, most, idle, clock)
         self.pool = Pool(max_running, self._drive, self._hand_over, tenant_of)
         self._lock = threading.Lock()
         self._faults: dict[str, _Fault] = {}  # by store id
@@ -85,7 +85,7 @@ class Drives:
         self._recovering: threading.Thread | None = None
         self._closed = False
 
-    def use(self, record: Record, work: Callable[[Live], T]) -> T:
+    def use(self, record: Record, work: Callable[[OpenConversation], T]) -> T:
         """Call `work` with the open conversation. If the conversation is parked or fails at that
         moment, open it once more."""
         for again in (True, False):
@@ -124,7 +124,7 @@ class Drives:
         if live is not None:
             live.hand_over()
 
-    def _open(self, id: str) -> Live:
+    def _open(self, id: str) -> OpenConversation:
         try:
             live = self._opened(id)
         except (ConversationNotFound, WorkerDied):
@@ -191,7 +191,7 @@ class Drives:
                 self._fail(id, error)
         return False
 
-    def look(self, record: Record, live: Live) -> None:
+    def look(self, record: Record, live: OpenConversation) -> None:
         """Update the calls that the conversation offers to clients."""
         self.claims.update(record.tenant, record.id, live.offers())
 
@@ -340,7 +340,7 @@ class Drives:
     def _settle(self, tenant: str, id: str, settle: Settle) -> None:
         record = self._records.find(tenant, id)
 
-        def work(live: Live) -> None:
+        def work(live: OpenConversation) -> None:
             live.obey(settle)
             self.look(record, live)
             self.wake(record.store_id)

@@ -29,18 +29,18 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.server import forms, records
-from holdfast.server.agents import Agents, declared, encode
-from holdfast.server.building import Built
+from holdfast.server.agents import Agents, encode, tool_record
+from holdfast.server.building import BuiltAgent
 from holdfast.server.chat_desk import ChatDesk
 from holdfast.server.claims import Claims
-from holdfast.server.driving import Drives
-from holdfast.server.family import Family, item_of
+from holdfast.server.driving import ConversationDriver
+from holdfast.server.family import Descendants, item_of
 from holdfast.server.feed import Feed, Feeds
-from holdfast.server.keyed import Keyed
+from holdfast.server.keyed import IdempotentCommands
 from holdfast.server.limits import Bounds, checked_id
-from holdfast.server.live import Live
-from holdfast.server.observing import Elsewhere
-from holdfast.server.records import HOSTED, IDLE, RUN, New, Options, Record, Records, SameFile
+from holdfast.server.live import OpenConversation
+from holdfast.server.observing import WorkerObservations
+from holdfast.server.records import HOSTED, IDLE, RUN, NewRecord, Options, Record, Records, SameFile
 from holdfast.server.shapes import Created, CreateRequest, ForkRequest, Info, Item, Page, ToolForm
 from holdfast.server.watched import WatchedStore
 from holdfast.server.webhook_desk import Webhooks
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from holdfast.server.deliveries import Sending
     from holdfast.server.learning import Policy
     from holdfast.server.workers.live import Patience
-    from holdfast.server.workers.workshop import Workshop
+    from holdfast.server.workers.workshop import WorkerPool
 
 _log = logging.getLogger("holdfast")
 
@@ -131,11 +131,13 @@ class Host:
                 f" {self.bounds.open}."
             )
         self._records = records
-        self._keyed = Keyed(records)
+        self._keyed = IdempotentCommands(records)
         self._feeds = Feeds(store.read)
         self.observers = observers("Host: observer", observer)
         self._elsewhere = (
-            Elsewhere(self.observers, store) if self.observers and isolation == "process" else None
+            WorkerObservations(self.observers, store)
+            if self.observers and isolation == "process"
+            else None
         )
         self._store = WatchedStore(
             store, self._appended, lambda gone: self.webhooks.forget(gone), records.recorded
@@ -144,12 +146,12 @@ class Host:
         self._workspaces = Workspaces(Path(root), self.bounds, idle, clock)
         records.own()
         deaths = Deaths()
-        self._workshop: Workshop | None = None
+        self._workshop: WorkerPool | None = None
         if isolation == "process":
             from holdfast.server.workers.live import Patience
-            from holdfast.server.workers.workshop import Workshop
+            from holdfast.server.workers.workshop import WorkerPool
 
-            self._workshop = Workshop(
+            self._workshop = WorkerPool(
                 self._store, policy, variables or {}, deaths, worker_memory, patience or Patience()
             )
         known = dict(variables or {})
@@ -166,7 +168,7 @@ class Host:
             self._elsewhere,
         )
         claims = Claims(claim_timeout, client_grace, clock)
-        self._drives = Drives(
+        self._drives = ConversationDriver(
             self._store,
             records,
             self._agents.open,
@@ -178,7 +180,7 @@ class Host:
             clock,
             deaths,
         )
-        self._family = Family(self._store, records)
+        self._family = Descendants(self._store, records)
         self.chats = ChatDesk(self._store, records, self._agents, self._drives.rooms, self.delete)
         self.webhooks = Webhooks(store, records, self._family, sending, self.bounds.webhooks)
         self._forking = threading.Lock()
@@ -437,7 +439,7 @@ class Host:
         with self._drives.rooms.use(record.store_id) as live:
             built = self._agents.build(wanted, record.workspace)
             record = self._records.retool(
-                record, encode(form), encode(declared(wanted, built)), options
+                record, encode(form), encode(tool_record(wanted, built)), options
             )
             live.set_tools(record, built)
             with live.moving:
@@ -500,7 +502,7 @@ class Host:
             # If the command kills the worker, a new worker must not execute it twice.
             key = os.urandom(16).hex()
 
-        def work(live: Live) -> None:
+        def work(live: OpenConversation) -> None:
             live.obey(command, key)
             self._drives.look(record, live)
             if live.to_do:
@@ -607,7 +609,7 @@ class Host:
         server. Return the status. Idempotent."""
         record = self._records.find(tenant, id)
 
-        def work(live: Live) -> str:
+        def work(live: OpenConversation) -> str:
             with live.moving:
                 if live.record.driven != HOSTED:
                     live.record = self._records.drive(live.record, HOSTED)
@@ -621,7 +623,7 @@ class Host:
         `Conversation.run`. Return the status without waiting for the run."""
         record = self._records.find(tenant, id)
 
-        def work(live: Live) -> str:
+        def work(live: OpenConversation) -> str:
             with live.moving:
                 live.begin(hosted=False)
                 if live.running and live.record.driven == IDLE:
@@ -630,7 +632,7 @@ class Host:
 
         return self._drives.use(record, work)
 
-    def _begun(self, record: Record, live: Live) -> str:
+    def _begun(self, record: Record, live: OpenConversation) -> str:
         """Return the status of a conversation after a run was begun, and submit it to the pool."""
         status = live.status
         self._drives.look(record, live)
@@ -840,7 +842,7 @@ def _remove_children(store: Store, id: str, kept: Records) -> None:
                 store.delete(child.id)
 
 
-def _created(new: New, built: Built) -> Created:
+def _created(new: NewRecord, built: BuiltAgent) -> Created:
     return Created(
         id=new.id,
         status="idle",

@@ -49,7 +49,7 @@ _DECODERS = 4  # threads
 _TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^"]++', re.DOTALL)
 
 
-class Held:
+class BodyMemory:
     """The memory of one body, counted until `free` or the end of the request."""
 
     __slots__ = ("_counted", "_intake", "_key_id", "_size")
@@ -119,7 +119,7 @@ class Intake:
         declared = request.headers.get("content-length", "0")
         if declared.isdecimal() and len(declared) < 19 and int(declared) > largest:
             raise too_large(largest)
-        held = request.scope["body"] = Held(self, request.scope["caller"].key_id)
+        held = request.scope["body"] = BodyMemory(self, request.scope["caller"].key_id)
         clock = asyncio.get_running_loop().time
         began = clock()
         parts: list[bytes] = []

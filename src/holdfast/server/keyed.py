@@ -15,7 +15,7 @@ _ABOUT = "what a request came to"  # part of the sealed data: a change makes old
 Call = tuple[str, str]  # a call's id and the hash of its arguments
 
 
-class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+class _CommandOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """The stored outcome of a request. `calls` are the tool calls of a decision. `error` and
     `message` describe why the request was invalid, if it was."""
 
@@ -24,7 +24,7 @@ class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str = ""
 
 
-class Keyed:
+class IdempotentCommands:
     """The idempotency keys of requests to conversations. Thread-safe.
 
     The conversation's inbox makes a command run only once. These records keep the facts that the
@@ -58,9 +58,13 @@ class Keyed:
         if found is None:
             # Not synced to the disk: after a power loss the inbox still has the key.
             found = self._records.keep(
-                record.tenant, name, digest, msgspec.json.encode(_Kept(calls())), forced=False
+                record.tenant,
+                name,
+                digest,
+                msgspec.json.encode(_CommandOutcome(calls())),
+                forced=False,
             )
-        kept = msgspec.json.decode(found, type=_Kept)
+        kept = msgspec.json.decode(found, type=_CommandOutcome)
         if kept.error:
             text = self._records.seal.open(bytes.fromhex(kept.message), _ABOUT).decode()
             raise (
@@ -75,7 +79,9 @@ class Keyed:
                 str(error).encode(errors="replace"), _ABOUT
             ).hex()  # sealed, because the message may quote arguments
             self._records.amend(
-                record.tenant, name, msgspec.json.encode(_Kept(error=_kind(error), message=sealed))
+                record.tenant,
+                name,
+                msgspec.json.encode(_CommandOutcome(error=_kind(error), message=sealed)),
             )
             raise
 

@@ -1,5 +1,5 @@
-"""An open conversation from the host's point of view (`Live`), and the implementation inside
-this process (`LocalLive`)."""
+"""An open conversation from the host's point of view (`OpenConversation`), and the implementation inside
+this process (`LocalConversation`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.commands import Command
     from holdfast.conversation.observer import Observer
     from holdfast.llm.completion import Delta
-    from holdfast.server.building import Built
+    from holdfast.server.building import BuiltAgent
     from holdfast.server.records import Record
     from holdfast.server.shapes import ToolStanding
     from holdfast.store import Store
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RUNNING = ConversationStatus.RUNNING
 
 
-class Live(Protocol):
+class OpenConversation(Protocol):
     """One open conversation of `record`. Thread-safe.
 
     A `hosted` conversation continues whenever it has work; a `running` one continues until it
@@ -110,7 +110,7 @@ class Live(Protocol):
         """Check and return the health of its tool services. None if they cannot be checked here."""
         ...
 
-    def set_tools(self, record: Record, built: Built) -> None:
+    def set_tools(self, record: Record, built: BuiltAgent) -> None:
         """Replace the tools. The model learns of the change before its next answer."""
         ...
 
@@ -120,14 +120,14 @@ class Live(Protocol):
         ...
 
 
-class LocalLive:
-    """A `Live` with a `Conversation` in this process. `note(kind, make)` receives its transient
+class LocalConversation:
+    """A `OpenConversation` with a `Conversation` in this process. `note(kind, make)` receives its transient
     notifications."""
 
     def __init__(
         self,
         record: Record,
-        built: Built,
+        built: BuiltAgent,
         store: Store,
         runtime: object | None,
         note: Callable[[str, Callable[[], bytes]], None],
@@ -174,7 +174,7 @@ class LocalLive:
         self._conversation.hosted = hosted
 
     def begin(self, hosted: bool) -> None:
-        """See `Live.begin`."""
+        """See `OpenConversation.begin`."""
         conversation = self._conversation
         with self._lock:
             if hosted:
@@ -214,7 +214,7 @@ class LocalLive:
         return self.to_do and (handed_over or conversation.state.last_seq > before)
 
     def hand_over(self) -> None:
-        """See `Live.hand_over`."""
+        """See `OpenConversation.hand_over`."""
         self._handing_over.set()
 
     # --- state ---
@@ -231,7 +231,7 @@ class LocalLive:
 
     @property
     def children_busy(self) -> bool:
-        """See `Live.children_busy`."""
+        """See `OpenConversation.children_busy`."""
         return self._conversation.children_busy
 
     @property
@@ -261,10 +261,10 @@ class LocalLive:
         return self._built.standings, self._built.warnings
 
     def services(self) -> list[Health] | None:
-        """See `Live.services`."""
+        """See `OpenConversation.services`."""
         return list(self._agent.tools.health().values())
 
-    def set_tools(self, record: Record, built: Built) -> None:
+    def set_tools(self, record: Record, built: BuiltAgent) -> None:
         """Replace the tools. The model learns of the change before its next answer."""
         self._agent.tools.replace(self._built.tools, built.tools.values())
         self._built = built

@@ -36,7 +36,7 @@ RequestName = tuple[str, str, str]  # tenant, path, and idempotency key
 Begin = Callable[[str, str, str, bytes], bool]  # the parts of a name, and the body's digest
 
 
-class Once:
+class IdempotentRequests:
     """The running requests and the last answers. Belongs to the event loop's thread.
 
     Answers are lost when the process ends. `begin` records durably that a request was begun, and

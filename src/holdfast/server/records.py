@@ -111,7 +111,7 @@ class Record(msgspec.Struct, frozen=True):
         return f"Record({self.store_id!r})"
 
 
-class New(msgspec.Struct, frozen=True):
+class NewRecord(msgspec.Struct, frozen=True):
     """A conversation to be created."""
 
     tenant: str
@@ -142,7 +142,7 @@ def tenant_of(store_id: str) -> str:
     return store_id.rpartition("/")[0] or DEFAULT
 
 
-def missing(id: str) -> ConversationNotFound:
+def not_found(id: str) -> ConversationNotFound:
     """Return the error for an unknown id. Conversations of other tenants give the same error."""
     return ConversationNotFound(f"No conversation {id!r} on this server.")
 
@@ -352,7 +352,7 @@ class Records:
                 "UPDATE answers SET answer = ? WHERE tenant = ? AND key = ?", (answer, tenant, key)
             )
 
-    def add(self, new: New, answer: bytes, key: str, digest: bytes, most: int) -> bytes:
+    def add(self, new: NewRecord, answer: bytes, key: str, digest: bytes, most: int) -> bytes:
         """Add a conversation and store the answer under the key, in one transaction. Return the
         valid answer, which is an earlier one under the same key if there is one.
 
@@ -420,7 +420,7 @@ class Records:
         with self.reading() as db:
             row = db.execute(query, (tenant, id)).fetchone()
         if row is None:
-            raise missing(id)
+            raise not_found(id)
         return _record(row)
 
     def recorded(self, store_id: str) -> bool:
@@ -443,7 +443,7 @@ class Records:
         with self.reading() as db:  # reads all three under one lock
             row = db.execute(query, (record.number,)).fetchone()
             if row is None:
-                raise missing(record.id)
+                raise not_found(record.id)
             found = _record(row)
             return found, self._part(db, found.agent), self._part(db, found.tools)
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from holdfast.server.answers import error_answer
 from holdfast.server.guard import Caller, Quota, Refused, Usage
 from holdfast.server.intake import SMALL_BODY_BYTES, Intake
-from holdfast.server.once import Once
+from holdfast.server.once import IdempotentRequests
 from holdfast.tools.context import Cancellation
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Service:
         self._changes = anyio.CapacityLimiter(_CHANGE_THREADS)
         self._long = anyio.CapacityLimiter(_LONG_THREADS)
         self._shares: dict[str, anyio.CapacityLimiter] = {}
-        self._once = Once(host.begin)
+        self._once = IdempotentRequests(host.begin)
         self._seen: dict[tuple[str, str], float] = {}
 
     # --- the host's methods, on threads ---
@@ -93,7 +93,7 @@ class Service:
                 return error_answer(error)
 
         name = None if key is None else (tenant, request.scope["path"], key)
-        return await self._once.do(name, body, work, lambda: gone(request.receive))
+        return await self._once.do(name, body, work, lambda: wait_for_disconnect(request.receive))
 
     async def seen(self, tenant: str, client: str) -> None:
         """Record that a client is alive, so that it keeps its claimed calls. Recorded at most
@@ -149,7 +149,7 @@ class Service:
             )
 
 
-async def gone(receive: Callable[[], Awaitable[Any]]) -> None:
+async def wait_for_disconnect(receive: Callable[[], Awaitable[Any]]) -> None:
     """Return when the client has disconnected. Received data is ignored."""
     with suppress(OSError):
         while (await receive())["type"] != "http.disconnect":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from holdfast.server.guard import Refused
-from holdfast.server.service import gone
+from holdfast.server.service import wait_for_disconnect
 
 if TYPE_CHECKING:
     from holdfast.server.feed import Feed, Reader
@@ -53,7 +53,7 @@ class Stream(Response):
         with service.usage.stream(self._key_id):
             reader = self._feed.subscribe(asyncio.get_running_loop())
             self._pump = asyncio.ensure_future(self._run(reader, send))
-            disconnected = asyncio.ensure_future(gone(receive))
+            disconnected = asyncio.ensure_future(wait_for_disconnect(receive))
             service.streams.add(self)
             try:
                 await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})

@@ -19,7 +19,7 @@ from holdfast.store import Blob, Lease, Settlement, Store
 _log = logging.getLogger("holdfast")
 
 
-class Desk:
+class WorkerStoreProxy:
     """The access of one worker to the conversation `id` of `store` and to the conversations that
     its calls spawn.
 
@@ -75,7 +75,7 @@ class Desk:
                 store.renew(self._held(id))
             case ms.Release(_, id):
                 self.release(id)
-            case ms.Listed(_, id, children):
+            case ms.ListSummaries(_, id, children):
                 id = self._ours(id)
                 return store.list(spawned_by=id) if children else store.list([id])
             case ms.Bound(_, budget, id):

@@ -1,7 +1,7 @@
 """The messages between the server and a worker, in MessagePack. Objects with a JSON form of their
 own (events, commands, an agent's form) are sent in that form.
 
-A request has a `number`, which its `Done` or `Failed` repeats. Both sides send requests, each
+A request has a `number`, which its `RequestDone` or `RequestFailed` repeats. Both sides send requests, each
 with its own numbers.
 """
 
@@ -35,7 +35,7 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
     arguments: list[str | int | float | bool | None]
 
 
-class State(msgspec.Struct, frozen=True, array_like=True):
+class WorkerState(msgspec.Struct, frozen=True, array_like=True):
     """The state of a conversation in its worker; `at` numbers the states. `left` is the number
     of abandoned calls that still run. `children` is True if a conversation that its calls
     spawned is working."""
@@ -49,20 +49,20 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     children: bool = False
 
 
-class Done(_Message, frozen=True):
+class RequestDone(_Message, frozen=True):
     """The result of a request; `value` is MessagePack."""
 
     number: int
     value: bytes
-    state: State | None = None
+    state: WorkerState | None = None
 
 
-class Failed(_Message, frozen=True):
+class RequestFailed(_Message, frozen=True):
     """The error of a request."""
 
     number: int
     fault: Fault
-    state: State | None = None
+    state: WorkerState | None = None
 
 
 # --- requests of the server ---
@@ -93,7 +93,7 @@ class Order(Data, frozen=True, kw_only=True):
         return f"Order({self.id!r})"  # no secrets
 
 
-class Made(msgspec.Struct, frozen=True, array_like=True):
+class AgentReport(msgspec.Struct, frozen=True, array_like=True):
     """The result of an order. `stuck` are modules whose import did not end. `status` is the
     journal's."""
 
@@ -178,8 +178,8 @@ FromServer = (
     | Ping
     | News
     | HandOver
-    | Done
-    | Failed
+    | RequestDone
+    | RequestFailed
 )
 
 
@@ -256,7 +256,7 @@ class Inbox(Request, frozen=True):
     id: str = ""
 
 
-class Listed(Request, frozen=True):
+class ListSummaries(Request, frozen=True):
     """See `Store.list`. With `children`, the conversations that the calls of `id` spawned."""
 
     id: str = ""
@@ -318,12 +318,12 @@ StoreRequest = (
     | GetBlob
     | Post
     | Inbox
-    | Listed
+    | ListSummaries
     | Bound
     | Reserve
     | Settle
 )
-FromWorker = StoreRequest | Notice | Logged | Importing | Pong | Done | Failed
+FromWorker = StoreRequest | Notice | Logged | Importing | Pong | RequestDone | RequestFailed
 
 
 # --- errors ---
