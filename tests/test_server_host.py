@@ -719,8 +719,8 @@ def test_an_agent_that_cannot_be_made_is_told_and_harms_nobody(tmp_path: Path) -
         host.obey(T, "a", Send("hello"))
         host.obey(T, "b", Send("hello"))
         host.close(T, "a")
-        host._records.drive(host._records.find(T, "a"), 2)
-        host._records.drive(host._records.find(T, "b"), 2)
+        host._records.set_driven(host._records.find(T, "a"), 2)
+        host._records.set_driven(host._records.find(T, "b"), 2)
         lease = host._store.acquire("a")
         host._store.release(lease)
     with host_of(tmp_path) as host:  # without the variable

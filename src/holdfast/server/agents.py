@@ -118,9 +118,9 @@ class Agents:
             if self._workshop is not None:
                 if self._elsewhere is not None:
                     self._elsewhere.open(record.store_id)
-                return self._workshop.open(record, self.kept, folder, note, leave)
+                return self._workshop.open(record, self.stored_parts, folder, note, leave)
             built = building.build(
-                self.kept(record),
+                self.stored_parts(record),
                 [] if runtime is None else runtime.tools,
                 self._policy,
                 self._variables,
@@ -137,7 +137,7 @@ class Agents:
         live.running = record.driven == RUN and live.status is RUNNING
         return live
 
-    def wanted(
+    def requested_parts(
         self,
         tenant: str,
         form: dict[str, Any],
@@ -156,9 +156,9 @@ class Agents:
         check_agent(form, self._policy)
         return AgentParts(tenant, form, secrets, tools, options)
 
-    def kept(self, record: Record) -> AgentParts:
+    def stored_parts(self, record: Record) -> AgentParts:
         """Return the stored parts of a conversation's agent, including later changes."""
-        record, agent, declared = self._records.whole(record)
+        record, agent, declared = self._records.load(record)
         form = msgspec.json.decode(agent, type=dict[str, Any])
         tools = msgspec.json.decode(declared, type=ToolRecord).forms
         secrets: dict[str, str] = {}
@@ -168,11 +168,11 @@ class Agents:
             )
         return AgentParts(record.tenant, form, secrets, tools, record.options)
 
-    def declared(self, record: Record) -> ToolRecord:
+    def stored_tools(self, record: Record) -> ToolRecord:
         """Return the stored description of a conversation's tools."""
-        return msgspec.json.decode(self._records.whole(record)[2], type=ToolRecord)
+        return msgspec.json.decode(self._records.load(record)[2], type=ToolRecord)
 
-    def new(
+    def new_record(
         self, tenant: str, id: str, wanted: AgentParts, built: BuiltAgent, workspace: str, own: bool
     ) -> NewRecord:
         """Return a record for a new conversation."""

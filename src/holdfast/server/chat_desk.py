@@ -120,15 +120,15 @@ class ChatDesk:
     ) -> None:
         """Change the instructions and tools of a conversation at rest. Its secrets stay."""
         record = self._records.find(tenant, id)
-        kept = self._agents.kept(record)
+        kept = self._agents.stored_parts(record)
         options = msgspec.structs.replace(record.options, modules=dict(modules))
-        wanted = self._agents.wanted(tenant, form, kept.secrets, tools, options)
+        wanted = self._agents.requested_parts(tenant, form, kept.secrets, tools, options)
         built = self._agents.build(wanted, record.workspace)
-        self._records.retool(
+        self._records.set_tools(
             record, encode(wanted.form), encode(tool_record(wanted, built)), options
         )
         self._rooms.park(record.store_id, force=True)  # the next opening uses the new settings
-        self.rows.made(tenant, id, setting)
+        self.rows.add(tenant, id, setting)
 
     def append(self, tenant: str, id: str, events: Sequence[ev.AnyEvent]) -> None:
         """Append events of another conversation to a journal that is not open. The last event is
@@ -204,7 +204,7 @@ class ChatDesk:
                 record = self._records.find(tenant, id)
                 if record.driven != RUN:
                     continue
-                self._records.drive(record, IDLE)
+                self._records.set_driven(record, IDLE)
                 with _journal(self._store, record.store_id) as journal:
                     if journal.fold.status is ConversationStatus.RUNNING:
                         journal.add(

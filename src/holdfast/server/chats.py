@@ -57,8 +57,8 @@ def remember(
         return
     rows = host.chats.rows
     with host.chats.turn(tenant, place.id):
-        rows.keep(tenant, turn.digest(progress.as_sent_back()), place.id, progress.seq)
-        rows.end(tenant, turn.asked, place.id, keep=bool(turn.results))
+        rows.store_history(tenant, turn.digest(progress.as_sent_back()), place.id, progress.seq)
+        rows.end_turn(tenant, turn.asked, place.id, keep=bool(turn.results))
         if progress.calls and not _has_continued(host.read(tenant, place.id, progress.seq)):
             host.obey(tenant, place.id, cmd.Pause())
 
@@ -66,7 +66,7 @@ def remember(
 def forget(host: Host, tenant: str, place: ChatPlace, turn: ChatTurn) -> None:
     """Forget a failed turn, so that a repeated request starts a new one. Blocks."""
     if place.run:
-        host.chats.rows.end(tenant, turn.asked, place.id, keep=False)
+        host.chats.rows.end_turn(tenant, turn.asked, place.id, keep=False)
 
 
 def leave(host: Host, tenant: str, place: ChatPlace, done: bool) -> None:
@@ -80,7 +80,7 @@ def leave(host: Host, tenant: str, place: ChatPlace, done: bool) -> None:
 def _joined(host: Host, tenant: str, turn: ChatTurn) -> ChatPlace | None:
     """Return the place of an earlier request for the same turn: one that brought tool results,
     or one that was broken off and for which no client waits."""
-    found = host.chats.rows.asked(tenant, turn.asked)
+    found = host.chats.rows.find_turn(tenant, turn.asked)
     if found is None:
         return None
     id = found.conversation
@@ -109,12 +109,12 @@ def _joined(host: Host, tenant: str, turn: ChatTurn) -> ChatPlace | None:
 def _continued(host: Host, tenant: str, agent: Published, turn: ChatTurn) -> ChatPlace | None:
     """Return the conversation that gave the last answer, or a fork of it if it has continued
     differently since."""
-    known = host.chats.rows.known(tenant, turn.digest()) if turn.history else None
+    known = host.chats.rows.find_history(tenant, turn.digest()) if turn.history else None
     if known is None:
         return None
     id, seq = known
     with host.chats.turn(tenant, id):
-        if not turn.results or host.chats.rows.asked(tenant, turn.asked) is None:
+        if not turn.results or host.chats.rows.find_turn(tenant, turn.asked) is None:
             return _continued_alone(host, tenant, agent, turn, id, seq)
     return _joined(host, tenant, turn)  # another request with these results was first
 
@@ -136,7 +136,7 @@ def _continued_alone(
         return _sent(host, tenant, turn, ChatPlace(id, seq), state)
     at = begun - 1 if open else seq
     forked = host.chats.with_room(tenant, lambda: host.fork(tenant, id, ForkRequest(seq=at)))
-    host.chats.rows.made(tenant, forked.id, b"")
+    host.chats.rows.add(tenant, forked.id, b"")
     if open:
         host.chats.append(tenant, forked.id, _answered(state.events[at:seq], open, turn))
     _refit(host, tenant, agent, turn, forked.id)
@@ -147,7 +147,7 @@ def _begun(host: Host, tenant: str, agent: Published, turn: ChatTurn) -> ChatPla
     """Create a conversation with the content of the history."""
     events = history_events(turn, agent.name)
     made = _made(host, tenant, agent, turn)
-    host.chats.rows.made(tenant, made, turn.setting)
+    host.chats.rows.add(tenant, made, turn.setting)
     if events:
         host.seed(tenant, made, events)
     return _sent_first(host, tenant, turn, made)
@@ -174,7 +174,7 @@ def _sent(
     result at all has moved on; then the calls behind those are settled as well.
     """
     id = place.id
-    host.chats.rows.ask(tenant, turn.asked, id, place.seq)
+    host.chats.rows.begin_turn(tenant, turn.asked, id, place.seq)
     open = [offer.call.id for offer in state.offers]
     results = {
         call_id: result

@@ -212,7 +212,7 @@ class Deliveries:
             destination_of(kept.target.url, self.allowed)
             return True
         except ConfigurationError as error:
-            self._records.standing(kept.number, kept.failures, kept.since, 0.0, str(error))
+            self._records.save_failures(kept.number, kept.failures, kept.since, 0.0, str(error))
             return False
 
     def _behind(self, kept: WebhookRecord) -> list[str]:
@@ -482,13 +482,13 @@ class Deliveries:
     def _bury(self, hook: _Hook, lane: _Lane, at: float, error: str) -> None:
         with self._saving:
             if not (hook.ended or lane.ended):
-                self._records.bury(hook.kept.number, lane.id, lane.cursor, at, error)
+                self._records.give_up(hook.kept.number, lane.id, lane.cursor, at, error)
                 lane.saved = lane.cursor
 
     def _save_standing(self, hook: _Hook) -> None:
         with self._saving:
             if not hook.ended:
-                self._records.standing(
+                self._records.save_failures(
                     hook.kept.number, hook.failures, hook.since, hook.again, hook.error
                 )
 

@@ -133,7 +133,7 @@ class ConversationDriver:
             self._fail(id, error)
             raise
         self._faults.pop(id, None)
-        self.look(live.record, live)
+        self.update_offers(live.record, live)
         return live
 
     def _drive(self, id: str) -> bool:
@@ -143,10 +143,10 @@ class ConversationDriver:
             with self.rooms.use(id) as live:
                 self.tend_soon()
                 more = live.drive()
-                with live.moving:
+                with live.run_lock:
                     if live.record.driven == RUN and not live.running:
-                        live.record = self._records.drive(live.record, IDLE)
-                self.look(live.record, live)
+                        live.record = self._records.set_driven(live.record, IDLE)
+                self.update_offers(live.record, live)
                 failure = live.failure
             if failure is not None:
                 raise failure.with_traceback(None)
@@ -170,18 +170,18 @@ class ConversationDriver:
             live = self.rooms.find(id)
             if live is not None and live.failure is not None:
                 self.rooms.park(id, force=True)
-            times = self._deaths.more(id)
+            times = self._deaths.count(id)
             if times < MAX_DEATHS:
                 return bool(self._store.list([id], status=RUNNING.value))
             if not write_end(self._store, id, died.how, times):
                 self._fail(id, died)  # no run was in progress: the pending command waits
                 return False
-            self._deaths.none(id)
+            self._deaths.reset(id)
             record = self._records.find(tenant_of(id), id.rpartition("/")[2])
             if record.driven == RUN:
-                self._records.drive(record, IDLE)
+                self._records.set_driven(record, IDLE)
                 if self._store.list([id], status=RUNNING.value):  # a new run began meanwhile
-                    self._records.drive(record, RUN)
+                    self._records.set_driven(record, RUN)
         except LeaseHeld:
             return True  # another thread has opened the conversation meanwhile
         except ConversationNotFound:
@@ -191,7 +191,7 @@ class ConversationDriver:
                 self._fail(id, error)
         return False
 
-    def look(self, record: Record, live: OpenConversation) -> None:
+    def update_offers(self, record: Record, live: OpenConversation) -> None:
         """Update the calls that the conversation offers to clients."""
         self.claims.update(record.tenant, record.id, live.offers())
 
@@ -217,7 +217,7 @@ class ConversationDriver:
         """Drop all data about a removed conversation."""
         with self._lock:
             self._faults.pop(record.store_id, None)
-        self._deaths.none(record.store_id)
+        self._deaths.reset(record.store_id)
         self.claims.update(record.tenant, record.id, ())
 
     def recover(self) -> None:
@@ -325,7 +325,7 @@ class ConversationDriver:
             self.claims.update(tenant, id, ())
             raise
         with self.rooms.use(record.store_id) as live:
-            self.look(record, live)
+            self.update_offers(record, live)
 
     def _hear(self) -> None:
         """Wake parked conversations to which another process (`holdfast tell`) has posted a
@@ -342,7 +342,7 @@ class ConversationDriver:
 
         def work(live: OpenConversation) -> None:
             live.obey(settle)
-            self.look(record, live)
+            self.update_offers(record, live)
             self.wake(record.store_id)
 
         self.use(record, work)

@@ -44,7 +44,7 @@ class Reader:
         self._feed = feed
         self.loop = loop
         self.woken: asyncio.Future[None] | None = None
-        self._note = feed.noted
+        self._note = feed.note_count
         self.missed = 0  # notes dropped before this reader took them
         self._empty = -1  # the feed's count when the store was found to have nothing more
         self._page = FIRST_PAGE_EVENTS
@@ -62,8 +62,8 @@ class Reader:
         until = None if timeout is None else self.loop.time() + timeout
         while True:
             with feed.lock:
-                count = feed.count
-                frames = feed.ringed(after_seq, limit)
+                count = feed.append_count
+                frames = feed.recent(after_seq, limit)
                 ended = feed.ended or self._closed
                 # A note waits until its reader has the events that were appended before it.
                 current = (
@@ -121,7 +121,7 @@ class Reader:
         """Stop reading; a waiting `next` returns. Idempotent."""
         if not self._closed:
             self._closed = True
-            self._feed.left()
+            self._feed.unsubscribe()
             self.wake()
 
     def __enter__(self) -> Reader:
@@ -141,8 +141,8 @@ class Feed:
         self._ring: deque[Frame] = deque()
         self._bytes = 0
         self._notes: deque[Note] = deque(maxlen=MAX_NOTES)
-        self.noted = 0  # the number of notes so far
-        self.count = 0  # the number of appends so far
+        self.note_count = 0  # the number of notes so far
+        self.append_count = 0  # the number of appends so far
         self.readers = 0
         self.waiting: set[Reader] = set()
         self.ended = False
@@ -153,7 +153,7 @@ class Feed:
             self.readers += 1
             return Reader(self, loop)
 
-    def left(self) -> None:
+    def unsubscribe(self) -> None:
         """Remove a reader."""
         with self.lock:
             self.readers -= 1
@@ -163,7 +163,7 @@ class Feed:
 
     # --- for readers, under the lock ---
 
-    def ringed(self, after_seq: int, limit: int) -> list[Frame] | None:
+    def recent(self, after_seq: int, limit: int) -> list[Frame] | None:
         """Return the events after `after_seq` that the ring holds, or None if the ring does not
         reach back far enough."""
         ring = self._ring
@@ -184,8 +184,8 @@ class Feed:
 
     def notes_after(self, number: int) -> tuple[list[Note], int]:
         """Return the notes after the first `number`, and the number of all notes so far."""
-        new = min(self.noted - number, len(self._notes))
-        return (list(self._notes)[-new:] if new > 0 else []), self.noted
+        new = min(self.note_count - number, len(self._notes))
+        return (list(self._notes)[-new:] if new > 0 else []), self.note_count
 
     def read(self, after_seq: int, limit: int) -> list[Frame]:
         """Read a page of the journal. Blocks; call it without the lock."""
@@ -199,7 +199,7 @@ class Feed:
             with self.lock:
                 self._ring.clear()
                 self._bytes = 0
-                self.count += 1
+                self.append_count += 1
                 woken = self._woken()
         else:
             frames = [frame(event) for event in events]
@@ -212,7 +212,7 @@ class Feed:
                 self._bytes += sum(len(one.data) for one in frames)
                 while len(ring) > RING_EVENTS or (self._bytes > RING_BYTES and len(ring) > 1):
                     self._bytes -= len(ring.popleft().data)
-                self.count += 1
+                self.append_count += 1
                 woken = self._woken()
         _wake(woken)
 
@@ -221,7 +221,7 @@ class Feed:
         if self.readers:
             with self.lock:
                 self._notes.append(note)
-                self.noted += 1
+                self.note_count += 1
                 woken = self._woken()
             _wake(woken)
 

@@ -54,10 +54,10 @@ class IdempotentCommands:
         # A key that a client gives elsewhere contains no newline, so the names do not collide.
         name = f"\n{record.number}\n{key}"
         digest = self._records.seal.digest(msgspec.json.encode(asked, order="deterministic"))
-        found = self._records.answered(record.tenant, name, digest)
+        found = self._records.find_answer(record.tenant, name, digest)
         if found is None:
             # Not synced to the disk: after a power loss the inbox still has the key.
-            found = self._records.keep(
+            found = self._records.store_answer(
                 record.tenant,
                 name,
                 digest,
@@ -78,7 +78,7 @@ class IdempotentCommands:
             sealed = self._records.seal.seal(
                 str(error).encode(errors="replace"), _ABOUT
             ).hex()  # sealed, because the message may quote arguments
-            self._records.amend(
+            self._records.replace_answer(
                 record.tenant,
                 name,
                 msgspec.json.encode(_CommandOutcome(error=_kind(error), message=sealed)),

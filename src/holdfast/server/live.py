@@ -29,11 +29,11 @@ class OpenConversation(Protocol):
     """One open conversation of `record`. Thread-safe.
 
     A `hosted` conversation continues whenever it has work; a `running` one continues until it
-    rests. A thread that begins or ends a run holds `moving` until the records agree.
+    rests. A thread that begins or ends a run holds `run_lock` until the records agree.
     """
 
     record: Record
-    moving: threading.Lock
+    run_lock: threading.Lock
 
     # --- requests ---
 
@@ -86,7 +86,7 @@ class OpenConversation(Protocol):
         ...
 
     @property
-    def to_do(self) -> bool:
+    def has_work(self) -> bool:
         """True if `drive` would do something."""
         ...
 
@@ -135,7 +135,7 @@ class LocalConversation:
         observers: Sequence[Observer] = (),
     ) -> None:
         self.record = record
-        self.moving = threading.Lock()
+        self.run_lock = threading.Lock()
         self.running = False
         self._begun = 0  # the number of runs begun
         self._handing_over = threading.Event()
@@ -211,7 +211,7 @@ class LocalConversation:
                 pass
             else:
                 self.running = self.running and status is RUNNING
-        return self.to_do and (handed_over or conversation.state.last_seq > before)
+        return self.has_work and (handed_over or conversation.state.last_seq > before)
 
     def hand_over(self) -> None:
         """See `OpenConversation.hand_over`."""
@@ -235,7 +235,7 @@ class LocalConversation:
         return self._conversation.children_busy
 
     @property
-    def to_do(self) -> bool:
+    def has_work(self) -> bool:
         """True if `drive` would do something."""
         return (self.hosted or self.running) and self._conversation.has_work
 

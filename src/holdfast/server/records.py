@@ -325,7 +325,7 @@ class Records:
 
     # --- conversations ---
 
-    def answered(self, tenant: str, key: str, digest: bytes) -> bytes | None:
+    def find_answer(self, tenant: str, key: str, digest: bytes) -> bytes | None:
         """Return the answer given under an idempotency key, or None. Raises `Conflict` if the
         key was used for another request."""
         if not key:
@@ -333,11 +333,11 @@ class Records:
         with self.reading() as db:
             return _answered(db, tenant, key, digest)
 
-    def keep(
+    def store_answer(
         self, tenant: str, key: str, digest: bytes, answer: bytes, forced: bool = True
     ) -> bytes:
         """Store an answer under an idempotency key. Return the valid answer, which is an earlier
-        one if there is one. Raises `Conflict` like `answered`."""
+        one if there is one. Raises `Conflict` like `find_answer`."""
         with self.writing(forced) as db:
             found = _answered(db, tenant, key, digest)
             if found is None:
@@ -345,7 +345,7 @@ class Records:
                 _answer(db, tenant, key, digest, answer)
             return answer if found is None else found
 
-    def amend(self, tenant: str, key: str, answer: bytes) -> None:
+    def replace_answer(self, tenant: str, key: str, answer: bytes) -> None:
         """Replace the answer under a known key."""
         with self.writing(forced=False) as db:
             db.execute(
@@ -403,7 +403,7 @@ class Records:
                 _answer(db, new.tenant, key, digest, answer)
             return answer
 
-    def made(self, tenant: str, id: str, answer: bytes, key: str, digest: bytes) -> None:
+    def mark_complete(self, tenant: str, id: str, answer: bytes, key: str, digest: bytes) -> None:
         """Mark a conversation that was `making` as complete, because its journal exists now."""
         with self.writing() as db:
             db.execute(
@@ -435,7 +435,7 @@ class Records:
                 is not None
             )
 
-    def whole(self, record: Record) -> tuple[Record, bytes, bytes]:
+    def load(self, record: Record) -> tuple[Record, bytes, bytes]:
         """Return a conversation's present record, its agent's form, and its tool declarations.
         They may have changed since `record` was read. Raises `ConversationNotFound` if the
         conversation was deleted."""
@@ -499,7 +499,7 @@ class Records:
                 " number"
             ).fetchall()
 
-    def drive(self, record: Record, driven: int) -> Record:
+    def set_driven(self, record: Record, driven: int) -> Record:
         """Store how a conversation is driven from now on."""
         with self.writing() as db:
             db.execute(
@@ -507,7 +507,7 @@ class Records:
             )
         return msgspec.structs.replace(record, driven=driven)
 
-    def retool(self, record: Record, agent: bytes, tools: bytes, options: Options) -> Record:
+    def set_tools(self, record: Record, agent: bytes, tools: bytes, options: Options) -> Record:
         """Replace a conversation's tools."""
         with self.writing() as db:
             hashes = self._keep(db, agent), self._keep(db, tools)
@@ -518,7 +518,7 @@ class Records:
             _sweep(db, record.agent, record.tools)
         return msgspec.structs.replace(record, agent=hashes[0], tools=hashes[1], options=options)
 
-    def become(self, record: Record, state: State) -> None:
+    def set_state(self, record: Record, state: State) -> None:
         """Set a conversation's state. One that is `going` is not found any more, but its id is
         not free yet."""
         with self.writing() as db:
@@ -526,7 +526,7 @@ class Records:
                 "UPDATE conversations SET state = ? WHERE number = ?", (state, record.number)
             )
 
-    def gone(self, record: Record) -> None:
+    def remove(self, record: Record) -> None:
         """Delete all records of a conversation."""
         with self.writing() as db:
             _remove(db, record.number)
@@ -538,7 +538,7 @@ class Records:
             )
             _sweep(db, record.agent, record.tools)
 
-    def half(self) -> list[Record]:
+    def interrupted(self) -> list[Record]:
         """Return the conversations whose creation or removal was interrupted."""
         with self.reading() as db:
             return [

@@ -186,7 +186,7 @@ class Webhooks:
         """Return the conversations in which a webhook fails or has given up events."""
         kept = self._records.find(tenant, id)
         prefix = "" if tenant == DEFAULT else f"{tenant}/"
-        found = self._records.troubles(kept.number, prefix + cursor if cursor else "", limit + 1)
+        found = self._records.failing(kept.number, prefix + cursor if cursor else "", limit + 1)
         shown = [_delivery(*one) for one in found[:limit]]
         return DeliveryList(shown, shown[-1].conversation_id if len(found) > limit else None)
 
@@ -215,7 +215,7 @@ class Webhooks:
     def settle(self) -> None:
         """Delete data about conversations whose removal was interrupted by the end of the last
         process."""
-        known = self._records.known()
+        known = self._records.conversations()
         for at in range(0, len(known), _LOOKUP_BATCH):
             ids = known[at : at + _LOOKUP_BATCH]
             existing = {one.id for one in self._store.list(ids)}

@@ -222,7 +222,9 @@ class WebhookRecords:
                 values,
             )
 
-    def standing(self, number: int, failures: int, since: float, again: float, error: str) -> None:
+    def save_failures(
+        self, number: int, failures: int, since: float, again: float, error: str
+    ) -> None:
         """Store the failures of a webhook as a whole."""
         with self._records.writing(forced=False) as db:
             db.execute(
@@ -283,7 +285,7 @@ class WebhookRecords:
                 "INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, ?, ?, ?, ?)", values
             )
 
-    def bury(
+    def give_up(
         self, number: int, conversation: str, cursor: WebhookCursor, at: float, error: str
     ) -> None:
         """Give up event `cursor.seq`, and store the cursor after it."""
@@ -325,7 +327,7 @@ class WebhookRecords:
         # An accepted event in between would have ended the period of failures.
         return last is not None and last >= cursor.since
 
-    def troubles(
+    def failing(
         self, number: int, after: str, limit: int
     ) -> list[tuple[str, WebhookCursor | None, list[DeadRange]]]:
         """Return the conversations in which the webhook fails or has given up events, ordered by
@@ -411,7 +413,7 @@ class WebhookRecords:
             db.execute("DELETE FROM webhook_dead WHERE conversation = ?", (conversation,))
         return [self._kept(row) for row in rows]
 
-    def known(self) -> Sequence[str]:
+    def conversations(self) -> Sequence[str]:
         """Return the store ids of all conversations with data."""
         with self._records.reading() as db:
             query = (

@@ -53,13 +53,13 @@ class Deaths:
         self._lock = threading.Lock()
         self._times: dict[str, int] = {}
 
-    def more(self, id: str) -> int:
+    def count(self, id: str) -> int:
         """Count a death. Return the number of deaths."""
         with self._lock:
             self._times[id] = self._times.get(id, 0) + 1
             return self._times[id]
 
-    def none(self, id: str) -> None:
+    def reset(self, id: str) -> None:
         """Reset the count, because the conversation made progress or was removed."""
         if self._times:
             with self._lock:

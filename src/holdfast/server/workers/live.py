@@ -173,7 +173,7 @@ class WorkerConversation(WorkerChannel):
     ) -> None:
         super().__init__(record.store_id, process, patience)
         self.record = record
-        self.moving = threading.Lock()
+        self.run_lock = threading.Lock()
         self._order = order
         self._note = note
         self._leave = leave
@@ -270,10 +270,10 @@ class WorkerConversation(WorkerChannel):
         return self._state.children
 
     @property
-    def to_do(self) -> bool:
+    def has_work(self) -> bool:
         """True if `drive` would do something."""
         self.link.ask(ms.Look)
-        return self._state.to_do
+        return self._state.has_work
 
     @property
     def failure(self) -> Exception | None:

@@ -42,7 +42,7 @@ class WorkerState(msgspec.Struct, frozen=True, array_like=True):
 
     at: int
     running: bool
-    to_do: bool
+    has_work: bool
     left: int
     offers: list[tuple[str, str, float | None]]
     failure: Fault | None = None

@@ -275,7 +275,7 @@ class Worker:
             return ms.WorkerState(
                 self._states,
                 live.running,
-                live.to_do,
+                live.has_work,
                 left,
                 offers,
                 None if failure is None else ms.fault_of(failure),

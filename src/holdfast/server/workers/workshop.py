@@ -142,7 +142,7 @@ class WorkerPool:
                 ordered,
                 note,
                 leave,
-                lambda: self._deaths.none(id),
+                lambda: self._deaths.reset(id),
             )
             self._talk(live)
             try:
