@@ -429,8 +429,8 @@ def _call(called: ClientToolCall, id: str) -> ToolCall:
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
-        return ToolCall(id, called.function.name, {}, wire_call.id, text, "it is no JSON object")
-    return ToolCall(id, called.function.name, cast("dict[str, Any]", arguments), wire_call.id)
+        return ToolCall(id, called.function.name, {}, called.id, text, "it is no JSON object")
+    return ToolCall(id, called.function.name, cast("dict[str, Any]", arguments), called.id)
 
 
 def wire_id(call_id: str) -> str:
