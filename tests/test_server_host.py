@@ -30,7 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.server.host import Host
 from holdfast.server.limits import Bounds
-from holdfast.server.records import IDLE, Record, Records
+from holdfast.server.records import IDLE, ConversationRecord, Records
 from holdfast.server.shapes import CreateRequest, ForkRequest
 from tests.leftovers import Owned
 from tests.model_server import ModelServer, Request, calls, text
@@ -188,7 +188,7 @@ def test_the_records_know_of_a_run_that_begins_as_another_ends(
         threading.Event(),
     )
 
-    def slow(records: Records, record: Record, driven: int) -> Record:
+    def slow(records: Records, record: ConversationRecord, driven: int) -> ConversationRecord:
         if driven == IDLE:
             ending.set()
             go_on.wait(30)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Conflict, ConversationNotFound, StoreError, TooMany
-from holdfast.server.records import HOSTED, NewRecord, Options, Records, store_id
+from holdfast.server.records import HOSTED, ConversationOptions, NewRecord, Records, store_id
 from holdfast.server.sealing import Seal
 
 SEAL = Seal(b"k" * 32)
@@ -22,7 +22,7 @@ def new(id: str, tenant: str = "default", agent: bytes = b"{}", tools: bytes = b
         id,
         agent,
         tools,
-        Options({"plan": "acme.plan"}, False, True),
+        ConversationOptions({"plan": "acme.plan"}, False, True),
         SEAL.seal(b"s", store_id(tenant, id)),
         "w",
     )
@@ -79,7 +79,7 @@ def test_parts_are_kept_once_and_forgotten_with_the_last_that_has_them(records: 
         records.add(new(id, agent=b"same"), b"", "", b"", 10)
     found = [records.find("default", id) for id in "abc"]
     assert len({record.agent for record in found}) == 1
-    retooled = records.set_tools(found[0], b"other", b"[1]", Options())
+    retooled = records.set_tools(found[0], b"other", b"[1]", ConversationOptions())
     assert records.part(retooled.agent) == b"other"
     for record in found[1:]:
         records.remove(record)

@@ -22,9 +22,9 @@ from holdfast.server.records import (
     DEFAULT,
     HOSTED,
     RUN,
+    ConversationOptions,
+    ConversationRecord,
     NewRecord,
-    Options,
-    Record,
     Records,
     store_id,
 )
@@ -91,7 +91,7 @@ class Agents:
             self._records.find(tenant, own) if slash else self._records.find(DEFAULT, id)
         )
 
-    def _opened(self, record: Record) -> OpenConversation:
+    def _opened(self, record: ConversationRecord) -> OpenConversation:
         tenant, workspace = record.tenant, record.workspace
         runtime, folder = None, ""
         try:
@@ -143,7 +143,7 @@ class Agents:
         form: dict[str, Any],
         secrets: Mapping[str, str],
         tools: Sequence[ToolForm],
-        options: Options,
+        options: ConversationOptions,
     ) -> AgentParts:
         """Return a client's request as the parts of an agent, after checking the bounds and the
         policy."""
@@ -156,7 +156,7 @@ class Agents:
         check_agent(form, self._policy)
         return AgentParts(tenant, form, secrets, tools, options)
 
-    def stored_parts(self, record: Record) -> AgentParts:
+    def stored_parts(self, record: ConversationRecord) -> AgentParts:
         """Return the stored parts of a conversation's agent, including later changes."""
         record, agent, declared = self._records.load(record)
         form = msgspec.json.decode(agent, type=dict[str, Any])
@@ -168,7 +168,7 @@ class Agents:
             )
         return AgentParts(record.tenant, form, secrets, tools, record.options)
 
-    def stored_tools(self, record: Record) -> ToolRecord:
+    def stored_tools(self, record: ConversationRecord) -> ToolRecord:
         """Return the stored description of a conversation's tools."""
         return msgspec.json.decode(self._records.load(record)[2], type=ToolRecord)
 

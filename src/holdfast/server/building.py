@@ -11,8 +11,8 @@ import msgspec
 from holdfast.agent.form import RUNTIME, ToolForm, agent_of
 from holdfast.errors import ConfigurationError
 from holdfast.server.forms import builtin_names, names_of_others, own_variables
-from holdfast.server.learning import Policy, import_parts, learn
-from holdfast.server.records import DEFAULT, Options
+from holdfast.server.learning import Policy, import_parts, resolve_tools
+from holdfast.server.records import DEFAULT, ConversationOptions
 from holdfast.server.shapes import Executor, ToolStanding
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class AgentParts(NamedTuple):
     form: dict[str, Any]
     secrets: Mapping[str, str]
     tools: Sequence[ToolForm]
-    options: Options
+    options: ConversationOptions
 
     def __repr__(self) -> str:
         return f"Wanted({self.tenant!r})"
@@ -65,7 +65,7 @@ def build(
         else own_variables(wanted.form, variables)
     )
     builtins = {tool.name: tool for tool in runtime_tools}
-    learned = learn(
+    learned = resolve_tools(
         wanted.tools, wanted.options.modules, builtins, policy, wanted.options.client_tools
     )
     tools: dict[str, Tool] = {}

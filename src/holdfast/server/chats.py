@@ -181,8 +181,8 @@ def _sent(
         for wire, result in turn.results.items()
         if (call_id := own_id(wire)) in open
     }
-    # Calls can be claimed only while the conversation runs. Results are returned while it is paused,
-    # so that all of them precede the next request to the model.
+    # Calls can be claimed only while the conversation runs. Results are returned while it is
+    # paused, so that all of them precede the next request to the model.
     if results:
         if state.status is ConversationStatus.PAUSED:
             host.obey(tenant, id, cmd.Resume())

@@ -22,8 +22,8 @@ from holdfast.errors import (
 )
 from holdfast.server.claims import Claims
 from holdfast.server.live import OpenConversation
-from holdfast.server.pool import Pool
-from holdfast.server.records import IDLE, RUN, Record, Records, store_id, tenant_of
+from holdfast.server.pool import RunPool
+from holdfast.server.records import IDLE, RUN, ConversationRecord, Records, store_id, tenant_of
 from holdfast.server.rooms import OpenConversations
 from holdfast.server.workers.deaths import MAX_DEATHS, Deaths, WorkerDied, write_end
 from holdfast.server.workspaces import Workspaces
@@ -77,7 +77,7 @@ class ConversationDriver:
         self._clock = clock
         self.claims = claims
         self.rooms = OpenConversations(self._open, most, idle, clock)
-        self.pool = Pool(max_running, self._drive, self._hand_over, tenant_of)
+        self.pool = RunPool(max_running, self._drive, self._hand_over, tenant_of)
         self._lock = threading.Lock()
         self._faults: dict[str, _Fault] = {}  # by store id
         self._tending = threading.Condition()
@@ -85,7 +85,7 @@ class ConversationDriver:
         self._recovering: threading.Thread | None = None
         self._closed = False
 
-    def use(self, record: Record, work: Callable[[OpenConversation], T]) -> T:
+    def use(self, record: ConversationRecord, work: Callable[[OpenConversation], T]) -> T:
         """Call `work` with the open conversation. If the conversation is parked or fails at that
         moment, open it once more."""
         for again in (True, False):
@@ -191,7 +191,7 @@ class ConversationDriver:
                 self._fail(id, error)
         return False
 
-    def update_offers(self, record: Record, live: OpenConversation) -> None:
+    def update_offers(self, record: ConversationRecord, live: OpenConversation) -> None:
         """Update the calls that the conversation offers to clients."""
         self.claims.update(record.tenant, record.id, live.offers())
 
@@ -207,13 +207,13 @@ class ConversationDriver:
         if known is None or known.message != fault.message:
             _log.error("conversation %s cannot be driven: %s: %s", id, type(error).__name__, error)
 
-    def fault(self, record: Record) -> str:
+    def fault(self, record: ConversationRecord) -> str:
         """Return the error that prevents a conversation from being driven, or ""."""
         with self._lock:
             found = self._faults.get(record.store_id)
         return "" if found is None else found.message
 
-    def forget(self, record: Record) -> None:
+    def forget(self, record: ConversationRecord) -> None:
         """Drop all data about a removed conversation."""
         with self._lock:
             self._faults.pop(record.store_id, None)

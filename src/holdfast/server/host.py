@@ -40,9 +40,18 @@ from holdfast.server.keyed import IdempotentCommands
 from holdfast.server.limits import Bounds, checked_id
 from holdfast.server.live import OpenConversation
 from holdfast.server.observing import WorkerObservations
-from holdfast.server.records import HOSTED, IDLE, RUN, NewRecord, Options, Record, Records, SameFile
+from holdfast.server.records import (
+    HOSTED,
+    IDLE,
+    RUN,
+    ConversationOptions,
+    ConversationRecord,
+    NewRecord,
+    Records,
+    SameFile,
+)
 from holdfast.server.shapes import Created, CreateRequest, ForkRequest, Info, Item, Page, ToolForm
-from holdfast.server.watched import WatchedStore
+from holdfast.server.watched import NotifyingStore
 from holdfast.server.webhook_desk import Webhooks
 from holdfast.server.workers.deaths import Deaths
 from holdfast.server.workspaces import Workspaces
@@ -139,7 +148,7 @@ class Host:
             if self.observers and isolation == "process"
             else None
         )
-        self._store = WatchedStore(
+        self._store = NotifyingStore(
             store, self._appended, lambda gone: self.webhooks.forget(gone), records.recorded
         )
         self._file = SameFile(store.path, "The store") if isinstance(store, SQLiteStore) else None
@@ -200,7 +209,7 @@ class Host:
         if (known := self._answered(tenant, key, digest)) is not None:
             return known
         id = checked_id(request.id, "id") if request.id else os.urandom(16).hex()
-        options = Options(
+        options = ConversationOptions(
             request.tool_module_qualnames, request.client_tools, request.questions, request.deltas
         )
         wanted = self._agents.requested_parts(
@@ -409,7 +418,7 @@ class Host:
             self._records.set_state(record, "")
             raise
 
-    def _remove(self, record: Record) -> None:
+    def _remove(self, record: ConversationRecord) -> None:
         _remove_children(self._store, record.store_id, self._records)
         with suppress(ConversationNotFound):
             self._store.delete(record.store_id)
@@ -499,7 +508,7 @@ class Host:
             )
         self._store.post(place, command, key)
 
-    def _obey(self, record: Record, command: cmd.Command, key: str | None) -> None:
+    def _obey(self, record: ConversationRecord, command: cmd.Command, key: str | None) -> None:
         if key is None and self._workshop is not None:
             # If the command kills the worker, a new worker must not execute it twice.
             key = os.urandom(16).hex()
@@ -634,7 +643,7 @@ class Host:
 
         return self._drives.use(record, work)
 
-    def _begun(self, record: Record, live: OpenConversation) -> str:
+    def _begun(self, record: ConversationRecord, live: OpenConversation) -> str:
         """Return the status of a conversation after a run was begun, and submit it to the pool."""
         status = live.status
         self._drives.update_offers(record, live)
@@ -762,7 +771,7 @@ class Host:
         found = self._records.find_answer(tenant, key, digest)
         return None if found is None else msgspec.json.decode(found, type=Created)
 
-    def _summary(self, record: Record) -> Summary | None:
+    def _summary(self, record: ConversationRecord) -> Summary | None:
         found = self._store.list([record.store_id])
         return found[0] if found else None
 

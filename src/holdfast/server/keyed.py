@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.errors import ConfigurationError, ToolValidationError
-from holdfast.server.records import Record, Records
+from holdfast.server.records import ConversationRecord, Records
 
 _ABOUT = "what a request came to"  # part of the sealed data: a change makes old records unreadable
 
@@ -37,7 +37,7 @@ class IdempotentCommands:
 
     def once(
         self,
-        record: Record,
+        record: ConversationRecord,
         key: str,
         asked: object,
         work: Callable[[list[Call]], None],

@@ -29,7 +29,7 @@ __all__ = [
     "check_agent",
     "difference",
     "import_parts",
-    "learn",
+    "resolve_tools",
 ]
 
 _log = logging.getLogger("holdfast.server")
@@ -131,7 +131,7 @@ class ResolvedTools(msgspec.Struct, frozen=True):
     warnings: list[str]
 
 
-def learn(
+def resolve_tools(
     tools: Sequence[ToolForm],
     modules: Mapping[str, str],
     builtins: Mapping[str, Tool],

@@ -1,5 +1,5 @@
-"""An open conversation from the host's point of view (`OpenConversation`), and the implementation inside
-this process (`LocalConversation`)."""
+"""An open conversation from the host's point of view (`OpenConversation`), and the
+implementation inside this process (`LocalConversation`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.conversation.observer import Observer
     from holdfast.llm.completion import Delta
     from holdfast.server.building import BuiltAgent
-    from holdfast.server.records import Record
+    from holdfast.server.records import ConversationRecord
     from holdfast.server.shapes import ToolStanding
     from holdfast.store import Store
     from holdfast.tools.sources import Health
@@ -32,7 +32,7 @@ class OpenConversation(Protocol):
     rests. A thread that begins or ends a run holds `run_lock` until the records agree.
     """
 
-    record: Record
+    record: ConversationRecord
     run_lock: threading.Lock
 
     # --- requests ---
@@ -110,7 +110,7 @@ class OpenConversation(Protocol):
         """Check and return the health of its tool services. None if they cannot be checked here."""
         ...
 
-    def set_tools(self, record: Record, built: BuiltAgent) -> None:
+    def set_tools(self, record: ConversationRecord, built: BuiltAgent) -> None:
         """Replace the tools. The model learns of the change before its next answer."""
         ...
 
@@ -121,12 +121,12 @@ class OpenConversation(Protocol):
 
 
 class LocalConversation:
-    """A `OpenConversation` with a `Conversation` in this process. `note(kind, make)` receives its transient
-    notifications."""
+    """A `OpenConversation` with a `Conversation` in this process. `note(kind, make)` receives
+    its transient notifications."""
 
     def __init__(
         self,
-        record: Record,
+        record: ConversationRecord,
         built: BuiltAgent,
         store: Store,
         runtime: object | None,
@@ -264,7 +264,7 @@ class LocalConversation:
         """See `OpenConversation.services`."""
         return list(self._agent.tools.health().values())
 
-    def set_tools(self, record: Record, built: BuiltAgent) -> None:
+    def set_tools(self, record: ConversationRecord, built: BuiltAgent) -> None:
         """Replace the tools. The model learns of the change before its next answer."""
         self._agent.tools.replace(self._built.tools, built.tools.values())
         self._built = built

@@ -76,7 +76,7 @@ State = Literal["", "making", "going"]
 IDLE, RUN, HOSTED = 0, 1, 2  # values of `driven`: not driven; until it rests; permanently
 
 
-class Options(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ConversationOptions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Further settings with which a conversation was created."""
 
     modules: dict[str, str] = {}
@@ -85,7 +85,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     deltas: bool = False
 
 
-class Record(msgspec.Struct, frozen=True):
+class ConversationRecord(msgspec.Struct, frozen=True):
     """One conversation's row. `agent` and `tools` are the hashes of stored parts; `secrets` is
     sealed."""
 
@@ -98,7 +98,7 @@ class Record(msgspec.Struct, frozen=True):
     own_workspace: bool
     agent: bytes
     tools: bytes
-    options: Options
+    options: ConversationOptions
     secrets: bytes | None
     created: datetime
 
@@ -118,7 +118,7 @@ class NewRecord(msgspec.Struct, frozen=True):
     id: str
     agent: bytes
     tools: bytes
-    options: Options
+    options: ConversationOptions
     secrets: bytes | None
     workspace: str = ""
     own_workspace: bool = False
@@ -414,7 +414,7 @@ class Records:
             if key:
                 _answer(db, tenant, key, digest, answer)
 
-    def find(self, tenant: str, id: str) -> Record:
+    def find(self, tenant: str, id: str) -> ConversationRecord:
         """Return a tenant's conversation. Raises `ConversationNotFound`."""
         query = f"SELECT {_COLUMNS} FROM conversations WHERE tenant = ? AND id = ? AND state = ''"
         with self.reading() as db:
@@ -435,7 +435,7 @@ class Records:
                 is not None
             )
 
-    def load(self, record: Record) -> tuple[Record, bytes, bytes]:
+    def load(self, record: ConversationRecord) -> tuple[ConversationRecord, bytes, bytes]:
         """Return a conversation's present record, its agent's form, and its tool declarations.
         They may have changed since `record` was read. Raises `ConversationNotFound` if the
         conversation was deleted."""
@@ -499,7 +499,7 @@ class Records:
                 " number"
             ).fetchall()
 
-    def set_driven(self, record: Record, driven: int) -> Record:
+    def set_driven(self, record: ConversationRecord, driven: int) -> ConversationRecord:
         """Store how a conversation is driven from now on."""
         with self.writing() as db:
             db.execute(
@@ -507,7 +507,9 @@ class Records:
             )
         return msgspec.structs.replace(record, driven=driven)
 
-    def set_tools(self, record: Record, agent: bytes, tools: bytes, options: Options) -> Record:
+    def set_tools(
+        self, record: ConversationRecord, agent: bytes, tools: bytes, options: ConversationOptions
+    ) -> ConversationRecord:
         """Replace a conversation's tools."""
         with self.writing() as db:
             hashes = self._keep(db, agent), self._keep(db, tools)
@@ -518,7 +520,7 @@ class Records:
             _sweep(db, record.agent, record.tools)
         return msgspec.structs.replace(record, agent=hashes[0], tools=hashes[1], options=options)
 
-    def set_state(self, record: Record, state: State) -> None:
+    def set_state(self, record: ConversationRecord, state: State) -> None:
         """Set a conversation's state. One that is `going` is not found any more, but its id is
         not free yet."""
         with self.writing() as db:
@@ -526,7 +528,7 @@ class Records:
                 "UPDATE conversations SET state = ? WHERE number = ?", (state, record.number)
             )
 
-    def remove(self, record: Record) -> None:
+    def remove(self, record: ConversationRecord) -> None:
         """Delete all records of a conversation."""
         with self.writing() as db:
             _remove(db, record.number)
@@ -538,7 +540,7 @@ class Records:
             )
             _sweep(db, record.agent, record.tools)
 
-    def interrupted(self) -> list[Record]:
+    def interrupted(self) -> list[ConversationRecord]:
         """Return the conversations whose creation or removal was interrupted."""
         with self.reading() as db:
             return [
@@ -603,11 +605,11 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _record(row: tuple[Any, ...]) -> Record:
+def _record(row: tuple[Any, ...]) -> ConversationRecord:
     number, tenant, id, state, driven, workspace, own, agent, tools, options, secrets, created = row
-    found = msgspec.json.decode(options, type=Options)
+    found = msgspec.json.decode(options, type=ConversationOptions)
     when = datetime.fromisoformat(created)
-    return Record(
+    return ConversationRecord(
         number, tenant, id, state, driven, workspace, bool(own), agent, tools, found, secrets, when
     )
 

@@ -17,8 +17,8 @@ from holdfast import events as ev
 from holdfast.llm.completion import Delta
 from holdfast.server import chats, openai
 from holdfast.server.answers import error_answer
-from holdfast.server.feed import Reader
-from holdfast.server.guard import Refused
+from holdfast.server.feed import FeedReader
+from holdfast.server.guard import RequestRefused
 from holdfast.server.openai import ChatRequest, ChatTurn, Published, TurnProgress
 from holdfast.server.routes import Routes
 from holdfast.server.service import Service, wait_for_disconnect
@@ -115,7 +115,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         chat = Chat(service, service.caller(request).tenant, agent, turn)
         try:
             await chat.begin()
-        except Refused:
+        except RequestRefused:
             raise
         except Exception as error:
             response = _failed(error)
@@ -138,7 +138,7 @@ class Chat:
     """One chat request: a turn of a conversation."""
 
     place: chats.ChatPlace
-    reader: Reader
+    reader: FeedReader
 
     def __init__(self, service: Service, tenant: str, agent: Published, turn: ChatTurn) -> None:
         self._service = service
@@ -188,7 +188,7 @@ class Chat:
             await asyncio.wait((work, disconnected), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 # The client has disconnected, so nobody receives this answer.
-                raise Refused(
+                raise RequestRefused(
                     400, "ConfigurationError", "The client disconnected before the answer."
                 )
             if (failed := await work) is not None:

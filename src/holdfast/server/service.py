@@ -13,7 +13,7 @@ import anyio.to_thread
 from starlette.responses import Response
 
 from holdfast.server.answers import error_answer
-from holdfast.server.guard import Caller, Quota, Refused, Usage
+from holdfast.server.guard import Caller, Quota, QuotaUsage, RequestRefused
 from holdfast.server.intake import SMALL_BODY_BYTES, Intake
 from holdfast.server.once import IdempotentRequests
 from holdfast.tools.context import Cancellation
@@ -35,7 +35,7 @@ class Service:
     """The shared objects of the routes. Belongs to the event loop's thread."""
 
     def __init__(
-        self, host: Host, usage: Usage, quota: Quota, metrics: Metrics, ping: float
+        self, host: Host, usage: QuotaUsage, quota: Quota, metrics: Metrics, ping: float
     ) -> None:
         self.host = host
         self.usage = usage
@@ -114,19 +114,19 @@ class Service:
 
     async def body(self, request: Any, largest: int | None = None) -> bytes:
         """Read a request's whole body of at most `largest` bytes; the default is the quota's
-        limit. Raises `Refused`."""
+        limit. Raises `RequestRefused`."""
         return await self.intake.read(
             request, self._largest if largest is None else min(largest, self._largest)
         )
 
     async def json(self, request: Any, type: type[T], largest: int | None = SMALL_BODY_BYTES) -> T:
-        """Read a request's body as a struct. Raises `Refused`."""
+        """Read a request's body as a struct. Raises `RequestRefused`."""
         found = await self.decode(request, await self.body(request, largest), type)
         request.scope["body"].free()
         return found
 
     async def decode(self, request: Any, body: bytes, type: type[T]) -> T:
-        """Decode a body as a struct. Raises `Refused`."""
+        """Decode a body as a struct. Raises `RequestRefused`."""
         return await self.intake.decode(body, type, request.headers.get("content-type", ""))
 
     # --- shutdown ---
@@ -139,9 +139,9 @@ class Service:
             stream.end()
 
     def check_open(self) -> None:
-        """Raise `Refused` if the server is shutting down."""
+        """Raise `RequestRefused` if the server is shutting down."""
         if self.closing:
-            raise Refused(
+            raise RequestRefused(
                 503,
                 "StoreError",
                 "The server is shutting down. Try again when it is back.",

@@ -13,9 +13,9 @@ import msgspec
 
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.server.workers.messages import (
-    Request,
     RequestDone,
     RequestFailed,
+    WorkerRequest,
     WorkerState,
     error_of,
     fault_of,
@@ -82,7 +82,7 @@ class WorkerLink:
 
     def ask(
         self,
-        kind: type[Request],
+        kind: type[WorkerRequest],
         *fields: Any,
         type: type[T] | Any = None,
         timeout: float | None = None,
@@ -160,7 +160,8 @@ class WorkerLink:
     # --- listening ---
 
     def listen(self) -> None:
-        """Receive messages until the other side is gone. Raises `InvalidMessage` for an invalid message."""
+        """Receive messages until the other side is gone. Raises `InvalidMessage` for an invalid
+        message."""
         received = bytearray()
         while True:
             try:

@@ -22,7 +22,7 @@ from holdfast.server.workers.link import InvalidMessage, WorkerLink
 if TYPE_CHECKING:
     from holdfast.commands import Command
     from holdfast.server.building import BuiltAgent
-    from holdfast.server.records import Record
+    from holdfast.server.records import ConversationRecord
     from holdfast.server.shapes import ToolStanding
     from holdfast.server.workers.processes import WorkerProcess
     from holdfast.store import Store
@@ -162,11 +162,11 @@ class WorkerConversation(WorkerChannel):
 
     def __init__(
         self,
-        record: Record,
+        record: ConversationRecord,
         process: WorkerProcess,
         store: Store,
         patience: Patience,
-        order: Callable[[Record], ms.Order],
+        order: Callable[[ConversationRecord], ms.Order],
         note: Callable[[str, Callable[[], bytes]], None],
         leave: Callable[[], None],
         moved: Callable[[], None],
@@ -217,7 +217,7 @@ class WorkerConversation(WorkerChannel):
 
     def go_on(self) -> None:
         """Set `running`, so that a run that was cut off continues."""
-        self.link.ask(ms.GoOn)
+        self.link.ask(ms.ContinueRun)
 
     def obey(self, command: Command, key: str | None = None) -> None:
         """See `Conversation.obey`."""
@@ -242,7 +242,7 @@ class WorkerConversation(WorkerChannel):
     def hand_over(self) -> None:
         """See `Live.hand_over`. A request that the socket does not accept at once is lost; the
         pool repeats it."""
-        self.link.nudge(ms.HandOver())
+        self.link.nudge(ms.YieldRun())
 
     # --- state ---
 
@@ -266,13 +266,13 @@ class WorkerConversation(WorkerChannel):
     def children_busy(self) -> bool:
         """See `Live.children_busy`."""
         if self._state.children:
-            self.link.ask(ms.Look)  # the children may rest by now
+            self.link.ask(ms.ReportState)  # the children may rest by now
         return self._state.children
 
     @property
     def has_work(self) -> bool:
         """True if `drive` would do something."""
-        self.link.ask(ms.Look)
+        self.link.ask(ms.ReportState)
         return self._state.has_work
 
     @property
@@ -298,7 +298,7 @@ class WorkerConversation(WorkerChannel):
         """See `Live.services`. Returns None, because the connections are in the worker."""
         return None
 
-    def set_tools(self, record: Record, built: BuiltAgent) -> None:
+    def set_tools(self, record: ConversationRecord, built: BuiltAgent) -> None:
         """Replace the tools. The model learns of the change before its next answer."""
         made: ms.AgentReport = self.link.ask(ms.SetTools, self._order(record), type=ms.AgentReport)
         self._standings, self._warnings = made.standings, made.warnings
@@ -322,8 +322,8 @@ class WorkerConversation(WorkerChannel):
     # --- timer and listening thread ---
 
     def tend(self, now: float, late: bool) -> None:
-        """Do the checks of `WorkerChannel.tend`. Also check that the worker stops after an interrupt, and
-        that no abandoned call keeps running while the conversation rests."""
+        """Do the checks of `WorkerChannel.tend`. Also check that the worker stops after an
+        interrupt, and that no abandoned call keeps running while the conversation rests."""
         super().tend(now, late)
         if self._news:
             self._tell_news()
@@ -342,7 +342,7 @@ class WorkerConversation(WorkerChannel):
         elif now >= self._lingers:
             self.kill("had abandoned calls that did not end, and was killed")
         else:
-            self.link.nudge(ms.Look(0))  # only the state in the answer matters
+            self.link.nudge(ms.ReportState(0))  # only the state in the answer matters
 
     def _handle(self, message: Any) -> None:
         match message:
@@ -363,7 +363,7 @@ class WorkerConversation(WorkerChannel):
         """Tell the worker about new commands. The store calls this on a shared thread, which
         must not wait for a worker that does not read."""
         self._news = True
-        if self.link.nudge(ms.News()):
+        if self.link.nudge(ms.NewCommands()):
             self._news = False
 
     def _stated(self, state: ms.WorkerState) -> None:

@@ -57,7 +57,7 @@ class PipeStore:
 
     def note(self, lease: Lease, notes: Sequence[str]) -> None:
         """See `Store.note`."""
-        self._link.ask(ms.Leave, list(notes), self._which(lease.conversation_id))
+        self._link.ask(ms.LeaveNotes, list(notes), self._which(lease.conversation_id))
 
     def append(
         self,
@@ -99,7 +99,7 @@ class PipeStore:
 
     def bound(self, lease: Lease, budget: Budget | None) -> None:
         """See `Store.bound`."""
-        self._link.ask(ms.Bound, budget, self._which(lease.conversation_id))
+        self._link.ask(ms.SetBudget, budget, self._which(lease.conversation_id))
 
     def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
         """See `Store.reserve`."""
@@ -109,7 +109,7 @@ class PipeStore:
 
     def settle(self, settled: Sequence[Settlement]) -> None:
         """See `Store.settle`."""
-        self._link.ask(ms.Settle, list(settled))
+        self._link.ask(ms.SettleReservations, list(settled))
 
     def follow(
         self, conversation_id: str, after_seq: int = 0, timeout: float | None = None
@@ -130,7 +130,7 @@ class PipeStore:
     def commands(self, lease: Lease) -> list[Posted]:
         """See `Store.commands`."""
         found = self._link.ask(
-            ms.Inbox, self._which(lease.conversation_id), type=list[tuple[int, str, bytes]]
+            ms.ReadCommands, self._which(lease.conversation_id), type=list[tuple[int, str, bytes]]
         )
         return [
             Posted(number, key, command)

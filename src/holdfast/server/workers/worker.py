@@ -29,7 +29,7 @@ from holdfast.server import building
 from holdfast.server.building import AgentParts, BuiltAgent
 from holdfast.server.live import LocalConversation
 from holdfast.server.policy import Policy
-from holdfast.server.records import DEFAULT, Options, Record
+from holdfast.server.records import DEFAULT, ConversationOptions, ConversationRecord
 from holdfast.server.workers import messages as ms
 from holdfast.server.workers.link import InvalidMessage, WorkerLink
 from holdfast.server.workers.pipestore import PipeStore
@@ -140,9 +140,9 @@ class Worker:
                 self._link.nudge(ms.Pong())
             case ms.Drive():
                 self._drives.put(message)
-            case ms.News():
+            case ms.NewCommands():
                 self._requests.submit(self._drain)
-            case ms.HandOver():
+            case ms.YieldRun():
                 if self._live is not None:
                     self._live.hand_over()
             case ms.Close():
@@ -174,7 +174,7 @@ class Worker:
                 self._conversation().obey(cmd.decode(command), key)
             case ms.Begin(_, hosted):
                 self._conversation().begin(hosted)
-            case ms.GoOn():
+            case ms.ContinueRun():
                 self._conversation().running = True
             case ms.SetTools(_, order):
                 built, stuck = self._build(order)
@@ -201,7 +201,7 @@ class Worker:
             finally:
                 tempfile.tempdir = None
         tools = msgspec.json.decode(order.tools, type=list[ToolForm])
-        options = msgspec.json.decode(order.options, type=Options)
+        options = msgspec.json.decode(order.options, type=ConversationOptions)
         wanted = AgentParts(DEFAULT, json.loads(order.form), order.secrets, tools, options)
         policy = _Narrowed(order.patterns, order.refused, order.import_timeout)
         # All modules that the client names, in its tools or in the agent's form.
@@ -238,8 +238,8 @@ class Worker:
         faulthandler.enable(open(Path(order.folder) / FAULTS, "w"))  # noqa: SIM115
         built, stuck = self._build(order)
         self._store = PipeStore(self._link, order.id)
-        options = msgspec.json.decode(order.options, type=Options)
-        record = Record(
+        options = msgspec.json.decode(order.options, type=ConversationOptions)
+        record = ConversationRecord(
             0, DEFAULT, order.id, "", 0, "", False, b"", b"", options, None, datetime.now(UTC)
         )
         live = LocalConversation(record, built, self._store, self._runtime, self._note, self._leave)

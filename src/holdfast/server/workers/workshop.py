@@ -20,7 +20,7 @@ from holdfast.llm.scripted import ScriptedLLM
 from holdfast.server.building import AgentParts, BuiltAgent
 from holdfast.server.forms import own_variables
 from holdfast.server.policy import Policy
-from holdfast.server.records import DEFAULT, HOSTED, RUN, Record
+from holdfast.server.records import DEFAULT, HOSTED, RUN, ConversationRecord
 from holdfast.server.workers import messages as ms
 from holdfast.server.workers.deaths import Deaths, WorkerDied
 from holdfast.server.workers.live import Patience, WorkerChannel, WorkerConversation
@@ -111,8 +111,8 @@ class WorkerPool:
 
     def open(
         self,
-        record: Record,
-        wanted: Callable[[Record], AgentParts],
+        record: ConversationRecord,
+        wanted: Callable[[ConversationRecord], AgentParts],
         workdir: str,
         note: Callable[[str, Callable[[], bytes]], None],
         leave: Callable[[], None],
@@ -124,7 +124,7 @@ class WorkerPool:
         """
         id = record.store_id
 
-        def ordered(record: Record) -> ms.Order:
+        def ordered(record: ConversationRecord) -> ms.Order:
             return self._order(
                 id,
                 wanted(record),
@@ -204,7 +204,7 @@ class WorkerPool:
             " imported them."
         )
 
-    def _asked(self, talk: WorkerChannel, kind: type[ms.Request], order: ms.Order) -> Any:
+    def _asked(self, talk: WorkerChannel, kind: type[ms.WorkerRequest], order: ms.Order) -> Any:
         return self._blaming(talk, lambda: talk.link.ask(kind, order, type=ms.AgentReport))
 
     def _blaming(self, talk: WorkerChannel, ask: Callable[[], T]) -> T:
