@@ -182,7 +182,7 @@ def test_the_records_know_of_a_run_that_begins_as_another_ends(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drive, ending, go_on, gate = (
-        Records.drive,
+        Records.set_driven,
         threading.Event(),
         threading.Event(),
         threading.Event(),
@@ -202,7 +202,7 @@ def test_the_records_know_of_a_run_that_begins_as_another_ends(
     with ModelServer(answer) as server:
         host.create(T, request(Agent(LLM("m", base_url=server.url)), id="a"))
         host.obey(T, "a", Send("first"))
-        monkeypatch.setattr(Records, "drive", slow)
+        monkeypatch.setattr(Records, "set_driven", slow)
         second = threading.Thread(target=host.run, args=(T, "a"))
         try:
             host.run(T, "a")
@@ -393,7 +393,7 @@ def test_a_fork_or_a_removal_that_was_broken_off_heals(
     def killed(*_: Any) -> Any:
         raise Killed
 
-    monkeypatch.setattr(host._records, "made", killed)
+    monkeypatch.setattr(host._records, "mark_complete", killed)
     monkeypatch.setattr(host, "_remove", killed)
     with pytest.raises(Killed):
         host.fork(T, "a", ForkRequest(id="b"), "key")
@@ -635,14 +635,14 @@ def test_many_that_ask_for_a_parked_one_at_once_open_it_once(
     from holdfast.server import agents
 
     made: list[Any] = []
-    live = agents.LocalLive
+    live = agents.LocalConversation
 
     def counted(*arguments: Any) -> Any:
         made.append(1)
         time.sleep(0.05)
         return live(*arguments)
 
-    monkeypatch.setattr(agents, "LocalLive", counted)
+    monkeypatch.setattr(agents, "LocalConversation", counted)
     with host_of(tmp_path) as host:
         host.create(T, saying(*["hi"] * 200, id="a"))
         gate = threading.Barrier(100)
