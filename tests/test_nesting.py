@@ -16,7 +16,7 @@ from holdfast.llm.wires import openai_chat
 from holdfast.llm.wires.calls import read_call
 from holdfast.nesting import MAX_DEPTH, MAX_DOCUMENT_DEPTH, too_deep
 from holdfast.openhands.shims import with_arguments
-from holdfast.server.guard import Refused
+from holdfast.server.guard import RequestRefused
 from holdfast.server.intake import _decode as decode  # pyright: ignore[reportPrivateUsage]
 from holdfast.tools.document import Place, read_json, read_yaml
 from holdfast.tools.results import as_result
@@ -127,7 +127,7 @@ def test_what_is_accepted_can_be_read_back() -> None:
 
 @pytest.mark.parametrize("levels", DEEPER)
 def test_other_doors_refuse_in_their_own_words(levels: int, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="The request is nested deeper than 128 levels"):
+    with pytest.raises(RequestRefused, match="The request is nested deeper than 128 levels"):
         decode(text(max(levels, MAX_DOCUMENT_DEPTH + 1)).encode(), dict[str, Any])
     with pytest.raises(ConfigurationError, match="nested deeper than 128 levels"):
         ConversationState.from_json(text(max(levels, MAX_DOCUMENT_DEPTH + 1)))

@@ -11,7 +11,7 @@ from holdfast import events as ev
 from holdfast.content import TextContent
 from holdfast.events import AnyEvent
 from holdfast.server.feed import Feed
-from holdfast.server.shapes import Note
+from holdfast.server.shapes import TransientNote
 
 
 def message(seq: int) -> ev.Message:
@@ -23,7 +23,7 @@ async def read_all(feed: Feed, count: int) -> list[int | str]:
     found: list[int | str] = []
     with feed.subscribe(asyncio.get_running_loop()) as reader:
         seq = 0
-        feed.note(Note("delta", b"{}"))
+        feed.note(TransientNote("delta", b"{}"))
         while len(found) < count:
             batch = await reader.next(seq, timeout=5.0)
             assert batch.frames or batch.notes, "nothing came"
@@ -47,7 +47,7 @@ def test_a_note_comes_after_the_events_that_the_ring_holds_beyond_one_page() -> 
     async def read() -> tuple[list[int], list[int]]:
         with feed.subscribe(asyncio.get_running_loop()) as reader:
             feed.appended(journal)
-            feed.note(Note("delta", b"{}"))
+            feed.note(TransientNote("delta", b"{}"))
             first = await reader.next(0, timeout=5.0, limit=5)
             second = await reader.next(first.frames[-1].seq, timeout=5.0, limit=5)
             return [len(first.frames), len(first.notes)], [len(second.frames), len(second.notes)]

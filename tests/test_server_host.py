@@ -30,7 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.server.host import Host
 from holdfast.server.limits import Bounds
-from holdfast.server.records import IDLE, Record, Records
+from holdfast.server.records import IDLE, ConversationRecord, Records
 from holdfast.server.shapes import CreateRequest, ForkRequest
 from tests.leftovers import Owned
 from tests.model_server import ModelServer, Request, calls, text
@@ -182,13 +182,13 @@ def test_the_records_know_of_a_run_that_begins_as_another_ends(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drive, ending, go_on, gate = (
-        Records.drive,
+        Records.set_driven,
         threading.Event(),
         threading.Event(),
         threading.Event(),
     )
 
-    def slow(records: Records, record: Record, driven: int) -> Record:
+    def slow(records: Records, record: ConversationRecord, driven: int) -> ConversationRecord:
         if driven == IDLE:
             ending.set()
             go_on.wait(30)
@@ -202,7 +202,7 @@ def test_the_records_know_of_a_run_that_begins_as_another_ends(
     with ModelServer(answer) as server:
         host.create(T, request(Agent(LLM("m", base_url=server.url)), id="a"))
         host.obey(T, "a", Send("first"))
-        monkeypatch.setattr(Records, "drive", slow)
+        monkeypatch.setattr(Records, "set_driven", slow)
         second = threading.Thread(target=host.run, args=(T, "a"))
         try:
             host.run(T, "a")
@@ -393,7 +393,7 @@ def test_a_fork_or_a_removal_that_was_broken_off_heals(
     def killed(*_: Any) -> Any:
         raise Killed
 
-    monkeypatch.setattr(host._records, "made", killed)
+    monkeypatch.setattr(host._records, "mark_complete", killed)
     monkeypatch.setattr(host, "_remove", killed)
     with pytest.raises(Killed):
         host.fork(T, "a", ForkRequest(id="b"), "key")
@@ -635,14 +635,14 @@ def test_many_that_ask_for_a_parked_one_at_once_open_it_once(
     from holdfast.server import agents
 
     made: list[Any] = []
-    live = agents.LocalLive
+    live = agents.LocalConversation
 
     def counted(*arguments: Any) -> Any:
         made.append(1)
         time.sleep(0.05)
         return live(*arguments)
 
-    monkeypatch.setattr(agents, "LocalLive", counted)
+    monkeypatch.setattr(agents, "LocalConversation", counted)
     with host_of(tmp_path) as host:
         host.create(T, saying(*["hi"] * 200, id="a"))
         gate = threading.Barrier(100)
@@ -719,8 +719,8 @@ def test_an_agent_that_cannot_be_made_is_told_and_harms_nobody(tmp_path: Path) -
         host.obey(T, "a", Send("hello"))
         host.obey(T, "b", Send("hello"))
         host.close(T, "a")
-        host._records.drive(host._records.find(T, "a"), 2)
-        host._records.drive(host._records.find(T, "b"), 2)
+        host._records.set_driven(host._records.find(T, "a"), 2)
+        host._records.set_driven(host._records.find(T, "b"), 2)
         lease = host._store.acquire("a")
         host._store.release(lease)
     with host_of(tmp_path) as host:  # without the variable

@@ -26,7 +26,7 @@ from holdfast.server.host import Host
 from holdfast.server.policy import Policy
 from holdfast.server.shapes import CreateRequest, Info
 from holdfast.server.workers import messages as ms
-from holdfast.server.workers.live import Patience, WorkerLive
+from holdfast.server.workers.live import Patience, WorkerConversation
 from tests.leftovers import Owned
 from tests.model_server import ModelServer, Request, calls, text
 from tests.server_host_program import host_of
@@ -191,9 +191,9 @@ def results(host: Host, id: str) -> list[ToolResult]:
     return [event.result for event in host.read(T, id, 0, 1000) if isinstance(event, ev.ToolResult)]
 
 
-def live_of(host: Host, id: str) -> WorkerLive:
+def live_of(host: Host, id: str) -> WorkerConversation:
     found = until(lambda: host._drives.rooms.find(id), f"{id} open")
-    assert isinstance(found, WorkerLive)
+    assert isinstance(found, WorkerConversation)
     return found
 
 

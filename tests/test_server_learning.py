@@ -23,7 +23,7 @@ from holdfast.server.learning import (
     UnavailableTool,
     difference,
     import_parts,
-    learn,
+    resolve_tools,
 )
 from holdfast.server.policy import check_agent
 from holdfast.tools.preset import planning
@@ -66,7 +66,7 @@ def form(name: str = "look", module: str = "", **more: Any) -> ToolForm:
 
 def one(module: str, policy: Policy = ALL, name: str = "look", **options: Any) -> tuple[str, str]:
     """Who runs a tool of that module, and why."""
-    found = learn([form(name, module)], {}, {}, policy, **options)
+    found = resolve_tools([form(name, module)], {}, {}, policy, **options)
     return found.executors[name], found.reasons.get(name, "")
 
 
@@ -210,7 +210,7 @@ def test_each_tool_is_found_where_it_was_declared(write: Write) -> None:
                 ScriptedLLM([]), [*runtime.tools, look, made, *planning.register_planning_tools()]
             )
         )
-        found = learn(
+        found = resolve_tools(
             declared,
             {"look": "hf_a"},
             {item.name: item for item in runtime.tools},
@@ -229,7 +229,7 @@ def test_each_tool_is_found_where_it_was_declared(write: Write) -> None:
 
 def test_a_tool_without_a_module_is_the_clients_or_nobodys() -> None:
     declared = form("local", description="Does it.", timeout=3.0, category="mine")
-    found = learn([declared], {}, {}, ALL)
+    found = resolve_tools([declared], {}, {}, ALL)
     client = found.tools["local"]
     assert isinstance(client, ClientTool)
     assert (client.executor, client.description, client.timeout, client.category) == (
@@ -241,7 +241,7 @@ def test_a_tool_without_a_module_is_the_clients_or_nobodys() -> None:
     assert found.warnings == []
     with pytest.raises(ToolError, match="runs in the client"):
         client.run({})
-    found = learn([declared], {}, {}, ALL, client_tools=False)
+    found = resolve_tools([declared], {}, {}, ALL, client_tools=False)
     nobody = found.tools["local"]
     assert isinstance(nobody, UnavailableTool)
     assert (nobody.executor, found.executors) == ("", {"local": "unavailable"})
@@ -261,7 +261,7 @@ def test_a_module_that_fails_costs_its_own_tools_alone(
         form("none", "hf_not_there"),
     ]
     with caplog.at_level(logging.WARNING, "holdfast.server"):
-        found = learn(tools, {}, {}, ALL)
+        found = resolve_tools(tools, {}, {}, ALL)
     assert found.executors == {"look": "server", "bad": "client", "none": "client"}
     assert (
         found.reasons["bad"]
@@ -272,7 +272,7 @@ def test_a_module_that_fails_costs_its_own_tools_alone(
     assert "was declared" in found.reasons["look"]
     assert [record.getMessage() for record in caplog.records] == found.warnings
     assert found.warnings[1].endswith("no luck. The client runs it.")
-    found = learn(tools, {}, {}, ALL, client_tools=False)
+    found = resolve_tools(tools, {}, {}, ALL, client_tools=False)
     assert found.executors == {"look": "server", "bad": "unavailable", "none": "unavailable"}
     with pytest.raises(ToolError, match="no luck"):
         found.tools["bad"].run({})
@@ -326,7 +326,7 @@ def test_a_module_that_failed_half_way_is_imported_anew_the_next_time(
     module = write("hf_half", text)
     assert "not yet" in one(module)[1]
     (tmp_path / "now").touch()
-    found = learn([form("look", module), form("after", module)], {}, {}, ALL)
+    found = resolve_tools([form("look", module), form("after", module)], {}, {}, ALL)
     assert set(found.executors.values()) == {"server"}
 
 
@@ -341,7 +341,7 @@ def test_a_module_that_hangs_is_left_behind_and_not_waited_for_twice(
     good = write("hf_does_not_hang", LOOK.replace("look", "good"))
     tools = [form("look", hanging), form("good", good)]
     try:
-        found = learn(tools, {}, {}, ALL, import_timeout=0.5)
+        found = resolve_tools(tools, {}, {}, ALL, import_timeout=0.5)
         assert found.executors == {"look": "client", "good": "server"}
         assert "was not imported in time (within 0.5 seconds)" in found.reasons["look"]
         left = [
@@ -375,7 +375,7 @@ def test_a_module_of_functions_that_is_there_already_takes_no_thread(
         threading.Thread, "start", lambda thread: (began.append(thread.name), start(thread))
     )  # pyright: ignore
     found = [
-        learn([form(module=name)], {}, {}, ALL).tools["look"]
+        resolve_tools([form(module=name)], {}, {}, ALL).tools["look"]
         for name in (module, module, made, made)
     ]
     assert found[0] is found[1]
@@ -409,7 +409,7 @@ def test_two_clients_with_tools_of_one_name_do_not_meet(write: Write) -> None:
     def ask(module: str) -> None:
         for _ in range(20):
             outcomes[module].add(
-                learn([form("look", module)], {}, {}, ALL).tools["look"].run({}).text
+                resolve_tools([form("look", module)], {}, {}, ALL).tools["look"].run({}).text
             )
 
     threads = [
@@ -423,7 +423,7 @@ def test_two_clients_with_tools_of_one_name_do_not_meet(write: Write) -> None:
 
 
 def test_a_name_that_comes_with_its_module_alone_is_learned_by_that(write: Write) -> None:
-    found = learn([], {"look": write("hf_alone", LOOK), "gone": "hf_gone"}, {}, ALL)
+    found = resolve_tools([], {"look": write("hf_alone", LOOK), "gone": "hf_gone"}, {}, ALL)
     assert found.executors == {"look": "server", "gone": "unavailable"}
     assert "look" not in found.reasons
     with pytest.raises(ToolError, match="hf_gone"):
@@ -433,7 +433,7 @@ def test_a_name_that_comes_with_its_module_alone_is_learned_by_that(write: Write
 def test_a_preset_tool_that_the_workspace_lacks_and_a_tool_that_says_it_is_the_clients(
     write: Write,
 ) -> None:
-    found = learn([form("terminal", "holdfast.runtime")], {}, {}, NONE)
+    found = resolve_tools([form("terminal", "holdfast.runtime")], {}, {}, NONE)
     assert found.executors["terminal"] == "client"
     assert "the workspace has no tool 'terminal'" in found.reasons["terminal"]
     assert one(write("hf_own", LOOK + "look.executor = 'client'\n")) == ("client", "")
@@ -448,15 +448,15 @@ def test_what_no_tool_can_be_made_of_is_an_error() -> None:
         ([form(f"t{n}", f"m{n}") for n in range(101)], "name 101 modules"),
     ]:
         with pytest.raises(ConfigurationError, match=said):
-            learn(tools, {}, {}, NONE)
+            resolve_tools(tools, {}, {}, NONE)
 
 
 def test_a_server_that_knows_nothing_of_planning_learns_it_by_its_name_alone() -> None:
     program = (
         "import sys\nfrom holdfast.agent.form import ToolForm\nfrom holdfast.server.learning import"
-        " Policy, learn\nassert 'holdfast.tools.preset.planning' not in sys.modules\nimport"
+        " Policy, resolve_tools\nassert 'holdfast.tools.preset.planning' not in sys.modules\nimport"
         " msgspec\nform = msgspec.json.decode(sys.stdin.buffer.read(), type=ToolForm)\nfound ="
-        " learn([form], {}, {}, Policy(entry_points=False))\nprint(found.executors, found.warnings,"
+        " resolve_tools([form], {}, {}, Policy(entry_points=False))\nprint(found.executors, found.warnings,"
         " found.tools['plan'].run({'steps': [{'step': 'Read', 'state': 'in_progress'}]}).text)\n"
     )
     [declared] = tools_of(Agent(ScriptedLLM([]), planning.register_planning_tools()))
@@ -552,7 +552,7 @@ def test_many_differences_are_cut_short() -> None:
 
 
 def test_the_servers_own_tool_is_used_and_the_difference_told(write: Write) -> None:
-    found = learn(
+    found = resolve_tools(
         [
             form(
                 "look",

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Conflict, ConversationNotFound, StoreError, TooMany
-from holdfast.server.records import HOSTED, New, Options, Records, store_id
+from holdfast.server.records import HOSTED, ConversationOptions, NewRecord, Records, store_id
 from holdfast.server.sealing import Seal
 
 SEAL = Seal(b"k" * 32)
 
 
-def new(id: str, tenant: str = "default", agent: bytes = b"{}", tools: bytes = b"[]") -> New:
-    return New(
+def new(id: str, tenant: str = "default", agent: bytes = b"{}", tools: bytes = b"[]") -> NewRecord:
+    return NewRecord(
         tenant,
         id,
         agent,
         tools,
-        Options({"plan": "acme.plan"}, False, True),
+        ConversationOptions({"plan": "acme.plan"}, False, True),
         SEAL.seal(b"s", store_id(tenant, id)),
         "w",
     )
@@ -39,7 +39,7 @@ def test_a_record_comes_back_as_it_was_also_from_the_file(tmp_path: Path) -> Non
     records = Records(tmp_path / "server.db", SEAL)
     records.add(new("a"), b"answer", "", b"", 10)
     found = records.find("default", "a")
-    records.drive(found, HOSTED)
+    records.set_driven(found, HOSTED)
     records.close()
     again = Records(tmp_path / "server.db", SEAL)
     record = again.find("default", "a")
@@ -71,7 +71,7 @@ def test_the_same_key_has_the_same_answer_and_no_other_request(records: Records)
         records.find("default", "b")
     with pytest.raises(Conflict, match="'key' was used for another request"):
         records.add(new("b"), b"two", "key", b"other", 10)
-    assert records.answered("acme", "key", b"other") is None
+    assert records.find_answer("acme", "key", b"other") is None
 
 
 def test_parts_are_kept_once_and_forgotten_with_the_last_that_has_them(records: Records) -> None:
@@ -79,10 +79,10 @@ def test_parts_are_kept_once_and_forgotten_with_the_last_that_has_them(records: 
         records.add(new(id, agent=b"same"), b"", "", b"", 10)
     found = [records.find("default", id) for id in "abc"]
     assert len({record.agent for record in found}) == 1
-    retooled = records.retool(found[0], b"other", b"[1]", Options())
+    retooled = records.set_tools(found[0], b"other", b"[1]", ConversationOptions())
     assert records.part(retooled.agent) == b"other"
     for record in found[1:]:
-        records.gone(record)
+        records.remove(record)
     with pytest.raises(StoreError, match="missing"):
         records.part(found[0].agent)
     assert records.part(records.find("default", "a").agent) == b"other"
@@ -99,7 +99,7 @@ def test_a_tenant_has_at_most_so_many(records: Records) -> None:
 def test_a_number_is_never_given_again(records: Records) -> None:
     records.add(new("a"), b"", "", b"", 10)
     number = records.find("default", "a").number
-    records.gone(records.find("default", "a"))
+    records.remove(records.find("default", "a"))
     records.add(new("a"), b"", "", b"", 10)
     assert records.find("default", "a").number > number
 
@@ -126,15 +126,15 @@ def test_an_old_key_is_forgotten_while_the_file_is_open(
 ) -> None:
     monkeypatch.setattr("holdfast.server.records.PRUNE_SECONDS", 0.0)
     records = Records(tmp_path / "server.db", SEAL)
-    assert [records.keep("default", "old", b"d", b"one", forced=False) for _ in range(2)] == [
-        b"one"
-    ] * 2
+    assert [
+        records.store_answer("default", "old", b"d", b"one", forced=False) for _ in range(2)
+    ] == [b"one"] * 2
     with sqlite3.connect(tmp_path / "server.db") as db:
         db.execute("UPDATE answers SET at = '2020-01-01T00:00:00+00:00'")
     db.close()
-    records.keep("default", "new", b"d", b"two", forced=False)
-    assert records.answered("default", "old", b"other") is None
-    assert records.answered("default", "new", b"d") == b"two"
+    records.store_answer("default", "new", b"d", b"two", forced=False)
+    assert records.find_answer("default", "old", b"other") is None
+    assert records.find_answer("default", "new", b"d") == b"two"
     records.close()
 
 
@@ -143,9 +143,11 @@ def test_the_keys_of_requests_to_a_conversation_go_with_it(records: Records) -> 
         records.add(new(id), b"", "", b"", 10)
     found = [records.find("default", id) for id in "ab"]
     for record in found:
-        records.keep("default", f"\n{record.number}\nkey", b"d", b"done")
-    records.gone(found[0])
-    assert [records.answered("default", f"\n{record.number}\nkey", b"d") for record in found] == [
+        records.store_answer("default", f"\n{record.number}\nkey", b"d", b"done")
+    records.remove(found[0])
+    assert [
+        records.find_answer("default", f"\n{record.number}\nkey", b"d") for record in found
+    ] == [
         None,
         b"done",
     ]

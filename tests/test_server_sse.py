@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
-from holdfast.server.shapes import Frame, Note
+from holdfast.server.shapes import EventFrame, TransientNote
 from holdfast.server.sse import encode
 from tests.agent_servers import Lines, Serving
 from tests.leftovers import Owned
@@ -219,8 +219,8 @@ def test_an_open_stream_keeps_its_client_alive(
 
 def test_events_have_ids_and_notes_have_none() -> None:
     chunk = encode(
-        [Frame(3, "message", b"{}"), Frame(4, "from\nlater", b"[]")],
-        [Note("delta", b'{"text":"x"}')],
+        [EventFrame(3, "message", b"{}"), EventFrame(4, "from\nlater", b"[]")],
+        [TransientNote("delta", b'{"text":"x"}')],
     )
     assert (
         chunk == b"id: 3\nevent: message\ndata: {}\n\nid: 4\nevent: unknown\ndata: []\n\nevent:"

@@ -30,7 +30,7 @@ from holdfast.content import TextContent
 from holdfast.errors import ConfigurationError, SignatureInvalid
 from holdfast.server import webhooks
 from holdfast.server.deliveries import Sending
-from holdfast.server.outgoing import Allowed, is_public, place_of
+from holdfast.server.outgoing import AllowedHosts, destination_of, is_public
 from holdfast.server.webhooks import new_secret, verify
 from tests.agent_servers import Serving
 from tests.leftovers import Owned
@@ -687,7 +687,7 @@ def test_what_is_old_or_from_the_future_is_not_taken() -> None:
 )
 def test_an_address_that_is_not_public_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^url must|--webhook-allow"):
-        place_of(url, Allowed())
+        destination_of(url, AllowedHosts())
 
 
 def test_a_server_refuses_what_its_operator_does_not_allow(tmp_path: Path) -> None:
@@ -703,7 +703,7 @@ def test_a_server_refuses_what_its_operator_does_not_allow(tmp_path: Path) -> No
 
 
 def test_what_the_operator_allows_is_taken() -> None:
-    allowed = Allowed(["hooks.internal", "10.0.0.0/8", "[::1]", "192.168.1.1"])
+    allowed = AllowedHosts(["hooks.internal", "10.0.0.0/8", "[::1]", "192.168.1.1"])
     for url in (
         "http://hooks.internal/",
         "https://HOOKS.internal:8443/a?b",
@@ -711,24 +711,24 @@ def test_what_the_operator_allows_is_taken() -> None:
         "http://[::1]:8080/",
         "http://192.168.1.1/",
     ):
-        assert place_of(url, allowed).host
-    assert place_of("https://HOOKS.internal:8443/a?b", allowed) == (
+        assert destination_of(url, allowed).host
+    assert destination_of("https://HOOKS.internal:8443/a?b", allowed) == (
         True,
         "hooks.internal",
         8443,
         "/a?b",
     )
-    assert place_of("http://[::1]:8080/", allowed).authority == "[::1]:8080"
+    assert destination_of("http://[::1]:8080/", allowed).authority == "[::1]:8080"
     for url in (
         "http://192.168.1.2/",
         "https://192.168.1.2/",
         "http://hooks.internal.evil.example/",
     ):
         with pytest.raises(ConfigurationError, match="--webhook-allow"):
-            place_of(url, allowed)
+            destination_of(url, allowed)
     for host in ("a b", "http://a", "10.0.0.0/99", ""):
         with pytest.raises(ConfigurationError, match="a name, an address or a network"):
-            Allowed([host])
+            AllowedHosts([host])
     assert is_public(ipaddress.ip_address("93.184.216.34"))
     assert is_public(ipaddress.ip_address("2606:2800:220:1::"))
 

@@ -13,18 +13,27 @@ from holdfast.agent.form import RUNTIME, ToolForm
 from holdfast.conversation import ConversationStatus
 from holdfast.errors import ConfigurationError, ConversationNotFound
 from holdfast.server import building, forms
-from holdfast.server.building import Built, Declared, Wanted
+from holdfast.server.building import AgentParts, BuiltAgent, ToolRecord
 from holdfast.server.feed import Feeds
 from holdfast.server.learning import Policy, check_agent
 from holdfast.server.limits import Bounds
-from holdfast.server.live import Live, LocalLive
-from holdfast.server.records import DEFAULT, HOSTED, RUN, New, Options, Record, Records, store_id
+from holdfast.server.live import LocalConversation, OpenConversation
+from holdfast.server.records import (
+    DEFAULT,
+    HOSTED,
+    RUN,
+    ConversationOptions,
+    ConversationRecord,
+    NewRecord,
+    Records,
+    store_id,
+)
 from holdfast.server.workspaces import Workspaces
 
 if TYPE_CHECKING:
     from holdfast.conversation.observer import Observer
-    from holdfast.server.observing import Elsewhere
-    from holdfast.server.workers.workshop import Workshop
+    from holdfast.server.observing import WorkerObservations
+    from holdfast.server.workers.workshop import WorkerPool
     from holdfast.store import Store
     from holdfast.tools import Tool
 
@@ -38,9 +47,9 @@ def encode(value: object) -> bytes:
     return msgspec.json.encode(value)
 
 
-def declared(wanted: Wanted, built: Built) -> Declared:
+def tool_record(wanted: AgentParts, built: BuiltAgent) -> ToolRecord:
     """Return the stored description of a conversation's tools."""
-    return Declared(list(wanted.tools), built.standings, built.warnings)
+    return ToolRecord(list(wanted.tools), built.standings, built.warnings)
 
 
 class Agents:
@@ -56,9 +65,9 @@ class Agents:
         policy: Policy,
         variables: Mapping[str, str],
         bounds: Bounds,
-        workshop: Workshop | None = None,
+        workshop: WorkerPool | None = None,
         observers: Sequence[Observer] = (),
-        elsewhere: Elsewhere | None = None,
+        elsewhere: WorkerObservations | None = None,
     ) -> None:
         self._store = store
         self._records = records
@@ -72,7 +81,7 @@ class Agents:
         self._elsewhere = elsewhere
         self._runtime_tools: list[str] | None = None
 
-    def open(self, id: str) -> Live:
+    def open(self, id: str) -> OpenConversation:
         """Open and return the conversation with this store id.
 
         Raises `ConversationNotFound`, and the error that prevents its agent from being built.
@@ -82,7 +91,7 @@ class Agents:
             self._records.find(tenant, own) if slash else self._records.find(DEFAULT, id)
         )
 
-    def _opened(self, record: Record) -> Live:
+    def _opened(self, record: ConversationRecord) -> OpenConversation:
         tenant, workspace = record.tenant, record.workspace
         runtime, folder = None, ""
         try:
@@ -109,16 +118,18 @@ class Agents:
             if self._workshop is not None:
                 if self._elsewhere is not None:
                     self._elsewhere.open(record.store_id)
-                return self._workshop.open(record, self.kept, folder, note, leave)
+                return self._workshop.open(record, self.stored_parts, folder, note, leave)
             built = building.build(
-                self.kept(record),
+                self.stored_parts(record),
                 [] if runtime is None else runtime.tools,
                 self._policy,
                 self._variables,
             )
             for warning in built.warnings:
                 _log.warning("conversation %s: %s", record.store_id, warning)
-            live = LocalLive(record, built, self._store, runtime, note, leave, self._observers)
+            live = LocalConversation(
+                record, built, self._store, runtime, note, leave, self._observers
+            )
         except BaseException:
             leave()
             raise
@@ -126,14 +137,14 @@ class Agents:
         live.running = record.driven == RUN and live.status is RUNNING
         return live
 
-    def wanted(
+    def requested_parts(
         self,
         tenant: str,
         form: dict[str, Any],
         secrets: Mapping[str, str],
         tools: Sequence[ToolForm],
-        options: Options,
-    ) -> Wanted:
+        options: ConversationOptions,
+    ) -> AgentParts:
         """Return a client's request as the parts of an agent, after checking the bounds and the
         policy."""
         bounds, message = self._bounds, "The request has too much"
@@ -143,42 +154,42 @@ class Agents:
         bounds.check("tools_bytes", len(encode(tools)) + len(encode(options.modules)), message)
         forms.check_secrets(secrets, form)
         check_agent(form, self._policy)
-        return Wanted(tenant, form, secrets, tools, options)
+        return AgentParts(tenant, form, secrets, tools, options)
 
-    def kept(self, record: Record) -> Wanted:
+    def stored_parts(self, record: ConversationRecord) -> AgentParts:
         """Return the stored parts of a conversation's agent, including later changes."""
-        record, agent, declared = self._records.whole(record)
+        record, agent, declared = self._records.load(record)
         form = msgspec.json.decode(agent, type=dict[str, Any])
-        tools = msgspec.json.decode(declared, type=Declared).forms
+        tools = msgspec.json.decode(declared, type=ToolRecord).forms
         secrets: dict[str, str] = {}
         if record.secrets is not None:
             secrets = msgspec.json.decode(
                 self._records.seal.open(record.secrets, record.store_id), type=dict[str, str]
             )
-        return Wanted(record.tenant, form, secrets, tools, record.options)
+        return AgentParts(record.tenant, form, secrets, tools, record.options)
 
-    def declared(self, record: Record) -> Declared:
+    def stored_tools(self, record: ConversationRecord) -> ToolRecord:
         """Return the stored description of a conversation's tools."""
-        return msgspec.json.decode(self._records.whole(record)[2], type=Declared)
+        return msgspec.json.decode(self._records.load(record)[2], type=ToolRecord)
 
-    def new(
-        self, tenant: str, id: str, wanted: Wanted, built: Built, workspace: str, own: bool
-    ) -> New:
+    def new_record(
+        self, tenant: str, id: str, wanted: AgentParts, built: BuiltAgent, workspace: str, own: bool
+    ) -> NewRecord:
         """Return a record for a new conversation."""
         about = store_id(tenant, id)
         secrets = self._records.seal.seal(encode(wanted.secrets), about) if wanted.secrets else None
-        return New(
+        return NewRecord(
             tenant,
             id,
             encode(wanted.form),
-            encode(declared(wanted, built)),
+            encode(tool_record(wanted, built)),
             wanted.options,
             secrets,
             workspace,
             own,
         )
 
-    def build(self, wanted: Wanted, workspace: str) -> Built:
+    def build(self, wanted: AgentParts, workspace: str) -> BuiltAgent:
         """Build an agent to check that it can be built. Raises `ConfigurationError` if it
         cannot."""
         runtime_tools: list[Tool] = []
@@ -191,7 +202,7 @@ class Agents:
             self._workspaces.leave(wanted.tenant, workspace)
         return building.build(wanted, runtime_tools, self._policy, self._variables)
 
-    def needs_runtime(self, wanted: Wanted) -> bool:
+    def needs_runtime(self, wanted: AgentParts) -> bool:
         """Return True if one of the tools needs a workspace."""
         names = [*forms.builtin_names(wanted.form), *forms.names_of_others(wanted.form)]
         if not names:

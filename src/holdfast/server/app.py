@@ -30,7 +30,7 @@ from holdfast.server import (
 )
 from holdfast.server.answers import answer, error_answer, refusal
 from holdfast.server.bodies import Health
-from holdfast.server.guard import OPEN, Caller, Guard, Quota, Refused, Usage
+from holdfast.server.guard import OPEN, Caller, Guard, Quota, QuotaUsage, RequestRefused
 from holdfast.server.host import Host
 from holdfast.server.keys import Keys
 from holdfast.server.metrics import MEDIA_TYPE, Metrics
@@ -84,7 +84,7 @@ class App:
     ) -> None:
         quota = quota or Quota()
         self._metrics = Metrics()
-        usage = Usage(quota)
+        usage = QuotaUsage(quota)
         self.service = Service(host, usage, quota, self._metrics, ping)
         self._keys = keys
         self._observers = host.observers
@@ -189,7 +189,7 @@ class App:
 
 
 def _fastapi(
-    service: Service, usage: Usage, metrics: Metrics, agents: Mapping[str, Published]
+    service: Service, usage: QuotaUsage, metrics: Metrics, agents: Mapping[str, Published]
 ) -> FastAPI:
     # FastAPI's documentation pages are off because they load scripts from other hosts.
     app = FastAPI(
@@ -214,7 +214,7 @@ def _fastapi(
     methods = _methods(app)
 
     async def refused(_: Request, error: Exception) -> Response:
-        found = cast(Refused, error)
+        found = cast(RequestRefused, error)
         return refusal(found.status, found.type, str(found), found.headers)
 
     async def invalid(_: Request, error: Exception) -> Response:
@@ -241,7 +241,7 @@ def _fastapi(
         )
         return refusal(found.status_code, "ConfigurationError", message)
 
-    app.add_exception_handler(Refused, refused)
+    app.add_exception_handler(RequestRefused, refused)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     return app
@@ -257,7 +257,7 @@ def _methods(app: FastAPI) -> Mapping[str, str]:
     return {path: ", ".join(sorted(methods)) for path, methods in found.items()}
 
 
-def _add_own(routes: Routes, usage: Usage, metrics: Metrics) -> None:
+def _add_own(routes: Routes, usage: QuotaUsage, metrics: Metrics) -> None:
     service = routes.service
     logged: set[str] = set()
 

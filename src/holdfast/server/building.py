@@ -11,8 +11,8 @@ import msgspec
 from holdfast.agent.form import RUNTIME, ToolForm, agent_of
 from holdfast.errors import ConfigurationError
 from holdfast.server.forms import builtin_names, names_of_others, own_variables
-from holdfast.server.learning import Policy, import_parts, learn
-from holdfast.server.records import DEFAULT, Options
+from holdfast.server.learning import Policy, import_parts, resolve_tools
+from holdfast.server.records import DEFAULT, ConversationOptions
 from holdfast.server.shapes import Executor, ToolStanding
 
 if TYPE_CHECKING:
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from holdfast.tools import Tool
 
 
-class Wanted(NamedTuple):
+class AgentParts(NamedTuple):
     """The parts from which an agent is built."""
 
     tenant: str
     form: dict[str, Any]
     secrets: Mapping[str, str]
     tools: Sequence[ToolForm]
-    options: Options
+    options: ConversationOptions
 
     def __repr__(self) -> str:
         return f"Wanted({self.tenant!r})"
 
 
-class Declared(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ToolRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The stored description of a conversation's tools: the client's declarations and where each
     runs."""
 
@@ -42,7 +42,7 @@ class Declared(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     warnings: list[str] = []
 
 
-class Built(NamedTuple):
+class BuiltAgent(NamedTuple):
     """An agent, its tools by name, the place where each tool runs, and warnings about the parts
     that could not be built as requested."""
 
@@ -53,8 +53,8 @@ class Built(NamedTuple):
 
 
 def build(
-    wanted: Wanted, runtime_tools: Sequence[Tool], policy: Policy, variables: Mapping[str, str]
-) -> Built:
+    wanted: AgentParts, runtime_tools: Sequence[Tool], policy: Policy, variables: Mapping[str, str]
+) -> BuiltAgent:
     """Return the agent of a conversation. Imports modules, so do not call it on an event loop.
 
     Raises `ConfigurationError` if a key is missing or a part cannot be built.
@@ -65,7 +65,7 @@ def build(
         else own_variables(wanted.form, variables)
     )
     builtins = {tool.name: tool for tool in runtime_tools}
-    learned = learn(
+    learned = resolve_tools(
         wanted.tools, wanted.options.modules, builtins, policy, wanted.options.client_tools
     )
     tools: dict[str, Tool] = {}
@@ -95,4 +95,4 @@ def build(
     agent = agent_of(msgspec.json.encode(form), {**known, **wanted.secrets}, tools)
     if agent.output is not None:
         agent.output.distrust()
-    return Built(agent, tools, standings, learned.warnings)
+    return BuiltAgent(agent, tools, standings, learned.warnings)

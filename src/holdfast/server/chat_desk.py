@@ -16,10 +16,10 @@ from holdfast.conversation import ConversationStatus
 from holdfast.conversation.conversation import random_id
 from holdfast.conversation.journal import Journal, utc_now
 from holdfast.errors import ConversationNotFound, HoldfastError, LeaseHeld, TooMany
-from holdfast.server.agents import Agents, declared, encode
+from holdfast.server.agents import Agents, encode, tool_record
 from holdfast.server.chat_records import ChatRecords
 from holdfast.server.records import HOSTED, IDLE, RUN, Records
-from holdfast.server.rooms import Rooms
+from holdfast.server.rooms import OpenConversations
 from holdfast.store import Blob, Store
 from holdfast.store.transfer import blobs_of
 
@@ -50,7 +50,7 @@ class ChatDesk:
         store: Store,
         records: Records,
         agents: Agents,
-        rooms: Rooms,
+        rooms: OpenConversations,
         delete: Callable[[str, str], None],
     ) -> None:
         self.rows = ChatRecords(records)
@@ -120,13 +120,15 @@ class ChatDesk:
     ) -> None:
         """Change the instructions and tools of a conversation at rest. Its secrets stay."""
         record = self._records.find(tenant, id)
-        kept = self._agents.kept(record)
+        kept = self._agents.stored_parts(record)
         options = msgspec.structs.replace(record.options, modules=dict(modules))
-        wanted = self._agents.wanted(tenant, form, kept.secrets, tools, options)
+        wanted = self._agents.requested_parts(tenant, form, kept.secrets, tools, options)
         built = self._agents.build(wanted, record.workspace)
-        self._records.retool(record, encode(wanted.form), encode(declared(wanted, built)), options)
+        self._records.set_tools(
+            record, encode(wanted.form), encode(tool_record(wanted, built)), options
+        )
         self._rooms.park(record.store_id, force=True)  # the next opening uses the new settings
-        self.rows.made(tenant, id, setting)
+        self.rows.add(tenant, id, setting)
 
     def append(self, tenant: str, id: str, events: Sequence[ev.AnyEvent]) -> None:
         """Append events of another conversation to a journal that is not open. The last event is
@@ -202,7 +204,7 @@ class ChatDesk:
                 record = self._records.find(tenant, id)
                 if record.driven != RUN:
                     continue
-                self._records.drive(record, IDLE)
+                self._records.set_driven(record, IDLE)
                 with _journal(self._store, record.store_id) as journal:
                     if journal.fold.status is ConversationStatus.RUNNING:
                         journal.add(

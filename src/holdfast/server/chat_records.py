@@ -32,7 +32,7 @@ _TABLES = (
 )
 
 
-class Asked(NamedTuple):
+class RequestedTurn(NamedTuple):
     """A requested turn: its conversation, the last event before it, if it was answered, and the
     time of the request (seconds since 1970)."""
 
@@ -54,7 +54,7 @@ class ChatRecords:
 
     # --- conversations ---
 
-    def made(self, tenant: str, id: str, setting: bytes) -> None:
+    def add(self, tenant: str, id: str, setting: bytes) -> None:
         """Record that a conversation is a chat, with the hash of its instructions and tools."""
         with self._records.writing(forced=False) as db:
             db.execute(
@@ -88,7 +88,7 @@ class ChatRecords:
 
     # --- histories ---
 
-    def known(self, tenant: str, digest: bytes) -> tuple[str, int] | None:
+    def find_history(self, tenant: str, digest: bytes) -> tuple[str, int] | None:
         """Return the conversation whose history has this hash, and its last event at that point."""
         with self._records.reading() as db:
             return db.execute(
@@ -96,7 +96,7 @@ class ChatRecords:
                 (tenant, digest),
             ).fetchone()
 
-    def keep(self, tenant: str, digest: bytes, id: str, seq: int) -> None:
+    def store_history(self, tenant: str, digest: bytes, id: str, seq: int) -> None:
         """Store the hash of a history."""
         with self._records.writing(forced=False) as db:
             db.execute(
@@ -105,7 +105,7 @@ class ChatRecords:
 
     # --- turns ---
 
-    def asked(self, tenant: str, digest: bytes) -> Asked | None:
+    def find_turn(self, tenant: str, digest: bytes) -> RequestedTurn | None:
         """Return the turn that a request with this hash started."""
         with self._records.reading() as db:
             query = (
@@ -113,9 +113,9 @@ class ChatRecords:
                 " digest = ?"
             )
             row = db.execute(query, (tenant, digest)).fetchone()
-        return None if row is None else Asked(row[0], row[1], bool(row[2]), row[3])
+        return None if row is None else RequestedTurn(row[0], row[1], bool(row[2]), row[3])
 
-    def ask(self, tenant: str, digest: bytes, id: str, seq: int) -> None:
+    def begin_turn(self, tenant: str, digest: bytes, id: str, seq: int) -> None:
         """Record that a turn begins after the event `seq`."""
         with self._records.writing(forced=False) as db:
             db.execute(
@@ -127,7 +127,7 @@ class ChatRecords:
                 (time.time(), tenant, id),
             )
 
-    def end(self, tenant: str, digest: bytes, id: str, keep: bool) -> None:
+    def end_turn(self, tenant: str, digest: bytes, id: str, keep: bool) -> None:
         """Record the end of a turn. With `keep` it stays known as answered; otherwise it is
         deleted."""
         with self._records.writing(forced=False) as db:

@@ -16,7 +16,7 @@ from holdfast.conversation import ConversationState, ConversationStatus
 from holdfast.errors import ConfigurationError, ConversationNotFound
 from holdfast.server.forms import builtin_names, with_tools
 from holdfast.server.host import Host
-from holdfast.server.openai import Progress, Published, Turn, history_events, own_id
+from holdfast.server.openai import ChatTurn, Published, TurnProgress, history_events, own_id
 from holdfast.server.shapes import CreateRequest, ForkRequest
 
 RUNNER = "chat-completions"  # the runner's name in results of a client's tools
@@ -28,7 +28,7 @@ _NO_RESULT = "the client gave no result."
 _CONTINUING = (ev.Message, ev.Assistant, ev.ToolCallStarted, ev.ToolResult, ev.Decision)
 
 
-class Place(NamedTuple):
+class ChatPlace(NamedTuple):
     """A conversation and the seq after which the turn begins. Statuses up to `since` belong to
     an earlier rest. `run` is True if the run must be started."""
 
@@ -38,7 +38,7 @@ class Place(NamedTuple):
     run: bool = True
 
 
-def begin(host: Host, tenant: str, agent: Published, turn: Turn) -> Place:
+def begin(host: Host, tenant: str, agent: Published, turn: ChatTurn) -> ChatPlace:
     """Return the conversation of a turn after sending it the new messages. `host.run` starts the
     run, and `leave` ends waiting for it. Blocks. Raises the errors of `Host`."""
     return (
@@ -48,26 +48,28 @@ def begin(host: Host, tenant: str, agent: Published, turn: Turn) -> Place:
     )
 
 
-def remember(host: Host, tenant: str, place: Place, turn: Turn, progress: Progress) -> None:
+def remember(
+    host: Host, tenant: str, place: ChatPlace, turn: ChatTurn, progress: TurnProgress
+) -> None:
     """Store the hash by which the client's next request is recognised. A conversation whose
     client must run calls is paused until then. Blocks."""
     if not place.run:
         return
     rows = host.chats.rows
     with host.chats.turn(tenant, place.id):
-        rows.keep(tenant, turn.digest(progress.as_sent_back()), place.id, progress.seq)
-        rows.end(tenant, turn.asked, place.id, keep=bool(turn.results))
+        rows.store_history(tenant, turn.digest(progress.as_sent_back()), place.id, progress.seq)
+        rows.end_turn(tenant, turn.asked, place.id, keep=bool(turn.results))
         if progress.calls and not _has_continued(host.read(tenant, place.id, progress.seq)):
             host.obey(tenant, place.id, cmd.Pause())
 
 
-def forget(host: Host, tenant: str, place: Place, turn: Turn) -> None:
+def forget(host: Host, tenant: str, place: ChatPlace, turn: ChatTurn) -> None:
     """Forget a failed turn, so that a repeated request starts a new one. Blocks."""
     if place.run:
-        host.chats.rows.end(tenant, turn.asked, place.id, keep=False)
+        host.chats.rows.end_turn(tenant, turn.asked, place.id, keep=False)
 
 
-def leave(host: Host, tenant: str, place: Place, done: bool) -> None:
+def leave(host: Host, tenant: str, place: ChatPlace, done: bool) -> None:
     """End a client's wait. If the turn is not over and no other client waits for it, interrupt
     it. Blocks."""
     with host.chats.turn(tenant, place.id):
@@ -75,10 +77,10 @@ def leave(host: Host, tenant: str, place: Place, done: bool) -> None:
             host.obey(tenant, place.id, cmd.Interrupt())
 
 
-def _joined(host: Host, tenant: str, turn: Turn) -> Place | None:
+def _joined(host: Host, tenant: str, turn: ChatTurn) -> ChatPlace | None:
     """Return the place of an earlier request for the same turn: one that brought tool results,
     or one that was broken off and for which no client waits."""
-    found = host.chats.rows.asked(tenant, turn.asked)
+    found = host.chats.rows.find_turn(tenant, turn.asked)
     if found is None:
         return None
     id = found.conversation
@@ -89,7 +91,7 @@ def _joined(host: Host, tenant: str, turn: Turn) -> Place | None:
             return None
         if found.answered:
             host.chats.enter(tenant, id)
-            return Place(id, found.seq, state.last_seq, run=False)
+            return ChatPlace(id, found.seq, state.last_seq, run=False)
         if not turn.results and (
             host.chats.waiting(tenant, id) or time.time() - found.at > _RESUME_SECONDS
         ):
@@ -101,25 +103,25 @@ def _joined(host: Host, tenant: str, turn: Turn) -> Place | None:
         ]
         if [event.content for event in said] != turn.said[: len(said)]:
             return None  # other requests have continued the conversation
-        return _sent(host, tenant, turn, Place(id, found.seq), state, len(said))
+        return _sent(host, tenant, turn, ChatPlace(id, found.seq), state, len(said))
 
 
-def _continued(host: Host, tenant: str, agent: Published, turn: Turn) -> Place | None:
+def _continued(host: Host, tenant: str, agent: Published, turn: ChatTurn) -> ChatPlace | None:
     """Return the conversation that gave the last answer, or a fork of it if it has continued
     differently since."""
-    known = host.chats.rows.known(tenant, turn.digest()) if turn.history else None
+    known = host.chats.rows.find_history(tenant, turn.digest()) if turn.history else None
     if known is None:
         return None
     id, seq = known
     with host.chats.turn(tenant, id):
-        if not turn.results or host.chats.rows.asked(tenant, turn.asked) is None:
+        if not turn.results or host.chats.rows.find_turn(tenant, turn.asked) is None:
             return _continued_alone(host, tenant, agent, turn, id, seq)
     return _joined(host, tenant, turn)  # another request with these results was first
 
 
 def _continued_alone(
-    host: Host, tenant: str, agent: Published, turn: Turn, id: str, seq: int
-) -> Place | None:
+    host: Host, tenant: str, agent: Published, turn: ChatTurn, id: str, seq: int
+) -> ChatPlace | None:
     try:
         state = host.state(tenant, id)
     except ConversationNotFound:
@@ -131,35 +133,40 @@ def _continued_alone(
         open or state.status is not ConversationStatus.RUNNING
     ):
         _refit(host, tenant, agent, turn, id)
-        return _sent(host, tenant, turn, Place(id, seq), state)
+        return _sent(host, tenant, turn, ChatPlace(id, seq), state)
     at = begun - 1 if open else seq
     forked = host.chats.with_room(tenant, lambda: host.fork(tenant, id, ForkRequest(seq=at)))
-    host.chats.rows.made(tenant, forked.id, b"")
+    host.chats.rows.add(tenant, forked.id, b"")
     if open:
         host.chats.append(tenant, forked.id, _answered(state.events[at:seq], open, turn))
     _refit(host, tenant, agent, turn, forked.id)
     return _sent_first(host, tenant, turn, forked.id)
 
 
-def _begun(host: Host, tenant: str, agent: Published, turn: Turn) -> Place:
+def _begun(host: Host, tenant: str, agent: Published, turn: ChatTurn) -> ChatPlace:
     """Create a conversation with the content of the history."""
     events = history_events(turn, agent.name)
     made = _made(host, tenant, agent, turn)
-    host.chats.rows.made(tenant, made, turn.setting)
+    host.chats.rows.add(tenant, made, turn.setting)
     if events:
         host.seed(tenant, made, events)
     return _sent_first(host, tenant, turn, made)
 
 
-def _sent_first(host: Host, tenant: str, turn: Turn, id: str) -> Place:
+def _sent_first(host: Host, tenant: str, turn: ChatTurn, id: str) -> ChatPlace:
     with host.chats.turn(tenant, id):
         state = host.state(tenant, id)
-        return _sent(host, tenant, turn, Place(id, state.last_seq), state)
+        return _sent(host, tenant, turn, ChatPlace(id, state.last_seq), state)
 
 
 def _sent(
-    host: Host, tenant: str, turn: Turn, place: Place, state: ConversationState, heard: int = 0
-) -> Place:
+    host: Host,
+    tenant: str,
+    turn: ChatTurn,
+    place: ChatPlace,
+    state: ConversationState,
+    heard: int = 0,
+) -> ChatPlace:
     """Send a conversation the new messages and results of a turn, except the first `heard`
     messages, which it already has.
 
@@ -167,15 +174,15 @@ def _sent(
     result at all has moved on; then the calls behind those are settled as well.
     """
     id = place.id
-    host.chats.rows.ask(tenant, turn.asked, id, place.seq)
+    host.chats.rows.begin_turn(tenant, turn.asked, id, place.seq)
     open = [offer.call.id for offer in state.offers]
     results = {
         call_id: result
         for wire, result in turn.results.items()
         if (call_id := own_id(wire)) in open
     }
-    # Calls can be claimed only while the conversation runs. Results are returned while it is paused,
-    # so that all of them precede the next request to the model.
+    # Calls can be claimed only while the conversation runs. Results are returned while it is
+    # paused, so that all of them precede the next request to the model.
     if results:
         if state.status is ConversationStatus.PAUSED:
             host.obey(tenant, id, cmd.Resume())
@@ -227,7 +234,9 @@ def _open_at(events: Sequence[ev.AnyEvent]) -> tuple[int, list[str]]:
     return 0, []
 
 
-def _answered(events: Sequence[ev.AnyEvent], open: Sequence[str], turn: Turn) -> list[ev.AnyEvent]:
+def _answered(
+    events: Sequence[ev.AnyEvent], open: Sequence[str], turn: ChatTurn
+) -> list[ev.AnyEvent]:
     """Return an answer with results for all its calls, followed by a pause. A fork with these
     events never runs the calls."""
     now, found = datetime.now(UTC), list(events)
@@ -254,7 +263,7 @@ def _answered(events: Sequence[ev.AnyEvent], open: Sequence[str], turn: Turn) ->
 # --- agent and tools ---
 
 
-def _form(agent: Published, turn: Turn) -> dict[str, Any]:
+def _form(agent: Published, turn: ChatTurn) -> dict[str, Any]:
     """Return the agent's form with the client's instructions, taken literally, and the names of
     the client's tools."""
     form: dict[str, Any] = dict(agent.form.mapping)
@@ -270,20 +279,20 @@ def _form(agent: Published, turn: Turn) -> dict[str, Any]:
     )
 
 
-def _tools(agent: Published, turn: Turn) -> tuple[list[ToolForm], Mapping[str, str]]:
+def _tools(agent: Published, turn: ChatTurn) -> tuple[list[ToolForm], Mapping[str, str]]:
     return [*agent.tools, *turn.offers], {
         tool.name: tool.module for tool in agent.tools if tool.module
     }
 
 
-def _refit(host: Host, tenant: str, agent: Published, turn: Turn, id: str) -> None:
+def _refit(host: Host, tenant: str, agent: Published, turn: ChatTurn, id: str) -> None:
     """Apply the instructions and tools of the latest request."""
     if host.chats.rows.setting(tenant, id) != turn.setting:
         tools, modules = _tools(agent, turn)
         host.chats.refit(tenant, id, _form(agent, turn), tools, modules, turn.setting)
 
 
-def _made(host: Host, tenant: str, agent: Published, turn: Turn) -> str:
+def _made(host: Host, tenant: str, agent: Published, turn: ChatTurn) -> str:
     tools, modules = _tools(agent, turn)
     request = CreateRequest(
         agent=_form(agent, turn),

@@ -19,7 +19,7 @@ class OfferedCall(NamedTuple):
     timeout: float | None
 
 
-class _Call:
+class _TrackedCall:
     __slots__ = ("runner", "since", "timeout")
 
     def __init__(self, offered: OfferedCall, since: float) -> None:
@@ -40,7 +40,9 @@ class Claims:
         self._grace = grace
         self._clock = clock
         self._lock = threading.Lock()
-        self._calls: dict[tuple[str, str], dict[str, _Call]] = {}  # by tenant and conversation
+        self._calls: dict[
+            tuple[str, str], dict[str, _TrackedCall]
+        ] = {}  # by tenant and conversation
         self._seen: dict[tuple[str, str], float] = {}  # last sign of life, by tenant and client
 
     def seen(self, tenant: str, client: str) -> None:
@@ -53,13 +55,13 @@ class Claims:
         with self._lock:
             known = self._calls.get((tenant, id), {})
             now = self._clock()
-            calls: dict[str, _Call] = {}
+            calls: dict[str, _TrackedCall] = {}
             for offered in offers:
                 call = known.get(offered.call_id)
                 calls[offered.call_id] = (
                     call
                     if call is not None and call.runner == offered.runner
-                    else _Call(offered, now)
+                    else _TrackedCall(offered, now)
                 )
             if calls:
                 self._calls[tenant, id] = calls
@@ -89,7 +91,7 @@ class Claims:
                 del self._seen[key]
         return found
 
-    def _settle(self, tenant: str, call_id: str, call: _Call, now: float) -> Settle | None:
+    def _settle(self, tenant: str, call_id: str, call: _TrackedCall, now: float) -> Settle | None:
         waited = now - call.since
         if not call.runner:
             if waited < self._claim_timeout:

@@ -23,9 +23,9 @@ import msgspec
 from holdfast import __version__
 from holdfast.errors import ConfigurationError, ConversationNotFound
 from holdfast.events import AnyEvent
-from holdfast.server.outgoing import Allowed, Sender, lookups, place_of
+from holdfast.server.outgoing import AllowedHosts, WebhookSender, destination_of, lookups
 from holdfast.server.records import DEFAULT
-from holdfast.server.webhook_records import Cursor, Kept, WebhookRecords
+from holdfast.server.webhook_records import WebhookCursor, WebhookRecord, WebhookRecords
 from holdfast.server.webhooks import body_of, headers_of, message_id, wants
 from holdfast.store import Store
 
@@ -70,7 +70,7 @@ class Sending(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(
                     f"Sending: {name} takes a number above 0, not {getattr(self, name)!r}."
                 )
-        Allowed(self.allow)
+        AllowedHosts(self.allow)
 
 
 class _Ended(Exception):
@@ -85,7 +85,7 @@ class _Lane:
 
     def __init__(self, id: str) -> None:
         self.id = id
-        self.cursor = Cursor(0)
+        self.cursor = WebhookCursor(0)
         self.saved = self.cursor
         self.more = False  # True if events were appended since the last read of the journal
         self.sending = False
@@ -96,7 +96,7 @@ class _Lane:
 class _Hook:
     """An active webhook. Belongs to the loop's thread, except `ended`."""
 
-    def __init__(self, kept: Kept, sender: Sender, parallel: int) -> None:
+    def __init__(self, kept: WebhookRecord, sender: WebhookSender, parallel: int) -> None:
         self.kept = kept
         self.sender = sender
         self.lanes: dict[str, _Lane] = {}
@@ -126,12 +126,12 @@ class Deliveries:
         self._records = records
         self._place = place
         self.sending = sending
-        self.allowed = Allowed(sending.allow)
+        self.allowed = AllowedHosts(sending.allow)
         self.accepted = self.failed = self.dead = 0
         self._lock = threading.Lock()
         self._saving = threading.Lock()  # prevents that ended lanes and webhooks save a cursor
         self._hooks: dict[int, _Hook] = {}
-        self._index: Mapping[str, tuple[Kept, ...]] = {}  # by tenant; replaced as a whole
+        self._index: Mapping[str, tuple[WebhookRecord, ...]] = {}  # by tenant; replaced as a whole
         self._lookups: dict[str, asyncio.Semaphore] = {}
         self._tls = sending.tls
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -180,7 +180,7 @@ class Deliveries:
 
     # --- webhooks ---
 
-    def start(self, hooks: Sequence[Kept]) -> None:
+    def start(self, hooks: Sequence[WebhookRecord]) -> None:
         """Start sending for these webhooks, including the events that are still unsent."""
         hooks = [kept for kept in hooks if kept.state == "active"]
         if not hooks:
@@ -192,13 +192,13 @@ class Deliveries:
             if self._closed:
                 return
             for kept in hooks:
-                place = place_of(kept.target.url, self.allowed) if self._fits(kept) else None
+                place = destination_of(kept.target.url, self.allowed) if self._fits(kept) else None
                 if place is None or kept.number in self._hooks:
                     continue
                 slots = self._lookups.setdefault(kept.tenant, lookups())
                 self._hooks[kept.number] = _Hook(
                     kept,
-                    Sender(place, self.allowed, slots, self._tls, self.sending.timeout),
+                    WebhookSender(place, self.allowed, slots, self._tls, self.sending.timeout),
                     self.sending.parallel,
                 )
             self._indexed()
@@ -206,16 +206,16 @@ class Deliveries:
             for id in self._behind(kept):
                 loop.call_soon_threadsafe(self._notice, id, [kept.number])
 
-    def _fits(self, kept: Kept) -> bool:
+    def _fits(self, kept: WebhookRecord) -> bool:
         """Return True if the operator's present settings allow the webhook's URL."""
         try:
-            place_of(kept.target.url, self.allowed)
+            destination_of(kept.target.url, self.allowed)
             return True
         except ConfigurationError as error:
-            self._records.standing(kept.number, kept.failures, kept.since, 0.0, str(error))
+            self._records.save_failures(kept.number, kept.failures, kept.since, 0.0, str(error))
             return False
 
-    def _behind(self, kept: Kept) -> list[str]:
+    def _behind(self, kept: WebhookRecord) -> list[str]:
         """Return the conversations that may have unsent events."""
         cursors = self._records.cursors(kept.number)
         found: list[str] = []
@@ -237,7 +237,7 @@ class Deliveries:
             self._call(lambda: _cancel(hook))
 
     def _indexed(self) -> None:
-        found: dict[str, tuple[Kept, ...]] = {}
+        found: dict[str, tuple[WebhookRecord, ...]] = {}
         for hook in self._hooks.values():
             found[hook.kept.tenant] = (*found.get(hook.kept.tenant, ()), hook.kept)
         self._index = found
@@ -360,7 +360,7 @@ class Deliveries:
         cursor = self._records.cursor(hook.kept.number, lane.id)
         if cursor is None:
             found = self._store.list([lane.id])
-            cursor = Cursor(found[0].parent_seq if found else 0)
+            cursor = WebhookCursor(found[0].parent_seq if found else 0)
         lane.cursor = lane.saved = cursor
         return True
 
@@ -409,7 +409,7 @@ class Deliveries:
             )
             if 200 <= outcome.status < 300:
                 self.accepted += 1
-                lane.cursor = Cursor(event.seq)
+                lane.cursor = WebhookCursor(event.seq)
                 await self._off(self._save, hook, lane)
                 await self._standing(hook, 0, 0.0, "")
                 return True
@@ -452,10 +452,10 @@ class Deliveries:
                 event.seq,
                 lane.id,
             )
-            lane.cursor = Cursor(event.seq, 1, since, now + self.sending.first, error)
+            lane.cursor = WebhookCursor(event.seq, 1, since, now + self.sending.first, error)
             await self._off(self._bury, hook, lane, now, error)
             return False
-        lane.cursor = Cursor(cursor.seq, attempts, since, again, error)
+        lane.cursor = WebhookCursor(cursor.seq, attempts, since, again, error)
         await self._off(self._save, hook, lane)
         return False
 
@@ -482,13 +482,13 @@ class Deliveries:
     def _bury(self, hook: _Hook, lane: _Lane, at: float, error: str) -> None:
         with self._saving:
             if not (hook.ended or lane.ended):
-                self._records.bury(hook.kept.number, lane.id, lane.cursor, at, error)
+                self._records.give_up(hook.kept.number, lane.id, lane.cursor, at, error)
                 lane.saved = lane.cursor
 
     def _save_standing(self, hook: _Hook) -> None:
         with self._saving:
             if not hook.ended:
-                self._records.standing(
+                self._records.save_failures(
                     hook.kept.number, hook.failures, hook.since, hook.again, hook.error
                 )
 
@@ -533,7 +533,7 @@ def _cancel(hook: _Hook) -> None:
     hook.sender.close()
 
 
-def _covers(kept: Kept, id: str) -> bool:
+def _covers(kept: WebhookRecord, id: str) -> bool:
     return not kept.conversation or kept.conversation == id
 
 

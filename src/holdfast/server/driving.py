@@ -21,10 +21,10 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.server.claims import Claims
-from holdfast.server.live import Live
-from holdfast.server.pool import Pool
-from holdfast.server.records import IDLE, RUN, Record, Records, store_id, tenant_of
-from holdfast.server.rooms import Rooms
+from holdfast.server.live import OpenConversation
+from holdfast.server.pool import RunPool
+from holdfast.server.records import IDLE, RUN, ConversationRecord, Records, store_id, tenant_of
+from holdfast.server.rooms import OpenConversations
 from holdfast.server.workers.deaths import MAX_DEATHS, Deaths, WorkerDied, write_end
 from holdfast.server.workspaces import Workspaces
 from holdfast.store import Store
@@ -52,7 +52,7 @@ class _Fault:
         self.again = again
 
 
-class Drives:
+class ConversationDriver:
     """Opens conversations when they are needed, drives them from a pool, and parks idle ones.
     Thread-safe."""
 
@@ -60,7 +60,7 @@ class Drives:
         self,
         store: Store,
         records: Records,
-        open: Callable[[str], Live],
+        open: Callable[[str], OpenConversation],
         workspaces: Workspaces,
         claims: Claims,
         max_running: int,
@@ -76,8 +76,8 @@ class Drives:
         self._workspaces = workspaces
         self._clock = clock
         self.claims = claims
-        self.rooms = Rooms(self._open, most, idle, clock)
-        self.pool = Pool(max_running, self._drive, self._hand_over, tenant_of)
+        self.rooms = OpenConversations(self._open, most, idle, clock)
+        self.pool = RunPool(max_running, self._drive, self._hand_over, tenant_of)
         self._lock = threading.Lock()
         self._faults: dict[str, _Fault] = {}  # by store id
         self._tending = threading.Condition()
@@ -85,7 +85,7 @@ class Drives:
         self._recovering: threading.Thread | None = None
         self._closed = False
 
-    def use(self, record: Record, work: Callable[[Live], T]) -> T:
+    def use(self, record: ConversationRecord, work: Callable[[OpenConversation], T]) -> T:
         """Call `work` with the open conversation. If the conversation is parked or fails at that
         moment, open it once more."""
         for again in (True, False):
@@ -124,7 +124,7 @@ class Drives:
         if live is not None:
             live.hand_over()
 
-    def _open(self, id: str) -> Live:
+    def _open(self, id: str) -> OpenConversation:
         try:
             live = self._opened(id)
         except (ConversationNotFound, WorkerDied):
@@ -133,7 +133,7 @@ class Drives:
             self._fail(id, error)
             raise
         self._faults.pop(id, None)
-        self.look(live.record, live)
+        self.update_offers(live.record, live)
         return live
 
     def _drive(self, id: str) -> bool:
@@ -143,10 +143,10 @@ class Drives:
             with self.rooms.use(id) as live:
                 self.tend_soon()
                 more = live.drive()
-                with live.moving:
+                with live.run_lock:
                     if live.record.driven == RUN and not live.running:
-                        live.record = self._records.drive(live.record, IDLE)
-                self.look(live.record, live)
+                        live.record = self._records.set_driven(live.record, IDLE)
+                self.update_offers(live.record, live)
                 failure = live.failure
             if failure is not None:
                 raise failure.with_traceback(None)
@@ -170,18 +170,18 @@ class Drives:
             live = self.rooms.find(id)
             if live is not None and live.failure is not None:
                 self.rooms.park(id, force=True)
-            times = self._deaths.more(id)
+            times = self._deaths.count(id)
             if times < MAX_DEATHS:
                 return bool(self._store.list([id], status=RUNNING.value))
             if not write_end(self._store, id, died.how, times):
                 self._fail(id, died)  # no run was in progress: the pending command waits
                 return False
-            self._deaths.none(id)
+            self._deaths.reset(id)
             record = self._records.find(tenant_of(id), id.rpartition("/")[2])
             if record.driven == RUN:
-                self._records.drive(record, IDLE)
+                self._records.set_driven(record, IDLE)
                 if self._store.list([id], status=RUNNING.value):  # a new run began meanwhile
-                    self._records.drive(record, RUN)
+                    self._records.set_driven(record, RUN)
         except LeaseHeld:
             return True  # another thread has opened the conversation meanwhile
         except ConversationNotFound:
@@ -191,7 +191,7 @@ class Drives:
                 self._fail(id, error)
         return False
 
-    def look(self, record: Record, live: Live) -> None:
+    def update_offers(self, record: ConversationRecord, live: OpenConversation) -> None:
         """Update the calls that the conversation offers to clients."""
         self.claims.update(record.tenant, record.id, live.offers())
 
@@ -207,17 +207,17 @@ class Drives:
         if known is None or known.message != fault.message:
             _log.error("conversation %s cannot be driven: %s: %s", id, type(error).__name__, error)
 
-    def fault(self, record: Record) -> str:
+    def fault(self, record: ConversationRecord) -> str:
         """Return the error that prevents a conversation from being driven, or ""."""
         with self._lock:
             found = self._faults.get(record.store_id)
         return "" if found is None else found.message
 
-    def forget(self, record: Record) -> None:
+    def forget(self, record: ConversationRecord) -> None:
         """Drop all data about a removed conversation."""
         with self._lock:
             self._faults.pop(record.store_id, None)
-        self._deaths.none(record.store_id)
+        self._deaths.reset(record.store_id)
         self.claims.update(record.tenant, record.id, ())
 
     def recover(self) -> None:
@@ -325,7 +325,7 @@ class Drives:
             self.claims.update(tenant, id, ())
             raise
         with self.rooms.use(record.store_id) as live:
-            self.look(record, live)
+            self.update_offers(record, live)
 
     def _hear(self) -> None:
         """Wake parked conversations to which another process (`holdfast tell`) has posted a
@@ -340,9 +340,9 @@ class Drives:
     def _settle(self, tenant: str, id: str, settle: Settle) -> None:
         record = self._records.find(tenant, id)
 
-        def work(live: Live) -> None:
+        def work(live: OpenConversation) -> None:
             live.obey(settle)
-            self.look(record, live)
+            self.update_offers(record, live)
             self.wake(record.store_id)
 
         self.use(record, work)

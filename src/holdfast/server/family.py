@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.errors import ConversationNotFound
-from holdfast.server.records import DEFAULT, Records, missing, store_id
+from holdfast.server.records import DEFAULT, Records, not_found, store_id
 from holdfast.server.shapes import Item
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _MAX_ANCESTORS = 100  # a bound for the search; real trees are much shallower
 
 
-class Family:
+class Descendants:
     """Finds spawned conversations in a store through one server's records. Thread-safe; opens
     nothing."""
 
@@ -47,7 +47,7 @@ class Family:
                 return found
             except ConversationNotFound:
                 above = self._summary(above.spawner)
-        raise missing(id)
+        raise not_found(id)
 
     def children(self, tenant: str, id: str) -> list[Item]:
         """Return the conversations that its calls spawned, oldest first."""

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 from holdfast import events as ev
 from holdfast.events import AnyEvent
-from holdfast.server.shapes import Batch, Frame, Note
+from holdfast.server.shapes import EventFrame, FeedBatch, TransientNote
 
 if TYPE_CHECKING:
     import asyncio
@@ -32,19 +32,19 @@ PAGE_BYTES = 100_000
 ReadPage = Callable[[int, int], list[AnyEvent]]
 
 
-def frame(event: AnyEvent) -> Frame:
+def encode_frame(event: AnyEvent) -> EventFrame:
     """Return an event in the form sent to readers."""
-    return Frame(event.seq, event.type, ev.encode(event))
+    return EventFrame(event.seq, event.type, ev.encode(event))
 
 
-class Reader:
+class FeedReader:
     """The position of one reader in a feed. Belongs to its event loop's thread."""
 
     def __init__(self, feed: Feed, loop: asyncio.AbstractEventLoop) -> None:
         self._feed = feed
         self.loop = loop
         self.woken: asyncio.Future[None] | None = None
-        self._note = feed.noted
+        self._note = feed.note_count
         self.missed = 0  # notes dropped before this reader took them
         self._empty = -1  # the feed's count when the store was found to have nothing more
         self._page = FIRST_PAGE_EVENTS
@@ -52,7 +52,7 @@ class Reader:
 
     async def next(
         self, after_seq: int, timeout: float | None = None, limit: int = PAGE_EVENTS
-    ) -> Batch:
+    ) -> FeedBatch:
         """Return the events after `after_seq` (at most `limit`) and the notes since the last call.
 
         Waits up to `timeout` seconds (None: forever) if there is nothing yet. Raises
@@ -62,8 +62,8 @@ class Reader:
         until = None if timeout is None else self.loop.time() + timeout
         while True:
             with feed.lock:
-                count = feed.count
-                frames = feed.ringed(after_seq, limit)
+                count = feed.append_count
+                frames = feed.recent(after_seq, limit)
                 ended = feed.ended or self._closed
                 # A note waits until its reader has the events that were appended before it.
                 current = (
@@ -71,7 +71,7 @@ class Reader:
                 )
                 notes = self._new_notes() if current or ended else []
                 if frames or notes or ended:
-                    return Batch(frames or [], notes, ended)
+                    return FeedBatch(frames or [], notes, ended)
                 wait = current
                 if wait:
                     self.woken = self.loop.create_future()
@@ -86,12 +86,12 @@ class Reader:
                         max(1, len(frames) * PAGE_BYTES // sum(len(one.data) for one in frames)),
                         8 * self._page,
                     )
-                    return Batch(frames, [])
+                    return FeedBatch(frames, [])
                 self._empty = count
             elif not await self._wait(until):
-                return Batch([], [])
+                return FeedBatch([], [])
 
-    def _new_notes(self) -> list[Note]:
+    def _new_notes(self) -> list[TransientNote]:
         """Return the notes since the last call; under the feed's lock."""
         before = self._note
         notes, self._note = self._feed.notes_after(before)
@@ -121,10 +121,10 @@ class Reader:
         """Stop reading; a waiting `next` returns. Idempotent."""
         if not self._closed:
             self._closed = True
-            self._feed.left()
+            self._feed.unsubscribe()
             self.wake()
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> FeedReader:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -138,22 +138,22 @@ class Feed:
     def __init__(self, read: ReadPage) -> None:
         self._read = read
         self.lock = threading.Lock()  # held only briefly
-        self._ring: deque[Frame] = deque()
+        self._ring: deque[EventFrame] = deque()
         self._bytes = 0
-        self._notes: deque[Note] = deque(maxlen=MAX_NOTES)
-        self.noted = 0  # the number of notes so far
-        self.count = 0  # the number of appends so far
+        self._notes: deque[TransientNote] = deque(maxlen=MAX_NOTES)
+        self.note_count = 0  # the number of notes so far
+        self.append_count = 0  # the number of appends so far
         self.readers = 0
-        self.waiting: set[Reader] = set()
+        self.waiting: set[FeedReader] = set()
         self.ended = False
 
-    def subscribe(self, loop: asyncio.AbstractEventLoop) -> Reader:
+    def subscribe(self, loop: asyncio.AbstractEventLoop) -> FeedReader:
         """Return a reader that awaits on `loop`."""
         with self.lock:
             self.readers += 1
-            return Reader(self, loop)
+            return FeedReader(self, loop)
 
-    def left(self) -> None:
+    def unsubscribe(self) -> None:
         """Remove a reader."""
         with self.lock:
             self.readers -= 1
@@ -163,14 +163,14 @@ class Feed:
 
     # --- for readers, under the lock ---
 
-    def ringed(self, after_seq: int, limit: int) -> list[Frame] | None:
+    def recent(self, after_seq: int, limit: int) -> list[EventFrame] | None:
         """Return the events after `after_seq` that the ring holds, or None if the ring does not
         reach back far enough."""
         ring = self._ring
         if not ring or after_seq < ring[0].seq - 1:
             return None
         first, size = after_seq + 1 - ring[0].seq, 0
-        found: list[Frame] = []
+        found: list[EventFrame] = []
         for index in range(first, min(len(ring), first + limit)):
             size += len(ring[index].data)
             if found and size > PAGE_BYTES:
@@ -178,18 +178,18 @@ class Feed:
             found.append(ring[index])
         return found
 
-    def is_last(self, frames: list[Frame]) -> bool:
+    def is_last(self, frames: list[EventFrame]) -> bool:
         """Return True if no event follows these in the ring."""
         return frames[-1].seq == self._ring[-1].seq
 
-    def notes_after(self, number: int) -> tuple[list[Note], int]:
+    def notes_after(self, number: int) -> tuple[list[TransientNote], int]:
         """Return the notes after the first `number`, and the number of all notes so far."""
-        new = min(self.noted - number, len(self._notes))
-        return (list(self._notes)[-new:] if new > 0 else []), self.noted
+        new = min(self.note_count - number, len(self._notes))
+        return (list(self._notes)[-new:] if new > 0 else []), self.note_count
 
-    def read(self, after_seq: int, limit: int) -> list[Frame]:
+    def read(self, after_seq: int, limit: int) -> list[EventFrame]:
         """Read a page of the journal. Blocks; call it without the lock."""
-        return [frame(event) for event in self._read(after_seq, limit)]
+        return [encode_frame(event) for event in self._read(after_seq, limit)]
 
     # --- for writers ---
 
@@ -199,10 +199,10 @@ class Feed:
             with self.lock:
                 self._ring.clear()
                 self._bytes = 0
-                self.count += 1
+                self.append_count += 1
                 woken = self._woken()
         else:
-            frames = [frame(event) for event in events]
+            frames = [encode_frame(event) for event in events]
             with self.lock:
                 ring = self._ring
                 if ring and frames and frames[0].seq != ring[-1].seq + 1:
@@ -212,16 +212,16 @@ class Feed:
                 self._bytes += sum(len(one.data) for one in frames)
                 while len(ring) > RING_EVENTS or (self._bytes > RING_BYTES and len(ring) > 1):
                     self._bytes -= len(ring.popleft().data)
-                self.count += 1
+                self.append_count += 1
                 woken = self._woken()
         _wake(woken)
 
-    def note(self, note: Note) -> None:
+    def note(self, note: TransientNote) -> None:
         """Deliver a transient notification to the present readers."""
         if self.readers:
             with self.lock:
                 self._notes.append(note)
-                self.noted += 1
+                self.note_count += 1
                 woken = self._woken()
             _wake(woken)
 
@@ -232,14 +232,14 @@ class Feed:
             woken = self._woken()
         _wake(woken)
 
-    def _woken(self) -> set[Reader]:
+    def _woken(self) -> set[FeedReader]:
         woken, self.waiting = self.waiting, set()
         return woken
 
 
-def _wake(readers: Iterable[Reader]) -> None:
+def _wake(readers: Iterable[FeedReader]) -> None:
     """Wake readers on their loops, with one call per loop however many of its readers wait."""
-    by_loop: dict[Any, list[Reader]] = {}
+    by_loop: dict[Any, list[FeedReader]] = {}
     for reader in readers:
         by_loop.setdefault(reader.loop, []).append(reader)
     for loop, waiting in by_loop.items():
@@ -249,7 +249,7 @@ def _wake(readers: Iterable[Reader]) -> None:
             continue  # the loop is closed, and so are its readers
 
 
-def _wake_all(readers: list[Reader]) -> None:
+def _wake_all(readers: list[FeedReader]) -> None:
     for reader in readers:
         reader.wake()
 
@@ -282,7 +282,7 @@ class Feeds:
         """Deliver a transient notification, which is created only if the feed has readers."""
         feed = self._feeds.get(id)
         if feed is not None and feed.readers:
-            feed.note(Note(kind, make()))
+            feed.note(TransientNote(kind, make()))
 
     def end(self, id: str) -> None:
         """End the feed of a removed conversation. A new conversation with the same id gets a new

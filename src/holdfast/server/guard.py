@@ -44,7 +44,7 @@ class Quota(NamedTuple):
     body: int = 32 * 1024 * 1024
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A refused request: the answer's status, the error's type and message, and extra headers."""
 
     def __init__(self, status: int, type: str, message: str, **headers: str) -> None:
@@ -54,7 +54,7 @@ class Refused(Exception):
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
-class _Use:
+class _KeyUse:
     """The present use of one key."""
 
     __slots__ = ("left", "requests", "since", "streams")
@@ -66,14 +66,14 @@ class _Use:
         self.streams = 0
 
 
-class Usage:
+class QuotaUsage:
     """Counts the requests and streams of each key and refuses those beyond the quota. Belongs to
     the event loop's thread."""
 
     def __init__(self, quota: Quota, clock: Callable[[], float] = time.monotonic) -> None:
         self._quota = quota
         self._clock = clock
-        self._uses: dict[str, _Use] = {}
+        self._uses: dict[str, _KeyUse] = {}
         self.refused = 0
 
     @property
@@ -88,7 +88,7 @@ class Usage:
 
     @contextmanager
     def request(self, key_id: str) -> Generator[None]:
-        """Count one request for the duration of the block. Raises `Refused`."""
+        """Count one request for the duration of the block. Raises `RequestRefused`."""
         use = self._take(key_id)
         if use.requests >= self._quota.requests:
             raise self._too_many(
@@ -103,7 +103,8 @@ class Usage:
 
     @contextmanager
     def stream(self, key_id: str) -> Generator[None]:
-        """Count a request as a stream instead for the duration of the block. Raises `Refused`."""
+        """Count a request as a stream instead for the duration of the block. Raises
+        `RequestRefused`."""
         use = self._use(key_id)
         if use.streams >= self._quota.streams:
             raise self._too_many(
@@ -117,13 +118,13 @@ class Usage:
             use.streams -= 1
             use.requests += 1
 
-    def _use(self, key_id: str) -> _Use:
+    def _use(self, key_id: str) -> _KeyUse:
         use = self._uses.get(key_id)
         if use is None:
-            use = self._uses[key_id] = _Use(2 * self._quota.rate, self._clock())
+            use = self._uses[key_id] = _KeyUse(2 * self._quota.rate, self._clock())
         return use
 
-    def _take(self, key_id: str) -> _Use:
+    def _take(self, key_id: str) -> _KeyUse:
         use, rate = self._use(key_id), self._quota.rate
         if rate:  # a token bucket: `rate` tokens are added per second, and a request takes one
             now = self._clock()
@@ -136,10 +137,10 @@ class Usage:
             use.left -= 1
         return use
 
-    def _too_many(self, message: str, seconds: float) -> Refused:
+    def _too_many(self, message: str, seconds: float) -> RequestRefused:
         self.refused += 1
         wait = max(1, int(seconds + 0.999))
-        return Refused(
+        return RequestRefused(
             429, "StoreError", f"{message} Try again in {wait} s.", retry_after=str(wait)
         )
 
@@ -164,7 +165,7 @@ class Guard:
         self,
         app: App,
         verify: Callable[[str], Awaitable[Caller | None]],
-        usage: Usage,
+        usage: QuotaUsage,
         largest: int,
         hosts: Sequence[str],
         origins: Sequence[str],
@@ -193,7 +194,7 @@ class Guard:
             scope["check"] = lambda: self._caller(headers)
             with self._usage.request(caller.key_id):
                 await self._app(scope, receive, send)
-        except Refused as error:
+        except RequestRefused as error:
             await refusal(error.status, error.type, str(error), error.headers)(scope, receive, send)
 
     def _check(self, scope: Any, headers: Mapping[bytes, bytes]) -> None:
@@ -203,7 +204,7 @@ class Guard:
             and host not in self._hosts
             and re.sub(r":\d+$", "", host) not in self._hosts
         ):
-            raise Refused(
+            raise RequestRefused(
                 403,
                 "ConfigurationError",
                 f"The Host {host[:200]!r} is not allowed. Start the server with --allow-host to"
@@ -214,7 +215,7 @@ class Guard:
         # https into http. Pages of other origins have no key.
         own = bool(host) and origin.lower() in (f"http://{host}", f"https://{host}")
         if origin and not own and origin not in self._origins and "*" not in self._origins:
-            raise Refused(
+            raise RequestRefused(
                 403,
                 "ConfigurationError",
                 f"Pages of the origin {origin[:200]!r} may not use this server. Start the server"
@@ -227,9 +228,9 @@ class Guard:
         try:
             path = unquote_to_bytes(scope.get("raw_path") or b"").decode()
         except UnicodeDecodeError:
-            raise Refused(400, "ConfigurationError", "The path is not UTF-8.") from None
+            raise RequestRefused(400, "ConfigurationError", "The path is not UTF-8.") from None
         if "\0" in path:
-            raise Refused(400, "ConfigurationError", "The path contains a null byte.")
+            raise RequestRefused(400, "ConfigurationError", "The path contains a null byte.")
 
     async def _caller(self, headers: Mapping[bytes, bytes]) -> Caller:
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
@@ -237,7 +238,7 @@ class Guard:
         if scheme.lower() == b"bearer" and 0 < len(key) <= 1000:
             caller = await self._verify(key.strip().decode("latin-1"))
         if caller is None:
-            raise Refused(
+            raise RequestRefused(
                 401,
                 "ConfigurationError",
                 "The key is missing or unknown. Send one as: Authorization: Bearer KEY.",
@@ -246,20 +247,20 @@ class Guard:
         return caller
 
 
-def too_large(largest: int) -> Refused:
+def too_large(largest: int) -> RequestRefused:
     """Return the refusal of a body with more than this many bytes."""
-    return Refused(
+    return RequestRefused(
         413, "ConfigurationError", f"The request is too large: at most {largest} bytes are allowed."
     )
 
 
 def _headers(pairs: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return the headers by name. Raises `Refused` if a header that decides about access is
-    repeated, since it would be a guess which one counts."""
+    """Return the headers by name. Raises `RequestRefused` if a header that decides about access
+    is repeated, since it would be a guess which one counts."""
     found: dict[bytes, bytes] = {}
     for name, value in pairs:
         if name in found and name in (b"authorization", b"host", b"origin"):
-            raise Refused(
+            raise RequestRefused(
                 400, "ConfigurationError", f"The header {name.decode('latin-1')} is repeated."
             )
         found[name] = value

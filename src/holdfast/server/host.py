@@ -29,20 +29,29 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.server import forms, records
-from holdfast.server.agents import Agents, declared, encode
-from holdfast.server.building import Built
+from holdfast.server.agents import Agents, encode, tool_record
+from holdfast.server.building import BuiltAgent
 from holdfast.server.chat_desk import ChatDesk
 from holdfast.server.claims import Claims
-from holdfast.server.driving import Drives
-from holdfast.server.family import Family, item_of
+from holdfast.server.driving import ConversationDriver
+from holdfast.server.family import Descendants, item_of
 from holdfast.server.feed import Feed, Feeds
-from holdfast.server.keyed import Keyed
+from holdfast.server.keyed import IdempotentCommands
 from holdfast.server.limits import Bounds, checked_id
-from holdfast.server.live import Live
-from holdfast.server.observing import Elsewhere
-from holdfast.server.records import HOSTED, IDLE, RUN, New, Options, Record, Records, SameFile
+from holdfast.server.live import OpenConversation
+from holdfast.server.observing import WorkerObservations
+from holdfast.server.records import (
+    HOSTED,
+    IDLE,
+    RUN,
+    ConversationOptions,
+    ConversationRecord,
+    NewRecord,
+    Records,
+    SameFile,
+)
 from holdfast.server.shapes import Created, CreateRequest, ForkRequest, Info, Item, Page, ToolForm
-from holdfast.server.watched import WatchedStore
+from holdfast.server.watched import NotifyingStore
 from holdfast.server.webhook_desk import Webhooks
 from holdfast.server.workers.deaths import Deaths
 from holdfast.server.workspaces import Workspaces
@@ -56,7 +65,7 @@ if TYPE_CHECKING:
     from holdfast.server.deliveries import Sending
     from holdfast.server.learning import Policy
     from holdfast.server.workers.live import Patience
-    from holdfast.server.workers.workshop import Workshop
+    from holdfast.server.workers.workshop import WorkerPool
 
 _log = logging.getLogger("holdfast")
 
@@ -131,25 +140,27 @@ class Host:
                 f" {self.bounds.open}."
             )
         self._records = records
-        self._keyed = Keyed(records)
+        self._keyed = IdempotentCommands(records)
         self._feeds = Feeds(store.read)
         self.observers = observers("Host: observer", observer)
         self._elsewhere = (
-            Elsewhere(self.observers, store) if self.observers and isolation == "process" else None
+            WorkerObservations(self.observers, store)
+            if self.observers and isolation == "process"
+            else None
         )
-        self._store = WatchedStore(
+        self._store = NotifyingStore(
             store, self._appended, lambda gone: self.webhooks.forget(gone), records.recorded
         )
         self._file = SameFile(store.path, "The store") if isinstance(store, SQLiteStore) else None
         self._workspaces = Workspaces(Path(root), self.bounds, idle, clock)
         records.own()
         deaths = Deaths()
-        self._workshop: Workshop | None = None
+        self._workshop: WorkerPool | None = None
         if isolation == "process":
             from holdfast.server.workers.live import Patience
-            from holdfast.server.workers.workshop import Workshop
+            from holdfast.server.workers.workshop import WorkerPool
 
-            self._workshop = Workshop(
+            self._workshop = WorkerPool(
                 self._store, policy, variables or {}, deaths, worker_memory, patience or Patience()
             )
         known = dict(variables or {})
@@ -166,7 +177,7 @@ class Host:
             self._elsewhere,
         )
         claims = Claims(claim_timeout, client_grace, clock)
-        self._drives = Drives(
+        self._drives = ConversationDriver(
             self._store,
             records,
             self._agents.open,
@@ -178,7 +189,7 @@ class Host:
             clock,
             deaths,
         )
-        self._family = Family(self._store, records)
+        self._family = Descendants(self._store, records)
         self.chats = ChatDesk(self._store, records, self._agents, self._drives.rooms, self.delete)
         self.webhooks = Webhooks(store, records, self._family, sending, self.bounds.webhooks)
         self._forking = threading.Lock()
@@ -198,10 +209,12 @@ class Host:
         if (known := self._answered(tenant, key, digest)) is not None:
             return known
         id = checked_id(request.id, "id") if request.id else os.urandom(16).hex()
-        options = Options(
+        options = ConversationOptions(
             request.tool_module_qualnames, request.client_tools, request.questions, request.deltas
         )
-        wanted = self._agents.wanted(tenant, request.agent, request.secrets, request.tools, options)
+        wanted = self._agents.requested_parts(
+            tenant, request.agent, request.secrets, request.tools, options
+        )
         if request.workspace:
             self._workspaces.check(tenant, request.workspace)
         workspace, own = request.workspace, False
@@ -211,7 +224,7 @@ class Host:
             built = self._agents.build(wanted, workspace)  # reports an invalid agent now
             if self._store.list([records.store_id(tenant, id)]):
                 raise Conflict(f"Conversation {id!r} already exists. Use another id.")
-            new = self._agents.new(tenant, id, wanted, built, workspace, own)
+            new = self._agents.new_record(tenant, id, wanted, built, workspace, own)
             self.check()
             found = self._records.add(
                 new, encode(_created(new, built)), key, digest, self.bounds.conversations
@@ -233,7 +246,7 @@ class Host:
         if (known := self._answered(tenant, key, digest)) is not None:
             return known
         new_id = checked_id(request.id, "id") if request.id else os.urandom(16).hex()
-        kept = self._agents.kept(record)
+        kept = self._agents.stored_parts(record)
         modules = (
             record.options.modules
             if request.tool_module_qualnames is None
@@ -258,7 +271,7 @@ class Host:
         tools = kept.tools if request.tools is None else request.tools
         if request.tools is not None and request.agent is None:
             form = forms.with_tools(form, [tool.name for tool in request.tools])
-        wanted = self._agents.wanted(tenant, form, secrets, tools, options)
+        wanted = self._agents.requested_parts(tenant, form, secrets, tools, options)
         workspace, own = record.workspace, record.own_workspace
         if request.workspace is not None:
             workspace, own = request.workspace, False
@@ -266,7 +279,7 @@ class Host:
                 self._workspaces.check(tenant, workspace)
         built = self._agents.build(wanted, workspace)
         new = msgspec.structs.replace(
-            self._agents.new(tenant, new_id, wanted, built, workspace, own), state="making"
+            self._agents.new_record(tenant, new_id, wanted, built, workspace, own), state="making"
         )
         with self._forking:  # a fork changes two files
             if (known := self._answered(tenant, key, digest)) is not None:
@@ -281,10 +294,10 @@ class Host:
                 )
                 created = msgspec.structs.replace(_created(new, built), status=forked.status.value)
                 forked.close()
-                self._records.made(tenant, new_id, encode(created), key, digest)
+                self._records.mark_complete(tenant, new_id, encode(created), key, digest)
                 self.webhooks.look(records.store_id(tenant, new_id))
             except BaseException:
-                for half in self._records.half():
+                for half in self._records.interrupted():
                     if (half.tenant, half.id) == (tenant, new_id):
                         self._remove(half)
                 raise
@@ -304,7 +317,7 @@ class Host:
             if [event.id for event in existing] != ids:
                 raise Conflict(f"Conversation {id!r} already has events. Use another id.")
             return self.status(tenant, id)
-        built = self._agents.build(self._agents.kept(record), record.workspace)
+        built = self._agents.build(self._agents.stored_parts(record), record.workspace)
         try:
             Conversation.from_state(state, built.agent, self._store, record.store_id).close()
         except HoldfastError:
@@ -380,7 +393,7 @@ class Host:
             return Info(**msgspec.structs.asdict(item_of(self._family.child(tenant, id))))
         item = _item(id, record.workspace, record.driven, record.created, self._summary(record))
         live = self._drives.rooms.find(record.store_id)
-        declared = self._agents.declared(record)
+        declared = self._agents.stored_tools(record)
         standings, warnings = (
             (declared.standings, declared.warnings) if live is None else live.standings
         )
@@ -397,21 +410,21 @@ class Host:
         """Remove a conversation with its events, cutting off running work. Raises `LeaseHeld`
         while another process drives it."""
         record = self._records.find(tenant, id)
-        self._records.become(record, "going")  # prevents that it is opened again
+        self._records.set_state(record, "going")  # prevents that it is opened again
         self._drives.cut_off(record.store_id)
         try:
             self._remove(record)
         except LeaseHeld:
-            self._records.become(record, "")
+            self._records.set_state(record, "")
             raise
 
-    def _remove(self, record: Record) -> None:
+    def _remove(self, record: ConversationRecord) -> None:
         _remove_children(self._store, record.store_id, self._records)
         with suppress(ConversationNotFound):
             self._store.delete(record.store_id)
         self.webhooks.forget(record.store_id)
         self.chats.rows.forget(record.tenant, record.id)
-        self._records.gone(record)
+        self._records.remove(record)
         self._drives.forget(record)
         self._feeds.end(record.store_id)
         if record.own_workspace and not self._records.users_of(record.tenant, record.workspace):
@@ -428,19 +441,19 @@ class Host:
         """Replace the conversation's tools. The change takes effect with the model's next
         answer, also during a run."""
         record = self._records.find(tenant, id)
-        kept = self._agents.kept(record)
+        kept = self._agents.stored_parts(record)
         form = forms.with_tools(kept.form, [tool.name for tool in tools])
         options = msgspec.structs.replace(
             record.options, modules=dict(modules), client_tools=client_tools
         )
-        wanted = self._agents.wanted(tenant, form, kept.secrets, tools, options)
+        wanted = self._agents.requested_parts(tenant, form, kept.secrets, tools, options)
         with self._drives.rooms.use(record.store_id) as live:
             built = self._agents.build(wanted, record.workspace)
-            record = self._records.retool(
-                record, encode(form), encode(declared(wanted, built)), options
+            record = self._records.set_tools(
+                record, encode(form), encode(tool_record(wanted, built)), options
             )
             live.set_tools(record, built)
-            with live.moving:
+            with live.run_lock:
                 live.record = msgspec.structs.replace(record, driven=live.record.driven)
             status = live.status.value
         return Created(
@@ -495,15 +508,15 @@ class Host:
             )
         self._store.post(place, command, key)
 
-    def _obey(self, record: Record, command: cmd.Command, key: str | None) -> None:
+    def _obey(self, record: ConversationRecord, command: cmd.Command, key: str | None) -> None:
         if key is None and self._workshop is not None:
             # If the command kills the worker, a new worker must not execute it twice.
             key = os.urandom(16).hex()
 
-        def work(live: Live) -> None:
+        def work(live: OpenConversation) -> None:
             live.obey(command, key)
-            self._drives.look(record, live)
-            if live.to_do:
+            self._drives.update_offers(record, live)
+            if live.has_work:
                 self._drives.wake(record.store_id)
 
         self._drives.use(record, work)
@@ -607,10 +620,10 @@ class Host:
         server. Return the status. Idempotent."""
         record = self._records.find(tenant, id)
 
-        def work(live: Live) -> str:
-            with live.moving:
+        def work(live: OpenConversation) -> str:
+            with live.run_lock:
                 if live.record.driven != HOSTED:
-                    live.record = self._records.drive(live.record, HOSTED)
+                    live.record = self._records.set_driven(live.record, HOSTED)
                 live.begin(hosted=True)
             return self._begun(record, live)
 
@@ -621,22 +634,22 @@ class Host:
         `Conversation.run`. Return the status without waiting for the run."""
         record = self._records.find(tenant, id)
 
-        def work(live: Live) -> str:
-            with live.moving:
+        def work(live: OpenConversation) -> str:
+            with live.run_lock:
                 live.begin(hosted=False)
                 if live.running and live.record.driven == IDLE:
-                    live.record = self._records.drive(live.record, RUN)
+                    live.record = self._records.set_driven(live.record, RUN)
             return self._begun(record, live)
 
         return self._drives.use(record, work)
 
-    def _begun(self, record: Record, live: Live) -> str:
+    def _begun(self, record: ConversationRecord, live: OpenConversation) -> str:
         """Return the status of a conversation after a run was begun, and submit it to the pool."""
         status = live.status
-        self._drives.look(record, live)
+        self._drives.update_offers(record, live)
         # Also if another thread has done all the work already: that thread does not record the end
         # of this run.
-        if live.to_do or live.running:
+        if live.has_work or live.running:
             self._drives.wake(record.store_id)
         return status.value
 
@@ -645,7 +658,7 @@ class Host:
         next start. Return the status."""
         record = self._records.find(tenant, id)
         if record.driven:
-            self._records.drive(record, IDLE)
+            self._records.set_driven(record, IDLE)
         self._drives.cut_off(record.store_id)
         return self.status(tenant, id)
 
@@ -720,7 +733,7 @@ class Host:
         """Record that a request which must run only once has begun. Return True the first time.
         Raises `Conflict` if the key was used for another request."""
         token = os.urandom(8)
-        return self._records.keep(tenant, f"\n{what}\n{key}", digest, token) == token
+        return self._records.store_answer(tenant, f"\n{what}\n{key}", digest, token) == token
 
     def workspace_create(self, tenant: str, id: str | None = None) -> str:
         """Create a workspace and return its id."""
@@ -755,10 +768,10 @@ class Host:
     def _answered(self, tenant: str, key: str, digest: bytes) -> Created | None:
         if len(key) > 500:
             raise ConfigurationError("An idempotency key takes at most 500 characters.")
-        found = self._records.answered(tenant, key, digest)
+        found = self._records.find_answer(tenant, key, digest)
         return None if found is None else msgspec.json.decode(found, type=Created)
 
-    def _summary(self, record: Record) -> Summary | None:
+    def _summary(self, record: ConversationRecord) -> Summary | None:
         found = self._store.list([record.store_id])
         return found[0] if found else None
 
@@ -795,7 +808,7 @@ class Host:
     def _mend(self) -> None:
         """Finish the half-done work of a process that died: remove forks without a journal and
         conversations whose removal was interrupted."""
-        for record in self._records.half():
+        for record in self._records.interrupted():
             try:
                 self._remove(record)
             except StoreError as error:
@@ -840,7 +853,7 @@ def _remove_children(store: Store, id: str, kept: Records) -> None:
                 store.delete(child.id)
 
 
-def _created(new: New, built: Built) -> Created:
+def _created(new: NewRecord, built: BuiltAgent) -> Created:
     return Created(
         id=new.id,
         status="idle",

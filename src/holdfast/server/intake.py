@@ -16,7 +16,7 @@ from holdfast.conversation import ConversationState
 from holdfast.errors import ConfigurationError
 from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
 from holdfast.server.bodies import StateRequest
-from holdfast.server.guard import Refused, too_large
+from holdfast.server.guard import RequestRefused, too_large
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ _DECODERS = 4  # threads
 _TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^"]++', re.DOTALL)
 
 
-class Held:
+class BodyMemory:
     """The memory of one body, counted until `free` or the end of the request."""
 
     __slots__ = ("_counted", "_intake", "_key_id", "_size")
@@ -61,7 +61,7 @@ class Held:
         self._counted = 0
 
     def add(self, size: int) -> None:
-        """Count further bytes. Raises `Refused` if the limit is reached."""
+        """Count further bytes. Raises `RequestRefused` if the limit is reached."""
         self._size += size
         counted = max(0, self._size - FREE_BYTES)
         if counted > self._counted:
@@ -91,10 +91,10 @@ class Intake:
         return self._all
 
     def take(self, key_id: str, size: int) -> None:
-        """Count memory for a key. Raises `Refused` beyond the limits."""
+        """Count memory for a key. Raises `RequestRefused` beyond the limits."""
         if self._all + size > self._total or self._keys[key_id] + size > self._per_key:
             owner = "this key" if self._all + size <= self._total else "this server"
-            raise Refused(
+            raise RequestRefused(
                 429,
                 "StoreError",
                 f"The requests of {owner} that are being read are too large together. Try again.",
@@ -111,7 +111,8 @@ class Intake:
             del self._keys[key_id]
 
     async def read(self, request: Any, largest: int) -> bytes:
-        """Read a request's whole body. Raises `Refused` if the body is too large or too slow.
+        """Read a request's whole body. Raises `RequestRefused` if the body is too large or too
+        slow.
 
         Its memory is counted until `scope["body"].free()`, which the app calls at the request's
         end.
@@ -119,7 +120,7 @@ class Intake:
         declared = request.headers.get("content-length", "0")
         if declared.isdecimal() and len(declared) < 19 and int(declared) > largest:
             raise too_large(largest)
-        held = request.scope["body"] = Held(self, request.scope["caller"].key_id)
+        held = request.scope["body"] = BodyMemory(self, request.scope["caller"].key_id)
         clock = asyncio.get_running_loop().time
         began = clock()
         parts: list[bytes] = []
@@ -132,9 +133,9 @@ class Intake:
                 )
             except TimeoutError:
                 slow = f"Only {size:,} bytes of the request arrived in {clock() - began:.0f} s."
-                raise Refused(408, "StoreError", slow, connection="close") from None
+                raise RequestRefused(408, "StoreError", slow, connection="close") from None
             if message["type"] != "http.request":
-                raise Refused(
+                raise RequestRefused(
                     400,
                     "ConfigurationError",
                     "The connection broke before the whole request was received.",
@@ -149,10 +150,10 @@ class Intake:
                 return b"".join(parts)
 
     async def decode(self, body: bytes, type: type[T], media_type: str = "") -> T:
-        """Decode JSON as a struct; an empty body counts as `{}`. Raises `Refused`."""
+        """Decode JSON as a struct; an empty body counts as `{}`. Raises `RequestRefused`."""
         kind = media_type.partition(";")[0].strip().lower()
         if kind and kind != "application/json":
-            raise Refused(
+            raise RequestRefused(
                 415, "ConfigurationError", f"Send application/json here, not {kind[:100]!r}."
             )
         if len(body) <= _ON_LOOP_BYTES:
@@ -162,13 +163,13 @@ class Intake:
 
 def _decode(body: bytes, type: type[T]) -> T:
     if not _few_values(body):
-        raise Refused(
+        raise RequestRefused(
             413,
             "ConfigurationError",
             f"The request has too many JSON values: at most {MAX_VALUES:,} are allowed.",
         )
     if too_deep(body, MAX_DOCUMENT_DEPTH):
-        raise Refused(
+        raise RequestRefused(
             400,
             "ConfigurationError",
             f"The request is nested deeper than {MAX_DOCUMENT_DEPTH} levels.",
@@ -176,18 +177,22 @@ def _decode(body: bytes, type: type[T]) -> T:
     try:
         return msgspec.json.decode(body or b"{}", type=type)
     except msgspec.ValidationError as error:
-        raise Refused(422, "ConfigurationError", f"The request is invalid: {error}.") from None
+        raise RequestRefused(
+            422, "ConfigurationError", f"The request is invalid: {error}."
+        ) from None
     except (ValueError, OverflowError) as error:
-        raise Refused(400, "ConfigurationError", f"The request is not JSON: {error}.") from None
+        raise RequestRefused(
+            400, "ConfigurationError", f"The request is not JSON: {error}."
+        ) from None
 
 
 def state_of(body: bytes) -> ConversationState:
     """Return the conversation state of a `StateRequest`. The number of values is limited per
-    event. Raises `Refused` and `ConfigurationError`."""
+    event. Raises `RequestRefused` and `ConfigurationError`."""
     try:
         found = msgspec.json.decode(body, type=StateRequest)
         if not all(_few_values(bytes(event)) for event in found.events):
-            raise Refused(
+            raise RequestRefused(
                 413,
                 "ConfigurationError",
                 f"An event has too many JSON values: at most {MAX_VALUES:,} are allowed.",

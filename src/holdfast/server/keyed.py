@@ -8,14 +8,14 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.errors import ConfigurationError, ToolValidationError
-from holdfast.server.records import Record, Records
+from holdfast.server.records import ConversationRecord, Records
 
 _ABOUT = "what a request came to"  # part of the sealed data: a change makes old records unreadable
 
 Call = tuple[str, str]  # a call's id and the hash of its arguments
 
 
-class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+class _CommandOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """The stored outcome of a request. `calls` are the tool calls of a decision. `error` and
     `message` describe why the request was invalid, if it was."""
 
@@ -24,7 +24,7 @@ class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str = ""
 
 
-class Keyed:
+class IdempotentCommands:
     """The idempotency keys of requests to conversations. Thread-safe.
 
     The conversation's inbox makes a command run only once. These records keep the facts that the
@@ -37,7 +37,7 @@ class Keyed:
 
     def once(
         self,
-        record: Record,
+        record: ConversationRecord,
         key: str,
         asked: object,
         work: Callable[[list[Call]], None],
@@ -54,13 +54,17 @@ class Keyed:
         # A key that a client gives elsewhere contains no newline, so the names do not collide.
         name = f"\n{record.number}\n{key}"
         digest = self._records.seal.digest(msgspec.json.encode(asked, order="deterministic"))
-        found = self._records.answered(record.tenant, name, digest)
+        found = self._records.find_answer(record.tenant, name, digest)
         if found is None:
             # Not synced to the disk: after a power loss the inbox still has the key.
-            found = self._records.keep(
-                record.tenant, name, digest, msgspec.json.encode(_Kept(calls())), forced=False
+            found = self._records.store_answer(
+                record.tenant,
+                name,
+                digest,
+                msgspec.json.encode(_CommandOutcome(calls())),
+                forced=False,
             )
-        kept = msgspec.json.decode(found, type=_Kept)
+        kept = msgspec.json.decode(found, type=_CommandOutcome)
         if kept.error:
             text = self._records.seal.open(bytes.fromhex(kept.message), _ABOUT).decode()
             raise (
@@ -74,8 +78,10 @@ class Keyed:
             sealed = self._records.seal.seal(
                 str(error).encode(errors="replace"), _ABOUT
             ).hex()  # sealed, because the message may quote arguments
-            self._records.amend(
-                record.tenant, name, msgspec.json.encode(_Kept(error=_kind(error), message=sealed))
+            self._records.replace_answer(
+                record.tenant,
+                name,
+                msgspec.json.encode(_CommandOutcome(error=_kind(error), message=sealed)),
             )
             raise
 

@@ -34,7 +34,7 @@ class KeyInfo(msgspec.Struct, frozen=True):
 
 
 def _hash(key: str) -> str:
-    # A key has 256 random bits, so a slow hash would add no protection and would cost every request.
+    # A key has 256 random bits, so a slow hash would add no protection and would slow each request.
     return sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 

@@ -23,13 +23,13 @@ from holdfast.tools.tool import Tool
 
 __all__ = [
     "ClientTool",
-    "Learned",
     "Policy",
+    "ResolvedTools",
     "UnavailableTool",
     "check_agent",
     "difference",
     "import_parts",
-    "learn",
+    "resolve_tools",
 ]
 
 _log = logging.getLogger("holdfast.server")
@@ -116,7 +116,7 @@ class UnavailableTool(Tool):
         )
 
 
-class Learned(msgspec.Struct, frozen=True):
+class ResolvedTools(msgspec.Struct, frozen=True):
     """The resolved tools of one conversation, by name.
 
     `executors` says where each tool runs (`server`, `client`, `unavailable`). `modules` names
@@ -131,7 +131,7 @@ class Learned(msgspec.Struct, frozen=True):
     warnings: list[str]
 
 
-def learn(
+def resolve_tools(
     tools: Sequence[ToolForm],
     modules: Mapping[str, str],
     builtins: Mapping[str, Tool],
@@ -139,7 +139,7 @@ def learn(
     client_tools: bool = True,
     *,
     import_timeout: float | None = None,
-) -> Learned:
+) -> ResolvedTools:
     """Resolve the tools that a client declared.
 
     `tools` are the declarations. `modules` maps names of tools to modules; a name that `tools`
@@ -190,7 +190,9 @@ def learn(
     warnings = [_warning(name, executors[name], reason) for name, reason in reasons.items()]
     for warning in warnings:
         _log.warning("%s", warning)
-    return Learned(found, executors, {form.name: form.module for form in forms}, reasons, warnings)
+    return ResolvedTools(
+        found, executors, {form.name: form.module for form in forms}, reasons, warnings
+    )
 
 
 def import_parts(mapping: Mapping[str, Any], policy: Policy) -> None:

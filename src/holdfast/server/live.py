@@ -1,5 +1,5 @@
-"""An open conversation from the host's point of view (`Live`), and the implementation inside
-this process (`LocalLive`)."""
+"""An open conversation from the host's point of view (`OpenConversation`), and the
+implementation inside this process (`LocalConversation`)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from holdfast.commands import Command
     from holdfast.conversation.observer import Observer
     from holdfast.llm.completion import Delta
-    from holdfast.server.building import Built
-    from holdfast.server.records import Record
+    from holdfast.server.building import BuiltAgent
+    from holdfast.server.records import ConversationRecord
     from holdfast.server.shapes import ToolStanding
     from holdfast.store import Store
     from holdfast.tools.sources import Health
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 RUNNING = ConversationStatus.RUNNING
 
 
-class Live(Protocol):
+class OpenConversation(Protocol):
     """One open conversation of `record`. Thread-safe.
 
     A `hosted` conversation continues whenever it has work; a `running` one continues until it
-    rests. A thread that begins or ends a run holds `moving` until the records agree.
+    rests. A thread that begins or ends a run holds `run_lock` until the records agree.
     """
 
-    record: Record
-    moving: threading.Lock
+    record: ConversationRecord
+    run_lock: threading.Lock
 
     # --- requests ---
 
@@ -86,7 +86,7 @@ class Live(Protocol):
         ...
 
     @property
-    def to_do(self) -> bool:
+    def has_work(self) -> bool:
         """True if `drive` would do something."""
         ...
 
@@ -110,7 +110,7 @@ class Live(Protocol):
         """Check and return the health of its tool services. None if they cannot be checked here."""
         ...
 
-    def set_tools(self, record: Record, built: Built) -> None:
+    def set_tools(self, record: ConversationRecord, built: BuiltAgent) -> None:
         """Replace the tools. The model learns of the change before its next answer."""
         ...
 
@@ -120,14 +120,14 @@ class Live(Protocol):
         ...
 
 
-class LocalLive:
-    """A `Live` with a `Conversation` in this process. `note(kind, make)` receives its transient
-    notifications."""
+class LocalConversation:
+    """A `OpenConversation` with a `Conversation` in this process. `note(kind, make)` receives
+    its transient notifications."""
 
     def __init__(
         self,
-        record: Record,
-        built: Built,
+        record: ConversationRecord,
+        built: BuiltAgent,
         store: Store,
         runtime: object | None,
         note: Callable[[str, Callable[[], bytes]], None],
@@ -135,7 +135,7 @@ class LocalLive:
         observers: Sequence[Observer] = (),
     ) -> None:
         self.record = record
-        self.moving = threading.Lock()
+        self.run_lock = threading.Lock()
         self.running = False
         self._begun = 0  # the number of runs begun
         self._handing_over = threading.Event()
@@ -174,7 +174,7 @@ class LocalLive:
         self._conversation.hosted = hosted
 
     def begin(self, hosted: bool) -> None:
-        """See `Live.begin`."""
+        """See `OpenConversation.begin`."""
         conversation = self._conversation
         with self._lock:
             if hosted:
@@ -211,10 +211,10 @@ class LocalLive:
                 pass
             else:
                 self.running = self.running and status is RUNNING
-        return self.to_do and (handed_over or conversation.state.last_seq > before)
+        return self.has_work and (handed_over or conversation.state.last_seq > before)
 
     def hand_over(self) -> None:
-        """See `Live.hand_over`."""
+        """See `OpenConversation.hand_over`."""
         self._handing_over.set()
 
     # --- state ---
@@ -231,11 +231,11 @@ class LocalLive:
 
     @property
     def children_busy(self) -> bool:
-        """See `Live.children_busy`."""
+        """See `OpenConversation.children_busy`."""
         return self._conversation.children_busy
 
     @property
-    def to_do(self) -> bool:
+    def has_work(self) -> bool:
         """True if `drive` would do something."""
         return (self.hosted or self.running) and self._conversation.has_work
 
@@ -261,10 +261,10 @@ class LocalLive:
         return self._built.standings, self._built.warnings
 
     def services(self) -> list[Health] | None:
-        """See `Live.services`."""
+        """See `OpenConversation.services`."""
         return list(self._agent.tools.health().values())
 
-    def set_tools(self, record: Record, built: Built) -> None:
+    def set_tools(self, record: ConversationRecord, built: BuiltAgent) -> None:
         """Replace the tools. The model learns of the change before its next answer."""
         self._agent.tools.replace(self._built.tools, built.tools.values())
         self._built = built

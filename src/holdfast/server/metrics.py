@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.server.guard import Usage
+    from holdfast.server.guard import QuotaUsage
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _METHODS = frozenset(("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"))
@@ -32,7 +32,7 @@ class Metrics:
         number, total = self._seconds.get(route, (0, 0.0))
         self._seconds[route] = (number + 1, total + seconds)
 
-    def text(self, usage: Usage, host: Mapping[str, int]) -> str:
+    def text(self, usage: QuotaUsage, host: Mapping[str, int]) -> str:
         """Return all metrics as text. Those of `host` are named `holdfast_{name}`; names that
         end in `_total` are counters, all others gauges."""
         lines = [

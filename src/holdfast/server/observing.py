@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _MAX_UNOBSERVED = 10_000  # ids remembered as unobserved
 
 
-class Elsewhere:
+class WorkerObservations:
     """The observations of conversations in other processes. Thread-safe."""
 
     def __init__(self, observers: Sequence[Observer], store: Store) -> None:

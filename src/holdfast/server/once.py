@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from holdfast.errors import RuntimeFault
 from holdfast.server.answers import error_answer
-from holdfast.server.guard import Refused
+from holdfast.server.guard import RequestRefused
 from holdfast.tools.context import Cancellation
 
 _GRACE_SECONDS = 15.0  # time for a client to reconnect before its request is cancelled
@@ -36,7 +36,7 @@ RequestName = tuple[str, str, str]  # tenant, path, and idempotency key
 Begin = Callable[[str, str, str, bytes], bool]  # the parts of a name, and the body's digest
 
 
-class Once:
+class IdempotentRequests:
     """The running requests and the last answers. Belongs to the event loop's thread.
 
     Answers are lost when the process ends. `begin` records durably that a request was begun, and
@@ -56,10 +56,10 @@ class Once:
         work: Callable[[Cancellation], Awaitable[Response]],
         gone: Callable[[], Awaitable[None]],
     ) -> Response:
-        """Return the answer of `work`, or the earlier answer under this key. Raises `Refused` or
-        `Conflict` if the key was used with another body."""
+        """Return the answer of `work`, or the earlier answer under this key. Raises
+        `RequestRefused` or `Conflict` if the key was used with another body."""
         if self._closed:
-            raise Refused(
+            raise RequestRefused(
                 503,
                 "StoreError",
                 "The server is shutting down. Try again when it is back.",
@@ -77,7 +77,7 @@ class Once:
             )
             job.task.add_done_callback(lambda _: self._done(name, job, keep=key is not None))
         elif job.digest != digest:
-            raise Refused(
+            raise RequestRefused(
                 409,
                 "ConfigurationError",
                 "This Idempotency-Key was used for another request. Use a new one for each.",
@@ -115,7 +115,9 @@ class Once:
             if not job.task.done() and not job.waiting:
                 asyncio.get_running_loop().call_later(grace, self._abandon, job)
         # The client has disconnected, so nobody receives this answer.
-        raise Refused(400, "ConfigurationError", "The client disconnected before the answer.")
+        raise RequestRefused(
+            400, "ConfigurationError", "The client disconnected before the answer."
+        )
 
     def _abandon(self, job: _Job) -> None:
         if not job.waiting and not job.task.done():

@@ -90,7 +90,7 @@ class CalledFunction(msgspec.Struct):
     arguments: str | None = None
 
 
-class Called(msgspec.Struct):
+class ClientToolCall(msgspec.Struct):
     """A call of one of the client's tools, in the form in which the client received it."""
 
     id: str
@@ -103,7 +103,7 @@ class ChatMessage(msgspec.Struct, omit_defaults=True):
 
     role: str
     content: str | list[dict[str, Any]] | None = None
-    tool_calls: list[Called] | None = None
+    tool_calls: list[ClientToolCall] | None = None
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -128,7 +128,7 @@ class ChatRequest(msgspec.Struct):
     n: int | None = None
 
 
-class Turn(msgspec.Struct):
+class ChatTurn(msgspec.Struct):
     """A parsed chat request: the messages up to the last answer (`history`) and the `new` ones."""
 
     instructions: str
@@ -155,7 +155,7 @@ class Turn(msgspec.Struct):
         return found.digest()
 
 
-def understood(request: ChatRequest, agent: Published) -> Turn:
+def parse_request(request: ChatRequest, agent: Published) -> ChatTurn:
     """Return the turn that a request asks for. Raises `ConfigurationError` that names the
     invalid field."""
     if request.n not in (None, 1):
@@ -210,7 +210,7 @@ def understood(request: ChatRequest, agent: Published) -> Turn:
     _check_calls(history)
     instructions = "\n\n".join(text for text in system if text.strip())
     base = _hash([agent.name, agent.form.mapping, [tool.name for tool in agent.tools]])
-    return Turn(
+    return ChatTurn(
         instructions, history, said, results, offers, base, _hash([instructions, offers]), new
     )
 
@@ -327,15 +327,15 @@ def _canonical(message: ChatMessage) -> bytes:
     return msgspec.json.encode([message.role, parts, calls, message.tool_call_id or ""])
 
 
-class _Past:
+class _PastAnswer:
     """An answer of the history: its calls by the client's ids, and the results found so far."""
 
-    def __init__(self, calls: Sequence[Called]) -> None:
+    def __init__(self, calls: Sequence[ClientToolCall]) -> None:
         self.calls = {call.id: call for call in calls}
         self.results: dict[str, ToolResult] = {}
 
 
-def history_events(turn: Turn, model: str) -> list[ev.AnyEvent]:
+def history_events(turn: ChatTurn, model: str) -> list[ev.AnyEvent]:
     """Return a journal with the content of the history, for a conversation that this server does
     not know.
 
@@ -396,10 +396,10 @@ def history_events(turn: Turn, model: str) -> list[ev.AnyEvent]:
     return found
 
 
-def _answers(turn: Turn) -> dict[int, _Past]:
+def _answers(turn: ChatTurn) -> dict[int, _PastAnswer]:
     """Return the history's answers by their index. A result belongs to the last call with its id
     that precedes it and has no result yet."""
-    found: dict[int, _Past] = {}
+    found: dict[int, _PastAnswer] = {}
 
     def place(call_id: str, result: ToolResult) -> bool:
         for past in reversed(found.values()):
@@ -410,7 +410,7 @@ def _answers(turn: Turn) -> dict[int, _Past]:
 
     for index, message in enumerate(turn.history):
         if message.role == "assistant":
-            found[index] = _Past(message.tool_calls or [])
+            found[index] = _PastAnswer(message.tool_calls or [])
         elif message.role == "tool":
             place(message.tool_call_id or "", ToolResult(content_of(message.content, "messages")))
     for call_id, result in turn.results.items():
@@ -422,7 +422,7 @@ def _answers(turn: Turn) -> dict[int, _Past]:
     return found
 
 
-def _call(called: Called, id: str) -> ToolCall:
+def _call(called: ClientToolCall, id: str) -> ToolCall:
     text = called.function.arguments or ""
     try:
         arguments: Any = None if too_deep(text) else msgspec.json.decode(text or "{}")
@@ -446,7 +446,7 @@ def own_id(id: str) -> str:
 # --- answers ---
 
 
-class Progress:
+class TurnProgress:
     """The outcome of a turn so far. It is fed each event of the conversation once, and the deltas
     of an answer that is still streaming. Statuses up to `since` are ignored, because the
     conversation may have been paused before the turn.
@@ -454,7 +454,7 @@ class Progress:
     `text` is exactly the text that the client received, because the client sends it back.
     """
 
-    def __init__(self, agent: Published, turn: Turn, since: int = 0) -> None:
+    def __init__(self, agent: Published, turn: ChatTurn, since: int = 0) -> None:
         self.text = ""
         self.usage = Usage()
         self.calls: list[ToolCall] = []  # calls that the client must run
@@ -570,13 +570,13 @@ class Progress:
             "annotations": [],
         }
         if self.calls:
-            found["tool_calls"] = [called(call) for call in self.calls]
+            found["tool_calls"] = [wire_call(call) for call in self.calls]
         return found
 
     def as_sent_back(self) -> ChatMessage:
         """Return the answer in the form in which the client will send it with its next request."""
         calls = [
-            Called(wire_id(call.id), CalledFunction(call.name, call.raw_arguments))
+            ClientToolCall(wire_id(call.id), CalledFunction(call.name, call.raw_arguments))
             for call in self.calls
         ]
         return ChatMessage("assistant", self.text, calls or None)
@@ -601,7 +601,7 @@ class Progress:
         }
 
 
-def called(call: ToolCall) -> dict[str, Any]:
+def wire_call(call: ToolCall) -> dict[str, Any]:
     """Return a call in the form sent to clients."""
     return {
         "id": wire_id(call.id),
@@ -610,7 +610,7 @@ def called(call: ToolCall) -> dict[str, Any]:
     }
 
 
-def completion(id: str, created: int, model: str, progress: Progress) -> dict[str, Any]:
+def completion(id: str, created: int, model: str, progress: TurnProgress) -> dict[str, Any]:
     """Return a whole `chat.completion`."""
     choice = {
         "index": 0,

@@ -33,7 +33,7 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052
 
 
-class Place(NamedTuple):
+class Destination(NamedTuple):
     """The destination of a URL. `host` is in lower case without brackets; `target` is the path
     with the query."""
 
@@ -49,7 +49,7 @@ class Place(NamedTuple):
         return bare if self.port == (443 if self.tls else 80) else f"{bare}:{self.port}"
 
 
-class Outcome(NamedTuple):
+class DeliveryOutcome(NamedTuple):
     """The result of an attempt: the answer's `status`, or 0 and the `error`. `unreached` is True
     if the host cannot be reached at all. `wait` is the Retry-After in seconds."""
 
@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
     wait: float | None = None
 
 
-class Allowed:
+class AllowedHosts:
     """The hosts that an operator allows besides public ones: names, addresses and networks.
     Raises `ConfigurationError` for an invalid one."""
 
@@ -94,7 +94,7 @@ class Allowed:
         )
 
 
-def place_of(url: str, allowed: Allowed) -> Place:
+def destination_of(url: str, allowed: AllowedHosts) -> Destination:
     """Return the destination of a URL. Raises `ConfigurationError` if the URL alone shows that
     nothing may be sent there. A host name is resolved and checked at each use."""
     try:
@@ -134,12 +134,12 @@ def place_of(url: str, allowed: Allowed) -> Place:
         or host == "localhost"
         or host.endswith(".localhost")
     ):
-        raise ConfigurationError(_refused(host))
+        raise ConfigurationError(_not_public(host))
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Place(tls, host, port or (443 if tls else 80), target)
+    return Destination(tls, host, port or (443 if tls else 80), target)
 
 
-def _refused(host: str) -> str:
+def _not_public(host: str) -> str:
     return (
         f"{host!r} leads to an address that is not public. The server's operator can allow it with"
         " --webhook-allow."
@@ -173,13 +173,13 @@ class _Connection(NamedTuple):
         self.writer.transport.abort()
 
 
-class Sender:
+class WebhookSender:
     """Sends to one destination. Belongs to its event loop's thread."""
 
     def __init__(
         self,
-        place: Place,
-        allowed: Allowed,
+        place: Destination,
+        allowed: AllowedHosts,
         lookups: asyncio.Semaphore,
         tls: ssl.SSLContext | None,
         timeout: float,
@@ -191,7 +191,7 @@ class Sender:
         self._timeout = timeout
         self._idle: list[_Connection] = []
 
-    async def post(self, body: bytes, headers: Mapping[str, str]) -> Outcome:
+    async def post(self, body: bytes, headers: Mapping[str, str]) -> DeliveryOutcome:
         """Send one POST within the timeout and return the outcome. Does not raise."""
         reached = False
         try:
@@ -212,23 +212,27 @@ class Sender:
                 return await self._exchange(connection, head.encode() + body)
         except TimeoutError:
             missing = "answer" if reached else "connection"
-            return Outcome(error=f"No {missing} within {self._timeout:g} s.", unreached=not reached)
+            return DeliveryOutcome(
+                error=f"No {missing} within {self._timeout:g} s.", unreached=not reached
+            )
         except asyncio.IncompleteReadError:
-            return Outcome(error="The connection was closed without an answer.")
+            return DeliveryOutcome(error="The connection was closed without an answer.")
         except ConfigurationError as error:
-            return Outcome(error=str(error), unreached=True)
+            return DeliveryOutcome(error=str(error), unreached=True)
         except ssl.SSLCertVerificationError as error:
-            return Outcome(
+            return DeliveryOutcome(
                 error=f"The receiver's certificate is invalid: {error.verify_message}.",
                 unreached=True,
             )
         except ssl.SSLError as error:
-            return Outcome(error=f"TLS with the receiver failed: {error.reason}.", unreached=True)
+            return DeliveryOutcome(
+                error=f"TLS with the receiver failed: {error.reason}.", unreached=True
+            )
         except (BadResponse, asyncio.LimitOverrunError):
-            return Outcome(error="The answer is not HTTP/1.1.")
+            return DeliveryOutcome(error="The answer is not HTTP/1.1.")
         except OSError as error:
             reason = error.strerror or type(error).__name__
-            return Outcome(
+            return DeliveryOutcome(
                 error=(
                     f"The connection broke: {reason}." if reached else f"No connection: {reason}."
                 ),
@@ -270,7 +274,7 @@ class Sender:
             for address in addresses:
                 read = ipaddress.ip_address(address.partition("%")[0])
                 if not is_public(read) and not self._allowed.has(read):
-                    raise ConfigurationError(_refused(place.host))
+                    raise ConfigurationError(_not_public(place.host))
         failure: OSError | None = None
         for address in addresses:
             try:
@@ -292,7 +296,7 @@ class Sender:
         if not lookup.cancelled():
             lookup.exception()  # marks the exception as retrieved
 
-    async def _exchange(self, connection: _Connection, request: bytes) -> Outcome:
+    async def _exchange(self, connection: _Connection, request: bytes) -> DeliveryOutcome:
         kept = False
         try:
             connection.writer.write(request)
@@ -305,7 +309,7 @@ class Sender:
                 status, headers = parse_head(head[:-4].decode("latin-1"), self.place.authority)
             with suppress(TimeoutError, OSError, asyncio.IncompleteReadError):
                 kept = await _past_body(connection.reader, status, headers)
-            return Outcome(
+            return DeliveryOutcome(
                 status, "" if 200 <= status < 300 else _status_error(status), wait=_wait(headers)
             )
         finally:

@@ -39,7 +39,7 @@ class _Run:
         self.asked = False
 
 
-class Pool:
+class RunPool:
     """Runs `work(id)` for conversations that have work, each on one thread at a time. Thread-safe.
 
     There are `most` slots. A free slot goes to the waiting tenant with the fewest slots. When all

@@ -76,7 +76,7 @@ State = Literal["", "making", "going"]
 IDLE, RUN, HOSTED = 0, 1, 2  # values of `driven`: not driven; until it rests; permanently
 
 
-class Options(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ConversationOptions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Further settings with which a conversation was created."""
 
     modules: dict[str, str] = {}
@@ -85,7 +85,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     deltas: bool = False
 
 
-class Record(msgspec.Struct, frozen=True):
+class ConversationRecord(msgspec.Struct, frozen=True):
     """One conversation's row. `agent` and `tools` are the hashes of stored parts; `secrets` is
     sealed."""
 
@@ -98,7 +98,7 @@ class Record(msgspec.Struct, frozen=True):
     own_workspace: bool
     agent: bytes
     tools: bytes
-    options: Options
+    options: ConversationOptions
     secrets: bytes | None
     created: datetime
 
@@ -111,14 +111,14 @@ class Record(msgspec.Struct, frozen=True):
         return f"Record({self.store_id!r})"
 
 
-class New(msgspec.Struct, frozen=True):
+class NewRecord(msgspec.Struct, frozen=True):
     """A conversation to be created."""
 
     tenant: str
     id: str
     agent: bytes
     tools: bytes
-    options: Options
+    options: ConversationOptions
     secrets: bytes | None
     workspace: str = ""
     own_workspace: bool = False
@@ -142,7 +142,7 @@ def tenant_of(store_id: str) -> str:
     return store_id.rpartition("/")[0] or DEFAULT
 
 
-def missing(id: str) -> ConversationNotFound:
+def not_found(id: str) -> ConversationNotFound:
     """Return the error for an unknown id. Conversations of other tenants give the same error."""
     return ConversationNotFound(f"No conversation {id!r} on this server.")
 
@@ -325,7 +325,7 @@ class Records:
 
     # --- conversations ---
 
-    def answered(self, tenant: str, key: str, digest: bytes) -> bytes | None:
+    def find_answer(self, tenant: str, key: str, digest: bytes) -> bytes | None:
         """Return the answer given under an idempotency key, or None. Raises `Conflict` if the
         key was used for another request."""
         if not key:
@@ -333,11 +333,11 @@ class Records:
         with self.reading() as db:
             return _answered(db, tenant, key, digest)
 
-    def keep(
+    def store_answer(
         self, tenant: str, key: str, digest: bytes, answer: bytes, forced: bool = True
     ) -> bytes:
         """Store an answer under an idempotency key. Return the valid answer, which is an earlier
-        one if there is one. Raises `Conflict` like `answered`."""
+        one if there is one. Raises `Conflict` like `find_answer`."""
         with self.writing(forced) as db:
             found = _answered(db, tenant, key, digest)
             if found is None:
@@ -345,14 +345,14 @@ class Records:
                 _answer(db, tenant, key, digest, answer)
             return answer if found is None else found
 
-    def amend(self, tenant: str, key: str, answer: bytes) -> None:
+    def replace_answer(self, tenant: str, key: str, answer: bytes) -> None:
         """Replace the answer under a known key."""
         with self.writing(forced=False) as db:
             db.execute(
                 "UPDATE answers SET answer = ? WHERE tenant = ? AND key = ?", (answer, tenant, key)
             )
 
-    def add(self, new: New, answer: bytes, key: str, digest: bytes, most: int) -> bytes:
+    def add(self, new: NewRecord, answer: bytes, key: str, digest: bytes, most: int) -> bytes:
         """Add a conversation and store the answer under the key, in one transaction. Return the
         valid answer, which is an earlier one under the same key if there is one.
 
@@ -403,7 +403,7 @@ class Records:
                 _answer(db, new.tenant, key, digest, answer)
             return answer
 
-    def made(self, tenant: str, id: str, answer: bytes, key: str, digest: bytes) -> None:
+    def mark_complete(self, tenant: str, id: str, answer: bytes, key: str, digest: bytes) -> None:
         """Mark a conversation that was `making` as complete, because its journal exists now."""
         with self.writing() as db:
             db.execute(
@@ -414,13 +414,13 @@ class Records:
             if key:
                 _answer(db, tenant, key, digest, answer)
 
-    def find(self, tenant: str, id: str) -> Record:
+    def find(self, tenant: str, id: str) -> ConversationRecord:
         """Return a tenant's conversation. Raises `ConversationNotFound`."""
         query = f"SELECT {_COLUMNS} FROM conversations WHERE tenant = ? AND id = ? AND state = ''"
         with self.reading() as db:
             row = db.execute(query, (tenant, id)).fetchone()
         if row is None:
-            raise missing(id)
+            raise not_found(id)
         return _record(row)
 
     def recorded(self, store_id: str) -> bool:
@@ -435,7 +435,7 @@ class Records:
                 is not None
             )
 
-    def whole(self, record: Record) -> tuple[Record, bytes, bytes]:
+    def load(self, record: ConversationRecord) -> tuple[ConversationRecord, bytes, bytes]:
         """Return a conversation's present record, its agent's form, and its tool declarations.
         They may have changed since `record` was read. Raises `ConversationNotFound` if the
         conversation was deleted."""
@@ -443,7 +443,7 @@ class Records:
         with self.reading() as db:  # reads all three under one lock
             row = db.execute(query, (record.number,)).fetchone()
             if row is None:
-                raise missing(record.id)
+                raise not_found(record.id)
             found = _record(row)
             return found, self._part(db, found.agent), self._part(db, found.tools)
 
@@ -499,7 +499,7 @@ class Records:
                 " number"
             ).fetchall()
 
-    def drive(self, record: Record, driven: int) -> Record:
+    def set_driven(self, record: ConversationRecord, driven: int) -> ConversationRecord:
         """Store how a conversation is driven from now on."""
         with self.writing() as db:
             db.execute(
@@ -507,7 +507,9 @@ class Records:
             )
         return msgspec.structs.replace(record, driven=driven)
 
-    def retool(self, record: Record, agent: bytes, tools: bytes, options: Options) -> Record:
+    def set_tools(
+        self, record: ConversationRecord, agent: bytes, tools: bytes, options: ConversationOptions
+    ) -> ConversationRecord:
         """Replace a conversation's tools."""
         with self.writing() as db:
             hashes = self._keep(db, agent), self._keep(db, tools)
@@ -518,7 +520,7 @@ class Records:
             _sweep(db, record.agent, record.tools)
         return msgspec.structs.replace(record, agent=hashes[0], tools=hashes[1], options=options)
 
-    def become(self, record: Record, state: State) -> None:
+    def set_state(self, record: ConversationRecord, state: State) -> None:
         """Set a conversation's state. One that is `going` is not found any more, but its id is
         not free yet."""
         with self.writing() as db:
@@ -526,7 +528,7 @@ class Records:
                 "UPDATE conversations SET state = ? WHERE number = ?", (state, record.number)
             )
 
-    def gone(self, record: Record) -> None:
+    def remove(self, record: ConversationRecord) -> None:
         """Delete all records of a conversation."""
         with self.writing() as db:
             _remove(db, record.number)
@@ -538,7 +540,7 @@ class Records:
             )
             _sweep(db, record.agent, record.tools)
 
-    def half(self) -> list[Record]:
+    def interrupted(self) -> list[ConversationRecord]:
         """Return the conversations whose creation or removal was interrupted."""
         with self.reading() as db:
             return [
@@ -603,11 +605,11 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _record(row: tuple[Any, ...]) -> Record:
+def _record(row: tuple[Any, ...]) -> ConversationRecord:
     number, tenant, id, state, driven, workspace, own, agent, tools, options, secrets, created = row
-    found = msgspec.json.decode(options, type=Options)
+    found = msgspec.json.decode(options, type=ConversationOptions)
     when = datetime.fromisoformat(created)
-    return Record(
+    return ConversationRecord(
         number, tenant, id, state, driven, workspace, bool(own), agent, tools, found, secrets, when
     )
 

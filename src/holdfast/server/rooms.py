@@ -15,20 +15,20 @@ from holdfast.errors import HoldfastError, StoreError, TooMany
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from holdfast.server.live import Live
+    from holdfast.server.live import OpenConversation
 
 _log = logging.getLogger("holdfast")
 
 _CLOSE_SECONDS = 5.0  # time for an open conversation to stop
 
 
-class _Room:
+class _Entry:
     """One open conversation. `opened` completes when opening succeeds or fails. `parked` is set
     when the conversation is closed again."""
 
     __slots__ = ("closing", "opened", "parked", "used", "users")
 
-    def __init__(self, opened: Future[Live]) -> None:
+    def __init__(self, opened: Future[OpenConversation]) -> None:
         self.opened = opened
         self.parked: threading.Event | None = None
         self.closing = False
@@ -36,23 +36,27 @@ class _Room:
         self.used = 0.0
 
 
-class Rooms:
+class OpenConversations:
     """At most `most` open conversations. Opening another one parks the one that is idle longest.
     Thread-safe."""
 
     def __init__(
-        self, open: Callable[[str], Live], most: int, idle: float, clock: Callable[[], float]
+        self,
+        open: Callable[[str], OpenConversation],
+        most: int,
+        idle: float,
+        clock: Callable[[], float],
     ) -> None:
         self._open = open
         self._most = most
         self._idle = idle
         self._clock = clock
         self._lock = threading.Lock()
-        self._rooms: OrderedDict[str, _Room] = OrderedDict()  # least recently used first
+        self._rooms: OrderedDict[str, _Entry] = OrderedDict()  # least recently used first
         self._closed = False
 
     @contextmanager
-    def use(self, id: str) -> Generator[Live]:
+    def use(self, id: str) -> Generator[OpenConversation]:
         """Yield the open conversation, which is not parked within the block. Raises the errors
         of opening it, and `TooMany` if all open conversations are in use."""
         room = self._enter(id)
@@ -63,17 +67,17 @@ class Rooms:
                 room.users -= 1
                 room.used = self._clock()
 
-    def _enter(self, id: str) -> _Room:
+    def _enter(self, id: str) -> _Entry:
         while True:
             found = self._enter_once(id)
-            if isinstance(found, _Room):
+            if isinstance(found, _Entry):
                 return found
             found.wait()
 
-    def _enter_once(self, id: str) -> _Room | threading.Event:
+    def _enter_once(self, id: str) -> _Entry | threading.Event:
         """Return the room with one more user, or an event to wait for before trying again."""
         oldest: str | None = None
-        ours: _Room | None = None  # the room that this thread must open
+        ours: _Entry | None = None  # the room that this thread must open
         with self._lock:
             if self._closed:
                 raise StoreError("This server is closing.")
@@ -86,7 +90,7 @@ class Rooms:
             elif len(self._rooms) < self._most:
                 from concurrent.futures import Future
 
-                room = ours = self._rooms[id] = _Room(Future())
+                room = ours = self._rooms[id] = _Entry(Future())
             else:
                 oldest = next(
                     (
@@ -114,7 +118,7 @@ class Rooms:
             raise error.with_traceback(None)
         return room
 
-    def _begin(self, id: str, room: _Room) -> None:
+    def _begin(self, id: str, room: _Entry) -> None:
         try:
             room.opened.set_result(self._open(id))
         except BaseException as error:
@@ -124,7 +128,7 @@ class Rooms:
             room.opened.set_exception(error)
             raise
 
-    def find(self, id: str) -> Live | None:
+    def find(self, id: str) -> OpenConversation | None:
         """Return the conversation if it is open now. It may be parked at any moment."""
         with self._lock:
             room = self._rooms.get(id)
@@ -195,7 +199,7 @@ class Rooms:
                     threads.submit(self.park, id, True)
 
 
-def _children_busy(opened: Future[Live]) -> bool:
+def _children_busy(opened: Future[OpenConversation]) -> bool:
     if not opened.done() or opened.exception() is not None:
         return False
     try:
@@ -204,7 +208,7 @@ def _children_busy(opened: Future[Live]) -> bool:
         return False
 
 
-def _parked(room: _Room) -> threading.Event:
+def _parked(room: _Entry) -> threading.Event:
     """Return the event that is set when the room is closed. Call it under the lock."""
     room.parked = room.parked or threading.Event()
     return room.parked

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Header, Path, Request
 from starlette.responses import Response
 
 from holdfast.server.answers import error_answer
-from holdfast.server.guard import Refused
+from holdfast.server.guard import RequestRefused
 from holdfast.server.openapi import Description
 from holdfast.server.service import Service
 
@@ -79,7 +79,7 @@ class Routes:
                 try:
                     await self._note(request)
                     return await endpoint(*arguments, request=request, **parameters)
-                except Refused:
+                except RequestRefused:
                     raise
                 except Exception as error:
                     return error_answer(error, conflict)
@@ -103,7 +103,7 @@ class Routes:
         client = request.headers.get("x-holdfast-client")
         if client is not None and "caller" in request.scope:
             if not _NAME.fullmatch(client):
-                raise Refused(
+                raise RequestRefused(
                     422,
                     "ConfigurationError",
                     "X-Holdfast-Client takes at most 128 letters, digits and any of ._-, such as a"

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from holdfast.errors import ConfigurationError, ConversationNotFound
 from holdfast.server.answers import answer
 from holdfast.server.bodies import Offered, Offers, StartRequest
-from holdfast.server.guard import Refused
+from holdfast.server.guard import RequestRefused
 from holdfast.server.openai import Published
 from holdfast.server.routes import Key, Routes
 from holdfast.server.shapes import Created, CreateRequest
@@ -65,7 +65,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         body = await service.json(request, StartRequest)
         found = agents.get(agent)
         if found is None:
-            raise Refused(
+            raise RequestRefused(
                 404,
                 "ConfigurationError",
                 "This server publishes no agent with this name. It publishes:"

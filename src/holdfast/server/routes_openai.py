@@ -17,11 +17,11 @@ from holdfast import events as ev
 from holdfast.llm.completion import Delta
 from holdfast.server import chats, openai
 from holdfast.server.answers import error_answer
-from holdfast.server.feed import Reader
-from holdfast.server.guard import Refused
-from holdfast.server.openai import ChatRequest, Progress, Published, Turn
+from holdfast.server.feed import FeedReader
+from holdfast.server.guard import RequestRefused
+from holdfast.server.openai import ChatRequest, ChatTurn, Published, TurnProgress
 from holdfast.server.routes import Routes
-from holdfast.server.service import Service, gone
+from holdfast.server.service import Service, wait_for_disconnect
 
 _log = logging.getLogger("holdfast.server")
 
@@ -107,7 +107,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         if agent is None:
             return _unknown(asked.model, agents)
         try:
-            turn = openai.understood(asked, agent)
+            turn = openai.parse_request(asked, agent)
         except RecursionError:
             return _error(400, "The request is nested too deeply.", "invalid_request_error")
         except Exception as error:
@@ -115,7 +115,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         chat = Chat(service, service.caller(request).tenant, agent, turn)
         try:
             await chat.begin()
-        except Refused:
+        except RequestRefused:
             raise
         except Exception as error:
             response = _failed(error)
@@ -137,16 +137,16 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
 class Chat:
     """One chat request: a turn of a conversation."""
 
-    place: chats.Place
-    reader: Reader
+    place: chats.ChatPlace
+    reader: FeedReader
 
-    def __init__(self, service: Service, tenant: str, agent: Published, turn: Turn) -> None:
+    def __init__(self, service: Service, tenant: str, agent: Published, turn: ChatTurn) -> None:
         self._service = service
         self._host = service.host
         self._tenant = tenant
         self._agent = agent
         self._turn = turn
-        self._progress = Progress(agent, turn)
+        self._progress = TurnProgress(agent, turn)
         self._id = f"chatcmpl-{os.urandom(12).hex()}"
         self._created = int(time.time())
         self.placed = False  # True once the request has a conversation
@@ -174,7 +174,7 @@ class Chat:
             await asyncio.shield(asyncio.ensure_future(self._leave()))
             raise
 
-    def _found_late(self, finding: asyncio.Future[chats.Place]) -> None:
+    def _found_late(self, finding: asyncio.Future[chats.ChatPlace]) -> None:
         """Leave the conversation that was found after the request was cancelled."""
         if not finding.cancelled() and finding.exception() is None:
             self._host.chats.leave(self._tenant, finding.result().id)
@@ -183,12 +183,12 @@ class Chat:
         """Return the completion when the turn is over. If the client disconnects, the run is
         paused."""
         work = asyncio.ensure_future(self._finished())
-        disconnected = asyncio.ensure_future(gone(request.receive))
+        disconnected = asyncio.ensure_future(wait_for_disconnect(request.receive))
         try:
             await asyncio.wait((work, disconnected), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 # The client has disconnected, so nobody receives this answer.
-                raise Refused(
+                raise RequestRefused(
                     400, "ConfigurationError", "The client disconnected before the answer."
                 )
             if (failed := await work) is not None:
@@ -232,7 +232,7 @@ class Chat:
                     self._id,
                     self._created,
                     model,
-                    {"tool_calls": [{"index": index, **openai.called(call)}]},
+                    {"tool_calls": [{"index": index, **openai.wire_call(call)}]},
                     **more,
                 )
             yield openai.chunk(self._id, self._created, model, {}, progress.finish_reason, **more)

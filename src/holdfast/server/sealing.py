@@ -74,7 +74,7 @@ class Seal:
             ) from None
 
     def digest(self, data: bytes) -> bytes:
-        """Return a keyed hash by which equal data is recognised. Without the key nobody can test
+        """Return a keyed hash by which equal data is recognised. Without the key no one can test
         guesses."""
         import hmac
 

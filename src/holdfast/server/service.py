@@ -13,9 +13,9 @@ import anyio.to_thread
 from starlette.responses import Response
 
 from holdfast.server.answers import error_answer
-from holdfast.server.guard import Caller, Quota, Refused, Usage
+from holdfast.server.guard import Caller, Quota, QuotaUsage, RequestRefused
 from holdfast.server.intake import SMALL_BODY_BYTES, Intake
-from holdfast.server.once import Once
+from holdfast.server.once import IdempotentRequests
 from holdfast.tools.context import Cancellation
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Service:
     """The shared objects of the routes. Belongs to the event loop's thread."""
 
     def __init__(
-        self, host: Host, usage: Usage, quota: Quota, metrics: Metrics, ping: float
+        self, host: Host, usage: QuotaUsage, quota: Quota, metrics: Metrics, ping: float
     ) -> None:
         self.host = host
         self.usage = usage
@@ -55,7 +55,7 @@ class Service:
         self._changes = anyio.CapacityLimiter(_CHANGE_THREADS)
         self._long = anyio.CapacityLimiter(_LONG_THREADS)
         self._shares: dict[str, anyio.CapacityLimiter] = {}
-        self._once = Once(host.begin)
+        self._once = IdempotentRequests(host.begin)
         self._seen: dict[tuple[str, str], float] = {}
 
     # --- the host's methods, on threads ---
@@ -93,7 +93,7 @@ class Service:
                 return error_answer(error)
 
         name = None if key is None else (tenant, request.scope["path"], key)
-        return await self._once.do(name, body, work, lambda: gone(request.receive))
+        return await self._once.do(name, body, work, lambda: wait_for_disconnect(request.receive))
 
     async def seen(self, tenant: str, client: str) -> None:
         """Record that a client is alive, so that it keeps its claimed calls. Recorded at most
@@ -114,19 +114,19 @@ class Service:
 
     async def body(self, request: Any, largest: int | None = None) -> bytes:
         """Read a request's whole body of at most `largest` bytes; the default is the quota's
-        limit. Raises `Refused`."""
+        limit. Raises `RequestRefused`."""
         return await self.intake.read(
             request, self._largest if largest is None else min(largest, self._largest)
         )
 
     async def json(self, request: Any, type: type[T], largest: int | None = SMALL_BODY_BYTES) -> T:
-        """Read a request's body as a struct. Raises `Refused`."""
+        """Read a request's body as a struct. Raises `RequestRefused`."""
         found = await self.decode(request, await self.body(request, largest), type)
         request.scope["body"].free()
         return found
 
     async def decode(self, request: Any, body: bytes, type: type[T]) -> T:
-        """Decode a body as a struct. Raises `Refused`."""
+        """Decode a body as a struct. Raises `RequestRefused`."""
         return await self.intake.decode(body, type, request.headers.get("content-type", ""))
 
     # --- shutdown ---
@@ -139,9 +139,9 @@ class Service:
             stream.end()
 
     def check_open(self) -> None:
-        """Raise `Refused` if the server is shutting down."""
+        """Raise `RequestRefused` if the server is shutting down."""
         if self.closing:
-            raise Refused(
+            raise RequestRefused(
                 503,
                 "StoreError",
                 "The server is shutting down. Try again when it is back.",
@@ -149,7 +149,7 @@ class Service:
             )
 
 
-async def gone(receive: Callable[[], Awaitable[Any]]) -> None:
+async def wait_for_disconnect(receive: Callable[[], Awaitable[Any]]) -> None:
     """Return when the client has disconnected. Received data is ignored."""
     with suppress(OSError):
         while (await receive())["type"] != "http.disconnect":

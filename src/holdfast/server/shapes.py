@@ -135,7 +135,7 @@ class Page(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     next: str | None = None
 
 
-class Frame(NamedTuple):
+class EventFrame(NamedTuple):
     """An event in the form sent to readers: its seq, its type and its JSON."""
 
     seq: int
@@ -143,7 +143,7 @@ class Frame(NamedTuple):
     data: bytes
 
 
-class Note(NamedTuple):
+class TransientNote(NamedTuple):
     """A transient notification that no journal keeps. `kind` is `delta` or `progress`; `data` is
     its JSON."""
 
@@ -151,10 +151,10 @@ class Note(NamedTuple):
     data: bytes
 
 
-class Batch(NamedTuple):
+class FeedBatch(NamedTuple):
     """The items that a reader receives at once: events in order, then notes. A batch without
     either means that nothing arrived in time."""
 
-    frames: list[Frame]
-    notes: list[Note]
+    frames: list[EventFrame]
+    notes: list[TransientNote]
     ended: bool = False  # True if nothing follows: the conversation was deleted or the host closes

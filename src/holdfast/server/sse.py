@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
-from holdfast.server.guard import Refused
-from holdfast.server.service import gone
+from holdfast.server.guard import RequestRefused
+from holdfast.server.service import wait_for_disconnect
 
 if TYPE_CHECKING:
-    from holdfast.server.feed import Feed, Reader
+    from holdfast.server.feed import Feed, FeedReader
     from holdfast.server.service import Service
-    from holdfast.server.shapes import Frame, Note
+    from holdfast.server.shapes import EventFrame, TransientNote
 
 PING = 10.0  # seconds of silence after which a comment keeps the stream alive
 _HEADERS = [
@@ -53,7 +53,7 @@ class Stream(Response):
         with service.usage.stream(self._key_id):
             reader = self._feed.subscribe(asyncio.get_running_loop())
             self._pump = asyncio.ensure_future(self._run(reader, send))
-            disconnected = asyncio.ensure_future(gone(receive))
+            disconnected = asyncio.ensure_future(wait_for_disconnect(receive))
             service.streams.add(self)
             try:
                 await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
@@ -75,7 +75,7 @@ class Stream(Response):
         if self._pump is not None:
             self._pump.cancel()
 
-    async def _run(self, reader: Reader, send: Any) -> None:
+    async def _run(self, reader: FeedReader, send: Any) -> None:
         clock = asyncio.get_running_loop().time
         ping = self._service.ping
         checked = -ping
@@ -85,7 +85,9 @@ class Stream(Response):
                 checked = clock()
                 try:
                     await self._alive()
-                except Refused:  # the key was revoked; the reader learns this when it reconnects
+                except (
+                    RequestRefused
+                ):  # the key was revoked; the reader learns this when it reconnects
                     return
             frames, notes, ended = await reader.next(self._after, ping)
             if frames or notes:
@@ -101,7 +103,7 @@ class Stream(Response):
                 return
 
 
-def encode(frames: Sequence[Frame], notes: Sequence[Note] = ()) -> bytes:
+def encode(frames: Sequence[EventFrame], notes: Sequence[TransientNote] = ()) -> bytes:
     """Encode events, with their seq as id, then notes without an id. A reader that reconnects
     names its last event, never a note."""
     parts = [

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Listener = Callable[[str, Sequence[AnyEvent]], None]
 
 
-class WatchedStore:
+class NotifyingStore:
     """A wrapper of `store` that calls `listener(conversation_id, events)` after each append.
 
     The listener is called on the appending thread, in the journal's order, and must neither

@@ -14,9 +14,15 @@ import msgspec
 
 from holdfast.errors import ConfigurationError
 from holdfast.server.deliveries import Deliveries, Sending
-from holdfast.server.outgoing import place_of
+from holdfast.server.outgoing import destination_of
 from holdfast.server.records import DEFAULT, Records
-from holdfast.server.webhook_records import Cursor, Dead, Kept, Target, WebhookRecords
+from holdfast.server.webhook_records import (
+    DeadRange,
+    WebhookCursor,
+    WebhookRecord,
+    WebhookRecords,
+    WebhookTarget,
+)
 from holdfast.server.webhook_shapes import (
     DeadEvents,
     Delivery,
@@ -32,7 +38,7 @@ from holdfast.server.webhook_shapes import (
 from holdfast.server.webhooks import checked_events, new_secret, secret_bytes
 
 if TYPE_CHECKING:
-    from holdfast.server.family import Family
+    from holdfast.server.family import Descendants
     from holdfast.store import Store
 
 _LOOKUP_BATCH = 500  # conversations that are looked up at once
@@ -46,7 +52,12 @@ class Webhooks:
     """
 
     def __init__(
-        self, store: Store, records: Records, family: Family, sending: Sending | None, most: int
+        self,
+        store: Store,
+        records: Records,
+        family: Descendants,
+        sending: Sending | None,
+        most: int,
     ) -> None:
         self._store = store
         self._family = family
@@ -68,7 +79,7 @@ class Webhooks:
     def create(self, tenant: str, request: WebhookRequest, key: str = "") -> Webhook:
         """Create a webhook and return it with its secret. A repeated request under the same
         `key` returns the same webhook."""
-        place_of(request.url, self._deliveries.allowed)
+        destination_of(request.url, self._deliveries.allowed)
         events = checked_events(request.events)
         if request.secret is not None:
             secret_bytes(request.secret)
@@ -82,7 +93,7 @@ class Webhooks:
             if key
             else os.urandom(32).hex()
         )
-        target = Target(request.url, request.secret or new_secret(), events)
+        target = WebhookTarget(request.url, request.secret or new_secret(), events)
         digest = self._seal.digest(
             b"webhook\n" + msgspec.json.encode(request, order="deterministic")
         )
@@ -120,7 +131,7 @@ class Webhooks:
             kept = self._records.find(tenant, id)
             target = kept.target
             if request.url is not None:
-                place_of(request.url, self._deliveries.allowed)
+                destination_of(request.url, self._deliveries.allowed)
                 target = msgspec.structs.replace(target, url=request.url)
             if request.events is not None:
                 target = msgspec.structs.replace(target, events=checked_events(request.events))
@@ -175,7 +186,7 @@ class Webhooks:
         """Return the conversations in which a webhook fails or has given up events."""
         kept = self._records.find(tenant, id)
         prefix = "" if tenant == DEFAULT else f"{tenant}/"
-        found = self._records.troubles(kept.number, prefix + cursor if cursor else "", limit + 1)
+        found = self._records.failing(kept.number, prefix + cursor if cursor else "", limit + 1)
         shown = [_delivery(*one) for one in found[:limit]]
         return DeliveryList(shown, shown[-1].conversation_id if len(found) > limit else None)
 
@@ -204,7 +215,7 @@ class Webhooks:
     def settle(self) -> None:
         """Delete data about conversations whose removal was interrupted by the end of the last
         process."""
-        known = self._records.known()
+        known = self._records.conversations()
         for at in range(0, len(known), _LOOKUP_BATCH):
             ids = known[at : at + _LOOKUP_BATCH]
             existing = {one.id for one in self._store.list(ids)}
@@ -217,7 +228,7 @@ class Webhooks:
         with self._changing:
             self._deliveries.start(self._records.all())
 
-    def _shown(self, kept: Kept, secret: str | None = None) -> Webhook:
+    def _shown(self, kept: WebhookRecord, secret: str | None = None) -> Webhook:
         failing, dead = self._records.counts(kept.number)
         target = kept.target
         state: Literal["active", "disabled", "gone"] = (
@@ -240,8 +251,8 @@ class Webhooks:
         )
 
 
-def _delivery(id: str, cursor: Cursor | None, dead: Sequence[Dead]) -> Delivery:
-    cursor = cursor or Cursor(0)
+def _delivery(id: str, cursor: WebhookCursor | None, dead: Sequence[DeadRange]) -> Delivery:
+    cursor = cursor or WebhookCursor(0)
     return Delivery(
         conversation_id=id.rpartition("/")[2],
         after_seq=cursor.seq,

@@ -53,7 +53,7 @@ _CHUNK_ROWS = 2000  # rows of one transaction, because other threads wait for it
 Kind = Literal["making", "active", "disabled", "gone"]
 
 
-class Target(msgspec.Struct, frozen=True):
+class WebhookTarget(msgspec.Struct, frozen=True):
     """The sealed data of a webhook: its URL, event filter and signing secrets. `old` is valid
     besides `secret` until the time `until` (seconds since 1970)."""
 
@@ -71,7 +71,7 @@ class Target(msgspec.Struct, frozen=True):
         return "Target(...)"
 
 
-class Kept(msgspec.Struct, frozen=True):
+class WebhookRecord(msgspec.Struct, frozen=True):
     """One webhook's record.
 
     `conversation` is the store id of the only conversation that it covers, or "" for all of the
@@ -84,7 +84,7 @@ class Kept(msgspec.Struct, frozen=True):
     id: str
     conversation: str
     state: Kind
-    target: Target
+    target: WebhookTarget
     digest: bytes
     created: datetime
     failures: int = 0
@@ -93,7 +93,7 @@ class Kept(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class Cursor(msgspec.Struct, frozen=True):
+class WebhookCursor(msgspec.Struct, frozen=True):
     """The position of a webhook in a conversation. Events up to `seq` are finished; the next one
     has failed `attempts` times since `since`."""
 
@@ -104,7 +104,7 @@ class Cursor(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class Dead(msgspec.Struct, frozen=True):
+class DeadRange(msgspec.Struct, frozen=True):
     """Events that were given up: `count` of those from `first` to `last`."""
 
     first: int
@@ -131,8 +131,14 @@ class WebhookRecords:
     # --- webhooks ---
 
     def add(
-        self, tenant: str, id: str, conversation: str, target: Target, digest: bytes, most: int
-    ) -> tuple[Kept, bool]:
+        self,
+        tenant: str,
+        id: str,
+        conversation: str,
+        target: WebhookTarget,
+        digest: bytes,
+        most: int,
+    ) -> tuple[WebhookRecord, bool]:
         """Add a webhook in the state `making` and return it with True. If the same request has
         already created it under this id, return it with False.
 
@@ -172,9 +178,11 @@ class WebhookRecords:
             )
             number = db.execute(query, values).lastrowid
             assert number is not None
-            return Kept(number, tenant, id, conversation, "making", target, digest, created), True
+            return WebhookRecord(
+                number, tenant, id, conversation, "making", target, digest, created
+            ), True
 
-    def find(self, tenant: str, id: str) -> Kept:
+    def find(self, tenant: str, id: str) -> WebhookRecord:
         """Return a webhook. Raises `ConversationNotFound` if it does not exist."""
         with self._records.reading() as db:
             row = db.execute(
@@ -186,7 +194,7 @@ class WebhookRecords:
             raise ConversationNotFound(f"No webhook {id!r} on this server.")
         return self._kept(row)
 
-    def all(self, tenant: str | None = None) -> list[Kept]:
+    def all(self, tenant: str | None = None) -> list[WebhookRecord]:
         """Return the webhooks of one tenant or of all, oldest first."""
         with self._records.reading() as db:
             query = (
@@ -196,7 +204,7 @@ class WebhookRecords:
             rows = db.execute(query, (tenant,)).fetchall()
         return [self._kept(row) for row in rows]
 
-    def change(self, kept: Kept) -> None:
+    def change(self, kept: WebhookRecord) -> None:
         """Store a webhook's state, target and failures."""
         values = (
             kept.state,
@@ -214,7 +222,9 @@ class WebhookRecords:
                 values,
             )
 
-    def standing(self, number: int, failures: int, since: float, again: float, error: str) -> None:
+    def save_failures(
+        self, number: int, failures: int, since: float, again: float, error: str
+    ) -> None:
         """Store the failures of a webhook as a whole."""
         with self._records.writing(forced=False) as db:
             db.execute(
@@ -240,7 +250,7 @@ class WebhookRecords:
                     rows[at : at + _CHUNK_ROWS],
                 )
 
-    def cursor(self, number: int, conversation: str) -> Cursor | None:
+    def cursor(self, number: int, conversation: str) -> WebhookCursor | None:
         """Return the position in one conversation, or None."""
         query = (
             "SELECT seq, attempts, since, again, error FROM webhook_cursors WHERE webhook = ? AND"
@@ -248,7 +258,7 @@ class WebhookRecords:
         )
         with self._records.reading() as db:
             row = db.execute(query, (number, conversation)).fetchone()
-        return None if row is None else Cursor(*row)
+        return None if row is None else WebhookCursor(*row)
 
     def cursors(self, number: int) -> Mapping[str, int]:
         """Return the positions in all known conversations, by store id."""
@@ -259,7 +269,7 @@ class WebhookRecords:
                 ).fetchall()
             )
 
-    def save(self, number: int, conversation: str, cursor: Cursor) -> None:
+    def save(self, number: int, conversation: str, cursor: WebhookCursor) -> None:
         """Store a position. A power loss may undo this; then some events are sent again."""
         values = (
             number,
@@ -275,7 +285,9 @@ class WebhookRecords:
                 "INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, ?, ?, ?, ?)", values
             )
 
-    def bury(self, number: int, conversation: str, cursor: Cursor, at: float, error: str) -> None:
+    def give_up(
+        self, number: int, conversation: str, cursor: WebhookCursor, at: float, error: str
+    ) -> None:
         """Give up event `cursor.seq`, and store the cursor after it."""
         with self._records.writing() as db:
             known = (
@@ -306,7 +318,7 @@ class WebhookRecords:
             )
 
     def _joins(
-        self, db: sqlite3.Connection, number: int, conversation: str, cursor: Cursor
+        self, db: sqlite3.Connection, number: int, conversation: str, cursor: WebhookCursor
     ) -> bool:
         """Return True if every event since the last given-up one was given up too. Then one row
         holds them all."""
@@ -315,9 +327,9 @@ class WebhookRecords:
         # An accepted event in between would have ended the period of failures.
         return last is not None and last >= cursor.since
 
-    def troubles(
+    def failing(
         self, number: int, after: str, limit: int
-    ) -> list[tuple[str, Cursor | None, list[Dead]]]:
+    ) -> list[tuple[str, WebhookCursor | None, list[DeadRange]]]:
         """Return the conversations in which the webhook fails or has given up events, ordered by
         id."""
         union = (
@@ -326,7 +338,7 @@ class WebhookRecords:
             " conversation > ?2 ORDER BY conversation LIMIT ?3"
         )
         with self._records.reading() as db:
-            found: list[tuple[str, Cursor | None, list[Dead]]] = []
+            found: list[tuple[str, WebhookCursor | None, list[DeadRange]]] = []
             for (id,) in db.execute(union, (number, after, limit)).fetchall():
                 query = (
                     "SELECT seq, attempts, since, again, error FROM webhook_cursors WHERE webhook ="
@@ -337,8 +349,8 @@ class WebhookRecords:
                     "SELECT first, last, count, at, error FROM webhook_dead WHERE webhook = ? AND"
                     " conversation = ? ORDER BY first"
                 )
-                dead = [Dead(*one) for one in db.execute(query, (number, id)).fetchall()]
-                found.append((id, None if row is None else Cursor(*row), dead))
+                dead = [DeadRange(*one) for one in db.execute(query, (number, id)).fetchall()]
+                found.append((id, None if row is None else WebhookCursor(*row), dead))
             return found
 
     def counts(self, number: int) -> tuple[int, int]:
@@ -388,7 +400,7 @@ class WebhookRecords:
                 (number,),
             )
 
-    def forget(self, conversation: str) -> list[Kept]:
+    def forget(self, conversation: str) -> list[WebhookRecord]:
         """Delete the data about a removed conversation. Return the webhooks that covered only
         this conversation, which are deleted too."""
         with self._records.writing() as db:
@@ -401,7 +413,7 @@ class WebhookRecords:
             db.execute("DELETE FROM webhook_dead WHERE conversation = ?", (conversation,))
         return [self._kept(row) for row in rows]
 
-    def known(self) -> Sequence[str]:
+    def conversations(self) -> Sequence[str]:
         """Return the store ids of all conversations with data."""
         with self._records.reading() as db:
             query = (
@@ -412,15 +424,15 @@ class WebhookRecords:
 
     # --- sealed ---
 
-    def _sealed(self, tenant: str, id: str, target: Target) -> bytes:
+    def _sealed(self, tenant: str, id: str, target: WebhookTarget) -> bytes:
         return self._seal.seal(msgspec.json.encode(target), _about(tenant, id))
 
-    def _kept(self, row: tuple[Any, ...]) -> Kept:
+    def _kept(self, row: tuple[Any, ...]) -> WebhookRecord:
         number, tenant, id, conversation, state, sealed, digest, created, *standing = row
         target = msgspec.json.decode(
-            self._seal.open(bytes(sealed), _about(tenant, id)), type=Target
+            self._seal.open(bytes(sealed), _about(tenant, id)), type=WebhookTarget
         )
-        return Kept(
+        return WebhookRecord(
             number,
             tenant,
             id,

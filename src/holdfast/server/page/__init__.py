@@ -62,8 +62,8 @@ def add(app: FastAPI, found: Mapping[str, File]) -> None:
 
 
 def _sending(file: File) -> Any:
-    # `no-cache` makes the browser revalidate each time, so that an upgraded server's page appears at
-    # once. An unchanged file is answered with 304.
+    # `no-cache` makes the browser revalidate each time, so that an upgraded server's page appears
+    # at once. An unchanged file is answered with 304.
     headers = {
         "ETag": file.etag,
         "Cache-Control": "no-cache",

@@ -15,8 +15,8 @@ from holdfast.conversation.journal import Journal, utc_now
 from holdfast.errors import StoreError
 from holdfast.store import Store
 
-# The number of deaths, without a new event between them, after which a run is given up. The cause is
-# then certain to recur.
+# The number of deaths, without a new event between them, after which a run is given up, because the
+# cause recurs.
 MAX_DEATHS = 3
 
 
@@ -39,10 +39,8 @@ def how_it_ended(status: int | None) -> str:
         return "could not be ended"
     if status >= 0:
         return f"ended with exit status {status}"
-    return (
-        "was ended by"
-        f" {signal.Signals(-status).name if -status in set(signal.Signals) else f'signal {-status}'}"
-    )
+    known = -status in set(signal.Signals)
+    return f"was ended by {signal.Signals(-status).name if known else f'signal {-status}'}"
 
 
 class Deaths:
@@ -53,13 +51,13 @@ class Deaths:
         self._lock = threading.Lock()
         self._times: dict[str, int] = {}
 
-    def more(self, id: str) -> int:
+    def count(self, id: str) -> int:
         """Count a death. Return the number of deaths."""
         with self._lock:
             self._times[id] = self._times.get(id, 0) + 1
             return self._times[id]
 
-    def none(self, id: str) -> None:
+    def reset(self, id: str) -> None:
         """Reset the count, because the conversation made progress or was removed."""
         if self._times:
             with self._lock:

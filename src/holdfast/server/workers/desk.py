@@ -19,7 +19,7 @@ from holdfast.store import Blob, Lease, Settlement, Store
 _log = logging.getLogger("holdfast")
 
 
-class Desk:
+class WorkerStoreProxy:
     """The access of one worker to the conversation `id` of `store` and to the conversations that
     its calls spawn.
 
@@ -51,7 +51,7 @@ class Desk:
                 return [ev.encode(event) for event in store.tail(self._ours(id))]
             case ms.GetBlob(_, name):
                 return store.blob(name)
-            case ms.Inbox(_, id):
+            case ms.ReadCommands(_, id):
                 waiting = store.commands(self._held(id))
                 return [
                     (
@@ -63,7 +63,7 @@ class Desk:
                 ]
             case ms.Post(_, command, key, id):
                 return store.post(self._ours(id), cmd.decode(command), key)
-            case ms.Leave(_, notes, id):
+            case ms.LeaveNotes(_, notes, id):
                 self._marks.update(notes)
                 store.note(self._held(id), notes)
             case ms.Acquire(_, id):
@@ -75,10 +75,10 @@ class Desk:
                 store.renew(self._held(id))
             case ms.Release(_, id):
                 self.release(id)
-            case ms.Listed(_, id, children):
+            case ms.ListSummaries(_, id, children):
                 id = self._ours(id)
                 return store.list(spawned_by=id) if children else store.list([id])
-            case ms.Bound(_, budget, id):
+            case ms.SetBudget(_, budget, id):
                 lease = self._held(id)
                 store.bound(
                     lease,
@@ -92,7 +92,7 @@ class Desk:
                 lease = self._held(id)
                 self._check_spending([wanted.key], wanted.roots)
                 return store.reserve(lease, wanted)
-            case ms.Settle(_, settled):
+            case ms.SettleReservations(_, settled):
                 self._check_settled(settled)
                 store.settle(settled)
         return None

@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.server.workers.messages import Done, Failed, Request, State, error_of, fault_of
+from holdfast.server.workers.messages import (
+    RequestDone,
+    RequestFailed,
+    WorkerRequest,
+    WorkerState,
+    error_of,
+    fault_of,
+)
 
 T = TypeVar("T")
 
@@ -22,7 +29,7 @@ _CHUNK_BYTES = 1 << 18
 _encoder = msgspec.msgpack.Encoder()
 
 
-class Broken(Exception):
+class InvalidMessage(Exception):
     """The received data is not a valid message."""
 
 
@@ -45,7 +52,7 @@ class _Slot:
         return self._answered.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
 
 
-class Link:
+class WorkerLink:
     """One side of the connection. `listen` belongs to one thread; all other methods are
     thread-safe.
 
@@ -58,7 +65,7 @@ class Link:
         channel: socket.socket,
         decoder: msgspec.msgpack.Decoder[Any],
         handle: Callable[[Any], None],
-        stated: Callable[[State], None] | None = None,
+        stated: Callable[[WorkerState], None] | None = None,
     ) -> None:
         self._channel = channel
         self._decoder = decoder
@@ -75,7 +82,7 @@ class Link:
 
     def ask(
         self,
-        kind: type[Request],
+        kind: type[WorkerRequest],
         *fields: Any,
         type: type[T] | Any = None,
         timeout: float | None = None,
@@ -133,24 +140,28 @@ class Link:
             self._sending.release()
 
     def answer(
-        self, number: int, work: Callable[[], Any], state: Callable[[], State | None] = lambda: None
+        self,
+        number: int,
+        work: Callable[[], Any],
+        state: Callable[[], WorkerState | None] = lambda: None,
     ) -> None:
         """Send the result or the error of `work` as the answer to a request."""
         try:
             value = _encoder.encode(work())
         except Exception as error:
-            message: msgspec.Struct = Failed(number, fault_of(error), state())
+            message: msgspec.Struct = RequestFailed(number, fault_of(error), state())
         else:
-            message = Done(number, value, state())
+            message = RequestDone(number, value, state())
         try:
             self.send(message)
         except StoreError as error:  # the answer is too large
-            self.send(Failed(number, fault_of(error)))
+            self.send(RequestFailed(number, fault_of(error)))
 
     # --- listening ---
 
     def listen(self) -> None:
-        """Receive messages until the other side is gone. Raises `Broken` for an invalid message."""
+        """Receive messages until the other side is gone. Raises `InvalidMessage` for an invalid
+        message."""
         received = bytearray()
         while True:
             try:
@@ -164,7 +175,7 @@ class Link:
             while len(received) >= 4:
                 size = int.from_bytes(received[:4], "big")
                 if size > MAX_FRAME_BYTES:
-                    raise Broken(f"a frame of {size:,} bytes")
+                    raise InvalidMessage(f"a frame of {size:,} bytes")
                 if len(received) - 4 < size:
                     break
                 data = bytes(memoryview(received)[4 : 4 + size])
@@ -175,8 +186,8 @@ class Link:
         try:
             message = self._decoder.decode(data)
         except (msgspec.DecodeError, ValueError, RecursionError, HoldfastError) as error:
-            raise Broken(str(error)) from error
-        if not isinstance(message, Done | Failed):
+            raise InvalidMessage(str(error)) from error
+        if not isinstance(message, RequestDone | RequestFailed):
             self._handle(message)
             return
         if message.state is not None and self._stated is not None:
@@ -185,7 +196,7 @@ class Link:
             slot = self._slots.get(message.number)
         if slot is None:
             return
-        if isinstance(message, Done):
+        if isinstance(message, RequestDone):
             slot.answer = message.value
         else:
             slot.error = error_of(message.fault)

@@ -1,4 +1,4 @@
-"""`WorkerLive`: an open conversation in a worker process, from the host's point of view."""
+"""`WorkerConversation`: an open conversation in a worker process, from the host's point of view."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from holdfast.errors import ConversationClosed, StoreError
 from holdfast.server.claims import OfferedCall
 from holdfast.server.workers import messages as ms
 from holdfast.server.workers.deaths import WorkerDied, how_it_ended
-from holdfast.server.workers.desk import Desk
-from holdfast.server.workers.link import Broken, Link
+from holdfast.server.workers.desk import WorkerStoreProxy
+from holdfast.server.workers.link import InvalidMessage, WorkerLink
 
 if TYPE_CHECKING:
     from holdfast.commands import Command
-    from holdfast.server.building import Built
-    from holdfast.server.records import Record
+    from holdfast.server.building import BuiltAgent
+    from holdfast.server.records import ConversationRecord
     from holdfast.server.shapes import ToolStanding
-    from holdfast.server.workers.processes import Process
+    from holdfast.server.workers.processes import WorkerProcess
     from holdfast.store import Store
     from holdfast.tools.sources import Health
 
@@ -48,15 +48,15 @@ class Patience(msgspec.Struct, frozen=True):
     grace: float = 10.0
 
 
-class Talk:
+class WorkerChannel:
     """The communication with one worker. A thread of its own reads the socket until the process
     is gone."""
 
-    def __init__(self, id: str, process: Process, patience: Patience) -> None:
+    def __init__(self, id: str, process: WorkerProcess, patience: Patience) -> None:
         self.id = id
         self.process = process
         self.patience = patience
-        self.link = Link(process.channel, _decoder, self._handle, self._stated)
+        self.link = WorkerLink(process.channel, _decoder, self._handle, self._stated)
         self.importing = ""  # the module that the worker imported last
         self.gone = threading.Event()
         self.died: WorkerDied | None = None
@@ -112,13 +112,13 @@ class Talk:
             case _:
                 pass
 
-    def _stated(self, state: ms.State) -> None:
+    def _stated(self, state: ms.WorkerState) -> None:
         pass
 
     def _listen(self) -> None:
         try:
             self.link.listen()
-        except Broken as error:
+        except InvalidMessage as error:
             self._why = self._why or f"sent an invalid message ({error}) and was killed"
         except Exception as error:
             _log.exception("conversation %s: reading from its worker failed", self.id)
@@ -156,31 +156,31 @@ class Talk:
         return f". Its crash report:\n{report[-_MAX_CRASH_CHARACTERS:]}" if report else ""
 
 
-class WorkerLive(Talk):
+class WorkerConversation(WorkerChannel):
     """A `Live` in a worker process. `order` returns the worker's instructions for a record.
     `moved` is called when the conversation makes progress."""
 
     def __init__(
         self,
-        record: Record,
-        process: Process,
+        record: ConversationRecord,
+        process: WorkerProcess,
         store: Store,
         patience: Patience,
-        order: Callable[[Record], ms.Order],
+        order: Callable[[ConversationRecord], ms.Order],
         note: Callable[[str, Callable[[], bytes]], None],
         leave: Callable[[], None],
         moved: Callable[[], None],
     ) -> None:
         super().__init__(record.store_id, process, patience)
         self.record = record
-        self.moving = threading.Lock()
+        self.run_lock = threading.Lock()
         self._order = order
         self._note = note
         self._leave = leave
         self._left = False
-        self._desk = Desk(store, record.store_id, self._tell_news, moved)
+        self._desk = WorkerStoreProxy(store, record.store_id, self._tell_news, moved)
         self._lock = threading.Lock()
-        self._state = ms.State(0, False, False, 0, [])
+        self._state = ms.WorkerState(0, False, False, 0, [])
         self._hosted = False
         self._driving = 0
         self._news = False  # True if the worker must still be told about new commands
@@ -189,10 +189,10 @@ class WorkerLive(Talk):
         self._standings: list[ToolStanding] = []
         self._warnings: list[str] = []
 
-    def open(self, order: ms.Order, hosted: bool) -> ms.Made:
+    def open(self, order: ms.Order, hosted: bool) -> ms.AgentReport:
         """Open the conversation in the worker. Raises the errors of building its agent, and
         `WorkerDied`."""
-        made: ms.Made = self.link.ask(ms.Open, order, hosted, type=ms.Made)
+        made: ms.AgentReport = self.link.ask(ms.Open, order, hosted, type=ms.AgentReport)
         self._hosted = hosted
         self._desk.status = self._desk.status or made.status
         self._standings, self._warnings = made.standings, made.warnings
@@ -217,7 +217,7 @@ class WorkerLive(Talk):
 
     def go_on(self) -> None:
         """Set `running`, so that a run that was cut off continues."""
-        self.link.ask(ms.GoOn)
+        self.link.ask(ms.ContinueRun)
 
     def obey(self, command: Command, key: str | None = None) -> None:
         """See `Conversation.obey`."""
@@ -242,7 +242,7 @@ class WorkerLive(Talk):
     def hand_over(self) -> None:
         """See `Live.hand_over`. A request that the socket does not accept at once is lost; the
         pool repeats it."""
-        self.link.nudge(ms.HandOver())
+        self.link.nudge(ms.YieldRun())
 
     # --- state ---
 
@@ -266,14 +266,14 @@ class WorkerLive(Talk):
     def children_busy(self) -> bool:
         """See `Live.children_busy`."""
         if self._state.children:
-            self.link.ask(ms.Look)  # the children may rest by now
+            self.link.ask(ms.ReportState)  # the children may rest by now
         return self._state.children
 
     @property
-    def to_do(self) -> bool:
+    def has_work(self) -> bool:
         """True if `drive` would do something."""
-        self.link.ask(ms.Look)
-        return self._state.to_do
+        self.link.ask(ms.ReportState)
+        return self._state.has_work
 
     @property
     def failure(self) -> Exception | None:
@@ -298,9 +298,9 @@ class WorkerLive(Talk):
         """See `Live.services`. Returns None, because the connections are in the worker."""
         return None
 
-    def set_tools(self, record: Record, built: Built) -> None:
+    def set_tools(self, record: ConversationRecord, built: BuiltAgent) -> None:
         """Replace the tools. The model learns of the change before its next answer."""
-        made: ms.Made = self.link.ask(ms.SetTools, self._order(record), type=ms.Made)
+        made: ms.AgentReport = self.link.ask(ms.SetTools, self._order(record), type=ms.AgentReport)
         self._standings, self._warnings = made.standings, made.warnings
 
     def close(self, timeout: float) -> None:
@@ -322,8 +322,8 @@ class WorkerLive(Talk):
     # --- timer and listening thread ---
 
     def tend(self, now: float, late: bool) -> None:
-        """Do the checks of `Talk.tend`. Also check that the worker stops after an interrupt, and
-        that no abandoned call keeps running while the conversation rests."""
+        """Do the checks of `WorkerChannel.tend`. Also check that the worker stops after an
+        interrupt, and that no abandoned call keeps running while the conversation rests."""
         super().tend(now, late)
         if self._news:
             self._tell_news()
@@ -342,7 +342,7 @@ class WorkerLive(Talk):
         elif now >= self._lingers:
             self.kill("had abandoned calls that did not end, and was killed")
         else:
-            self.link.nudge(ms.Look(0))  # only the state in the answer matters
+            self.link.nudge(ms.ReportState(0))  # only the state in the answer matters
 
     def _handle(self, message: Any) -> None:
         match message:
@@ -363,10 +363,10 @@ class WorkerLive(Talk):
         """Tell the worker about new commands. The store calls this on a shared thread, which
         must not wait for a worker that does not read."""
         self._news = True
-        if self.link.nudge(ms.News()):
+        if self.link.nudge(ms.NewCommands()):
             self._news = False
 
-    def _stated(self, state: ms.State) -> None:
+    def _stated(self, state: ms.WorkerState) -> None:
         with self._lock:
             if state.at > self._state.at:
                 self._state = state

@@ -1,8 +1,8 @@
 """The messages between the server and a worker, in MessagePack. Objects with a JSON form of their
 own (events, commands, an agent's form) are sent in that form.
 
-A request has a `number`, which its `Done` or `Failed` repeats. Both sides send requests, each
-with its own numbers.
+A request has a `number`, which its `RequestDone` or `RequestFailed` repeats. Both sides send
+requests, each with its own numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The base of all messages."""
 
 
-class Request(_Message, frozen=True):
+class WorkerRequest(_Message, frozen=True):
     """The base of messages that are answered."""
 
     number: int
@@ -35,34 +35,34 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
     arguments: list[str | int | float | bool | None]
 
 
-class State(msgspec.Struct, frozen=True, array_like=True):
+class WorkerState(msgspec.Struct, frozen=True, array_like=True):
     """The state of a conversation in its worker; `at` numbers the states. `left` is the number
     of abandoned calls that still run. `children` is True if a conversation that its calls
     spawned is working."""
 
     at: int
     running: bool
-    to_do: bool
+    has_work: bool
     left: int
     offers: list[tuple[str, str, float | None]]
     failure: Fault | None = None
     children: bool = False
 
 
-class Done(_Message, frozen=True):
+class RequestDone(_Message, frozen=True):
     """The result of a request; `value` is MessagePack."""
 
     number: int
     value: bytes
-    state: State | None = None
+    state: WorkerState | None = None
 
 
-class Failed(_Message, frozen=True):
+class RequestFailed(_Message, frozen=True):
     """The error of a request."""
 
     number: int
     fault: Fault
-    state: State | None = None
+    state: WorkerState | None = None
 
 
 # --- requests of the server ---
@@ -93,7 +93,7 @@ class Order(Data, frozen=True, kw_only=True):
         return f"Order({self.id!r})"  # no secrets
 
 
-class Made(msgspec.Struct, frozen=True, array_like=True):
+class AgentReport(msgspec.Struct, frozen=True, array_like=True):
     """The result of an order. `stuck` are modules whose import did not end. `status` is the
     journal's."""
 
@@ -103,51 +103,51 @@ class Made(msgspec.Struct, frozen=True, array_like=True):
     status: str = ""
 
 
-class Check(Request, frozen=True):
+class Check(WorkerRequest, frozen=True):
     """Build an agent and return the result."""
 
     order: Order
 
 
-class Open(Request, frozen=True):
+class Open(WorkerRequest, frozen=True):
     """Build an agent and open its conversation."""
 
     order: Order
     hosted: bool
 
 
-class Drive(Request, frozen=True):
+class Drive(WorkerRequest, frozen=True):
     """See `Live.drive`."""
 
 
-class Obey(Request, frozen=True):
+class Obey(WorkerRequest, frozen=True):
     """See `Live.obey`."""
 
     command: bytes
     key: str | None
 
 
-class Begin(Request, frozen=True):
+class Begin(WorkerRequest, frozen=True):
     """See `Live.begin`."""
 
     hosted: bool
 
 
-class GoOn(Request, frozen=True):
+class ContinueRun(WorkerRequest, frozen=True):
     """Set `running`, so that a run that was cut off continues."""
 
 
-class Look(Request, frozen=True):
+class ReportState(WorkerRequest, frozen=True):
     """Return nothing; the answer's state is what the server needs."""
 
 
-class SetTools(Request, frozen=True):
+class SetTools(WorkerRequest, frozen=True):
     """See `Live.set_tools`."""
 
     order: Order
 
 
-class Close(Request, frozen=True):
+class Close(WorkerRequest, frozen=True):
     """Close the conversation, and exit after the answer."""
 
     timeout: float
@@ -157,11 +157,11 @@ class Ping(_Message, frozen=True):
     """A request for a `Pong`, answered even while other requests run."""
 
 
-class News(_Message, frozen=True):
+class NewCommands(_Message, frozen=True):
     """The store has called `notify`."""
 
 
-class HandOver(_Message, frozen=True):
+class YieldRun(_Message, frozen=True):
     """End `Drive` at the next step boundary."""
 
 
@@ -171,47 +171,47 @@ FromServer = (
     | Drive
     | Obey
     | Begin
-    | GoOn
-    | Look
+    | ContinueRun
+    | ReportState
     | SetTools
     | Close
     | Ping
-    | News
-    | HandOver
-    | Done
-    | Failed
+    | NewCommands
+    | YieldRun
+    | RequestDone
+    | RequestFailed
 )
 
 
 # --- requests of the worker: the store's methods; `id` is "" for its own conversation ---
 
 
-class Acquire(Request, frozen=True):
+class Acquire(WorkerRequest, frozen=True):
     """See `Store.acquire`."""
 
     id: str = ""
 
 
-class Renew(Request, frozen=True):
+class Renew(WorkerRequest, frozen=True):
     """See `Store.renew`."""
 
     id: str = ""
 
 
-class Release(Request, frozen=True):
+class Release(WorkerRequest, frozen=True):
     """See `Store.release`."""
 
     id: str = ""
 
 
-class Leave(Request, frozen=True):
+class LeaveNotes(WorkerRequest, frozen=True):
     """See `Store.note`."""
 
     notes: list[str]
     id: str = ""
 
 
-class Append(Request, frozen=True):
+class Append(WorkerRequest, frozen=True):
     """See `Store.append`; blobs are (seq, data)."""
 
     events: list[bytes]
@@ -222,7 +222,7 @@ class Append(Request, frozen=True):
     reserved: Reservation | None = None
 
 
-class Read(Request, frozen=True):
+class Read(WorkerRequest, frozen=True):
     """See `Store.read`."""
 
     after: int
@@ -230,19 +230,19 @@ class Read(Request, frozen=True):
     id: str = ""
 
 
-class Tail(Request, frozen=True):
+class Tail(WorkerRequest, frozen=True):
     """See `Store.tail`."""
 
     id: str = ""
 
 
-class GetBlob(Request, frozen=True):
+class GetBlob(WorkerRequest, frozen=True):
     """See `Store.blob`."""
 
     id: str
 
 
-class Post(Request, frozen=True):
+class Post(WorkerRequest, frozen=True):
     """See `Store.post`."""
 
     command: bytes
@@ -250,34 +250,34 @@ class Post(Request, frozen=True):
     id: str = ""
 
 
-class Inbox(Request, frozen=True):
+class ReadCommands(WorkerRequest, frozen=True):
     """See `Store.commands`."""
 
     id: str = ""
 
 
-class Listed(Request, frozen=True):
+class ListSummaries(WorkerRequest, frozen=True):
     """See `Store.list`. With `children`, the conversations that the calls of `id` spawned."""
 
     id: str = ""
     children: bool = False
 
 
-class Bound(Request, frozen=True):
+class SetBudget(WorkerRequest, frozen=True):
     """See `Store.bound`."""
 
     budget: Budget | None
     id: str = ""
 
 
-class Reserve(Request, frozen=True):
+class Reserve(WorkerRequest, frozen=True):
     """See `Store.reserve`."""
 
     wanted: Reservation
     id: str = ""
 
 
-class Settle(Request, frozen=True):
+class SettleReservations(WorkerRequest, frozen=True):
     """See `Store.settle`."""
 
     settled: list[Settlement]
@@ -311,19 +311,19 @@ StoreRequest = (
     Acquire
     | Renew
     | Release
-    | Leave
+    | LeaveNotes
     | Append
     | Read
     | Tail
     | GetBlob
     | Post
-    | Inbox
-    | Listed
-    | Bound
+    | ReadCommands
+    | ListSummaries
+    | SetBudget
     | Reserve
-    | Settle
+    | SettleReservations
 )
-FromWorker = StoreRequest | Notice | Logged | Importing | Pong | Done | Failed
+FromWorker = StoreRequest | Notice | Logged | Importing | Pong | RequestDone | RequestFailed
 
 
 # --- errors ---

@@ -11,7 +11,7 @@ from holdfast import events as ev
 from holdfast.errors import StoreError
 from holdfast.events import AnyEvent
 from holdfast.server.workers import messages as ms
-from holdfast.server.workers.link import Link
+from holdfast.server.workers.link import WorkerLink
 from holdfast.store import Blob, Budget, Lease, Posted, Reservation, Settlement, Shortage, Summary
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class PipeStore:
     """A `Store` for the conversation `id` and those that its calls spawn. The server holds the
     leases and releases them if this process ends."""
 
-    def __init__(self, link: Link, id: str) -> None:
+    def __init__(self, link: WorkerLink, id: str) -> None:
         self._link = link
         self._id = id
         self._notifies: dict[str, Callable[[], None]] = {}
@@ -57,7 +57,7 @@ class PipeStore:
 
     def note(self, lease: Lease, notes: Sequence[str]) -> None:
         """See `Store.note`."""
-        self._link.ask(ms.Leave, list(notes), self._which(lease.conversation_id))
+        self._link.ask(ms.LeaveNotes, list(notes), self._which(lease.conversation_id))
 
     def append(
         self,
@@ -99,7 +99,7 @@ class PipeStore:
 
     def bound(self, lease: Lease, budget: Budget | None) -> None:
         """See `Store.bound`."""
-        self._link.ask(ms.Bound, budget, self._which(lease.conversation_id))
+        self._link.ask(ms.SetBudget, budget, self._which(lease.conversation_id))
 
     def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
         """See `Store.reserve`."""
@@ -109,7 +109,7 @@ class PipeStore:
 
     def settle(self, settled: Sequence[Settlement]) -> None:
         """See `Store.settle`."""
-        self._link.ask(ms.Settle, list(settled))
+        self._link.ask(ms.SettleReservations, list(settled))
 
     def follow(
         self, conversation_id: str, after_seq: int = 0, timeout: float | None = None
@@ -130,7 +130,7 @@ class PipeStore:
     def commands(self, lease: Lease) -> list[Posted]:
         """See `Store.commands`."""
         found = self._link.ask(
-            ms.Inbox, self._which(lease.conversation_id), type=list[tuple[int, str, bytes]]
+            ms.ReadCommands, self._which(lease.conversation_id), type=list[tuple[int, str, bytes]]
         )
         return [
             Posted(number, key, command)
@@ -153,10 +153,12 @@ class PipeStore:
         """See `Store.list`, for the conversations that this worker may see."""
         found: list[Summary] = []
         if spawned_by is not None:
-            found = self._link.ask(ms.Listed, self._which(spawned_by), True, type=list[Summary])
+            found = self._link.ask(
+                ms.ListSummaries, self._which(spawned_by), True, type=list[Summary]
+            )
         else:
             for id in dict.fromkeys([self._id] if ids is None else ids):
-                found += self._link.ask(ms.Listed, self._which(id), type=list[Summary])
+                found += self._link.ask(ms.ListSummaries, self._which(id), type=list[Summary])
         return (
             [
                 one

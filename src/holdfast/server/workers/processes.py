@@ -27,12 +27,17 @@ _KILL_SECONDS = 10.0  # limit from a SIGKILL to the fork server's report of the 
 _CLOSE_SECONDS = 10.0  # limit for the fork server to end itself and all workers
 
 
-class Process:
+class WorkerProcess:
     """A worker process. `channel` is the server's side of its socket. `folder` belongs to the
     worker and is removed with it. `status` is the exit status (see `Popen.returncode`)."""
 
     def __init__(
-        self, owner: Processes, home: _ForkServer, number: int, channel: socket.socket, folder: Path
+        self,
+        owner: WorkerProcesses,
+        home: _ForkServer,
+        number: int,
+        channel: socket.socket,
+        folder: Path,
     ) -> None:
         self.channel = channel
         self.folder = folder
@@ -64,7 +69,7 @@ class Process:
         self._owner.forget(self)
 
 
-class Processes:
+class WorkerProcesses:
     """The worker processes of a server. Thread-safe.
 
     `memory` is the limit of a worker's address space in bytes, 0 for none. The constructor
@@ -76,11 +81,11 @@ class Processes:
         self._process = OwnerProcess()
         self._lock = threading.Lock()
         self._number = 0
-        self._living: dict[int, Process] = {}
+        self._living: dict[int, WorkerProcess] = {}
         self._closed = False
         self._home = _ForkServer()
 
-    def start(self) -> Process:
+    def start(self) -> WorkerProcess:
         """Start a worker, which waits for its first request. Raises `StoreError` if that fails."""
         try:
             with self._lock:
@@ -95,7 +100,7 @@ class Processes:
                 number = self._number
             folder = Path(tempfile.mkdtemp(prefix="worker-", dir=home.folder))
             ours, theirs = socket.socketpair()
-            process = Process(self, home, number, ours, folder)
+            process = WorkerProcess(self, home, number, ours, folder)
             with theirs:
                 try:
                     home.fork(process, theirs.fileno(), self._memory)
@@ -110,7 +115,7 @@ class Processes:
             self._living[number] = process
         return process
 
-    def forget(self, process: Process) -> None:
+    def forget(self, process: WorkerProcess) -> None:
         """Remove an ended process from the count."""
         with self._lock:
             self._living.pop(process.number, None)
@@ -152,7 +157,7 @@ class _ForkServer:
         self.folder = tempfile.mkdtemp(prefix="holdfast-workers-")
         self.gone = threading.Event()
         self._lock = threading.Lock()
-        self._workers: dict[int, Process] = {}
+        self._workers: dict[int, WorkerProcess] = {}
         self._control, theirs = socket.socketpair()
         path = [entry for entry in cast("list[Any]", sys.path) if isinstance(entry, str)]
         with theirs:
@@ -178,7 +183,7 @@ class _ForkServer:
         self._thread = threading.Thread(target=self._listen, name="holdfast-workers", daemon=True)
         self._thread.start()
 
-    def fork(self, process: Process, channel: int, memory: int) -> None:
+    def fork(self, process: WorkerProcess, channel: int, memory: int) -> None:
         """Request a new worker with this socket."""
         with self._lock:
             self._workers[process.number] = process

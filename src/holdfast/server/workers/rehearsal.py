@@ -7,8 +7,8 @@ import json
 import threading
 from importlib import import_module
 
-# Modules that are otherwise imported at their first use, each 1 to 50 ms in every worker. mcp (600 ms,
-# 20 MB) is not among them, because few conversations use MCP servers.
+# Modules that are otherwise imported at their first use, each 1 to 50 ms in every worker. mcp
+# (600 ms, 20 MB) is not among them, because few conversations use MCP servers.
 _MODULES = (
     "asyncio",
     "concurrent.futures.thread",

@@ -26,12 +26,12 @@ from holdfast import commands as cmd
 from holdfast.agent.form import ToolForm
 from holdfast.errors import ConfigurationError
 from holdfast.server import building
-from holdfast.server.building import Built, Wanted
-from holdfast.server.live import LocalLive
+from holdfast.server.building import AgentParts, BuiltAgent
+from holdfast.server.live import LocalConversation
 from holdfast.server.policy import Policy
-from holdfast.server.records import DEFAULT, Options, Record
+from holdfast.server.records import DEFAULT, ConversationOptions, ConversationRecord
 from holdfast.server.workers import messages as ms
-from holdfast.server.workers.link import Broken, Link
+from holdfast.server.workers.link import InvalidMessage, WorkerLink
 from holdfast.server.workers.pipestore import PipeStore
 
 FAULTS = "faults"  # the file in a worker's folder for Python's fault handler
@@ -88,7 +88,7 @@ class _Announcer:
 class _Log(logging.Handler):
     """A log handler that sends records to the server."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: WorkerLink) -> None:
         super().__init__()
         self._link = link
 
@@ -105,14 +105,14 @@ class Worker:
     socket, or a lack of memory for a thread, ends the process."""
 
     def __init__(self, channel: socket.socket) -> None:
-        self._link = Link(channel, _decoder, self._handle)
+        self._link = WorkerLink(channel, _decoder, self._handle)
         self._drives: queue.SimpleQueue[ms.Drive] = queue.SimpleQueue()
         self._requests = ThreadPoolExecutor(_REQUEST_THREADS, "holdfast-asked")
         self._lock = threading.Lock()
         self._states = 0
         self._store: PipeStore | None = None
         self._runtime: Any = None
-        self._live: LocalLive | None = None
+        self._live: LocalConversation | None = None
 
     def run(self) -> None:
         """Listen on a thread and drive on this one, until the server is gone or closes the
@@ -127,7 +127,7 @@ class Worker:
     def _listen(self) -> None:
         try:
             self._link.listen()
-        except Broken:
+        except InvalidMessage:
             os._exit(70)
         except BaseException:  # out of memory
             os._exit(73)
@@ -140,9 +140,9 @@ class Worker:
                 self._link.nudge(ms.Pong())
             case ms.Drive():
                 self._drives.put(message)
-            case ms.News():
+            case ms.NewCommands():
                 self._requests.submit(self._drain)
-            case ms.HandOver():
+            case ms.YieldRun():
                 if self._live is not None:
                     self._live.hand_over()
             case ms.Close():
@@ -167,27 +167,27 @@ class Worker:
         match message:
             case ms.Check(_, order):
                 built, stuck = self._build(order)
-                return ms.Made(built.standings, built.warnings, stuck)
+                return ms.AgentReport(built.standings, built.warnings, stuck)
             case ms.Open(_, order, hosted):
                 return self._open(order, hosted)
             case ms.Obey(_, command, key):
                 self._conversation().obey(cmd.decode(command), key)
             case ms.Begin(_, hosted):
                 self._conversation().begin(hosted)
-            case ms.GoOn():
+            case ms.ContinueRun():
                 self._conversation().running = True
             case ms.SetTools(_, order):
                 built, stuck = self._build(order)
                 live = self._conversation()
                 live.set_tools(live.record, built)
-                return ms.Made(built.standings, built.warnings, stuck)
+                return ms.AgentReport(built.standings, built.warnings, stuck)
             case _:
                 pass
         return None
 
     # --- the conversation ---
 
-    def _build(self, order: ms.Order) -> tuple[Built, list[str]]:
+    def _build(self, order: ms.Order) -> tuple[BuiltAgent, list[str]]:
         """Return the agent, and the modules whose import did not end."""
         sys.path[:] = order.path
         if self._runtime is None and order.workdir:
@@ -201,8 +201,8 @@ class Worker:
             finally:
                 tempfile.tempdir = None
         tools = msgspec.json.decode(order.tools, type=list[ToolForm])
-        options = msgspec.json.decode(order.options, type=Options)
-        wanted = Wanted(DEFAULT, json.loads(order.form), order.secrets, tools, options)
+        options = msgspec.json.decode(order.options, type=ConversationOptions)
+        wanted = AgentParts(DEFAULT, json.loads(order.form), order.secrets, tools, options)
         policy = _Narrowed(order.patterns, order.refused, order.import_timeout)
         # All modules that the client names, in its tools or in the agent's form.
         names = {
@@ -231,23 +231,23 @@ class Worker:
             one.name[len(prefix) :] for one in threading.enumerate() if one.name.startswith(prefix)
         ]
 
-    def _open(self, order: ms.Order, hosted: bool) -> ms.Made:
+    def _open(self, order: ms.Order, hosted: bool) -> ms.AgentReport:
         if self._live is not None:
             raise ConfigurationError("This worker already has a conversation.")
         # The server reads crash reports from this file.
         faulthandler.enable(open(Path(order.folder) / FAULTS, "w"))  # noqa: SIM115
         built, stuck = self._build(order)
         self._store = PipeStore(self._link, order.id)
-        options = msgspec.json.decode(order.options, type=Options)
-        record = Record(
+        options = msgspec.json.decode(order.options, type=ConversationOptions)
+        record = ConversationRecord(
             0, DEFAULT, order.id, "", 0, "", False, b"", b"", options, None, datetime.now(UTC)
         )
-        live = LocalLive(record, built, self._store, self._runtime, self._note, self._leave)
+        live = LocalConversation(record, built, self._store, self._runtime, self._note, self._leave)
         live.hosted = hosted
         self._live = live
-        return ms.Made(built.standings, built.warnings, stuck, live.status.value)
+        return ms.AgentReport(built.standings, built.warnings, stuck, live.status.value)
 
-    def _conversation(self) -> LocalLive:
+    def _conversation(self) -> LocalConversation:
         if self._live is None:
             raise ConfigurationError("This worker has no conversation yet.")
         return self._live
@@ -259,7 +259,7 @@ class Worker:
         if self._runtime is not None:
             self._runtime.close()
 
-    def _state(self) -> ms.State | None:
+    def _state(self) -> ms.WorkerState | None:
         live = self._live
         if live is None:
             return None
@@ -272,10 +272,10 @@ class Worker:
             )
             failure = live.failure
             offers = [(one.call_id, one.runner, one.timeout) for one in live.offers()]
-            return ms.State(
+            return ms.WorkerState(
                 self._states,
                 live.running,
-                live.to_do,
+                live.has_work,
                 left,
                 offers,
                 None if failure is None else ms.fault_of(failure),

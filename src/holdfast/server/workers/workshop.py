@@ -17,14 +17,14 @@ from holdfast.agent.agent import Agent
 from holdfast.conversation import ConversationStatus
 from holdfast.errors import ConfigurationError
 from holdfast.llm.scripted import ScriptedLLM
-from holdfast.server.building import Built, Wanted
+from holdfast.server.building import AgentParts, BuiltAgent
 from holdfast.server.forms import own_variables
 from holdfast.server.policy import Policy
-from holdfast.server.records import DEFAULT, HOSTED, RUN, Record
+from holdfast.server.records import DEFAULT, HOSTED, RUN, ConversationRecord
 from holdfast.server.workers import messages as ms
 from holdfast.server.workers.deaths import Deaths, WorkerDied
-from holdfast.server.workers.live import Patience, Talk, WorkerLive
-from holdfast.server.workers.processes import Processes
+from holdfast.server.workers.live import Patience, WorkerChannel, WorkerConversation
+from holdfast.server.workers.processes import WorkerProcesses
 
 if TYPE_CHECKING:
     from holdfast.store import Store
@@ -44,7 +44,7 @@ _MAX_TRIES = 20  # the number of workers that one request's imports may kill
 _VARIABLE = re.compile(rb"\$\{([A-Za-z_][A-Za-z0-9_]*)")
 
 
-class Workshop:
+class WorkerPool:
     """The worker processes of a host. Thread-safe. All methods except `close` may block for as long
     as imports do.
 
@@ -71,14 +71,14 @@ class Workshop:
         self._deaths = deaths
         self._patience = patience
         self._lock = threading.Lock()
-        self._talks: set[Talk] = set()
+        self._talks: set[WorkerChannel] = set()
         # Modules that kill or hang their importer: how, and when that was observed.
         self._harms: dict[str, tuple[str, float]] = {}
         self._stop = threading.Event()
         self._timer: threading.Thread | None = None
-        self.processes = Processes(memory * 1024 * 1024)
+        self.processes = WorkerProcesses(memory * 1024 * 1024)
 
-    def check(self, wanted: Wanted, workdir: str) -> Built:
+    def check(self, wanted: AgentParts, workdir: str) -> BuiltAgent:
         """Build an agent in a temporary worker, so that no client code is imported here or where
         a conversation runs. The agent in the returned value is a stand-in. Raises the errors of
         building the agent."""
@@ -89,11 +89,11 @@ class Workshop:
             if tried - at < _HARMFUL_SECONDS
         }
 
-        def make(order: ms.Order) -> tuple[None, ms.Made]:
-            talk = self._talk(Talk("(to be)", self.processes.start(), self._patience))
+        def make(order: ms.Order) -> tuple[None, ms.AgentReport]:
+            talk = self._talk(WorkerChannel("(to be)", self.processes.start(), self._patience))
             try:
                 order = msgspec.structs.replace(order, folder=str(talk.process.folder))
-                return None, cast("ms.Made", self._asked(talk, ms.Check, order))
+                return None, cast("ms.AgentReport", self._asked(talk, ms.Check, order))
             finally:
                 self._end(talk)
 
@@ -107,16 +107,16 @@ class Workshop:
                     and module not in refused
                 ):
                     del self._harms[module]
-        return Built(Agent(ScriptedLLM([])), {}, made.standings, made.warnings)
+        return BuiltAgent(Agent(ScriptedLLM([])), {}, made.standings, made.warnings)
 
     def open(
         self,
-        record: Record,
-        wanted: Callable[[Record], Wanted],
+        record: ConversationRecord,
+        wanted: Callable[[ConversationRecord], AgentParts],
         workdir: str,
         note: Callable[[str, Callable[[], bytes]], None],
         leave: Callable[[], None],
-    ) -> WorkerLive:
+    ) -> WorkerConversation:
         """Open the conversation of a record in a worker of its own.
 
         `leave` is called when the conversation is closed, but not if this method raises. Raises
@@ -124,7 +124,7 @@ class Workshop:
         """
         id = record.store_id
 
-        def ordered(record: Record) -> ms.Order:
+        def ordered(record: ConversationRecord) -> ms.Order:
             return self._order(
                 id,
                 wanted(record),
@@ -132,9 +132,9 @@ class Workshop:
                 {module: how for module, (how, _) in self._harms.items()},
             )
 
-        def make(order: ms.Order) -> tuple[WorkerLive, ms.Made]:
+        def make(order: ms.Order) -> tuple[WorkerConversation, ms.AgentReport]:
             process = self.processes.start()
-            live = WorkerLive(
+            live = WorkerConversation(
                 record,
                 process,
                 self._store,
@@ -142,7 +142,7 @@ class Workshop:
                 ordered,
                 note,
                 leave,
-                lambda: self._deaths.none(id),
+                lambda: self._deaths.reset(id),
             )
             self._talk(live)
             try:
@@ -169,9 +169,9 @@ class Workshop:
     def _tried(
         self,
         order: ms.Order,
-        make: Callable[[ms.Order], tuple[T, ms.Made]],
+        make: Callable[[ms.Order], tuple[T, ms.AgentReport]],
         end: Callable[[T], None],
-    ) -> tuple[T, ms.Made]:
+    ) -> tuple[T, ms.AgentReport]:
         """Return the result of `make` for an order, without the modules that turn out to kill or
         hang their importer."""
         for _ in range(_MAX_TRIES):
@@ -204,10 +204,10 @@ class Workshop:
             " imported them."
         )
 
-    def _asked(self, talk: Talk, kind: type[ms.Request], order: ms.Order) -> Any:
-        return self._blaming(talk, lambda: talk.link.ask(kind, order, type=ms.Made))
+    def _asked(self, talk: WorkerChannel, kind: type[ms.WorkerRequest], order: ms.Order) -> Any:
+        return self._blaming(talk, lambda: talk.link.ask(kind, order, type=ms.AgentReport))
 
-    def _blaming(self, talk: Talk, ask: Callable[[], T]) -> T:
+    def _blaming(self, talk: WorkerChannel, ask: Callable[[], T]) -> T:
         """Return the result of `ask`. If the worker dies during an import, blame the module."""
         try:
             return ask()
@@ -227,7 +227,7 @@ class Workshop:
         talk.start()
         return talk
 
-    def _end(self, talk: Talk) -> None:
+    def _end(self, talk: WorkerChannel) -> None:
         talk.end(0.0)
         with self._lock:
             self._talks.discard(talk)
@@ -248,7 +248,9 @@ class Workshop:
 
     # --- orders ---
 
-    def _order(self, id: str, wanted: Wanted, workdir: str, refused: dict[str, str]) -> ms.Order:
+    def _order(
+        self, id: str, wanted: AgentParts, workdir: str, refused: dict[str, str]
+    ) -> ms.Order:
         """Return the order for a worker. Of the server's variables it contains only those that
         the agent uses and may have."""
         form = wanted.form
