@@ -276,8 +276,9 @@ class Transcript:
             return ()
         destination = f"{model} at {host}" if scope[1] else model
         return tuple(
-            f"{count} answer{'s' if count > 1 else ''} of {model_name} went to {destination} as text and calls"
-            f" only, without the rest that {model_name} sent (such as signed or encrypted reasoning)."
+            f"{count} answer{'s' if count > 1 else ''} of {model_name} went to {destination} as text"
+            f" and calls only, without the rest that {model_name} sent (such as signed or encrypted"
+            " reasoning)."
             for model_name, count in cache.left_out.items()
         )
 

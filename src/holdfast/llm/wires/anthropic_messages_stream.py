@@ -49,7 +49,7 @@ class MessagesStream(StreamParser):
         self._usage: dict[str, Any] = {}
         self._id: Any = ""
         self._model: Any = ""
-        # `_has_text`: True after some text. `_gap_pending`: True if another block followed that text.
+        # True after some text, and True if another block followed that text.
         self._has_text = False
         self._gap_pending = False
         self._thinking_block: _Block | None = None  # the last block with thoughts

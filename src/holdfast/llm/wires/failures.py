@@ -386,7 +386,8 @@ def _error(status: int, error_body: ErrorBody, url: str, model: str, location: s
         target = location.partition("?")[0] or "nowhere"  # a query may hold a signature
         return make(
             BadRequest,
-            f"{server} redirects ({status}) to {target}; redirects are not followed: set base_url to it.",
+            f"{server} redirects ({status}) to {target}; redirects are not followed: set base_url to"
+            " it.",
         )
     if codes & _NO_QUOTA_CODES or status == 402 or (status < 500 and _NO_CREDIT.search(message)):
         return make(

@@ -89,8 +89,8 @@ class TextCalls:
         for call, result in batch:
             error = ' error="true"' if result.is_error else ""
             text = (
-                f"{RESULT}"
-                f" name={_string(wire_name(call.name, names))}{error}>\n{result_text(result)}\n</tool_result>"
+                f"{RESULT} name={_string(wire_name(call.name, names))}{error}>\n"
+                f"{result_text(result)}\n</tool_result>"
             )
             blocks.append(TextContent(text))
             blocks += [block for block in result.content if isinstance(block, ImageContent)]
