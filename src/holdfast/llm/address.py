@@ -184,8 +184,8 @@ def _unknown_provider(model: str, provider: str) -> NoReturn:
     suggestion = f" Did you mean '{matches[0]}/...'?" if matches else ""
     raise ConfigurationError(
         f"{_BASE_URL_NEEDED} {model!r}: the provider {provider!r} is unknown.{suggestion} Without"
-        " base_url the part before the slash is a provider's name, such as openai, anthropic, google, groq, mistral,"
-        " deepseek or openrouter."
+        " base_url the part before the slash is a provider's name, such as openai, anthropic,"
+        " google, groq, mistral, deepseek or openrouter."
     )
 
 

@@ -214,12 +214,12 @@ class _Stream:
 
     def finish(self) -> Completion:
         answer = self._inner.finish()
-        own = len(answer.calls)
+        native_calls = len(answer.calls)
         answer = self._with_calls(answer)
         if self._listener is not None and self._lookahead is not None:
             rest = answer.text[self._sent_chars :]
             if rest:
                 self._send(rest, self._listener)
-            for index, call in enumerate(answer.calls[own:], own):
+            for index, call in enumerate(answer.calls[native_calls:], native_calls):
                 self._listener(Delta("tool", call.raw_arguments, index, call.name))
         return answer
