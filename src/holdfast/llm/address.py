@@ -143,8 +143,8 @@ def _from_table(model: str, provider: str, name: str, wire: str | None) -> Addre
         )
     if "{" in api:
         raise ConfigurationError(
-            f"{_BASE_URL_NEEDED} {model!r}: each customer of {provider} has a separate address of the"
-            f" form {api!r}."
+            f"{_BASE_URL_NEEDED} {model!r}: each customer of {provider} has a separate address"
+            f" of the form {api!r}."
         )
     path, ending = _split_ending(api)
     return Address(
@@ -167,7 +167,8 @@ def _unknown_name(model: str) -> NoReturn:
     makers = makers_of(model)
     example = f"{makers[0] if makers else 'groq'}/{model}"
     raise ConfigurationError(
-        f"{_BASE_URL_NEEDED} {model!r}: the address of a server, such as 'https://openrouter.ai/api/v1' or"
+        f"{_BASE_URL_NEEDED} {model!r}: the address of a server, such as"
+        " 'https://openrouter.ai/api/v1' or"
         f" 'http://localhost:8000/v1'. Or name the provider before a slash, such as {example!r}."
         " Only the names of OpenAI, Anthropic and Google (gpt-*, o1, o3, ..., claude-*, gemini-*)"
         " identify their provider."
@@ -182,9 +183,9 @@ def _unknown_provider(model: str, provider: str) -> NoReturn:
     )
     suggestion = f" Did you mean '{matches[0]}/...'?" if matches else ""
     raise ConfigurationError(
-        f"{_BASE_URL_NEEDED} {model!r}: the provider {provider!r} is unknown.{suggestion} Without base_url the part"
-        " before the slash is a provider's name, such as openai, anthropic, google, groq, mistral,"
-        " deepseek or openrouter."
+        f"{_BASE_URL_NEEDED} {model!r}: the provider {provider!r} is unknown.{suggestion} Without"
+        " base_url the part before the slash is a provider's name, such as openai, anthropic,"
+        " google, groq, mistral, deepseek or openrouter."
     )
 
 

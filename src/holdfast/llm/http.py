@@ -320,7 +320,8 @@ class HTTPPool:
         except LLMTimeout:
             connection.close()
             raise LLMTimeout(
-                f"{self._destination()} did not accept a connection within {self.connect_timeout:g} s."
+                f"{self._destination()} did not accept a connection within"
+                f" {self.connect_timeout:g} s."
             ) from None
         except BaseException:
             connection.close()

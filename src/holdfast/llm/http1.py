@@ -26,8 +26,8 @@ NO_DEADLINE = float("inf")
 
 
 class ConnectionLost(Exception):
-    """The peer closed or reset the connection. `response_begun` is True if a byte of the response had
-    arrived."""
+    """The peer closed or reset the connection. `response_begun` is True if a byte of the
+    response had arrived."""
 
     def __init__(self, reason: str, response_begun: bool) -> None:
         super().__init__(reason)
@@ -83,8 +83,8 @@ class HttpConnection:
         unregister, self.unregister = self.unregister, None
         if unregister is not None:
             unregister()
-        # The order matters: a cancellation after `unregister` does not touch the socket, and an earlier
-        # one is visible here.
+        # The order matters: after `unregister`, a cancellation does not touch the socket, and an
+        # earlier one is visible here.
         usable = not self.cancelled
         self.cancelled = None
         return usable

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 MODES = ("auto", "replay", "record")
 
-# `_VARYING_KEYS`: keys of a request that may differ for the same question. `_KEPT_HEADERS`: the response headers
-# that parsing needs; they never hold a cookie or a key.
+# Keys of a request that may differ for the same question, and the response headers that parsing
+# needs. The headers never hold a cookie or a key.
 _VARYING_KEYS = ("prompt_cache_key",)
 _KEPT_HEADERS = ("content-type", "retry-after", "retry-after-ms", "x-request-id", "request-id")
 
@@ -176,8 +176,8 @@ class Tape:
                     else f"it is not in {str(self.path)!r}"
                 )
                 raise ConfigurationError(
-                    f"RecordedLLM: this request cannot be replayed: {reason} ({unused} other recorded"
-                    f" answers are left). Its end: {request[-300:]!r}. Record again with"
+                    f"RecordedLLM: this request cannot be replayed: {reason} ({unused} other"
+                    f" recorded answers are left). Its end: {request[-300:]!r}. Record again with"
                     " mode='record', or use mode='auto'."
                 )
         return None

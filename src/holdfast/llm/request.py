@@ -164,7 +164,8 @@ def make_frame(
             if canonical[on_wire] != name
         )
         raise ConfigurationError(
-            f"tools has {clash[0]!r} and {clash[1]!r}, which have the same name on the wire. Rename one."
+            f"tools has {clash[0]!r} and {clash[1]!r}, which have the same name on the wire."
+            " Rename one."
         )
     try:
         hash = b""

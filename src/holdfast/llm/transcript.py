@@ -13,7 +13,7 @@ import msgspec
 from holdfast.content import ContentLike, Message, TextContent, ToolCall, ToolResult, blocks
 from holdfast.errors import ConfigurationError
 from holdfast.events import Assistant
-from holdfast.events import Message as Said
+from holdfast.events import Message as MessageEvent
 from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.pictures import has_picture, hide_pictures
 from holdfast.llm.wires.calls import wire_id
@@ -26,7 +26,7 @@ T = TypeVar("T")
 NativeScope = tuple[str, str]
 
 CallResult = tuple[ToolCall, ToolResult]
-Item = Message | Said | Assistant | Completion | CallResult
+Item = Message | MessageEvent | Assistant | Completion | CallResult
 
 
 class _Cache:
@@ -177,7 +177,7 @@ class Transcript:
                 self._index_calls(item.tool_calls)
         elif isinstance(item, Completion):
             self._index_calls(item.calls)
-        elif not isinstance(item, Assistant | Said) and not _is_call_result(item):
+        elif not isinstance(item, Assistant | MessageEvent) and not _is_call_result(item):
             raise ConfigurationError(
                 "A transcript takes messages, answers (Assistant, Completion) and (ToolCall,"
                 f" ToolResult) pairs, not {item!r}."
@@ -276,8 +276,9 @@ class Transcript:
             return ()
         destination = f"{model} at {host}" if scope[1] else model
         return tuple(
-            f"{count} answer{'s' if count > 1 else ''} of {model_name} went to {destination} as text and calls"
-            f" only, without the rest that {model_name} sent (such as signed or encrypted reasoning)."
+            f"{count} answer{'s' if count > 1 else ''} of {model_name} went to {destination} as"
+            f" text and calls only, without the rest that {model_name} sent (such as signed or"
+            " encrypted reasoning)."
             for model_name, count in cache.left_out.items()
         )
 

@@ -32,12 +32,12 @@ def prompt_json(head: ev.Agent) -> str:
 
 
 def arguments_json(call: ToolCall) -> str:
-    """Return a call's arguments as JSON."""
+    """Return a call's arguments, cut to the length limit."""
     return cut(call.raw_arguments)
 
 
 def result_json(result: ToolResult) -> str:
-    """Return a call's result as text."""
+    """Return a call's result, cut to the length limit."""
     return cut(result.text)
 
 

@@ -303,11 +303,11 @@ class Spans(Generic[S]):
         self._decisions[event.call_id] = {**self._decisions.get(event.call_id, {}), **decision}
 
     def _find_call(self, call_id: str) -> ToolCall | None:
-        found = self._pending_calls.get(call_id)
-        if found is None and self._fold is not None:
+        call = self._pending_calls.get(call_id)
+        if call is None and self._fold is not None:
             opened = self._fold().open.get(call_id)
             return None if opened is None else opened.call
-        return found
+        return call
 
     def _on_tool_start(self, event: ev.ToolCallStarted) -> None:
         opened = self._calls.get(event.call_id)

@@ -207,6 +207,6 @@ class Telemetry:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "Telemetry cannot be pickled, because it holds providers of this process. Create another"
-            " one in the other process."
+            "Telemetry cannot be pickled, because it holds providers of this process. Create"
+            " another one in the other process."
         )

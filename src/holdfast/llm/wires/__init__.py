@@ -1,5 +1,5 @@
-"""Wires: the protocols of model providers. Each wire is one module with the shape of `Wire`;
-`wire(name)` returns it.
+"""Wires: the protocols of model providers. Each wire is one module with the shape of
+`protocol.Wire`; `wire(name)` returns it.
 
     Conversation ── items ──> Transcript ── fragments ──┐
     events.Agent ── prompt, tools, parameters ── head ──┴─ body ──> POST path(model, stream)
@@ -7,10 +7,10 @@
     Completion <── parse(answer) or stream().feed(chunk)... finish() <─┘  (else: error(status, ...))
 
 A fragment is one message as JSON, or several joined by commas. The caller caches fragments, so a
-request is one join. `RequestHead` holds the bytes before and after the fragments. A wire has no state and
-knows no key, host or socket. Plain answers and streams end in the same function, so their results
-cannot differ. To add a wire, write its module, its `_answer` module and its `_stream` module, and
-list it in `WIRES`.
+request is one join. `RequestHead` holds the bytes before and after the fragments. A wire has no
+state and knows no key, host or socket. Plain answers and streams end in the same function, so their
+results cannot differ. To add a wire, write its module, its `_answer` module and its `_stream`
+module, and list it in `WIRES`.
 
 `head` takes parameters that are JSON values, all optional:
 

@@ -343,8 +343,8 @@ def _check_room(model: str, version: tuple[int, int], budget: int | None, limit:
         )
     if budget is not None and budget < _MIN_BUDGET_TOKENS:
         raise ConfigurationError(
-            f"LLM: reasoning_budget takes 0 (off) or at least {_MIN_BUDGET_TOKENS} tokens for {model},"
-            f" not {budget}."
+            f"LLM: reasoning_budget takes 0 (off) or at least {_MIN_BUDGET_TOKENS} tokens for"
+            f" {model}, not {budget}."
         )
     if budget is not None and budget >= limit:
         raise ConfigurationError(

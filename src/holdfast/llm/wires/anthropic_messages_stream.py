@@ -49,7 +49,7 @@ class MessagesStream(StreamParser):
         self._usage: dict[str, Any] = {}
         self._id: Any = ""
         self._model: Any = ""
-        # `_has_text`: True after some text. `_gap_pending`: True if another block followed that text.
+        # True after some text, and True if another block followed that text.
         self._has_text = False
         self._gap_pending = False
         self._thinking_block: _Block | None = None  # the last block with thoughts
@@ -99,11 +99,11 @@ class MessagesStream(StreamParser):
         elif kind == "tool_use":
             block.number = self._calls
             self._calls += 1
-            given = start.get("input")
+            arguments = start.get("input")
             self._deltas.append(
                 Delta(
                     "tool",
-                    _json(given).decode() if given else "",
+                    _json(arguments).decode() if arguments else "",
                     block.number,
                     str(start.get("name") or ""),
                 )
@@ -186,11 +186,11 @@ class _Block:
 
 def _object(text: str, call: bool) -> Any:
     try:
-        found: Any = _decoder.decode(text)
+        value: Any = _decoder.decode(text)
     except ValueError:
-        found = None
-    if isinstance(found, dict):
-        return cast("dict[str, Any]", found)
+        value = None
+    if isinstance(value, dict):
+        return cast("dict[str, Any]", value)
     return text if call else {"invalid_json": text}
 
 

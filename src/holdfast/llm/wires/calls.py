@@ -42,32 +42,32 @@ def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
         return ToolCall("", name, {}, provider_id, whole(arguments), reason_text)
     proper = True
     try:
-        found: Any = _decoder.decode(arguments)
+        value: Any = _decoder.decode(arguments)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         try:
-            found, proper = clean(decode(whole(arguments))), False
+            value, proper = clean(decode(whole(arguments))), False
         except ValueError:
             arguments = whole(arguments)
             return ToolCall(
                 "", name, {}, provider_id, arguments, _invalid_reason(arguments, str(error))
             )
     try:
-        if isinstance(found, str):
-            if too_deep(found):
+        if isinstance(value, str):
+            if too_deep(value):
                 raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-            found, proper = clean(decode(found)), False
+            value, proper = clean(decode(value)), False
     except ValueError as error:
         return ToolCall(
             "", name, {}, provider_id, arguments, _invalid_reason(arguments, str(error))
         )
-    if not isinstance(found, dict):
-        kind = _KINDS.get(type(found).__name__, "a number")
+    if not isinstance(value, dict):
+        kind = _KINDS.get(type(value).__name__, "a number")
         return ToolCall(
             "", name, {}, provider_id, arguments, f"The arguments are {kind}, not a JSON object."
         )
-    known = cast("dict[str, Any]", found)
-    raw = "" if not proper or _encoder.encode(known) == arguments.encode() else arguments
-    return ToolCall("", name, known, provider_id, raw)
+    fields = cast("dict[str, Any]", value)
+    raw = "" if not proper or _encoder.encode(fields) == arguments.encode() else arguments
+    return ToolCall("", name, fields, provider_id, raw)
 
 
 def _invalid_reason(text: str, reason: str) -> str:

@@ -219,16 +219,16 @@ def read_error(body: bytes) -> ErrorBody:
         return ErrorBody(shorten(body.decode("utf-8", "replace")))
 
 
-def parse_error(found: Any) -> ErrorBody:
+def parse_error(value: Any) -> ErrorBody:
     """Parse an error from a decoded body, an event of a stream, or the `error` object within
     one."""
-    if isinstance(found, list) and found:
-        found = cast("list[Any]", found)[0]
+    if isinstance(value, list) and value:
+        value = cast("list[Any]", value)[0]
     error_body = ErrorBody()
     for _ in range(4):  # errors may be nested, because proxies wrap them
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             break
-        level = cast("dict[str, Any]", found)
+        level = cast("dict[str, Any]", value)
         codes = [
             str(level[key])
             for key in ("code", "type", "status")
@@ -250,9 +250,9 @@ def parse_error(found: Any) -> ErrorBody:
             error_body.request_id = level["request_id"][:200]
         _read_details(level.get("details"), error_body)
         _read_metadata(level.get("metadata"), error_body)
-        found = level.get("error") or level.get("response")
-    if isinstance(found, str):
-        error_body.message = found
+        value = level.get("error") or level.get("response")
+    if isinstance(value, str):
+        error_body.message = value
     error_body.message = shorten(error_body.message)
     error_body.json = bool(error_body.message or error_body.codes)
     return error_body
@@ -323,10 +323,10 @@ def http_error(
     return error
 
 
-def reported_error(found: Any, url: str = "", model: str = "") -> LLMError:
+def reported_error(value: Any, url: str = "", model: str = "") -> LLMError:
     """Return the error for an error object that came with status 200, alone or in a stream. An
     unknown code gives `ServerError`."""
-    error_body = parse_error(found)
+    error_body = parse_error(value)
     status = next(
         (int(code) for code in error_body.codes if code.isdecimal() and 400 <= int(code) < 600), 0
     )
@@ -386,7 +386,8 @@ def _error(status: int, error_body: ErrorBody, url: str, model: str, location: s
         target = location.partition("?")[0] or "nowhere"  # a query may hold a signature
         return make(
             BadRequest,
-            f"{server} redirects ({status}) to {target}; redirects are not followed: set base_url to it.",
+            f"{server} redirects ({status}) to {target}; redirects are not followed: set base_url"
+            " to it.",
         )
     if codes & _NO_QUOTA_CODES or status == 402 or (status < 500 and _NO_CREDIT.search(message)):
         return make(

@@ -242,7 +242,7 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
     responses: list[dict[str, Any]] = []
     media_parts: list[dict[str, Any]] = []
     for call, result in batch:
-        known = _name(call, names)
+        name = _name(call, names)
         output: Any = result.structured_content
         if result.content or output is None:
             media = [_media(block) for block in result.content]
@@ -250,7 +250,7 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
                 media_parts.append(
                     {
                         "text": (
-                            f"Returned by {known}"
+                            f"Returned by {name}"
                             + (f" (call {call.provider_id}):" if call.provider_id else ":")
                         )
                     }
@@ -262,7 +262,7 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
                 )
             output = result_text(result)
         response: dict[str, Any] = {
-            "name": known,
+            "name": name,
             "response": {"error" if result.is_error else "output": output},
         }
         if call.provider_id:

@@ -174,8 +174,8 @@ def _parts(raw: msgspec.Raw) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return content, cast("list[dict[str, Any]]", parts)
 
 
-def _call(found: Any, seen: set[str]) -> ToolCall:
-    called = cast("dict[str, Any]", found if isinstance(found, dict) else {})
+def _call(value: Any, seen: set[str]) -> ToolCall:
+    called = cast("dict[str, Any]", value if isinstance(value, dict) else {})
     name: Any = called.get("name")
     if (
         not isinstance(name, str)
@@ -184,7 +184,7 @@ def _call(found: Any, seen: set[str]) -> ToolCall:
         or called.get("willContinue")
     ):
         raise BadResponse(
-            f"The answer has an invalid or partial function call: {_excerpt(_json(found))}"
+            f"The answer has an invalid or partial function call: {_excerpt(_json(value))}"
         )
     id: Any = called.get("id")
     id = id if isinstance(id, str) and id not in seen else ""  # each result must find its call

@@ -193,12 +193,12 @@ class _Reader(EventReader):
     def error(self) -> Any:
         """Return the error object that the kept lines form, or None."""
         try:
-            found: Any = decode(b"\n".join(self._stray)) if self._stray else None
+            value: Any = decode(b"\n".join(self._stray)) if self._stray else None
         except (ValueError, RecursionError):
             return None
-        if isinstance(found, list) and found:
-            found = cast("list[Any]", found)[0]
-        return cast("Any", found) if isinstance(found, dict) and "error" in found else None
+        if isinstance(value, list) and value:
+            value = cast("list[Any]", value)[0]
+        return cast("Any", value) if isinstance(value, dict) and "error" in value else None
 
     def _read_line(self, line: bytes) -> None:
         if line[:1] in b'{[ "]}' and len(self._stray) < _MAX_STRAY_LINES:

@@ -24,12 +24,13 @@ MISSHAPEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 
 
 def read_answer(
-    data: bytes, decoder: msgspec.json.Decoder[T], make: Callable[[T, bytes], A], what: str
+    data: bytes, decoder: msgspec.json.Decoder[T], make: Callable[[T, bytes], A], description: str
 ) -> A:
     """Return `make(decoded data, data)`. The data may be any JSON that the lenient `decode`
     accepts.
 
-    Raises `BadResponse` for data that is not `what`. An `LLMError` from `make` passes through.
+    Raises `BadResponse` for data that does not match `description`. An `LLMError` from `make`
+    passes through.
     """
     if too_deep(data, MAX_DOCUMENT_DEPTH):
         raise BadResponse(
@@ -46,14 +47,16 @@ def read_answer(
     except LLMError:
         raise
     except MISSHAPEN as error:
-        raise bad_answer(what, data, error) from None
+        raise bad_answer(description, data, error) from None
 
 
-def bad_answer(what: str, data: bytes, error: Exception | None = None) -> BadResponse:
-    """Return the error for an answer that is not `what`, with an excerpt of the answer."""
+def bad_answer(description: str, data: bytes, error: Exception | None = None) -> BadResponse:
+    """Return the error for an answer that does not match `description`, with an excerpt of the
+    answer."""
     detail = f" ({error!r})" if type(error) in (AttributeError, KeyError, TypeError) else ""
     return BadResponse(
-        f"The answer is not {what}{detail}: {shorten(data[:5000].decode('utf-8', 'replace'))}"
+        f"The answer is not {description}{detail}:"
+        f" {shorten(data[:5000].decode('utf-8', 'replace'))}"
     )
 
 

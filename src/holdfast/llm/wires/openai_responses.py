@@ -322,12 +322,12 @@ def _merge_extra(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
             body[key] = value
 
 
-def _format(given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _format(response_format: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a `response_format` of Chat Completions in this API's form, which is not nested."""
     return (
-        {"type": "json_schema", **parts.with_name(given["json_schema"])}
-        if isinstance(given.get("json_schema"), Mapping)
-        else given
+        {"type": "json_schema", **parts.with_name(response_format["json_schema"])}
+        if isinstance(response_format.get("json_schema"), Mapping)
+        else response_format
     )
 
 

@@ -18,8 +18,8 @@ class StreamParser:
     """A parser of one streamed answer, which may be cut into chunks anywhere.
 
     A wire defines how an event changes the answer (`_process`), when the answer is complete
-    (`finished`), and the answer itself (`_answer`). `_process` appends deltas to `_deltas`. Callbacks
-    run only after the whole event has been processed.
+    (`finished`), and the answer itself (`_answer`). `_process` appends deltas to `_deltas`.
+    Callbacks run only after the whole event has been processed.
     """
 
     __slots__ = ("_content_after_finish", "_deltas", "_events", "done")

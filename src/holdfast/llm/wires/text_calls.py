@@ -89,8 +89,8 @@ class TextCalls:
         for call, result in batch:
             error = ' error="true"' if result.is_error else ""
             text = (
-                f"{RESULT}"
-                f" name={_string(wire_name(call.name, names))}{error}>\n{result_text(result)}\n</tool_result>"
+                f"{RESULT} name={_string(wire_name(call.name, names))}{error}>\n"
+                f"{result_text(result)}\n</tool_result>"
             )
             blocks.append(TextContent(text))
             blocks += [block for block in result.content if isinstance(block, ImageContent)]
@@ -214,12 +214,12 @@ class _Stream:
 
     def finish(self) -> Completion:
         answer = self._inner.finish()
-        own = len(answer.calls)
+        native_calls = len(answer.calls)
         answer = self._with_calls(answer)
         if self._listener is not None and self._lookahead is not None:
             rest = answer.text[self._sent_chars :]
             if rest:
                 self._send(rest, self._listener)
-            for index, call in enumerate(answer.calls[own:], own):
+            for index, call in enumerate(answer.calls[native_calls:], native_calls):
                 self._listener(Delta("tool", call.raw_arguments, index, call.name))
         return answer

@@ -61,22 +61,22 @@ def read_text(answer: str, cut_off: bool = False) -> tuple[str, list[ToolCall]]:
     ranges, end = _find(answer, cut_off)
     kept: list[_CallRange] = []
     last = end
-    for found in reversed(ranges):
-        if found.fenced and not _is_blank(answer, found.end, last):
+    for candidate in reversed(ranges):
+        if candidate.fenced and not _is_blank(answer, candidate.end, last):
             continue
-        kept.append(found)
-        last = found.start
+        kept.append(candidate)
+        last = candidate.start
     if not kept:
         return answer, []
     kept.reverse()
     texts: list[str] = []
     at = 0
-    for found in kept:
-        texts.append(answer[at : found.start])
-        at = found.end
+    for candidate in kept:
+        texts.append(answer[at : candidate.start])
+        at = candidate.end
     text = "".join([*texts, answer[at:end]]).rstrip()
     return text if texts[0].strip() else text.lstrip(), [
-        call for found in kept for call in found.calls
+        call for candidate in kept for call in candidate.calls
     ]
 
 
@@ -122,7 +122,7 @@ def _find(answer: str, cut_off: bool) -> tuple[list[_CallRange], int]:
 
 
 class _Fence(msgspec.Struct):
-    """A code fence: its start, the start of its text, and the number of cuts before it."""
+    """A code fence: its start, the start of its text, and the number of call ranges before it."""
 
     start: int
     inside: int
@@ -131,19 +131,21 @@ class _Fence(msgspec.Struct):
     def close(
         self, answer: str, ranges: list[_CallRange], start: int, end: int
     ) -> list[_CallRange]:
-        """Return the cuts after the fence ends. The fence's own cuts become one with it, or are
-        dropped if it holds anything else."""
-        own = ranges[self.before :]
+        """Return the call ranges after the fence ends. The ranges inside the fence become one
+        range with it, or are dropped if the fence holds anything else."""
+        inside_ranges = ranges[self.before :]
         at = self.inside
-        for found in own:
-            if not _is_blank(answer, at, found.start) or found.start - at > 99:
+        for part in inside_ranges:
+            if not _is_blank(answer, at, part.start) or part.start - at > 99:
                 return ranges[: self.before]
-            at = found.end
-        if not own or not _is_blank(answer, at, start):
+            at = part.end
+        if not inside_ranges or not _is_blank(answer, at, start):
             return ranges[: self.before]
         return [
             *ranges[: self.before],
-            _CallRange(self.start, end, [call for found in own for call in found.calls], True),
+            _CallRange(
+                self.start, end, [call for part in inside_ranges for call in part.calls], True
+            ),
         ]
 
 
@@ -165,7 +167,7 @@ def _calls(answer: str, at: int, cut_off: bool) -> tuple[list[ToolCall], int]:
     while True:
         try:
             value, end = _json().raw_decode(answer, at)
-            found: Any = clean(value)
+            decoded: Any = clean(value)
         except (ValueError, RecursionError) as error:
             closed = answer.find(CLOSE, at)
             if closed >= 0:
@@ -173,11 +175,11 @@ def _calls(answer: str, at: int, cut_off: bool) -> tuple[list[ToolCall], int]:
             if cut_off or not _unfinished(answer, error):
                 return calls, at
             return [*calls, _unreadable(answer[at:])], len(answer)
-        items = cast("list[Any]", found) if isinstance(found, list) else []
+        items = cast("list[Any]", decoded) if isinstance(decoded, list) else []
         if items and all(isinstance(item, dict) for item in items):
             calls += [_call(item, msgspec.json.encode(item).decode()) for item in items]
         else:
-            calls.append(_call(found, answer[at:end]))
+            calls.append(_call(decoded, answer[at:end]))
         more = _NEXT.match(answer, end)
         if more is None:
             closed = _END.match(answer, end)
