@@ -490,7 +490,7 @@ def test_a_reader_in_the_midst_of_a_deleted_conversation_goes_on(path: Path) -> 
 def test_a_file_that_was_replaced_or_removed_takes_no_more_events(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.store.commit._CHECK", -1.0)
+    monkeypatch.setattr("holdfast.store.commit._CHECK_SECONDS", -1.0)
     for how in ("replaced", "removed"):
         with SQLiteStore(path) as store:
             lease = store.acquire(how)

@@ -20,7 +20,7 @@ from holdfast.cli.server_arguments import (
 )
 from holdfast.cli.tools_arguments import add_commands
 
-# Written for 80 columns: argparse does not wrap what it is told to leave as it is.
+# Written for 80 columns, because RawDescriptionHelpFormatter does not wrap.
 ABOUT = """\
 Holdfast runs an LLM agent on a folder. The agent searches, reads and edits
 files there and runs commands, step by step, until the task is done. You see
@@ -203,7 +203,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors look like those of the rest of the command: one line, and
     a reference to the help."""
 
-    takes_place = False  # whether its first argument is a file, or a server by --server
+    takes_place = False  # True if the first argument is a file, or a server given with --server
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]: overloads
         """See `argparse.ArgumentParser.parse_known_args`."""

@@ -44,7 +44,7 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
             raise UsageError(
                 "--log and --trace cannot be combined with --server; give them to `holdfast serve`"
             )
-        from holdfast.cli.remote import build_remote  # few are on a server
+        from holdfast.cli.remote import build_remote  # most sessions are local
 
         return build_remote(options, env, stream)
     for name, value in (
@@ -108,7 +108,7 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
         runtime,
         store,
         id,
-        _go_on(options, id),
+        _continue_command(options, id),
         tell,
         asking,
         observers=observers,
@@ -171,12 +171,12 @@ def model_of(options: argparse.Namespace, env: Mapping[str, str], stream: bool) 
             )
         )
     except ConfigurationError as error:
-        told = (
+        message = (
             str(error)
             .replace("LLM: base_url", "--base-url (or HOLDFAST_BASE_URL)")
             .replace("LLM: api_key", "the API key")
         )
-        raise UsageError(told.removeprefix("LLM: ")) from error
+        raise UsageError(message.removeprefix("LLM: ")) from error
 
 
 def prompt_text(path: str | None) -> str | None:
@@ -233,7 +233,7 @@ def _id_in(store: SQLiteStore | None, options: argparse.Namespace) -> tuple[str,
     """Return the id of the conversation to continue or to begin, and True if `--id` names a new
     one. Raises `UsageError`."""
     if store is None or options.id is None:
-        return secrets.token_hex(6), False  # short enough to type, and unique enough for one file
+        return secrets.token_hex(6), False  # short to type, and unique within one file
     exact = store.list([not_empty(options.id)])
     if options.new:
         if exact:
@@ -243,7 +243,7 @@ def _id_in(store: SQLiteStore | None, options: argparse.Namespace) -> tuple[str,
     return (options.id, True) if found is None else (found.id, False)
 
 
-def _go_on(options: argparse.Namespace, id: str) -> str:
+def _continue_command(options: argparse.Namespace, id: str) -> str:
     """Return the command that continues this conversation with the same model in the same place."""
     words = ["holdfast", "chat", "--store", options.store, "--id", id]
     for name in ("model", "base_url", "api_key_env"):
