@@ -200,7 +200,7 @@ def test_an_old_file_is_read_as_it_is(old: Path) -> None:
 
 
 def test_what_is_not_there_is_not_made_by_reading(path: Path) -> None:
-    with pytest.raises(StoreError, match=r"is not there"):
+    with pytest.raises(StoreError, match=r"does not exist"):
         SQLiteStore(path, read_only=True)
     path.touch()
     with pytest.raises(StoreError, match="not a Holdfast store"):

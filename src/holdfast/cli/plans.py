@@ -14,8 +14,8 @@ from holdfast.events import PlanStep
 from holdfast.tools.plans import MARKS, PLAN, misfit, progress, read_steps, texts
 
 EDITING = (
-    "2 TEXT changes step 2, +TEXT adds a step at the end, +2 TEXT adds one before step 2, -2 removes"
-    " step 2; Enter: done."
+    "2 TEXT changes step 2, +TEXT adds a step at the end, +2 TEXT adds one before step 2, -2"
+    " removes step 2; Enter: done."
 )
 
 _STYLES = {"pending": "plain", "in_progress": "call", "done": "dim", "dropped": "dim"}

@@ -52,7 +52,7 @@ def tools(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     with _reserved_stdout() as out:
         screen, status = Screen(env, out=out), Screen(env, out=sys.stderr)
         try:
-            # `check` prints the collected warnings; the other actions print those that matter there.
+            # `check` prints the collected warnings; the other actions print those they need.
             with _collected() as collected, toolset(options.config, options.workdir, env) as found:
                 match options.what:
                     case "list":

@@ -10,11 +10,7 @@ from holdfast.agent.security.highest import Highest
 from holdfast.agent.security.judge import LLMJudge
 from holdfast.agent.security.rules import Rules
 
-SHIPPED: dict[str, type[Rules | Annotations | LLMJudge]] = {
-    "rules": Rules,
-    "annotations": Annotations,
-    "judge": LLMJudge,
-}
+SHIPPED: dict[str, type[Rules | Annotations | LLMJudge]] = {"rules": Rules, "annotations": Annotations, "judge": LLMJudge}
 """By their names in an agent's config."""
 
 
@@ -23,15 +19,4 @@ def standard(hosts: Iterable[str] = ()) -> Highest:
     return Highest((Rules(hosts=tuple(hosts)), Annotations()))
 
 
-__all__ = [
-    "SHIPPED",
-    "Annotations",
-    "Highest",
-    "LLMJudge",
-    "Level",
-    "Risk",
-    "Rules",
-    "SecurityAnalyzer",
-    "Surroundings",
-    "standard",
-]
+__all__ = ["SHIPPED", "Annotations", "Highest", "LLMJudge", "Level", "Risk", "Rules", "SecurityAnalyzer", "Surroundings", "standard"]

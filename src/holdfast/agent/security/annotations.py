@@ -22,9 +22,7 @@ class Annotations(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         given: Any = self.leave
-        if not isinstance(given, list | tuple) or not all(
-            isinstance(one, str) for one in cast("list[Any]", given)
-        ):
+        if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in cast("list[Any]", given)):
             raise ConfigurationError(f"Annotations: leave takes a list of tools, not {given!r}.")
         msgspec.structs.force_setattr(self, "leave", tuple(cast("list[str]", given)))
 
@@ -43,10 +41,7 @@ class Annotations(msgspec.Struct, frozen=True):
         if said.read_only:
             return Risk("low", f"{call.name} only reads")
         if said.destructive and said.open_world:
-            return Risk(
-                "high",
-                f"{call.name} may overwrite or delete, and reaches beyond this machine (or says nothing of that)",
-            )
+            return Risk("high", f"{call.name} may overwrite or delete, and reaches beyond this machine (or says nothing of that)")
         if said.destructive:
             return Risk("medium", f"{call.name} may overwrite or delete")
         if said.open_world:

@@ -14,18 +14,14 @@ LONGEST = 100_000  # characters of a command
 _MOST_WORDS, _MOST_PARTS, _MOST_DOCUMENTS, _MOST_BRACES, _DEEPEST = 1500, 200, 20, 64, 12
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,^-]+|\[\[?|\]\]?|!")
-_BARE = re.compile(
-    r"[A-Za-z0-9_./:=@%+,^*?\[\]!{}-](?:[A-Za-z0-9_./:=@%+,^*?\[\]!{}-]|(?<![:=])~)*"
-)
+_BARE = re.compile(r"[A-Za-z0-9_./:=@%+,^*?\[\]!{}-](?:[A-Za-z0-9_./:=@%+,^*?\[\]!{}-]|(?<![:=])~)*")
 _BLANKS = re.compile(r"(?:[ \t]+(?:\\\n)?)+")
 _PREFIX = re.compile(r"(?:!|time)[ \t]+(?!-)")
 _NUMBERS = re.compile(r"\(\([0-9+*%/ -]+\)\)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\}|\?")
 _QUOTED_RUN = re.compile(r"[^\"\\$`]+")
 _REDIRECT = re.compile(r"[012]?(?:>>|>\||>&|<<<|<<|>|<)(?![&<>|])|&>>?(?![&<>|])")
-_DOCUMENT = re.compile(
-    r"[ \t]*(['\"]?)([A-Za-z0-9_]+)\1(?=[ \t\n;|&<>)])((?:[^'\"\\$`#(\n]|'[^'\n]*'|\"[^\"\\$`\n]*\")*)\n"
-)
+_DOCUMENT = re.compile(r"[ \t]*(['\"]?)([A-Za-z0-9_]+)\1(?=[ \t\n;|&<>)])((?:[^'\"\\$`#(\n]|'[^'\n]*'|\"[^\"\\$`\n]*\")*)\n")
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[|\+?=)")
 _BRACE = re.compile(r"\{((?:[\w.*/-]*,)+[\w.*/-]*|\d{1,3}\.\.\d{1,3})\}", re.ASCII)
 _BRACES = re.compile(rf"(?:[^{{}}]|{_BRACE.pattern})*|(?:[^{{}}]|\{{[\w-]*\}})*", re.ASCII)
@@ -39,23 +35,7 @@ HARMLESS = re.compile(
     r"LC_[A-Z]+|LANG|LANGUAGE|TZ|TERM|CI|NO_COLOR|FORCE_COLOR|CLICOLOR|COLUMNS|LINES|PYTHON(?:DONTWRITEBYTECODE|UNBUFFERED|HASHSEED|UTF8|IOENCODING|PATH)|NODE_ENV|RUST_BACKTRACE|RUST_LOG"
     r"|CGO_ENABLED|GOOS|GOARCH|DEBUG|VERBOSE|DJANGO_SETTINGS_MODULE|FLASK_APP|FLASK_ENV|ENVIRONMENT|LOG_LEVEL|PORT|HOST|FOO|BAR"
 )
-_RESERVED = frozenset(
-    (
-        "then",
-        "else",
-        "elif",
-        "fi",
-        "do",
-        "done",
-        "esac",
-        "select",
-        "function",
-        "coproc",
-        "in",
-        "}",
-        "case",
-    )
-)
+_RESERVED = frozenset(("then", "else", "elif", "fi", "do", "done", "esac", "select", "function", "coproc", "in", "}", "case"))
 
 TEXT, QUOTED, VARIABLE, QUOTED_VARIABLE, OUTPUT, QUOTED_OUTPUT, FILE = range(7)
 
@@ -117,21 +97,13 @@ def hidden(text: str) -> str:
     """The reason why a text is not what it looks like; "" if there is none."""
     if text.isascii() and text.isprintable():
         return ""
-    odd = [
-        letter
-        for letter in set(text)
-        if letter not in "\t\n"
-        and (not letter.isprintable() or (letter.isspace() and letter != " "))
-    ]
+    odd = [letter for letter in set(text) if letter not in "\t\n" and (not letter.isprintable() or (letter.isspace() and letter != " "))]
     return "it has characters that cannot be seen, or that look like others" if odd else ""
 
 
 def literal(raw: Raw) -> str | None:
     """The text of a word that has no variables, substitutions, globs or braces; None for another."""
-    if any(
-        part.kind > QUOTED or (part.kind == TEXT and not _PLAIN.fullmatch(part.value))
-        for part in raw
-    ):
+    if any(part.kind > QUOTED or (part.kind == TEXT and not _PLAIN.fullmatch(part.value)) for part in raw):
         return None
     return "".join([part.value for part in raw])
 
@@ -158,22 +130,14 @@ def braces(text: str) -> list[str]:
 def _known(part: Part) -> Part:
     """A substitution whose output is known: a here-document, the present folder, a number."""
     chain = part.value[0] if len(part.value) == 1 else Chain([], False)
-    program = (
-        chain.pipelines[0][1][0]
-        if len(chain.pipelines) == 1 and len(chain.pipelines[0][1]) == 1
-        else None
-    )
+    program = chain.pipelines[0][1][0] if len(chain.pipelines) == 1 and len(chain.pipelines[0][1]) == 1 else None
     words = [literal(raw) for raw in program.words] if program is not None else []
     texts = [redirect.text for redirect in program.redirects] if program is not None else []
     if words == ["cat"] and len(texts) == 1 and texts[0] is not None and part.kind == QUOTED_OUTPUT:
         return Part(QUOTED, texts[0].rstrip("\n"))
     if texts or words not in (["pwd"], ["nproc"]):
         return part
-    return (
-        Part(QUOTED, "4")
-        if words == ["nproc"]
-        else Part(QUOTED_VARIABLE if part.kind == QUOTED_OUTPUT else VARIABLE, "PWD")
-    )
+    return Part(QUOTED, "4") if words == ["nproc"] else Part(QUOTED_VARIABLE if part.kind == QUOTED_OUTPUT else VARIABLE, "PWD")
 
 
 class _Parser:
@@ -192,11 +156,7 @@ class _Parser:
                 self._skip(operator, lines=True)
                 pipelines.append((operator, self._pipeline()))
             after = self.text[self.at : self.at + 1]
-            if after not in ("", "\n", ";", "&", ")") or self.text[self.at : self.at + 2] in (
-                ";;",
-                ";&",
-                "&;",
-            ):
+            if after not in ("", "\n", ";", "&", ")") or self.text[self.at : self.at + 2] in (";;", ";&", "&;"):
                 raise Unjudged(f"it has {after!r} where a command ends")
             found.append(Chain(pipelines, after == "&"))
             self._skip(after if after in (";", "&") else "", lines=True)
@@ -222,9 +182,7 @@ class _Parser:
     def _next(self, *signs: str) -> str:
         """The first of these that is next: an operator, or a word that ends there."""
         for sign in signs:
-            if self.text.startswith(sign, self.at) and (
-                not sign[0].isalpha() or _END.match(self.text, self.at + len(sign))
-            ):
+            if self.text.startswith(sign, self.at) and (not sign[0].isalpha() or _END.match(self.text, self.at + len(sign))):
                 return sign
         return ""
 
@@ -297,8 +255,7 @@ class _Parser:
             if not found.words and not self._assigned(found, word):
                 first = word[0].value if len(word) == 1 and word[0].kind == TEXT else ""
                 if first in _RESERVED or (
-                    first not in ("[", "[[")
-                    and any(part.kind == TEXT and set(part.value) & set("*?{}[]") for part in word)
+                    first not in ("[", "[[") and any(part.kind == TEXT and set(part.value) & set("*?{}[]") for part in word)
                 ):
                     raise Unjudged(f"it has {first!r}, which is not read, or makes up what it runs")
                 found.words.append(word)
@@ -315,18 +272,10 @@ class _Parser:
         match = _ASSIGNED.match(word[0].value) if word and word[0].kind == TEXT else None
         if match is None:
             return False
-        value = (
-            (Part(TEXT, word[0].value[match.end() :]), *word[1:])
-            if match.end() < len(word[0].value)
-            else word[1:]
-        )
+        value = (Part(TEXT, word[0].value[match.end() :]), *word[1:]) if match.end() < len(word[0].value) else word[1:]
         text = literal(value)
-        plain = text is not None and re.fullmatch(
-            r"[\w./:-]*" if match[1] == "PYTHONPATH" else r"[\w.@-]*", text, re.ASCII
-        )
-        if match[2] != "=" or not (
-            plain if HARMLESS.fullmatch(match[1]) else LOCAL.fullmatch(match[1])
-        ):
+        plain = text is not None and re.fullmatch(r"[\w./:-]*" if match[1] == "PYTHONPATH" else r"[\w.@-]*", text, re.ASCII)
+        if match[2] != "=" or not (plain if HARMLESS.fullmatch(match[1]) else LOCAL.fullmatch(match[1])):
             raise Unjudged(f"it sets the variable {match[1][:40]}")
         found.variables.append((match[1], value))
         return True
@@ -352,18 +301,9 @@ class _Parser:
     def _document(self) -> str:
         """Cut a here-document out of the text, and return it."""
         head = _DOCUMENT.match(self.text, self.at)
-        end = (
-            re.compile(rf"^{head[2]}(?:\n|\Z)", re.MULTILINE).search(self.text, head.end())
-            if head is not None
-            else None
-        )
+        end = re.compile(rf"^{head[2]}(?:\n|\Z)", re.MULTILINE).search(self.text, head.end()) if head is not None else None
         self._documents += 1
-        if (
-            head is None
-            or end is None
-            or (self._substitutions and not head[1])
-            or self._documents > _MOST_DOCUMENTS
-        ):
+        if head is None or end is None or (self._substitutions and not head[1]) or self._documents > _MOST_DOCUMENTS:
             raise Unjudged("it has a here-document that is not read")
         found = self.text[head.end() : end.start()]
         if not head[1] and re.search(r"[$`\\]", found):
@@ -377,9 +317,7 @@ class _Parser:
     def _word(self) -> Raw:
         self._words += 1
         text, begin, parts = self.text, self.at, list[Part]()
-        while not _END.match(text, self.at) or (
-            text.startswith("<(", self.at) and self.at == begin
-        ):
+        while not _END.match(text, self.at) or (text.startswith("<(", self.at) and self.at == begin):
             if len(parts) > _MOST_PARTS:
                 raise Unjudged("it has a word of more parts than are read")
             bare = _BARE.match(text, self.at)
@@ -400,11 +338,7 @@ class _Parser:
             elif letter == "<":
                 parts.append(Part(FILE, self._substitution(2)))
                 break
-            elif (
-                letter == "~"
-                and self.at == begin
-                and (behind == "/" or _END.match(text, self.at + 1))
-            ):
+            elif letter == "~" and self.at == begin and (behind == "/" or _END.match(text, self.at + 1)):
                 parts.append(Part(VARIABLE, "HOME"))
                 self.at += 1
             else:
@@ -416,9 +350,7 @@ class _Parser:
             raise Unjudged("it has braces together with quotes or expansions")
         if "{" in whole and len(parts) == 1:
             braces(whole)
-        if (parts[-1].kind == FILE and not _END.match(text, self.at)) or self.text.startswith(
-            "<(", self.at
-        ):
+        if (parts[-1].kind == FILE and not _END.match(text, self.at)) or self.text.startswith("<(", self.at):
             raise Unjudged("it has a substitution within a word")
         if self.text[self.at : self.at + 1] in ("<", ">") and re.fullmatch(r"\d+|\{.*", whole):
             raise Unjudged("it redirects a descriptor that is not known")
@@ -446,9 +378,7 @@ class _Parser:
                 else:
                     parts, run = [*parts, Part(QUOTED, run), part], ""
             else:
-                raise Unjudged(
-                    "it has a quote without an end, or backquotes, or a broken line in quotes"
-                )
+                raise Unjudged("it has a quote without an end, or backquotes, or a broken line in quotes")
 
     def _dollar(self, quoted: bool) -> Part:
         self.at += 1
@@ -457,14 +387,11 @@ class _Parser:
             if match := pattern.match(self.text, self.at):
                 self.at = match.end()
                 return Part(
-                    QUOTED_VARIABLE if quoted or pattern is _NUMBERS else VARIABLE,
-                    match[0].strip("{}") if pattern is _VARIABLE else "?",
+                    QUOTED_VARIABLE if quoted or pattern is _NUMBERS else VARIABLE, match[0].strip("{}") if pattern is _VARIABLE else "?"
                 )
         if behind == "(" and not self.text.startswith("((", self.at):
             return _known(Part(QUOTED_OUTPUT if quoted else OUTPUT, self._substitution(1)))
-        if behind in (set(" \"/|),.;:&]}'=%") if quoted else ("", " ", "\t", "\n")) or (
-            quoted and self.text.startswith("\\|", self.at)
-        ):
+        if behind in (set(" \"/|),.;:&]}'=%") if quoted else ("", " ", "\t", "\n")) or (quoted and self.text.startswith("\\|", self.at)):
             return Part(QUOTED, "$")
         raise Unjudged("it has an expansion that is not read")
 

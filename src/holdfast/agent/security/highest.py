@@ -23,14 +23,10 @@ class Highest(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         given: Any = self.analyzers
         if not isinstance(given, list | tuple) or not given:
-            raise ConfigurationError(
-                f"Highest: analyzers takes a list of analyzers, not {given!r}."
-            )
+            raise ConfigurationError(f"Highest: analyzers takes a list of analyzers, not {given!r}.")
         for one in cast("list[Any]", given):
             if isinstance(one, type) or not callable(getattr(one, "assess", None)):
-                raise ConfigurationError(
-                    f"Highest: analyzers takes objects with a method assess, not {one!r}."
-                )
+                raise ConfigurationError(f"Highest: analyzers takes objects with a method assess, not {one!r}.")
         msgspec.structs.force_setattr(self, "analyzers", tuple(cast("list[Any]", given)))
 
     @property

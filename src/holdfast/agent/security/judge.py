@@ -49,12 +49,8 @@ class LLMJudge(msgspec.Struct, frozen=True):
     llm: Any = None
 
     def __post_init__(self) -> None:
-        if self.llm is not None and (
-            isinstance(self.llm, type) or not callable(getattr(self.llm, "completion", None))
-        ):
-            raise ConfigurationError(
-                f"LLMJudge: llm takes an LLM, or None for the agent's own, not {self.llm!r}."
-            )
+        if self.llm is not None and (isinstance(self.llm, type) or not callable(getattr(self.llm, "completion", None))):
+            raise ConfigurationError(f"LLMJudge: llm takes an LLM, or None for the agent's own, not {self.llm!r}.")
 
     @property
     def name(self) -> str:
@@ -64,10 +60,7 @@ class LLMJudge(msgspec.Struct, frozen=True):
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:
         """See `SecurityAnalyzer.assess`. Raises `LLMError`."""
         if len(call.raw_arguments) > _LONGEST:
-            return Risk(
-                "unknown",
-                f"its arguments have more than {_LONGEST:,} characters; they were not judged",
-            )
+            return Risk("unknown", f"its arguments have more than {_LONGEST:,} characters; they were not judged")
         llm = about.llm if self.llm is None else self.llm
         if llm is None:
             return Risk("unknown", "there is no model to ask")
@@ -83,12 +76,7 @@ def prompt(call: ToolCall, said: str) -> str:
     mark = secrets.token_hex(8)
     said = said if len(said) <= _SAID else f"{said[: _SAID // 2]} [...] {said[-_SAID // 2 :]}"
     parts = (("USER", said or "(nothing)"), ("TOOL", call.name), ("ARGUMENTS", call.raw_arguments))
-    fenced = "\n\n".join(
-        [
-            f"----- {title} {mark} -----\n{text}\n----- END OF {title} {mark} -----"
-            for title, text in parts
-        ]
-    )
+    fenced = "\n\n".join([f"----- {title} {mark} -----\n{text}\n----- END OF {title} {mark} -----" for title, text in parts])
     return f"{fenced}\n\nHow risky is this call? Answer with the JSON object alone."
 
 

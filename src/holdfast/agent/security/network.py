@@ -46,9 +46,7 @@ def fetch(url: str, hosts: Sequence[str], sends: str = "") -> Finding:
         return Finding(LOW, f"fetches from {host}")
     where = _where(host)
     if where == "this machine":
-        return Finding(
-            HIGH if sends else MEDIUM, f"{sends or 'talks'} to {host}, which is this machine"
-        )
+        return Finding(HIGH if sends else MEDIUM, f"{sends or 'talks'} to {host}, which is this machine")
     if where:
         return Finding(HIGH, f"reaches {host}, {where}")
     if sends:
@@ -60,9 +58,7 @@ def _where(host: str) -> str:
     """What a host is if it is not a public one."""
     if host in _LOCAL or host.endswith(".localhost"):
         return "this machine"
-    if host.endswith(_INTERNAL) or (
-        "." not in host and ":" not in host and not host.isdecimal() and not host.startswith("0x")
-    ):
+    if host.endswith(_INTERNAL) or ("." not in host and ":" not in host and not host.isdecimal() and not host.startswith("0x")):
         return "which is of a private network"
     try:
         address = ipaddress.ip_address(host.strip("[]"))

@@ -84,75 +84,24 @@ _RAW = re.compile(
     r"/(?:dev/(?:mem|kmem|port|sd|hd|nvme|vd|xvd|dm-|mapper|loop|disk|md)|proc/(?:kcore|kmem|sysrq-trigger)|boot(?:/|$)|sys(?:/|$))"
 )
 _HARMLESS_DEVICES = frozenset(
-    (
-        "/dev/null",
-        "/dev/stdout",
-        "/dev/stderr",
-        "/dev/tty",
-        "/dev/stdin",
-        "/dev/zero",
-        "/dev/urandom",
-        "/dev/random",
-    )
+    ("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/stdin", "/dev/zero", "/dev/urandom", "/dev/random")
 )
 # Places that every program reads.
 _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib32/", "/lib64/", "/opt/")
 _SYSTEM_FILES = frozenset(
-    (
-        "/etc/os-release",
-        "/etc/debian_version",
-        "/etc/timezone",
-        "/proc/cpuinfo",
-        "/proc/meminfo",
-        "/proc/version",
-        "/proc/loadavg",
-    )
+    ("/etc/os-release", "/etc/debian_version", "/etc/timezone", "/proc/cpuinfo", "/proc/meminfo", "/proc/version", "/proc/loadavg")
 )
 # Names within a working directory that git, a shell or an editor obeys later, unseen.
-_OBEYED = (
-    ".git",
-    ".hg",
-    ".bashrc",
-    ".bash_profile",
-    ".profile",
-    ".zshrc",
-    ".zshenv",
-    ".gitconfig",
-    ".netrc",
-    ".inputrc",
-)
+_OBEYED = (".git", ".hg", ".bashrc", ".bash_profile", ".profile", ".zshrc", ".zshenv", ".gitconfig", ".netrc", ".inputrc")
 # Folders and files that tools make again.
 MADE_AGAIN = frozenset((
     "node_modules", "build", "dist", "target", "out", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".tox", ".nox", ".cache",
     "coverage", "htmlcov", ".next", ".nuxt", ".turbo", ".parcel-cache", ".eggs", ".hypothesis", "cmake-build-debug", ".gradle",
 ))  # fmt: skip
-_MADE_AGAIN_FILES = (
-    "*.pyc",
-    "*.pyo",
-    "*.o",
-    "*.class",
-    "*~",
-    ".DS_Store",
-    ".coverage",
-    "*.orig",
-    "*.rej",
-    "*.egg-info",
-)
+_MADE_AGAIN_FILES = ("*.pyc", "*.pyo", "*.o", "*.class", "*~", ".DS_Store", ".coverage", "*.orig", "*.rej", "*.egg-info")
 # Folders of others' packages and of tools: a search through a project is not after the secrets of these.
 _FOREIGN = frozenset(
-    (
-        ".git",
-        "node_modules",
-        "site-packages",
-        "__pycache__",
-        ".venv",
-        "venv",
-        ".tox",
-        ".nox",
-        ".mypy_cache",
-        ".pytest_cache",
-        ".ruff_cache",
-    )
+    (".git", "node_modules", "site-packages", "__pycache__", ".venv", "venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache")
 )
 _ODD = re.compile(r"[\s'\"\\]|^-")
 _MOST_ENTRIES = 20_000  # directory entries that are looked at for one call
@@ -167,14 +116,8 @@ class Places:
     def __init__(self, workdir: str, home: str, writable: Sequence[str] = ()) -> None:
         self.workdir = workdir = _real_folder(workdir) if workdir else ""
         self.home = home
-        folders = (
-            [workdir, *[os.path.realpath(_with_home(one, home)) for one in writable]]
-            if workdir
-            else list(writable)
-        )
-        self._inside = tuple(
-            [(one, one.rstrip("/") + "/") for one in folders if one and one != "/"]
-        )
+        folders = [workdir, *[os.path.realpath(_with_home(one, home)) for one in writable]] if workdir else list(writable)
+        self._inside = tuple([(one, one.rstrip("/") + "/") for one in folders if one and one != "/"])
         self._left = _MOST_ENTRIES
 
     def real(self, path: str, cwd: str) -> str:
@@ -229,10 +172,7 @@ class Places:
         if self.secret(path, real):
             return Finding(HIGH, f"reads what is secret: {_shown(path)}")
         if self._holds(path, cwd) or self._holds(real, "/") or _RAW.match(real):
-            return Finding(
-                HIGH,
-                f"reads {_shown(path)}: memory, devices, other processes, or where secrets are",
-            )
+            return Finding(HIGH, f"reads {_shown(path)}: memory, devices, other processes, or where secrets are")
         if self.inside(real) or _is_public(real):
             return NOTHING
         return Finding(MEDIUM, f"reads outside of the working directory: {_shown(path)}")
@@ -251,15 +191,8 @@ class Places:
 
     def secret(self, path: str, real: str) -> bool:
         """Whether a path has the name or the place of a secret. A certificate is none: only a private key is."""
-        below = (
-            real[len(self.workdir) :]
-            if self.workdir and real.startswith(f"{self.workdir}/")
-            else real
-        )
-        if not (
-            _is_secret(path if below is real else path.removeprefix(self.workdir))
-            or _is_secret(below)
-        ):
+        below = real[len(self.workdir) :] if self.workdir and real.startswith(f"{self.workdir}/") else real
+        if not (_is_secret(path if below is real else path.removeprefix(self.workdir)) or _is_secret(below)):
             return False
         if real.endswith(".pem"):
             try:
@@ -276,28 +209,16 @@ class Places:
             return found
         real = self.real(path, cwd)
         below = real.rstrip("/") + "/"
-        if found.rank and any(
-            one.startswith(below) for one in (*_SECRET_PATHS, "/proc/", f"{self.home}/.ssh")
-        ):
+        if found.rank and any(one.startswith(below) for one in (*_SECRET_PATHS, "/proc/", f"{self.home}/.ssh")):
             return Finding(HIGH, f"reads all that is in {_shown(path)}, where secrets are")
         if not os.path.isdir(real) or (_is_public(real) and not self.inside(real)):
             return found
         walk = self.walk(real, keep)
         if walk.secrets:
-            return Finding(
-                HIGH,
-                f"reads all that is in {_shown(path)}, and that has secrets: {_shown(walk.secrets[0])}",
-            )
+            return Finding(HIGH, f"reads all that is in {_shown(path)}, and that has secrets: {_shown(walk.secrets[0])}")
         if not walk.whole:
-            return Finding(
-                UNKNOWN,
-                f"reads all that is in {_shown(path)}, which is more than is looked through for secrets",
-            )
-        return (
-            max(found, Finding(MEDIUM, f"follows links out of {_shown(path)}"))
-            if walk.reads_out
-            else found
-        )
+            return Finding(UNKNOWN, f"reads all that is in {_shown(path)}, which is more than is looked through for secrets")
+        return max(found, Finding(MEDIUM, f"follows links out of {_shown(path)}")) if walk.reads_out else found
 
     def walk(self, real: str, keep: Keep, foreign: bool = False) -> Walk:
         """Look through a folder for names that `keep` keeps; with `foreign` also through others' packages in it."""
@@ -319,48 +240,23 @@ class Places:
                 elif keep(name):
                     link = entry.is_symlink()
                     finding = self.read(entry.path, folder) if link else NOTHING
-                    links += (
-                        [(finding, not self.is_inside(entry.path, folder), entry.is_dir())]
-                        if link
-                        else []
-                    )
-                    if finding.rank == HIGH or (
-                        not link and self.secret(entry.path[len(real) :], entry.path)
-                    ):
+                    links += [(finding, not self.is_inside(entry.path, folder), entry.is_dir())] if link else []
+                    if finding.rank == HIGH or (not link and self.secret(entry.path[len(real) :], entry.path)):
                         secrets.append(entry.path[len(real) :].lstrip("/"))
-        reads_out, leads_out = (
-            any(found.rank for found, _, _ in links),
-            any(out for _, out, _ in links),
-        )
-        return Walk(
-            secrets,
-            reads_out,
-            leads_out,
-            any(out and folder for _, out, folder in links),
-            odd,
-            self._left > 0,
-        )
+        reads_out, leads_out = any(found.rank for found, _, _ in links), any(out for _, out, _ in links)
+        return Walk(secrets, reads_out, leads_out, any(out and folder for _, out, folder in links), odd, self._left > 0)
 
     def matches(self, pattern: str, cwd: str) -> list[str] | None:
         """The paths that a glob may become at this moment, and the glob itself; None if they are too many."""
         if re.search(r"\[[^\]]*[\[\\]|\[[!^]?\]", pattern):
             return None  # a class of characters, or a bracket in brackets
         found = ["/" if pattern.startswith("/") else ""]
-        parts = [
-            part for part in re.sub(r"\[[^\]/]+\]", "?", pattern).split("/") if part
-        ]  # a set is taken for any letter
+        parts = [part for part in re.sub(r"\[[^\]/]+\]", "?", pattern).split("/") if part]  # a set is taken for any letter
         for index, part in enumerate(parts):
-            slash, deeper = (
-                "/" if index + 1 < len(parts) or pattern.endswith("/") else "",
-                list[str](),
-            )
+            slash, deeper = "/" if index + 1 < len(parts) or pattern.endswith("/") else "", list[str]()
             for one in found:
                 try:
-                    names = (
-                        [part]
-                        if not _GLOB.search(part)
-                        else os.listdir(os.path.join(cwd, one) or ".")
-                    )
+                    names = [part] if not _GLOB.search(part) else os.listdir(os.path.join(cwd, one) or ".")
                 except OSError:
                     continue
                 self._left -= len(names)
@@ -369,8 +265,7 @@ class Places:
                 deeper += [
                     f"{one}{name}{slash}"
                     for name in names
-                    if name == part
-                    or (fnmatchcase(name, part) and (name[0] != "." or part[0] == "."))
+                    if name == part or (fnmatchcase(name, part) and (name[0] != "." or part[0] == "."))
                 ]
             found = deeper
         return [pattern, *found]
@@ -385,11 +280,7 @@ class Places:
             return Finding(HIGH, f"{_shown(path)} is no path")
         if not self.inside(real):
             return Finding(HIGH, f"{what} what is outside of the working directory: {_shown(path)}")
-        parts = (
-            real[len(self.workdir) :].split("/")
-            if real.startswith(self.workdir)
-            else real.split("/")
-        )
+        parts = real[len(self.workdir) :].split("/") if real.startswith(self.workdir) else real.split("/")
         if any(part in _OBEYED for part in parts):
             return Finding(HIGH, f"{what} {_shown(path)}, which is obeyed without being looked at")
         if _is_secret(path) or _is_secret(real):
@@ -399,9 +290,7 @@ class Places:
     def delete_all(self, path: str, cwd: str) -> Finding:
         """Deleting a folder with all that is in it."""
         found = self.write(path, cwd, "deletes")
-        if found.rank > MEDIUM or (
-            made_again(path.rstrip("/").rpartition("/")[2]) and self.real(path, cwd) != self.workdir
-        ):
+        if found.rank > MEDIUM or (made_again(path.rstrip("/").rpartition("/")[2]) and self.real(path, cwd) != self.workdir):
             return found
         return Finding(HIGH, f"deletes a folder and all that is in it: {_shown(path)}")
 
@@ -412,9 +301,7 @@ class Places:
             return not _PROC_PLAIN.fullmatch(path)
         if self.workdir and (path == self.workdir or path.startswith(f"{self.workdir}/")):
             return False
-        return any(
-            path == one or path.startswith(f"{one}/") for one in _SECRET_PATHS if one != self.home
-        )
+        return any(path == one or path.startswith(f"{one}/") for one in _SECRET_PATHS if one != self.home)
 
 
 _GLOB = re.compile(r"[*?\[]")
@@ -423,8 +310,7 @@ _GLOB = re.compile(r"[*?\[]")
 def made_again(pattern: str) -> bool:
     """Whether tools make again what has this name, or fits this pattern."""
     return pattern in MADE_AGAIN or any(
-        pattern == one or (not _GLOB.search(pattern) and fnmatchcase(pattern, one))
-        for one in _MADE_AGAIN_FILES
+        pattern == one or (not _GLOB.search(pattern) and fnmatchcase(pattern, one)) for one in _MADE_AGAIN_FILES
     )
 
 
@@ -437,10 +323,7 @@ def _is_secret(path: str) -> bool:
     slashed = f"/{path.lower()}/"
     if "/." in slashed and any(f"/{one}/" in slashed for one in _SECRET_ENDS):
         return True
-    return any(
-        part in _SECRETS or (_SECRET_NAMES.fullmatch(part) and not part.endswith(".pub"))
-        for part in slashed.split("/")
-    )
+    return any(part in _SECRETS or (_SECRET_NAMES.fullmatch(part) and not part.endswith(".pub")) for part in slashed.split("/"))
 
 
 def _with_home(path: str, home: str) -> str:

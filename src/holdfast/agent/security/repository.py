@@ -32,9 +32,7 @@ _PLAIN_LINE = re.compile(
 
 def _root(folder: str) -> str:
     """The nearest folder, upwards, that has a repository or looks like one; "" if there is none."""
-    while not os.path.lexists(os.path.join(folder, ".git")) and not os.path.isdir(
-        os.path.join(folder, "objects")
-    ):
+    while not os.path.lexists(os.path.join(folder, ".git")) and not os.path.isdir(os.path.join(folder, "objects")):
         folder, below = os.path.dirname(folder), folder
         if folder == below:
             return ""
@@ -47,11 +45,7 @@ def _is_plain(cwd: str) -> bool | None:
     git = os.path.join(root, ".git")
     if not root or os.path.islink(git) or not os.path.isdir(git):
         return None if root else True
-    lines = [
-        line
-        for name in ("config", "config.worktree")
-        for line in text_of(os.path.join(git, name)).splitlines()
-    ]
+    lines = [line for name in ("config", "config.worktree") for line in text_of(os.path.join(git, name)).splitlines()]
     return all(_PLAIN_LINE.fullmatch(line) for line in lines)
 
 
@@ -70,9 +64,7 @@ def searched(folder: str, path: str) -> bool:
     root, ignored = _root(at), False
     while root and at.startswith(root) and not ignored:
         lines = [line.strip() for line in text_of(os.path.join(at, ".gitignore")).splitlines()]
-        ignored = any(
-            line and line[0] not in "!#" and fnmatchcase(name, line.lstrip("/")) for line in lines
-        )
+        ignored = any(line and line[0] not in "!#" and fnmatchcase(name, line.lstrip("/")) for line in lines)
         if any(line.startswith("!") for line in lines):
             return True
         at = os.path.dirname(at)
@@ -123,9 +115,7 @@ def _reads(use: Use, found: Options, paths: Sequence[Word]) -> None:
     places = use.reader.places
     for path in [word.text.partition(":")[2] or word.text for word in paths]:
         for cwd in use.scope.cwds if path[:1] not in ("-", "^", "@") else ():
-            for one in (
-                (places.matches(path, cwd) or (path,)) if re.search(r"[*?]", path) else (path,)
-            ):
+            for one in (places.matches(path, cwd) or (path,)) if re.search(r"[*?]", path) else (path,):
                 use.reader.note(*places.read(one, cwd))
     if found.has("--no-index"):
         use.reads(paths, Names())
@@ -135,9 +125,7 @@ def _takes(use: Use, paths: Sequence[str]) -> None:
     """git takes files into the repository, where everything that shows changes shows them."""
     places = use.reader.places
     for cwd in use.scope.cwds:
-        for real in [
-            places.real(one, cwd) for path in paths for one in places.matches(path, cwd) or ()
-        ]:
+        for real in [places.real(one, cwd) for path in paths for one in places.matches(path, cwd) or ()]:
             if any(searched(real, one) for one in places.walk(real, Names().keep).secrets):
                 use.high("takes what is secret")
 
@@ -149,48 +137,23 @@ def special(use: Use, found: Options) -> Sequence[Word]:
     match name:
         case "grep":
             for cwd in use.scope.cwds:
-                secrets = [
-                    one
-                    for one in use.reader.places.walk(cwd, Names().keep).secrets
-                    if has("--untracked") or tracked(cwd, one)
-                ]
+                secrets = [one for one in use.reader.places.walk(cwd, Names().keep).secrets if has("--untracked") or tracked(cwd, one)]
                 if secrets:
                     use.high(f"reads what is secret: {secrets[0][:80]}")
             _reads(use, found, words[0 if has("-e") else 1 :])
         case "clone" | "fetch" | "pull" | "ls-remote":
             if is_url(what):
                 use.reader.note(*fetch(what, use.reader.hosts))
-            plain = r"https?://.*|git://.*|git@[\w.-]+:[\w./-]+" + (
-                "" if name == "clone" else r"|[\w.-]*"
-            )
+            plain = r"https?://.*|git://.*|git@[\w.-]+:[\w./-]+" + ("" if name == "clone" else r"|[\w.-]*")
             if not re.fullmatch(plain, what):
-                use.high("runs another program to fetch with") if "::" in what else use.unknown(
-                    "fetches in a way that is not judged"
-                )
+                use.high("runs another program to fetch with") if "::" in what else use.unknown("fetches in a way that is not judged")
             if name == "clone" and what:
-                use.writes(
-                    [
-                        words[1]
-                        if len(words) > 1
-                        else Word(re.sub(r"\.git$", "", what.rstrip("/")).rpartition("/")[2])
-                    ]
-                )
+                use.writes([words[1] if len(words) > 1 else Word(re.sub(r"\.git$", "", what.rstrip("/")).rpartition("/")[2])])
             return ()
         case "branch" | "tag":
             if has("-D", "-M", "-f", "-C", "--force") or (name == "tag" and has("-d", "--delete")):
                 use.high("deletes or overwrites a branch or tag")
-            lists = has(
-                "-l",
-                "--list",
-                "--contains",
-                "--merged",
-                "--no-merged",
-                "-a",
-                "-r",
-                "--show-current",
-                "--points-at",
-                "-n",
-            )
+            lists = has("-l", "--list", "--contains", "--merged", "--no-merged", "-a", "-r", "--show-current", "--points-at", "-n")
             changes = words or has("-u", "-m", "--move", "--unset-upstream", "--set-upstream-to")
             if changes and (not lists or (has("-m", "--move") and name == "branch")):
                 use.medium("makes, renames or deletes a branch or tag")
@@ -199,29 +162,19 @@ def special(use: Use, found: Options) -> Sequence[Word]:
         case "remote" if what == "show":
             use.medium("asks another machine")
         case "config":
-            plain = (
-                len(words) == 2
-                and _SETTING.fullmatch(what)
-                and not has("--global", "--system", "--unset")
-            )
+            plain = len(words) == 2 and _SETTING.fullmatch(what) and not has("--global", "--system", "--unset")
             if has("--unset", "--add", "--replace-all") or not (
                 has("--get", "--get-all", "--list", "-l", "--get-regexp") or len(words) == 1
             ):
-                use.medium("changes a setting of the repository") if plain else use.high(
-                    "changes settings, which may run programs"
-                )
+                use.medium("changes a setting of the repository") if plain else use.high("changes settings, which may run programs")
         case "stash" if what not in ("list", "show"):
             _takes(use, ["."] if has("-u", "--include-untracked") else [])
             use.reader.rearranged = True
-            use.high("deletes all that was put aside") if what == "clear" else use.medium(
-                "puts work aside, or takes it back"
-            )
+            use.high("deletes all that was put aside") if what == "clear" else use.medium("puts work aside, or takes it back")
             if what not in listed("push pop apply save branch drop clear") and what:
                 use.unknown("has no such command in its table")
         case "reflog" | "bisect" if what not in ("", "show", "log", "HEAD"):
-            use.high("deletes what could be taken back") if name == "reflog" else use.medium(
-                "changes the working tree"
-            ) if what in (
+            use.high("deletes what could be taken back") if name == "reflog" else use.medium("changes the working tree") if what in (
                 "start",
                 "good",
                 "bad",
@@ -231,47 +184,28 @@ def special(use: Use, found: Options) -> Sequence[Word]:
         case "checkout" | "restore":
             new, whole = has("-b", "--orphan"), has("-f", "-B", "--force", "-W", "--worktree")
             paths = [
-                word
-                for word in words
-                if name == "restore"
-                or any(os.path.lexists(os.path.join(cwd, word.text)) for cwd in use.scope.cwds)
+                word for word in words if name == "restore" or any(os.path.lexists(os.path.join(cwd, word.text)) for cwd in use.scope.cwds)
             ]
             if whole or (
                 not new
                 and not has("-S", "--staged")
-                and any(
-                    word.glob
-                    or any(os.path.isdir(os.path.join(cwd, word.text)) for cwd in use.scope.cwds)
-                    for word in paths
-                )
+                and any(word.glob or any(os.path.isdir(os.path.join(cwd, word.text)) for cwd in use.scope.cwds) for word in paths)
             ):
                 use.high("throws changes away")
             use.reader.rearranged = True
         case "add" | "stage":
-            _takes(
-                use, [word.text for word in words] if words and not has("-A", "--all") else ["."]
-            )
-        case "rm" if (has("-r") or any(word.glob for word in words)) and not has(
-            "--cached", "-n", "--dry-run"
-        ):
+            _takes(use, [word.text for word in words] if words and not has("-A", "--all") else ["."])
+        case "rm" if (has("-r") or any(word.glob for word in words)) and not has("--cached", "-n", "--dry-run"):
             use.high("deletes files")
         case "lfs" if what not in ("", "ls-files", "status", "env", "version"):
-            use.medium("fetches") if what in (
-                "pull",
-                "fetch",
-                "track",
-                "checkout",
-            ) else use.unknown("has no such command in its table")
+            use.medium("fetches") if what in ("pull", "fetch", "track", "checkout") else use.unknown("has no such command in its table")
         case "reset" if has("--hard", "--merge", "--keep"):
             use.high("throws changes away")
         case "clean" if has("-f", "--force", "-i") or not has("-n", "--dry-run"):
             use.high("deletes files that git does not know")
-        case "worktree" | "submodule" | "symbolic-ref" if what not in (
-            "list",
-            "status",
-            "summary",
-            "",
-        ) and not (name == "symbolic-ref" and len(words) < 2):
+        case "worktree" | "submodule" | "symbolic-ref" if what not in ("list", "status", "summary", "") and not (
+            name == "symbolic-ref" and len(words) < 2
+        ):
             use.high("makes, moves or deletes a working tree, or does what submodules name")
         case _ if name in listed(
             "log diff show rev-list diff-tree diff-index diff-files whatchanged status blame ls-files ls-tree shortlog describe cat-file merge-base name-rev show-ref check-ignore cherry range-diff"

@@ -45,20 +45,8 @@ _PATHS = frozenset(
 )
 _URLS = ("url", "uri", "urls", "endpoint", "address", "link", "href", "base_url")
 _ANSWERS = re.compile(r"\s*(?:[yYnN]|yes|no|\d{1,3})?\s*")
-_ENVIRONMENT = re.compile(
-    r"VIRTUAL_ENV|VIRTUAL_ENV_PROMPT|PS1|OLDPWD|CONDA_(?:DEFAULT_ENV|PROMPT_MODIFIER|SHLVL)|_OLD_VIRTUAL_\w+"
-)
-_PATH = frozenset(
-    (
-        "/usr/local/sbin",
-        "/usr/local/bin",
-        "/usr/sbin",
-        "/usr/bin",
-        "/sbin",
-        "/bin",
-        "/opt/homebrew/bin",
-    )
-)
+_ENVIRONMENT = re.compile(r"VIRTUAL_ENV|VIRTUAL_ENV_PROMPT|PS1|OLDPWD|CONDA_(?:DEFAULT_ENV|PROMPT_MODIFIER|SHLVL)|_OLD_VIRTUAL_\w+")
+_PATH = frozenset(("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/opt/homebrew/bin"))
 _LOOKED = 1000  # values of a call's arguments that are looked at
 
 
@@ -92,20 +80,14 @@ class Rules(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         given: dict[str, Any] = {"hosts": self.hosts, "writable": self.writable}
         for key, value in given.items():
-            if not isinstance(value, list | tuple) or not all(
-                isinstance(one, str) and one for one in cast("list[Any]", value)
-            ):
+            if not isinstance(value, list | tuple) or not all(isinstance(one, str) and one for one in cast("list[Any]", value)):
                 raise ConfigurationError(f"Rules: {key} takes a list of texts, not {value!r}.")
             msgspec.structs.force_setattr(self, key, tuple(cast("list[str]", value)))
         commands: Any = self.commands
         if not isinstance(commands, Mapping) or not all(
-            isinstance(one, str)
-            for pair in cast("Mapping[Any, Any]", commands).items()
-            for one in pair
+            isinstance(one, str) for pair in cast("Mapping[Any, Any]", commands).items() for one in pair
         ):
-            raise ConfigurationError(
-                f"Rules: commands takes a mapping of tools to the argument that is a command, not {commands!r}."
-            )
+            raise ConfigurationError(f"Rules: commands takes a mapping of tools to the argument that is a command, not {commands!r}.")
 
     @property
     def name(self) -> str:
@@ -140,26 +122,14 @@ class Rules(msgspec.Struct, frozen=True):
         effects = {one: shell_effect(one) for one in [*ran, *before]}
         moved = any(effects[one] == "moves" for one in ran)
         reader.wrote = len(before) < len(about.before)
-        found = reader.read(
-            command, () if moved else cwds, [one for one in before if effects[one] != "changes"]
-        )
+        found = reader.read(command, () if moved else cwds, [one for one in before if effects[one] != "changes"])
         changer = next((one for one, effect in effects.items() if effect == "changes"), None)
         if changer is not None:
-            return max(
-                found,
-                Finding(
-                    UNKNOWN,
-                    f"an earlier command may have changed what this one does: {changer.strip()[:80]}",
-                ),
-            )
+            return max(found, Finding(UNKNOWN, f"an earlier command may have changed what this one does: {changer.strip()[:80]}"))
         return max(found, _environment(reader.places, about.shell.exported))
 
     def _commands(self, calls: Sequence[ToolCall]) -> list[str]:
-        found = [
-            call.arguments.get(self.commands[call.name])
-            for call in calls
-            if call.name in self.commands
-        ]
+        found = [call.arguments.get(self.commands[call.name]) for call in calls if call.name in self.commands]
         return [one for one in found if isinstance(one, str)]
 
     def _places(self, about: Surroundings) -> Places:
@@ -186,11 +156,7 @@ class Rules(msgspec.Struct, frozen=True):
                 elif searches:
                     found = _searched(places, path, about.workdir, call.arguments.get("glob"))
                 else:
-                    found = (
-                        places.write(path, about.workdir, f"{call.name} changes")
-                        if changes
-                        else places.read(path, about.workdir)
-                    )
+                    found = places.write(path, about.workdir, f"{call.name} changes") if changes else places.read(path, about.workdir)
                 if not found.reason:
                     found = Finding(found.rank, f"{call.name} reads {value[:80]}")
             else:
@@ -204,21 +170,10 @@ def _environment(places: Places, exported: Mapping[str, str]) -> Finding:
     """The least risk of a command with variables that earlier commands exported: programs may act on them."""
     least = Finding(LOW)
     for name, value in exported.items():
-        if name == "PATH" and all(
-            part in _PATH or (part and places.is_inside(part, "/")) for part in value.split(":")
-        ):
-            least = max(
-                least,
-                Finding(
-                    MEDIUM, "its programs may be those of the working directory, which PATH has"
-                ),
-            )
-        elif not _ENVIRONMENT.fullmatch(name) and not (
-            HARMLESS.fullmatch(name) and re.fullmatch(r"[\w.@-]*", value)
-        ):
-            return Finding(
-                UNKNOWN, f"an earlier command has set {name[:40]}, which this one may act on"
-            )
+        if name == "PATH" and all(part in _PATH or (part and places.is_inside(part, "/")) for part in value.split(":")):
+            least = max(least, Finding(MEDIUM, "its programs may be those of the working directory, which PATH has"))
+        elif not _ENVIRONMENT.fullmatch(name) and not (HARMLESS.fullmatch(name) and re.fullmatch(r"[\w.@-]*", value)):
+            return Finding(UNKNOWN, f"an earlier command has set {name[:40]}, which this one may act on")
     return least
 
 
@@ -237,16 +192,9 @@ def _searched(places: Places, path: str, workdir: str, glob: Any) -> Finding:
     walk = places.walk(real, names.keep)
     for secret in walk.secrets:
         if searched(real, secret):
-            return Finding(
-                HIGH, f"searches all that is in {path[:80]}, and that has secrets: {secret[:80]}"
-            )
+            return Finding(HIGH, f"searches all that is in {path[:80]}, and that has secrets: {secret[:80]}")
     return (
-        found
-        if walk.whole
-        else Finding(
-            UNKNOWN,
-            f"searches all that is in {path[:80]}, which is more than is looked through for secrets",
-        )
+        found if walk.whole else Finding(UNKNOWN, f"searches all that is in {path[:80]}, which is more than is looked through for secrets")
     )
 
 
@@ -254,9 +202,7 @@ def _input(arguments: Mapping[str, Any]) -> Finding:
     """What is typed into a program that runs."""
     text, control = arguments.get("text", ""), arguments.get("control", "none")
     if not isinstance(text, str) or not _ANSWERS.fullmatch(text[:200]) or len(text) > 200:
-        return Finding(
-            UNKNOWN, "types into a program that runs, which may do with it what it likes"
-        )
+        return Finding(UNKNOWN, "types into a program that runs, which may do with it what it likes")
     if text or control in ("kill", "eof"):
         return Finding(MEDIUM, "answers or ends the command that runs")
     return Finding(LOW, "looks at the command that runs, or interrupts it")

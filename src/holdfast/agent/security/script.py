@@ -26,11 +26,7 @@ from holdfast.agent.security.grammar import (  # fmt: skip
 from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN, Finding, Places
 from holdfast.agent.security.words import Names, Word, listed
 
-_MOST_COMMANDS, _MOST_ROUNDS, _MOST_FOLDERS = (
-    2000,
-    64,
-    8,
-)  # programs in one command (a loop counts once per round), rounds, folders
+_MOST_COMMANDS, _MOST_ROUNDS, _MOST_FOLDERS = 2000, 64, 8  # programs in one command (a loop counts once per round), rounds, folders
 _GLOB = re.compile(r"[*?]|\[.*\]")
 _PLAIN = re.compile(r"[A-Za-z0-9_.,:=@%+/-]+")
 # Variables whose value nothing depends on where it is only shown.
@@ -66,10 +62,7 @@ class Scope:
 
     def forget(self, before: dict[str, Word]) -> None:
         """Take it that a part was run or not: variables that it has changed are not known."""
-        self.variables = {
-            name: word if before.get(name) == word else Word("", False, split=True)
-            for name, word in self.variables.items()
-        }
+        self.variables = {name: word if before.get(name) == word else Word("", False, split=True) for name, word in self.variables.items()}
 
 
 Judge = Callable[["Reader", Sequence[Word], Scope, Stdin | None], tuple[str, ...] | None]
@@ -86,12 +79,7 @@ class Reader:
 
     def __init__(self, places: Places, hosts: Sequence[str], judge: Judge) -> None:
         self.places, self.hosts, self._judge = places, hosts, judge
-        self.found, self.rearranged, self.wrote, self._left = (
-            Finding(LOW),
-            False,
-            False,
-            _MOST_COMMANDS,
-        )
+        self.found, self.rearranged, self.wrote, self._left = Finding(LOW), False, False, _MOST_COMMANDS
         self.yields: tuple[Word, ...] | None = None
 
     def read(self, command: str, cwds: tuple[str, ...], before: Sequence[str] = ()) -> Finding:
@@ -105,11 +93,7 @@ class Reader:
         self.nested(command, scope)
         if self.places.workdir and not all(map(self.places.inside, scope.cwds)):
             self.note(MEDIUM, "leaves the shell outside of the working directory")
-        return (
-            self.found
-            if self.found.rank != UNKNOWN
-            else max(self.found, _rough(command, self.places, scope.cwds))
-        )
+        return self.found if self.found.rank != UNKNOWN else max(self.found, _rough(command, self.places, scope.cwds))
 
     def nested(self, text: str, scope: Scope) -> None:
         """Judge the text of a script."""
@@ -128,24 +112,18 @@ class Reader:
         """Whether files may have been made since the directories were looked at."""
         return self.wrote or self.rearranged or self.found.rank > LOW
 
-    def path(
-        self, word: Word, scope: Scope, what: str, rule: Callable[[str, str], Finding]
-    ) -> None:
+    def path(self, word: Word, scope: Scope, what: str, rule: Callable[[str, str], Finding]) -> None:
         """Judge what is done with a path, by a rule that takes it and the folder that it is relative to."""
         path = word.text
         if not word.known:
             self.note(UNKNOWN, f"{what} a path that is not known beforehand")
         elif self.rearranged and not path.startswith(("/usr/", "/dev/null")):
-            self.note(
-                UNKNOWN, f"{what} {path[:80]!r} after a command that may have made a link of it"
-            )
+            self.note(UNKNOWN, f"{what} {path[:80]!r} after a command that may have made a link of it")
         elif not scope.cwds and not path.startswith("/"):
             self.note(UNKNOWN, f"{what} {path[:80]!r} in a folder that is not known beforehand")
         for cwd in scope.cwds or ("/",) if word.known else ():
             matches = self.places.matches(path, cwd) if word.glob else [path]
-            if matches is None or (
-                word.glob and not self.places.is_inside(_GLOB.split(path)[0], cwd)
-            ):
+            if matches is None or (word.glob and not self.places.is_inside(_GLOB.split(path)[0], cwd)):
                 self.note(UNKNOWN, f"{what} more paths than are looked at: {path[:80]}")
             for one in matches or ():
                 self.note(*rule(one, cwd))
@@ -155,9 +133,7 @@ class Reader:
         if word.text[:1] not in ("*", "?", "["):
             return not word.text.startswith("-")
         names = [self.places.matches(word.text, cwd) for cwd in scope.cwds if not self.disturbed]
-        return bool(names) and all(
-            one is not None and not any(name.startswith("-") for name in one) for one in names
-        )
+        return bool(names) and all(one is not None and not any(name.startswith("-") for name in one) for one in names)
 
     def odd(self, word: Word, scope: Scope) -> bool:
         """Whether a name below a folder may be taken for several words, or for an option."""
@@ -166,12 +142,7 @@ class Reader:
                 names is None or any(re.search(r"[\s'\"\\]|^-", name) for name in names)
                 for names in [self.places.matches(word.text, cwd) for cwd in scope.cwds]
             )
-        walks = [
-            self.places.walk(
-                self.places.real(word.text, cwd), (word.tree or Names()).keep, foreign=True
-            )
-            for cwd in scope.cwds
-        ]
+        walks = [self.places.walk(self.places.real(word.text, cwd), (word.tree or Names()).keep, foreign=True) for cwd in scope.cwds]
         return self.disturbed or not walks or any(walk.odd or not walk.whole for walk in walks)
 
     # --- scripts ---
@@ -189,16 +160,8 @@ class Reader:
             if operator == "||":
                 scope.forget(first)
             scope.cwds = before = failed if operator == "||" else done
-            after = (
-                self._command(pipeline[0], scope, None)
-                if len(pipeline) == 1
-                else self._pipeline(pipeline, scope)
-            )
-            done, failed = (
-                (_union(done, after), before)
-                if operator == "||"
-                else (after, _union(failed, before) if operator else before)
-            )
+            after = self._command(pipeline[0], scope, None) if len(pipeline) == 1 else self._pipeline(pipeline, scope)
+            done, failed = (_union(done, after), before) if operator == "||" else (after, _union(failed, before) if operator else before)
             first = first if index else dict(scope.variables)
         scope.forget(first)
         scope.cwds = _union(done, failed)
@@ -220,9 +183,7 @@ class Reader:
         if command.kind == "program":
             return self._program(command, scope, stdin)
         before, inner = scope.cwds, scope.copy() if command.kind == "subshell" else scope
-        for _ in range(
-            2 if command.kind == "loop" else 1
-        ):  # the second time with what the first round leaves
+        for _ in range(2 if command.kind == "loop" else 1):  # the second time with what the first round leaves
             for script in command.scripts if command.kind != "for" else ():
                 variables = dict(inner.variables)
                 self.script(script, inner)
@@ -238,16 +199,8 @@ class Reader:
     def _for(self, loop: Command, scope: Scope) -> None:
         values = list[Word]()
         for word in [word for raw in loop.words for word in self.expand(raw, scope)]:
-            names = (
-                self.places.matches(word.text, scope.cwds[0])
-                if word.glob and len(scope.cwds) == 1 and not self.disturbed
-                else None
-            )
-            values += (
-                [Word(name) for name in names]
-                if names is not None
-                else [Word("", False) if word.glob else word]
-            )
+            names = self.places.matches(word.text, scope.cwds[0]) if word.glob and len(scope.cwds) == 1 and not self.disturbed else None
+            values += [Word(name) for name in names] if names is not None else [Word("", False) if word.glob else word]
         variables = dict(scope.variables)
         for value in values if len(values) <= _MOST_ROUNDS else [Word("", False)] * 2:
             scope.variables[loop.variables[0][0]] = value
@@ -267,20 +220,14 @@ class Reader:
                 scope.variables[name] = value
             elif name == "PYTHONPATH":
                 for one in value.text.split(":"):
-                    inside = all(
-                        self.places.is_inside(one or ".", cwd) for cwd in scope.cwds or ("/",)
-                    )
-                    self.note(
-                        MEDIUM if inside else UNKNOWN, f"takes modules from {one[:80] or '.'}"
-                    )
+                    inside = all(self.places.is_inside(one or ".", cwd) for cwd in scope.cwds or ("/",))
+                    self.note(MEDIUM if inside else UNKNOWN, f"takes modules from {one[:80] or '.'}")
             elif name.startswith(("DJANGO", "FLASK")):
                 self.note(MEDIUM, "runs the project's own code")
         words = [word for raw in command.words for word in self.expand(raw, scope)]
         return self.run(words, scope, stdin) if words else scope.cwds
 
-    def run(
-        self, words: Sequence[Word], scope: Scope, stdin: Stdin | None = None
-    ) -> tuple[str, ...]:
+    def run(self, words: Sequence[Word], scope: Scope, stdin: Stdin | None = None) -> tuple[str, ...]:
         """Judge a program with its words; the folders to be in if it succeeds."""
         if not words[0].known or words[0].glob or words[0].tree is not None:
             self.note(UNKNOWN, "what it runs is made up while it runs")
@@ -299,12 +246,7 @@ class Reader:
         for word in words:
             if word.text.startswith(("/dev/tcp/", "/dev/udp/")):
                 self.note(HIGH, "opens a connection")
-            self.path(
-                word,
-                scope,
-                "uses",
-                self.places.read if redirect.operator == "<" else self.places.write,
-            )
+            self.path(word, scope, "uses", self.places.read if redirect.operator == "<" else self.places.write)
         return Stdin() if redirect.operator == "<" else None
 
     # --- words ---
@@ -312,15 +254,9 @@ class Reader:
     def one(self, raw: Raw, scope: Scope) -> Word:
         """The value that a variable is given: nothing in it is split, and no glob or brace in it is replaced."""
         pieces = [
-            Word(part.value)
-            if part.kind < VARIABLE
-            else self.expand((part, grammar.Part(grammar.QUOTED, "")), scope)[0]
-            for part in raw
+            Word(part.value) if part.kind < VARIABLE else self.expand((part, grammar.Part(grammar.QUOTED, "")), scope)[0] for part in raw
         ]
-        return Word(
-            "".join([piece.text for piece in pieces]),
-            all(piece.known and piece.tree is None for piece in pieces),
-        )
+        return Word("".join([piece.text for piece in pieces]), all(piece.known and piece.tree is None for piece in pieces))
 
     def expand(self, raw: Raw, scope: Scope) -> list[Word]:
         """The arguments that a word becomes."""
@@ -337,34 +273,18 @@ class Reader:
                     return names
             elif kind in (VARIABLE, QUOTED_VARIABLE):
                 found = self._variable(value, scope)
-                found = (
-                    None
-                    if found is not None and kind == VARIABLE and not _PLAIN.fullmatch(found)
-                    else found
-                )
+                found = None if found is not None and kind == VARIABLE and not _PLAIN.fullmatch(found) else found
             if found is None:
                 known, split = False, split or kind in (OUTPUT, VARIABLE)
             elif known:
                 pieces.append((found, kind == TEXT))
         if not known or _GLOB.search("".join([text for text, bare in pieces if bare])) is None:
             return [Word("".join([text for text, _ in pieces]), known, split=split)]
-        return [
-            Word(
-                "".join(
-                    [text if bare else re.sub(r"([*?\[])", r"[\1]", text) for text, bare in pieces]
-                ),
-                True,
-                True,
-            )
-        ]
+        return [Word("".join([text if bare else re.sub(r"([*?\[])", r"[\1]", text) for text, bare in pieces]), True, True)]
 
     def _names(self, script: Script, scope: Scope) -> list[Word]:
         """The names of files that a script of one pipeline, which was judged just now, has as its output; none if that is not known."""
-        single = (
-            len(script) == 1
-            and len(script[0].pipelines) == 1
-            and script[0].pipelines[0][1][-1].kind == "program"
-        )
+        single = len(script) == 1 and len(script[0].pipelines) == 1 and script[0].pipelines[0][1][-1].kind == "program"
         names = list(self.yields or ()) if single else []
         return [] if any(self.odd(word, scope) for word in names) else names
 
@@ -416,35 +336,20 @@ def changes(name: str | None, rest: Sequence[str | None]) -> bool:
         case "command":
             return rest[:1] not in (["-v"], ["-V"])
         case "printf":
-            return (
-                not rest
-                or rest[0] is None
-                or rest[0].startswith("-")
-                or re.search(r"%[-#0 +'*.\dhlLjzt]*n", rest[0]) is not None
-            )
+            return not rest or rest[0] is None or rest[0].startswith("-") or re.search(r"%[-#0 +'*.\dhlLjzt]*n", rest[0]) is not None
         case "[" | "[[" | "test":
-            return rest[:1] == [None] or any(
-                word in ("-v", "-R", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "=~")
-                for word in rest
-            )
+            return rest[:1] == [None] or any(word in ("-v", "-R", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "=~") for word in rest)
         case "wait" | "jobs":
             return any(word is None or word.startswith("-") for word in rest)
         case "ulimit" | "umask" | "alias" | "history":
             return rest not in ([], ["-a"], ["-S"], ["-n"], ["-s"])
         case "set":
             return (
-                not all(
-                    word is not None
-                    and re.fullmatch(r"[-+][eux]*o?|pipefail|errexit|nounset|xtrace", word)
-                    for word in rest
-                )
+                not all(word is not None and re.fullmatch(r"[-+][eux]*o?|pipefail|errexit|nounset|xtrace", word) for word in rest)
                 or not rest
             )
         case "read":
-            return not all(
-                word is not None and (word == "-r" or grammar.LOCAL.fullmatch(word))
-                for word in rest
-            )
+            return not all(word is not None and (word == "-r" or grammar.LOCAL.fullmatch(word)) for word in rest)
         case "export":
             return not rest or not all(word is not None and exported(word) for word in rest)
         case _:
@@ -474,20 +379,7 @@ def _rough(command: str, places: Places, cwds: Sequence[str]) -> Finding:
     for word in _ROUGH_WORD.findall(re.sub(r"['\"\\]", "", command[:20_000])):
         if word in ";|&()<>`\n":
             begins, name = begins or word not in "<>", word if word in "<>" else ""
-        elif begins and word not in (
-            "then",
-            "do",
-            "else",
-            "{",
-            "!",
-            "time",
-            "env",
-            "exec",
-            "command",
-            "nohup",
-            "eval",
-            "xargs",
-        ):
+        elif begins and word not in ("then", "do", "else", "{", "!", "time", "env", "exec", "command", "nohup", "eval", "xargs"):
             begins, name = False, word.rpartition("/")[2]
             if name in _ROUGH_HIGH:
                 return Finding(HIGH, f"{name} may do harm, in a command of which little is known")
@@ -495,9 +387,7 @@ def _rough(command: str, places: Places, cwds: Sequence[str]) -> Finding:
             return Finding(HIGH, "deletes folders, in a command of which little is known")
         elif "$" not in word and "/" in f"{word}/" and word[0] in "/~.":
             path = places.home + word[1:] if word.startswith("~") else word
-            found = (places.write if name in ("rm", ">") else places.read)(
-                path, cwds[0] if cwds else "/"
-            )
+            found = (places.write if name in ("rm", ">") else places.read)(path, cwds[0] if cwds else "/")
             if found.rank == HIGH:
                 return found
     return Finding(LOW)

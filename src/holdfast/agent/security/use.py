@@ -22,16 +22,13 @@ _PACKAGE = re.compile(
     r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?(?:\s*(?:[=!~<>]=|===|[<>])\s*[\w.*+!-]+(?:\s*,\s*(?:[=!~<>]=|[<>])\s*[\w.*+!-]+)*)?"
 )
 _SQL = re.compile(
-    r"\s*(?:select|explain|with|pragma\s+\w+)\b[^;]*;?\s*|\.(?:tables?|schema|indexes|databases|fullschema|dump)(?:\s+\w+)?",
-    re.IGNORECASE,
+    r"\s*(?:select|explain|with|pragma\s+\w+)\b[^;]*;?\s*|\.(?:tables?|schema|indexes|databases|fullschema|dump)(?:\s+\w+)?", re.IGNORECASE
 )
 _SQL_DOES = re.compile(
     r"=|\b(?:fsdir|lsdir|zipfile|sqlar\w*|csv)\b|\b(?!(?:count|sum|min|max|avg|total|lower|upper|length|substr|coalesce|ifnull|group_concat|date|datetime|strftime|round|abs|typeof|distinct|in|values|over|exists|cast|as|and|or|not|select|from|where)\b)\w+\s*\(",
     re.IGNORECASE,
 )
-_NODE_PACKAGE = re.compile(
-    r"(?:@[a-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*(?:@[\^~<>=]*[A-Za-z0-9][\w.+-]*)?"
-)
+_NODE_PACKAGE = re.compile(r"(?:@[a-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*(?:@[\^~<>=]*[A-Za-z0-9][\w.+-]*)?")
 
 
 class Options(NamedTuple):
@@ -76,9 +73,7 @@ class Use(NamedTuple):
 
     def text(self, index: int) -> str:
         """The word of that place, "" if there is none or it is not known."""
-        return (
-            self.args[index].text if 0 <= index < len(self.args) and self.args[index].known else ""
-        )
+        return self.args[index].text if 0 <= index < len(self.args) and self.args[index].known else ""
 
     def run(self, words: Sequence[Word], stdin: Stdin | None = None) -> None:
         """The program runs these words as another program."""
@@ -97,20 +92,13 @@ class Use(NamedTuple):
         """Note what the program does with an operand, by the letter that stands for it in a kind of the table."""
         match kind:
             case "r" if word.text[:1] in ("+", "@"):
-                self.unknown(
-                    f"is given {word.text[:40]!r}, which may be a command or a file of options"
-                )
+                self.unknown(f"is given {word.text[:40]!r}, which may be a command or a file of options")
             case "r":
                 self.reads([word])
             case "R":
                 self.reads([word], Names())
             case "l":
-                self.reader.path(
-                    word._replace(tree=None),
-                    self.scope,
-                    f"{self.name} looks at",
-                    self.reader.places.look,
-                )
+                self.reader.path(word._replace(tree=None), self.scope, f"{self.name} looks at", self.reader.places.look)
             case "w":
                 self.writes([word])
             case "c":
@@ -118,9 +106,7 @@ class Use(NamedTuple):
             case "p" | "s" if word.text.startswith("-"):
                 self.unknown("is given what may be an option")
             case "a" | "p" | "s":
-                if kind != "s" or not re.fullmatch(
-                    r"[\w-]+(?:\.\w+)+/[\w./-]+(?:@[\w.-]+)?", word.text
-                ):
+                if kind != "s" or not re.fullmatch(r"[\w-]+(?:\.\w+)+/[\w./-]+(?:@[\w.-]+)?", word.text):
                     self.argument(word)
             case "u":
                 self.reader.note(*fetch(word.text, self.reader.hosts))
@@ -128,9 +114,9 @@ class Use(NamedTuple):
                 self.runs_code(Word(word.text.partition("[")[0]))
             case "i" | "y":
                 if not (_PACKAGE if kind == "i" else _NODE_PACKAGE).fullmatch(word.text):
-                    self.high("installs from elsewhere") if re.search(
-                        r"://|^[\w-]+:|^git@", word.text
-                    ) else self.unknown("installs what is no name")
+                    self.high("installs from elsewhere") if re.search(r"://|^[\w-]+:|^git@", word.text) else self.unknown(
+                        "installs what is no name"
+                    )
             case "Q" if not _SQL.fullmatch(word.text) or _SQL_DOES.search(word.text):
                 self.unknown("is given what may change the database, or run or read something")
             case "h" if word.text not in ("hosts", "passwd", "group", "services", "protocols"):
@@ -143,18 +129,7 @@ class Use(NamedTuple):
                 name, _, value = word.text.partition("=")
                 if name in ("if", "of"):
                     self.operand("r" if name == "if" else "w", Word(value))
-                elif name not in (
-                    "bs",
-                    "count",
-                    "skip",
-                    "seek",
-                    "ibs",
-                    "obs",
-                    "conv",
-                    "status",
-                    "iflag",
-                    "oflag",
-                ):
+                elif name not in ("bs", "count", "skip", "seek", "ibs", "obs", "conv", "status", "iflag", "oflag"):
                     self.unknown(f"has a word {word.text[:40]} that is not in its table")
             case "z" if not re.fullmatch(r"%\d*|[1-9]\d+|[2-9]", word.text):
                 self.high("ends processes that are not known beforehand, or all of them")
@@ -171,44 +146,28 @@ class Use(NamedTuple):
                 self.reader.path(plain, self.scope, f"{self.name} reads", places.read)
             else:
                 self.reader.path(
-                    plain,
-                    self.scope,
-                    f"{self.name} reads",
-                    lambda path, cwd, keep=below.keep: places.read_all(path, cwd, keep),
+                    plain, self.scope, f"{self.name} reads", lambda path, cwd, keep=below.keep: places.read_all(path, cwd, keep)
                 )
 
     def writes(self, words: Sequence[Word], what: str = "writes to") -> None:
         """The program makes, changes or deletes these paths."""
         places, what = self.reader.places, f"{self.name} {what}"
         for word in words:
-            self.reader.path(
-                word._replace(tree=None),
-                self.scope,
-                what,
-                lambda path, cwd: places.write(path, cwd, what),
-            )
+            self.reader.path(word._replace(tree=None), self.scope, what, lambda path, cwd: places.write(path, cwd, what))
             if word.tree is not None:
                 self.overwrites(word)
 
     def overwrites(self, folder: Word, unpacks: bool = False) -> None:
         """The program may write to any file of a folder, also where that is a link; with `unpacks` it makes files of any name, and links."""
         for cwd in self.scope.cwds:
-            walk = self.reader.places.walk(
-                self.reader.places.real(folder.text, cwd),
-                (folder.tree or Names()).keep,
-                foreign=unpacks,
-            )
+            walk = self.reader.places.walk(self.reader.places.real(folder.text, cwd), (folder.tree or Names()).keep, foreign=unpacks)
             if (walk.folder_out if unpacks else walk.leads_out) or not walk.whole:
-                self.unknown(
-                    f"writes to files of {folder.text[:80]}, which has links out, or is more than is looked at"
-                )
+                self.unknown(f"writes to files of {folder.text[:80]}, which has links out, or is more than is looked at")
         self.reader.rearranged = self.reader.rearranged or unpacks
 
     def inside(self, word: Word) -> bool:
         """Whether a path is within the working directory, wherever the command may be."""
-        return word.known and all(
-            self.reader.places.is_inside(word.text, cwd) for cwd in self.scope.cwds or ("/",)
-        )
+        return word.known and all(self.reader.places.is_inside(word.text, cwd) for cwd in self.scope.cwds or ("/",))
 
     def runs_code(self, word: Word) -> None:
         """The program runs the code of a file or folder."""
@@ -227,9 +186,7 @@ class Use(NamedTuple):
             if word.text.startswith("-")
             else word.text.partition("::")[0].partition("=")[2] or word.text.partition("::")[0]
         )
-        if PUBLISHES & {word.text, *re.split(r"[:/.]", word.text)} or re.match(
-            r"publish|deploy|upload", word.text
-        ):
+        if PUBLISHES & {word.text, *re.split(r"[:/.]", word.text)} or re.match(r"publish|deploy|upload", word.text):
             self.high(f"sends something out: {word.text[:40]}")
         if (
             {"install", "exec"} & set(re.split(r"[:.]", word.text))
@@ -256,9 +213,7 @@ def _entry(text: str) -> tuple[dict[str, str], bool]:
     return found, "#" in text.split()
 
 
-def take(
-    use: Use, entry: str, words: Sequence[Word], stop: bool = False, single_dash: bool = False
-) -> Options:
+def take(use: Use, entry: str, words: Sequence[Word], stop: bool = False, single_dash: bool = False) -> Options:
     """Take words apart as getopt does, and note what the options do.
 
     Args:
@@ -284,12 +239,7 @@ def take(
         elif text.startswith("--") or single_dash:
             name, equals, value = text.partition("=")
             signs = allowed.get(name if name.startswith("--") else f"-{name}")
-            if (
-                signs is None
-                or (equals and not signs)
-                or not word.known
-                or (word.glob and (signs != "=" or not equals))
-            ):
+            if signs is None or (equals and not signs) or not word.known or (word.glob and (signs != "=" or not equals)):
                 use.unknown(f"has an option {name[:40]} that is not in its table")
                 continue
             value = value if equals or not signs or "?" in signs else _value(use, todo)

@@ -20,13 +20,9 @@ class Names(NamedTuple):
 
     def keep(self, name: str) -> bool:
         """Whether a name is among them."""
-        if (not self.hidden and name.startswith(".")) or any(
-            fnmatchcase(name, one) for one in self.without
-        ):
+        if (not self.hidden and name.startswith(".")) or any(fnmatchcase(name, one) for one in self.without):
             return False
-        return not self.patterns or any(
-            fnmatchcase(name.lower(), one.lower()) for one in self.patterns
-        )
+        return not self.patterns or any(fnmatchcase(name.lower(), one.lower()) for one in self.patterns)
 
 
 class Word(NamedTuple):
