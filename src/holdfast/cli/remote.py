@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 from holdfast import events as ev
 from holdfast.agent import Agent
 from holdfast.agent.condensers import LLMCondenser
-from holdfast.cli.build import limits_of, model_of, output_schema, prompt_text
+from holdfast.cli.agent_options import limits_of, model_of, output_schema, prompt_text
 from holdfast.cli.confirm import Asking, confirmation
 from holdfast.cli.exits import UsageError
 from holdfast.cli.ids import already_there, began, not_empty
