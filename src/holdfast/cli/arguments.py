@@ -118,8 +118,8 @@ carries it out at once and continues the conversation by itself.
   send TEXT                       send a message to the agent; - reads stdin
   approve [CALL] [--arguments J]  run a waiting call, optionally with other
                                   arguments
-  reject [CALL] [REASON]          do not run a waiting call; the model gets REASON
-  answer [QUESTION] [JSON]        answer a question of a running call; JSON holds
+  reject [CALL] [REASON]          reject a waiting call; the model gets REASON
+  answer [QUESTION] [JSON]        answer a running call's question; JSON holds
                                   the values of its form
   decline [QUESTION] [REASON]     decline to answer it
   pause                           pause after the present step
