@@ -362,8 +362,9 @@ def _add_agent_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_full(
-    parser: argparse._ActionsContainer,
-) -> None:  # pyright: ignore[reportPrivateUsage]: the base of parser and group
+    # The common base class of parser and group.
+    parser: argparse._ActionsContainer,  # pyright: ignore[reportPrivateUsage]
+) -> None:
     parser.add_argument(
         "--full",
         action="store_true",

@@ -83,8 +83,9 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_key(
-    parser: argparse._ActionsContainer,
-) -> None:  # pyright: ignore[reportPrivateUsage]: the base of parser and group
+    # The common base class of parser and group.
+    parser: argparse._ActionsContainer,  # pyright: ignore[reportPrivateUsage]
+) -> None:
     parser.add_argument(
         "--server-key-file",
         metavar="F",
