@@ -200,7 +200,7 @@ def test_an_old_file_is_read_as_it_is(old: Path) -> None:
 
 
 def test_what_is_not_there_is_not_made_by_reading(path: Path) -> None:
-    with pytest.raises(StoreError, match=r"is not there"):
+    with pytest.raises(StoreError, match=r"does not exist"):
         SQLiteStore(path, read_only=True)
     path.touch()
     with pytest.raises(StoreError, match="not a Holdfast store"):
@@ -490,7 +490,7 @@ def test_a_reader_in_the_midst_of_a_deleted_conversation_goes_on(path: Path) -> 
 def test_a_file_that_was_replaced_or_removed_takes_no_more_events(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.store.commit._CHECK", -1.0)
+    monkeypatch.setattr("holdfast.store.commit._CHECK_SECONDS", -1.0)
     for how in ("replaced", "removed"):
         with SQLiteStore(path) as store:
             lease = store.acquire(how)

@@ -157,7 +157,7 @@ def test_a_log_that_is_removed_under_an_open_store_is_noticed_and_nothing_is_los
         conversation.run()
         before = len(conversation.get_history())
         os.unlink(f"{path}-wal")
-        store._writer._looked = 0.0  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]: it looks now and then
+        store._writer._checked_at = 0.0  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]: it looks now and then
         with pytest.raises(StoreError, match="-wal"):
             conversation.send_message("again")
     with SQLiteStore(path) as store:

@@ -20,7 +20,7 @@ from holdfast.cli.server_arguments import (
 )
 from holdfast.cli.tools_arguments import add_commands
 
-# Written for 80 columns: argparse does not wrap what it is told to leave as it is.
+# Written for 80 columns, because RawDescriptionHelpFormatter does not wrap.
 ABOUT = """\
 Holdfast runs an LLM agent on a folder. The agent searches, reads and edits
 files there and runs commands, step by step, until the task is done. You see
@@ -118,8 +118,8 @@ carries it out at once and continues the conversation by itself.
   send TEXT                       send a message to the agent; - reads stdin
   approve [CALL] [--arguments J]  run a waiting call, optionally with other
                                   arguments
-  reject [CALL] [REASON]          do not run a waiting call; the model gets REASON
-  answer [QUESTION] [JSON]        answer a question of a running call; JSON holds
+  reject [CALL] [REASON]          reject a waiting call; the model gets REASON
+  answer [QUESTION] [JSON]        answer a running call's question; JSON holds
                                   the values of its form
   decline [QUESTION] [REASON]     decline to answer it
   pause                           pause after the present step
@@ -203,7 +203,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors look like those of the rest of the command: one line, and
     a reference to the help."""
 
-    takes_place = False  # whether its first argument is a file, or a server by --server
+    takes_place = False  # True if the first argument is a file, or a server given with --server
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]: overloads
         """See `argparse.ArgumentParser.parse_known_args`."""
@@ -362,8 +362,9 @@ def _add_agent_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_full(
-    parser: argparse._ActionsContainer,
-) -> None:  # pyright: ignore[reportPrivateUsage]: the base of parser and group
+    # The common base class of parser and group.
+    parser: argparse._ActionsContainer,  # pyright: ignore[reportPrivateUsage]
+) -> None:
     parser.add_argument(
         "--full",
         action="store_true",

@@ -36,7 +36,7 @@ def ask_user(session: Session) -> None:
     if not waiting:
         return
     _, question = waiting[0]
-    forget_typed()  # what was typed before this was seen is no answer to it
+    forget_typed()  # input typed before the question appeared is not its answer
     edit_lines()
     try:
         _Form(session, question).ask()
@@ -65,24 +65,24 @@ class _Form:
     def __init__(self, session: Session, question: Question) -> None:
         self._session = session
         self._question = question
-        self._who = plain(one_line(question.asker)) or "a tool"
+        self._asker = plain(one_line(question.asker)) or "a tool"
 
     def ask(self) -> None:
         """Show the question, read the answer, pass it on. Raises `_Declined`, and the errors of
         `Session.ask`."""
         question, screen = self._question, self._session.screen
-        said = plain(question.message).split("\n")
+        lines = plain(question.message).split("\n")
         screen.show(
             [
                 GAP,
-                Line("call", f"{self._who} asks: {said[0]}"),
-                *[Line("call", f"  {line}") for line in said[1:]],
+                Line("call", f"{self._asker} asks: {lines[0]}"),
+                *[Line("call", f"  {line}") for line in lines[1:]],
             ]
         )
         if question.url:
             screen.show([Line("plain", f"  {plain(one_line(question.url))}")])
             screen.notice(
-                f"Open this address yourself if you trust {self._who}, which gave it; Holdfast"
+                f"Open this address yourself if you trust {self._asker}, which gave it; Holdfast"
                 " does not open it.",
                 "dim",
             )
@@ -92,7 +92,7 @@ class _Form:
             self._yes("[y,n] ")
             return
         screen.notice(
-            f"{self._who} receives the values that you fill in. Enter takes the value in [ ];"
+            f"{self._asker} receives the values that you fill in. Enter takes the value in [ ];"
             f" {_DECLINE} or Ctrl-D declines.",
             "dim",
         )
@@ -114,7 +114,7 @@ class _Form:
                 continue
             screen.show([Line("plain", f"  {as_json(shown)}")])
             answer = self._choice(
-                f"Send this to {self._who}? [y,n,e] ",
+                f"Send this to {self._asker}? [y,n,e] ",
                 "yne",
                 "[y] send it, [n] decline, [e] fill it in again",
             )
@@ -137,10 +137,10 @@ class _Form:
             self._session.screen.notice(options, "dim")
 
     def _line(self, prompt: str, secret: bool = False) -> str:
-        with _unseen() if secret else nullcontext():
+        with _without_echo() if secret else nullcontext():
             line = self._session.ask(prompt, self._gone)
         if secret:
-            self._session.screen.notice("")  # the Enter was not seen either
+            self._session.screen.notice("")  # the Enter was not echoed either
         if line.strip() == _DECLINE:
             raise _Declined
         return line
@@ -198,7 +198,7 @@ class _Form:
 
 
 @contextmanager
-def _unseen() -> Generator[None]:
+def _without_echo() -> Generator[None]:
     """Turn off the terminal's echo inside the context."""
     descriptor = sys.stdin.fileno()
     try:
@@ -214,7 +214,7 @@ def _unseen() -> Generator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-# --- the fields that MCP's forms have (2025-11-25, Elicitation, Requested Schema) ---
+# --- field types of MCP forms (2025-11-25, Elicitation, Requested Schema) ---
 
 
 def _choices(field: Mapping[str, Any]) -> list[tuple[Any, str]]:

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import json
 import secrets
 import shlex
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any
 
 from holdfast.agent import Agent, Limits
 from holdfast.agent.agents_files import SubAgent
 from holdfast.agent.condensers import LLMCondenser
 from holdfast.agent.confirmation import Confirm
-from holdfast.agent.output import Output
 from holdfast.agent.planning import Planning
 from holdfast.cli import settings
+from holdfast.cli.agent_options import limits_of, model_of, output_schema, prompt_text
 from holdfast.cli.children import agents_of
 from holdfast.cli.confirm import confirmation
 from holdfast.cli.exits import UsageError
 from holdfast.cli.ids import already_there, began, matching, not_empty
 from holdfast.cli.observing import observing
 from holdfast.cli.session import Parts
-from holdfast.errors import ConfigurationError, StoreError
-from holdfast.llm import LLM, Model
-from holdfast.llm.address import locate
+from holdfast.errors import StoreError
+from holdfast.llm import Model
 from holdfast.runtime import LocalRuntime
 from holdfast.store import SQLiteStore
 
@@ -44,7 +42,7 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
             raise UsageError(
                 "--log and --trace cannot be combined with --server; give them to `holdfast serve`"
             )
-        from holdfast.cli.remote import build_remote  # few are on a server
+        from holdfast.cli.remote import build_remote  # most sessions are local
 
         return build_remote(options, env, stream)
     for name, value in (
@@ -108,7 +106,7 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
         runtime,
         store,
         id,
-        _go_on(options, id),
+        _continue_command(options, id),
         tell,
         asking,
         observers=observers,
@@ -146,82 +144,6 @@ def agent_in(
     )
 
 
-def limits_of(options: argparse.Namespace) -> Limits:
-    """Return the limits that `--max-steps` sets."""
-    return Limits(steps=500 if options.max_steps is None else options.max_steps)
-
-
-def model_of(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> LLM:
-    """Return the model that the options and the environment name, with its key.
-    `--model-key-name` refers to a variable of the server instead. Raises `UsageError`."""
-    model = settings.model_name(options.model, env)
-    url = settings.base_url(options.base_url, env)
-    try:
-        llm = LLM(
-            model,
-            base_url=url,
-            stream=stream,
-            max_retries=5 if options.retries is None else options.retries,
-        )
-        if options.model_key_name is not None:
-            return llm.replace(api_key=f"${{{options.model_key_name}}}")
-        return llm.replace(
-            api_key=settings.api_key(
-                llm.base_url, options.api_key_env, env, locate(model, url).provider
-            )
-        )
-    except ConfigurationError as error:
-        told = (
-            str(error)
-            .replace("LLM: base_url", "--base-url (or HOLDFAST_BASE_URL)")
-            .replace("LLM: api_key", "the API key")
-        )
-        raise UsageError(told.removeprefix("LLM: ")) from error
-
-
-def prompt_text(path: str | None) -> str | None:
-    """Return the text of `--system-prompt-file`. Raises `UsageError`."""
-    if path is None:
-        return None
-    try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"--system-prompt-file {path!r} cannot be read: {reason}") from error
-
-
-def output_schema(path: str | None) -> dict[str, Any] | None:
-    """Return the JSON Schema of `--output-schema`. Raises `UsageError`."""
-    if path is None:
-        return None
-    try:
-        found = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = (
-            error.strerror
-            if isinstance(error, OSError)
-            else "it is not UTF-8"
-            if isinstance(error, UnicodeDecodeError)
-            else str(error)
-        )
-        raise UsageError(f"--output-schema {path!r} cannot be read: {reason}") from error
-    try:
-        return (
-            cast("dict[str, Any]", Output(found).type)
-            if isinstance(found, dict)
-            else _no_schema(path)
-        )
-    except ConfigurationError as error:
-        raise UsageError(
-            f"--output-schema {path!r}:"
-            f" {str(error).removeprefix('Agent: output_type ').rstrip('.')}"
-        ) from error
-
-
-def _no_schema(path: str) -> NoReturn:
-    raise UsageError(f"--output-schema {path!r} is not a JSON Schema: it contains no JSON object")
-
-
 def _store(path: Path) -> SQLiteStore:
     try:
         return SQLiteStore(path)
@@ -233,7 +155,7 @@ def _id_in(store: SQLiteStore | None, options: argparse.Namespace) -> tuple[str,
     """Return the id of the conversation to continue or to begin, and True if `--id` names a new
     one. Raises `UsageError`."""
     if store is None or options.id is None:
-        return secrets.token_hex(6), False  # short enough to type, and unique enough for one file
+        return secrets.token_hex(6), False  # short to type, and unique within one file
     exact = store.list([not_empty(options.id)])
     if options.new:
         if exact:
@@ -243,7 +165,7 @@ def _id_in(store: SQLiteStore | None, options: argparse.Namespace) -> tuple[str,
     return (options.id, True) if found is None else (found.id, False)
 
 
-def _go_on(options: argparse.Namespace, id: str) -> str:
+def _continue_command(options: argparse.Namespace, id: str) -> str:
     """Return the command that continues this conversation with the same model in the same place."""
     words = ["holdfast", "chat", "--store", options.store, "--id", id]
     for name in ("model", "base_url", "api_key_env"):

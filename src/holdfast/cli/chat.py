@@ -47,15 +47,15 @@ class _Talk:
         self._session = session
         self._left = False
 
-    # --- somebody types ---
+    # --- a user at a terminal ---
 
     def interactive(self) -> Exit:
         """Prompt, send and watch until the user leaves."""
         session = self._session
         edit_lines()
-        confirmer = Confirmer(session, self._instead)
+        confirmer = Confirmer(session, self._take_other_line)
         session.screen.notice("Type /help for the commands; Ctrl-D leaves.", "dim")
-        told = 0  # the last event when it was last said why the agent stopped
+        reported_seq = 0  # the last event when the reason for stopping was last printed
         while True:
             code = session.drive(self._poll)
             if code is not None:
@@ -74,9 +74,9 @@ class _Talk:
                 )
             elif (
                 status in (ConversationStatus.ERROR, ConversationStatus.STUCK)
-                and told != session.conversation.state.last_seq
+                and reported_seq != session.conversation.state.last_seq
             ):
-                told = session.conversation.state.last_seq
+                reported_seq = session.conversation.state.last_seq
                 session.outcome()
             code = self._prompt()
             if code is not None:
@@ -100,11 +100,11 @@ class _Talk:
                 continue
             pressed = False
             if session.conversation.status is WAITING and line.strip().lower() in (*ANSWERS, ""):
-                return None  # it came to wait meanwhile: first the question, then the answer
+                return None  # a call started to wait meanwhile: ask about it first
             if self._take(line, echoed=True):
                 return Exit.FINISHED if self._left else None
 
-    def _instead(self, line: str) -> bool:
+    def _take_other_line(self, line: str) -> bool:
         """Process a line typed at the prompt of a waiting call. Return True if the user left."""
         self._take(line, echoed=True)
         return self._left
@@ -113,7 +113,7 @@ class _Talk:
         """Process the lines typed while the agent works. The terminal delivers complete lines."""
         while not self._left and select.select([sys.stdin], [], [], 0)[0]:
             typed = os.read(sys.stdin.fileno(), 65536)
-            if not typed:  # Ctrl-D: leave when this is done
+            if not typed:  # Ctrl-D: leave when the agent is done
                 self._left = True
             for line in typed.decode(errors="replace").splitlines():
                 if (
@@ -128,7 +128,7 @@ class _Talk:
                 elif line.strip():
                     self._take(line, echoed=True)
 
-    # --- a file or a pipe ---
+    # --- input from a file or a pipe ---
 
     def piped(self) -> Exit:
         """Send each line as a message and wait for the answer before reading the next one.
@@ -140,7 +140,7 @@ class _Talk:
         if code is None and (
             session.conversation.status is WAITING or session.conversation.state.last_seq != begun
         ):
-            ended = session.outcome()  # of what was left unfinished, if nothing is said now
+            ended = session.outcome()  # of unfinished earlier work, if there is no message now
         while code is None and not self._left:
             try:
                 line = session.ask("")
@@ -154,7 +154,7 @@ class _Talk:
                     ended = session.outcome()
         return ended if code is None else code
 
-    # --- one line ---
+    # --- processing of one line ---
 
     def _take(self, line: str, *, echoed: bool) -> bool:
         """Process one line. Return True if the agent may have work now, or if the user left."""

@@ -23,8 +23,8 @@ def check(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     screen = Screen(env)
     path = Path(options.file).expanduser()
     try:
-        with progress(env, f"checking {options.file}") as told:
-            report = check_store(path, told)
+        with progress(env, f"checking {options.file}") as report_progress:
+            report = check_store(path, report_progress)
     except StoreError as error:
         raise UsageError(str(error).removesuffix(".")) from error
     if options.json:
@@ -54,17 +54,17 @@ def progress(env: Mapping[str, str], what: str) -> Generator[Callable[[int, int]
     """Show progress on the last line of stderr, if stderr is a terminal and the work takes
     longer than a moment."""
     screen = Screen(env, out=sys.stderr)
-    told_at = time.monotonic()
+    updated_at = time.monotonic()
     screen.status(what)
 
-    def told(done: int, total: int) -> None:
-        nonlocal told_at
-        # Now and then: with each new text the line begins to count its seconds anew.
-        if total and time.monotonic() - told_at > 1.0:
-            told_at = time.monotonic()
+    def report(done: int, total: int) -> None:
+        nonlocal updated_at
+        # Rarely, because each new text restarts the line's count of seconds.
+        if total and time.monotonic() - updated_at > 1.0:
+            updated_at = time.monotonic()
             screen.status(f"{what}: {100 * done // total} %")
 
     try:
-        yield told
+        yield report
     finally:
         screen.close()

@@ -37,7 +37,7 @@ def agents_of(folder: str | None) -> Mapping[str, SubAgent]:
 def waiting_child(conversation: Any) -> Conversation | None:
     """Return the first descendant of a conversation that waits for confirmation, None if there
     is none."""
-    if not isinstance(conversation, Conversation):  # on a server
+    if not isinstance(conversation, Conversation):  # the conversation is on a server
         return None
     for child in conversation.open_children():
         if child.status is ConversationStatus.WAITING_FOR_CONFIRMATION:

@@ -31,19 +31,19 @@ def command(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code = Exit.INTERRUPTED
     except Exception as error:
-        code = _told(error, env)
+        code = _report(error, env)
     try:
         sys.stdout.flush()
     except OSError:
-        # a closed pipe, a terminal that hung up: the interpreter would try again at its end, and
-        # complain
+        # A closed pipe or a terminal that hung up. The interpreter would flush again at its end and
+        # print an error.
         forget_output()
         code = Exit.BROKEN_PIPE if code == Exit.FINISHED else code
     return int(code)
 
 
 def _dispatch(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
-    # Each command's room is loaded when it is used: the help must not wait for an HTTP client.
+    # Import a command's module only when it is used: the help must not wait for an HTTP client.
     import logging
 
     if env.get("HOLDFAST_DEBUG"):
@@ -51,8 +51,8 @@ def _dispatch(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             level=logging.DEBUG, format="%(asctime)s %(name)s %(levelname)s %(message)s"
         )
     else:
-        # What the library logs, the events say as well; without a handler Python would print it
-        # into the conversation.
+        # The events show what the library logs. Without a handler Python would print the log into
+        # the conversation.
         logging.getLogger("holdfast").addHandler(logging.NullHandler())
     match options.command:
         case "run":
@@ -86,7 +86,7 @@ def _dispatch(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     return chosen(options, env)
 
 
-def _told(error: Exception, env: Mapping[str, str]) -> Exit:
+def _report(error: Exception, env: Mapping[str, str]) -> Exit:
     """Print an error as one line to stderr and return its exit code."""
     from holdfast.cli.screen import Screen
     from holdfast.errors import ConfigurationError, HoldfastError

@@ -35,7 +35,7 @@ _PLAN_PROMPT = "[y,n,e,q] "
 _PLAN_OPTIONS = "[y] approve this plan, [n] reject it, [e] change its steps, [q] leave it waiting"
 
 
-# --- what waits ---
+# --- the policy ---
 
 
 class Asking:
@@ -49,9 +49,8 @@ class Asking:
     def __init__(self, tools: frozenset[str] | None, risky: bool = False) -> None:
         self._tools = tools
         self.needs_risk = risky
-        self._allowed: frozenset[str] = (
-            frozenset()
-        )  # replaced whole: asked for on the conversation's thread
+        # Replaced, never changed in place: the conversation's thread reads it.
+        self._allowed: frozenset[str] = frozenset()
 
     @property
     def names(self) -> Literal["always", "risky"] | list[str]:
@@ -111,7 +110,7 @@ def confirmation(what: str, tools: Sequence[str]) -> Asking | None:
     return Asking(frozenset(names))
 
 
-# --- the question ---
+# --- the prompt ---
 
 
 def edit_lines() -> bool:
@@ -119,7 +118,7 @@ def edit_lines() -> bool:
     if sys.stdin.isatty() and sys.stdout.isatty():
         try:
             import readline  # pyright: ignore[reportUnusedImport]: its import gives input() line editing  # noqa: F401
-        except ImportError:  # a Python built without it
+        except ImportError:  # a Python built without readline
             return False
         return True
     return False
@@ -170,7 +169,7 @@ class Confirmer:
         ):
             self._approve(first, reason=f"the user allowed all calls of {first.call.name}")
             return None
-        forget_typed()  # what was typed before this was seen is no answer to it
+        forget_typed()  # input typed before the question appeared is not its answer
         self._edits = edit_lines()
         more = f" ({len(waiting) - 1} more after this)" if len(waiting) > 1 else ""
         asked = "Approve this plan?" if first.reason in APPROVAL else "May this run?"
@@ -187,7 +186,7 @@ class Confirmer:
             return None
         except Overtaken:
             session.screen.notice("")
-            forget_typed()  # an answer that was just begun is none to what comes next
+            forget_typed()  # a half-typed answer does not belong to the next question
             self._decided(first.call.id)
             return None
 
@@ -203,7 +202,7 @@ class Confirmer:
     def _current(self, path: str) -> str | None:
         try:
             return self._session.runtime.read_file(path)
-        except (RuntimeFault, ValueError):  # not there, not text, or not to be looked at
+        except (RuntimeFault, ValueError):  # missing, not text, or not readable
             return None
 
     def _question(
@@ -294,9 +293,8 @@ class Confirmer:
                 return False
             try:
                 arguments = read_arguments(line)
-                changed = as_json(arguments) != as_json(
-                    pending.call.arguments
-                )  # to Python 1 and true are the same
+                # Compared as JSON, because 1 == True in Python.
+                changed = as_json(arguments) != as_json(pending.call.arguments)
                 self._approve(pending, arguments if changed else None)
             except (ToolError, ValueError) as error:
                 session.screen.notice(one_line(str(error)), "error")
@@ -344,7 +342,7 @@ class Confirmer:
         conversation = self._session.conversation
         if self._waits(call_id):
             return False
-        told = "The call no longer waits: it was answered as not run."
+        message = "The call no longer waits: it was answered as not run."
         for event in reversed(conversation.get_history()):
             if (
                 isinstance(event, ev.Decision)
@@ -354,7 +352,7 @@ class Confirmer:
             ):
                 what = "approved" if event.decision == "approve" else "rejected"
                 why = f": {event.reason}" if event.reason else ""
-                told = f"The call was decided elsewhere: {what} by {event.by or 'somebody'}{why}"
+                message = f"The call was decided elsewhere: {what} by {event.by or 'somebody'}{why}"
                 break
-        self._session.screen.notice(one_line(told), "dim")
+        self._session.screen.notice(one_line(message), "dim")
         return True

@@ -33,8 +33,8 @@ TASK = (
 
 BROKEN, FIXED = "    first = number * size\n", "    first = (number - 1) * size\n"
 
-# The fixed line is longer: Python takes a .pyc for current if its source has the same size and the
-# same second of change.
+# The fixed line is longer, because Python considers a .pyc current if its source has the same size
+# and the same second of modification.
 PROJECT = {
     "shop/__init__.py": '"""A small shop."""\n',
     "shop/search.py": (

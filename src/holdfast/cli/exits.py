@@ -24,7 +24,7 @@ MEANINGS = {
     Exit.FINISHED: "the agent finished (chat: you left it)",
     Exit.FAILED: "a failure (model, store, demo): the last line on stderr says why",
     Exit.USAGE: "a wrong option, a missing model or key, a file that does not exist",
-    Exit.STOPPED: "the agent stopped unfinished: at a limit (--max-steps), stuck, or a call waits",
+    Exit.STOPPED: "the agent stopped early: at a limit (--max-steps), stuck, or a call waits",
     Exit.INTERNAL: "a bug in holdfast; HOLDFAST_DEBUG=1 shows the traceback",
     Exit.HUNG_UP: "the terminal went away (SIGHUP)",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",

@@ -11,8 +11,8 @@ from holdfast.store import Summary
 
 S = TypeVar("S", bound=Summary)
 
-_LISTED = 5  # candidates that an error names
-_TITLE = 40  # characters of each one's title
+_LISTED_CANDIDATES = 5  # in an error message
+_TITLE_CHARS = 40  # of each candidate's title
 
 
 def matching(found: Iterable[S], id: str) -> S | None:
@@ -28,8 +28,12 @@ def matching(found: Iterable[S], id: str) -> S | None:
         return matches[id]
     candidates = [entry for entry in matches.values() if entry.spawner not in matches]
     if len(candidates) > 1:
-        listed = ", ".join([_described(entry) for entry in candidates[:_LISTED]])
-        more = f" and {len(candidates) - _LISTED:,} more" if len(candidates) > _LISTED else ""
+        listed = ", ".join([_described(entry) for entry in candidates[:_LISTED_CANDIDATES]])
+        more = (
+            f" and {len(candidates) - _LISTED_CANDIDATES:,} more"
+            if len(candidates) > _LISTED_CANDIDATES
+            else ""
+        )
         raise UsageError(
             f"the ids of {len(candidates):,} conversations begin with {id!r}: {listed}{more}. Give"
             " more of the id"
@@ -60,5 +64,5 @@ def began(id: str) -> str:
 
 
 def _described(entry: Summary) -> str:
-    title = f": {clip(one_line(entry.title), _TITLE)}" if entry.title else ""
+    title = f": {clip(one_line(entry.title), _TITLE_CHARS)}" if entry.title else ""
     return f"{one_line(entry.id)} ({entry.status.replace('_', ' ')}{title})"

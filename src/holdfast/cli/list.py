@@ -11,16 +11,17 @@ from holdfast.cli.show import open_place, place_words, print_list
 from holdfast.conversation import ConversationStatus
 from holdfast.store import SQLiteStore
 
+# A store never has the status CLOSED.
 STATUSES = tuple(
     status.value for status in ConversationStatus if status is not ConversationStatus.CLOSED
-)  # which no store has
+)
 
 
 def list_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     """List conversations. Raises `UsageError`, `StoreError`."""
     screen = Screen(env)
     status = None if options.status is None else _status(options.status)
-    most = options.limit + 1  # one more, to know whether there are more
+    most = options.limit + 1  # one more, to know if the list goes on
     with open_place(options, env, read_only=True) as place:
         found = (
             place.list(status=status)[:most]

@@ -19,7 +19,7 @@ from holdfast.content import Usage
 from holdfast.conversation import ConversationState, ConversationStatus
 from holdfast.llm.completion import Delta
 
-BROKE_OFF = Line("dim", "(the answer broke off; it is requested again)")
+RESTARTED = Line("dim", "(the answer broke off; it is requested again)")
 
 
 class Pace(NamedTuple):
@@ -55,12 +55,12 @@ class Live:
         self._waiting: deque[tuple[int, Delta]] = deque()
         self._streamed = ""
         self._thought = ""
-        self._style = ""  # of the piece that was last on the screen
-        self._parted = False  # other lines stand below that piece
+        self._style = ""  # style of the last piece on the screen
+        self._parted = False  # True if other lines follow that piece
         self._running = False
         self._open: dict[str, str] = {}
         self._asked: set[str] = set()
-        self._told: dict[str, str] = {}
+        self._progress: dict[str, str] = {}
         self._echoed = 0
         self._quiet = False
         self._interactive = False
@@ -98,7 +98,7 @@ class Live:
         with self._lock:
             self._echoed += 1
 
-    # --- what comes in ---
+    # --- callbacks ---
 
     def on_delta(self, delta: Delta) -> None:
         """Show a piece of a streamed answer. Runs on the thread that reads the answer."""
@@ -128,15 +128,14 @@ class Live:
     def on_progress(self, call_id: str, message: str) -> None:
         """Show the progress that a delegating call reports about the other agent."""
         with self._lock:
-            if self._renderer.delegates(call_id) and self._told.get(call_id) != message:
-                self._told[call_id] = message
+            if self._renderer.delegates(call_id) and self._progress.get(call_id) != message:
+                self._progress[call_id] = message
                 self._screen.show(self._renderer.child(message))
 
     def wait_shown(self, seq: int, timeout: float, stop: Callable[[], bool]) -> None:
         """Block until event `seq` is on the screen, the screen is broken, or `stop()` is True;
         at most `timeout` seconds."""
-        # Looked at without the lock, which whoever writes to a full pipe holds for as long as
-        # nobody reads it.
+        # Read without the lock: a thread that writes to a full pipe holds it until someone reads.
         deadline = time.monotonic() + timeout
         while (
             self._shown < seq
@@ -166,7 +165,7 @@ class Live:
                 shown = text
                 if not self._style or self._parted:
                     self._screen.show([GAP])
-                    # Below a pause, a line that was begun above it is shown anew.
+                    # After a pause, a line begun before it is shown again from its start.
                     shown = (
                         whole[whole.rfind("\n", 0, len(whole) - len(text)) + 1 :]
                         if self._parted
@@ -188,7 +187,7 @@ class Live:
             case "restart":
                 if self._style:
                     self._screen.end_stream()
-                    self._screen.show([BROKE_OFF])
+                    self._screen.show([RESTARTED])
                 self._forget_stream()
 
     def _forget_stream(self) -> None:
@@ -199,7 +198,7 @@ class Live:
         match event:
             case ev.Assistant() if self._style:
                 self._screen.end_stream()
-                # What was not streamed: all of it if the pieces are not how the answer begins.
+                # The rest that was not streamed; all of it if the answer begins differently.
                 if _normal(event.text) != _normal(self._streamed):
                     rest = event.text.lstrip("\n").removeprefix(self._streamed)
                     self._screen.show(
@@ -211,16 +210,15 @@ class Live:
             case ev.Message(sender="user") if self._echoed:
                 self._echoed -= 1
             case ev.Decision(decision="ask" | "allow") if self._interactive:
-                self._renderer.asked_plan(event)  # asked next, or allowed by who sits here
+                self._renderer.asked_plan(event)  # the user is asked next, or allowed it here
             case ev.Error():
-                self._screen.end_stream()  # said at the end, on stderr
+                self._screen.end_stream()  # printed at the end, on stderr
                 self._forget_stream()
             case _:
-                # Of a conversation on a server, an answer's first pieces may come before the status
-                # that it runs.
+                # On a server, the first pieces of an answer may come before the status `running`.
                 if isinstance(event, ev.Status) and event.status != "running":
                     self._screen.end_stream()
-                    # After a pause the answer streams on; an interrupt breaks it off.
+                    # The answer continues after a pause, but not after an interrupt.
                     self._parted = (
                         bool(self._style)
                         and event.status == "paused"
@@ -229,7 +227,7 @@ class Live:
                     if not self._parted:
                         self._forget_stream()
                 lines = self._renderer.lines(event)
-                if lines and self._quiet:  # below the prompt, not behind it
+                if lines and self._quiet:  # below the prompt, not after it
                     self._screen.show([Line("plain")])
                 self._screen.show(lines)
 
@@ -247,7 +245,7 @@ class Live:
                 self._open[event.call_id] = self._renderer.title(event.call_id)
             case ev.ToolResult():
                 self._open.pop(event.call_id, None)
-                self._told.pop(event.call_id, None)
+                self._progress.pop(event.call_id, None)
                 self._asked.discard(event.call_id)
             case ev.Decision(decision="ask"):
                 self._asked.add(event.call_id)

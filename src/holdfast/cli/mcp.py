@@ -35,7 +35,7 @@ def mcp(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
 
 def _token(options: argparse.Namespace, env: Mapping[str, str]) -> str | None:
     if options.http is None:
-        given = [
+        http_options = [
             name
             for name, value in (
                 ("--token-env", options.token_env),
@@ -43,9 +43,10 @@ def _token(options: argparse.Namespace, env: Mapping[str, str]) -> str | None:
             )
             if value
         ]
-        if given:
+        if http_options:
             raise UsageError(
-                f"{given[0]} is for --http; over standard input and output there is only one client"
+                f"{http_options[0]} is for --http; over standard input and output there is only one"
+                " client"
             )
     if options.token_env is None:
         return None
@@ -67,8 +68,7 @@ def _over_stdio(options: argparse.Namespace, env: Mapping[str, str], screen: Scr
             " Ctrl-D ends it.",
             "dim",
         )
-    # Before the config is read: what its modules print when they are imported must not get onto the
-    # wire either.
+    # Claimed before the config is read: output of its modules must not get onto the wire either.
     with claimed() as wire, toolset(options.config, options.workdir or ".", env) as tools:
         number = over_stdio(Offer(tools.manager, options.name, None, 32, tools.runtime), wire)
     return _CODES[number]

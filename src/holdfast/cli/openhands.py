@@ -15,7 +15,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.store import Summary
 from holdfast.store.transfer import VERSION, Exported, Header
 
-_SHOWN = 20  # notes on what could not be taken over
+_MAX_NOTES = 20  # on parts that could not be converted
 
 
 def imported(screen: Screen, folder: str) -> Exported:
@@ -30,7 +30,7 @@ def imported(screen: Screen, folder: str) -> Exported:
         raise UsageError(str(error).removesuffix(".")) from error
     if not found.state.events:
         raise UsageError(f"there is no event in {folder!r}")
-    _tell(screen, found.notes)
+    _show_notes(screen, found.notes)
     events = found.state.events
     header = Header(
         version=VERSION,
@@ -52,7 +52,7 @@ def export(screen: Screen, entry: Summary, events: Sequence[ev.AnyEvent], folder
         notes = write_conversation(ConversationState(entry.id, events), Path(folder).expanduser())
     except ConfigurationError as error:
         raise UsageError(str(error).removesuffix(".")) from error
-    _tell(screen, notes)
+    _show_notes(screen, notes)
 
 
 def _title(state: ConversationState) -> str:
@@ -60,8 +60,8 @@ def _title(state: ConversationState) -> str:
     return said.strip().split("\n", 1)[0][:80]
 
 
-def _tell(screen: Screen, notes: tuple[str, ...]) -> None:
-    for note in notes[:_SHOWN]:
+def _show_notes(screen: Screen, notes: tuple[str, ...]) -> None:
+    for note in notes[:_MAX_NOTES]:
         screen.notice(one_line(f"{note}."))
-    if len(notes) > _SHOWN:
-        screen.notice(f"... and {counted(len(notes) - _SHOWN, 'note')} more.")
+    if len(notes) > _MAX_NOTES:
+        screen.notice(f"... and {counted(len(notes) - _MAX_NOTES, 'note')} more.")

@@ -13,10 +13,13 @@ from holdfast.content import ToolCall
 from holdfast.events import PlanStep
 from holdfast.tools.plans import MARKS, PLAN, misfit, progress, read_steps, texts
 
-EDITING = "2 TEXT changes step 2, +TEXT adds a step at the end, +2 TEXT adds one before step 2, -2 removes step 2; Enter: done."
+EDITING = (
+    "2 TEXT changes step 2, +TEXT adds a step at the end, +2 TEXT adds one before step 2, -2"
+    " removes step 2; Enter: done."
+)
 
 _STYLES = {"pending": "plain", "in_progress": "call", "done": "dim", "dropped": "dim"}
-_NARROWEST = 12  # columns that a step's text has at least
+_MIN_TEXT_COLUMNS = 12  # for a step's text
 _EDIT = re.compile(r"(?P<what>[+-]?)\s*(?P<number>\d*)[.:)]?(?:\s+(?P<text>.*))?", re.DOTALL)
 
 
@@ -134,5 +137,7 @@ def _wrapped(begin: str, text: str, width: int | None) -> list[str]:
     """Return a text after its mark, wrapped to the width."""
     if width is None:
         return [begin + text]
-    lines = textwrap.wrap(text, max(_NARROWEST, width - len(begin)), break_on_hyphens=False) or [""]
+    lines = textwrap.wrap(
+        text, max(_MIN_TEXT_COLUMNS, width - len(begin)), break_on_hyphens=False
+    ) or [""]
     return [begin + lines[0], *[" " * len(begin) + line for line in lines[1:]]]

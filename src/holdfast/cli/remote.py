@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 from holdfast import events as ev
 from holdfast.agent import Agent
 from holdfast.agent.condensers import LLMCondenser
-from holdfast.cli.build import limits_of, model_of, output_schema, prompt_text
+from holdfast.cli.agent_options import limits_of, model_of, output_schema, prompt_text
 from holdfast.cli.confirm import Asking, confirmation
 from holdfast.cli.exits import UsageError
 from holdfast.cli.ids import already_there, began, not_empty
@@ -28,7 +28,7 @@ from holdfast.tools.preset.asking import register_asking_tools
 if TYPE_CHECKING:
     from holdfast.conversation.questions import OnQuestion
 
-_HERE = {
+_LOCAL_OPTIONS = {
     "workdir": (
         "--workdir cannot be combined with --server: it is a folder of this machine. The agent"
         " works in a folder of the server; --workspace W names it"
@@ -46,13 +46,8 @@ _HERE = {
         " agent's commands have the server's environment"
     ),
 }
-_MADE_WITH = (
-    "base_url",
-    "api_key_env",
-    "model_key_name",
-    "retries",
-    "max_steps",
-)  # what a conversation that is there has already
+# Options that have no effect on an existing conversation.
+_CREATION_OPTIONS = ("base_url", "api_key_env", "model_key_name", "retries", "max_steps")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -70,7 +65,7 @@ class There:
         self._own = own
         self._conversation: RemoteConversation | None = None
         self._stack = ExitStack()
-        self.gone: Callable[[], bool] = bool  # whether the server cannot be reached now
+        self.gone: Callable[[], bool] = bool  # True while the server cannot be reached
 
     def open(
         self,
@@ -103,7 +98,7 @@ class There:
         for note in self._notes:
             screen.notice(note, "dim")
         self.gone = self._stack.enter_context(
-            self._server.watched(lambda told: screen.notice(told, "dim"))
+            self._server.watched(lambda text: screen.notice(text, "dim"))
         )
         return self._conversation
 
@@ -142,9 +137,9 @@ class There:
 
 def build_remote(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> Parts:
     """Return all parts of a session on a server. Raises `UsageError`, `HoldfastError`."""
-    for name, told in _HERE.items():
+    for name, message in _LOCAL_OPTIONS.items():
         if getattr(options, name):
-            raise UsageError(told)
+            raise UsageError(message)
     if options.id is not None and not is_id(not_empty(options.id)):
         raise UsageError(f"--id takes up to 128 letters, digits and any of ._-, not {options.id!r}")
     if options.model_key_name is not None and not options.model_key_name.isidentifier():
@@ -160,13 +155,13 @@ def build_remote(options: argparse.Namespace, env: Mapping[str, str], stream: bo
             return _new(options, env, server, stream)
         if options.new:
             raise already_there(known.id)
-        return _found(options, server, known)
+        return _existing(options, server, known)
     except BaseException:
         server.close()
         raise
 
 
-def _found(options: argparse.Namespace, server: Server, known: Entry) -> Parts:
+def _existing(options: argparse.Namespace, server: Server, known: Entry) -> Parts:
     made_with = (
         ("confirm", options.confirm != "never"),
         ("plan", options.plan),
@@ -194,7 +189,9 @@ def _found(options: argparse.Namespace, server: Server, known: Entry) -> Parts:
                 " --id"
             )
     left_out = [
-        f"--{name.replace('_', '-')}" for name in _MADE_WITH if getattr(options, name) is not None
+        f"--{name.replace('_', '-')}"
+        for name in _CREATION_OPTIONS
+        if getattr(options, name) is not None
     ]
     notes = (
         [f"{known.id} keeps its agent: {', '.join(left_out)} has no effect."] if left_out else []
@@ -250,8 +247,7 @@ def _parts(agent: Agent | None, server: Server, id: str, there: There) -> Parts:
         id=id,
         go_on=shlex.join(["holdfast", "chat", *server.words, "--id", id]),
         tell=shlex.join(["holdfast", "tell", *server.words, id]),
-        asking=Asking(
-            frozenset()
-        ),  # the server decides what waits; this remembers what was allowed here
+        # The server decides which calls wait; this object remembers the tools allowed here.
+        asking=Asking(frozenset()),
         there=there,
     )

@@ -27,16 +27,16 @@ from holdfast.content import (
 from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.plans import PLAN, plan_of, read_steps
 
-# Of a command's output the last lines tell most (an error, a test's verdict), of anything else the
-# first.
+# The last lines of a command's output matter most (an error, a test's verdict), the first lines of
+# any other output.
 COMMAND_HEAD, COMMAND_TAIL, RESULT_LINES, DIFF_LINES = 4, 8, 6, 40
-_DIFFED = 1_000_000  # characters; comparing longer texts takes longer than reading them
+_MAX_DIFF_CHARS = 1_000_000  # comparing longer texts takes longer than reading them
 
-# The argument that tells most of a call, by the names that tools usually give it. What is not among
-# these is shown as name=value.
+# The most informative argument of a call, by its usual names in tools. Other arguments are shown as
+# name=value.
 _TELLING = ("command", "pattern", "query", "url", "path", "file_path", "text", "task", "name")
 
-# What stands in the diff below, or in the file.
+# Arguments that the diff shows, or the file contains.
 _CONTENTS = ("old", "new", "content")
 
 
@@ -72,7 +72,7 @@ def call_title(name: str, arguments: dict[str, Any]) -> str:
     return one_line(" ".join(parts))
 
 
-# --- a call, whole ---
+# --- a call in full ---
 
 
 def whole(call: ToolCall, current: Callable[[str], str | None]) -> list[Line]:
@@ -120,7 +120,7 @@ def _diff(old: str, new: str, *, numbered: bool = True) -> list[Line]:
     if old == new:
         return [Line("dim", "  (no change)")]
     before, after = plain(old).split("\n"), plain(new).split("\n")
-    if len(old) + len(new) > _DIFFED:
+    if len(old) + len(new) > _MAX_DIFF_CHARS:
         found = [f"-{line}" for line in before] + [f"+{line}" for line in after]
     else:
         found = list(difflib.unified_diff(before, after, lineterm="", n=3))[2:]
@@ -153,7 +153,7 @@ def _escaped(match: re.Match[str]) -> str:
     return json.dumps(char)[1:-1] if char != "\x7f" else "\\u007f"
 
 
-def _twice(text: str) -> str | None:
+def _duplicate_key(text: str) -> str | None:
     """Return a key that an object in this JSON has more than once, None if there is none."""
     found: list[str] = []
 
@@ -174,10 +174,10 @@ def read_arguments(text: str) -> dict[str, Any]:
         raise ValueError(f"The arguments are nested deeper than {MAX_DEPTH} levels.")
     try:
         found: Any = msgspec.json.decode(text)
-        twice = _twice(text)
+        twice = _duplicate_key(text)
     except ValueError as error:
         raise ValueError(f"That is not JSON: {error}.") from error
-    if twice is not None:  # which of both is meant nobody can say
+    if twice is not None:  # nobody can know which one is meant
         raise ValueError(f"The key {twice!r} appears twice.")
     if not isinstance(found, dict):
         raise ValueError('The arguments must be a JSON object, such as {"path": "a.txt"}.')
@@ -201,7 +201,7 @@ class Renderer:
         self._calls: dict[str, ToolCall] = {}
         self._batch = 0
         self._route = ""
-        self.plan: tuple[ev.PlanStep, ...] = ()  # as it was last drawn
+        self.plan: tuple[ev.PlanStep, ...] = ()  # as last drawn
 
     def lines(self, event: ev.AnyEvent) -> list[Line]:
         """Return the lines of one event; none for events that concern only the machinery."""
@@ -248,7 +248,7 @@ class Renderer:
             case _:
                 pass
 
-    # --- what was said ---
+    # --- messages and answers ---
 
     def message(self, event: ev.Message) -> Iterator[Line]:
         """Yield the lines of a message to the agent."""
@@ -260,11 +260,11 @@ class Renderer:
             yield self._cut("dim", f"(told the model: {event.text})")
             return
         yield GAP
-        said = safe(event.text).strip("\n").split("\n") if event.text.strip() else []
-        said += [
+        lines = safe(event.text).strip("\n").split("\n") if event.text.strip() else []
+        lines += [
             f"({_other(block)})" for block in event.content if not isinstance(block, TextContent)
         ]
-        for line in said:
+        for line in lines:
             yield Line("user", f"> {line}".rstrip())
 
     def answer(self, event: ev.Assistant) -> Iterator[Line]:
@@ -299,7 +299,7 @@ class Renderer:
         for call in event.calls:
             command = call.arguments.get("command")
             if steps_of(call):
-                pass  # drawn when it is asked about, or made
+                pass  # the plan is drawn when the user is asked, or with the result
             elif self.full and call.name == "terminal" and isinstance(command, str):
                 first, *rest = safe(command).strip("\n").split("\n")
                 yield Line("call", f"$ {first}")
@@ -323,9 +323,9 @@ class Renderer:
         call = self._calls.get(call_id)
         return call is not None and call.name in ("delegate", "delegate_collect")
 
-    def child(self, told: str) -> list[Line]:
+    def child(self, progress: str) -> list[Line]:
         """Return the line for a sub-agent's progress."""
-        return [self._cut("dim", f"    {told}")]
+        return [self._cut("dim", f"    {progress}")]
 
     def _decision(self, event: ev.Decision) -> Iterator[Line]:
         """Yield the lines of a decision: its author and reason, or a call's question and its
@@ -371,9 +371,8 @@ class Renderer:
         if steps:
             yield from drawn(steps, self.width)
         call = self._calls.get(event.call_id)
-        if (
-            event.arguments is not None and call is not None and not steps_of(call)
-        ):  # a plan is drawn as it was approved
+        # A plan is drawn in its approved form instead.
+        if event.arguments is not None and call is not None and not steps_of(call):
             yield self._cut(
                 "dim", f"    with other arguments: {msgspec.json.encode(event.arguments).decode()}"
             )
@@ -399,9 +398,8 @@ class Renderer:
             yield from changed(steps, self.plan, self.width)
             self.plan = steps
             return
-        if self._batch > 1 or (
-            call is not None and steps_of(call)
-        ):  # calls of one answer end in any order
+        # The calls of one answer end in any order, so each result names its call.
+        if self._batch > 1 or (call is not None and steps_of(call)):
             yield self._cut("dim", f"= {self.title(event.call_id)}")
         diff = result.meta.get("diff")
         if isinstance(diff, str) and diff and not result.is_error:
@@ -413,7 +411,7 @@ class Renderer:
     def _text(self, result: ToolResult, command: bool) -> Iterator[Line]:
         text = safe(result.text).strip("\n")
         code = result.meta.get("exitCode")
-        if code is not None:  # the line below says it
+        if code is not None:  # the last line shows it
             text = text.removesuffix(f"[exit code {code}]").rstrip("\n")
         found = text.split("\n") if text.strip() else []
         found += [
@@ -422,9 +420,8 @@ class Renderer:
         style = "error" if result.is_error else "dim"
         head, tail = (COMMAND_HEAD, COMMAND_TAIL) if command else (RESULT_LINES, 0)
         left_out = len(found) - head - tail
-        if (
-            self.full or left_out <= 1
-        ):  # a line that says that one line is left out takes as much room
+        # A note about one omitted line takes as much room as the line.
+        if self.full or left_out <= 1:
             head, left_out = len(found), 0
         yield from [self._cut(style, f"  {line}") for line in found[:head]]
         if left_out:

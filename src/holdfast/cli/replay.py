@@ -28,7 +28,7 @@ from holdfast.store.transfer import Exported, read_exported
 class _Found(NamedTuple):
     id: str
     number: int
-    total: int  # 0 where that is not known before the end
+    total: int  # 0 if not known before the end
     events: Sequence[ev.AnyEvent] | StoreError
 
 
@@ -72,8 +72,10 @@ def _replay(options: argparse.Namespace, screen: Screen) -> Exit:
     if not count:
         screen.error(f"there is no conversation in {options.file!r} yet.")
     if count > 1:
-        told = f", {differ:,} of them {'differs' if differ == 1 else 'differ'}" if differ else ""
-        screen.notice(f"{counted(count, 'conversation')}{told}.", "dim")
+        differences = (
+            f", {differ:,} of them {'differs' if differ == 1 else 'differ'}" if differ else ""
+        )
+        screen.notice(f"{counted(count, 'conversation')}{differences}.", "dim")
     return Exit.FAILED if differ else code
 
 
@@ -103,7 +105,7 @@ def _same(screen: Screen, id: str, events: Sequence[ev.AnyEvent], agent: Agent |
     return False
 
 
-# --- what is replayed ---
+# --- the conversations ---
 
 
 def _stored(path: Path, options: argparse.Namespace) -> Iterator[_Found]:
@@ -114,7 +116,7 @@ def _stored(path: Path, options: argparse.Namespace) -> Iterator[_Found]:
         for number, entry in enumerate(entries, 1):
             try:
                 events: Sequence[ev.AnyEvent] | StoreError = store.read(entry.id)
-            except StoreError as error:  # one that is damaged is no reason to leave out the others
+            except StoreError as error:  # a damaged conversation does not stop the others
                 events = error
             yield _Found(entry.id, number, len(entries), events)
 
@@ -145,7 +147,7 @@ def _read(lines: Iterable[bytes], file: str) -> Iterator[Exported]:
         raise UsageError(f"{file!r} cannot be read: {error.strerror}") from error
 
 
-# --- with which agent ---
+# --- the agent ---
 
 
 def load(spec: str) -> Agent:
@@ -162,7 +164,7 @@ def load(spec: str) -> Agent:
             found = getattr(found, part)
         if not isinstance(found, Agent) and callable(found) and not isinstance(found, type):
             found = found()
-    except (Exception, SystemExit) as error:  # anybody's code
+    except (Exception, SystemExit) as error:  # the module may raise anything
         raise UsageError(
             f"--agent {spec}: {type(error).__name__}: {one_line(str(error))}"
         ) from error

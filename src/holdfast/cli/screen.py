@@ -17,12 +17,11 @@ from holdfast.cli.render import Line
 from holdfast.cli.settings import wants_colour
 from holdfast.cli.text import clip, duration, one_line, safe
 
-# SGR parameters of ECMA-48 8.3.117; the 8 basic colours, which every theme has chosen to be
-# readable.
+# SGR parameters of ECMA-48 8.3.117; only the 8 basic colours, which every theme makes readable.
 _STYLES = {"user": "1;36", "call": "1", "dim": "2", "error": "31", "add": "32", "remove": "31"}
 _CLEAR = "\r\x1b[K"
-_PATIENCE = 2.0  # seconds to wait for somebody to read the pipe before going on without
-_TICK = 0.1  # seconds between two frames of the status line
+_LOCK_SECONDS = 2.0  # wait for a writer that hangs on a full pipe, before going on without it
+_FRAME_SECONDS = 0.1  # between two frames of the status line
 _FRAMES, _PLAIN_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 
 
@@ -44,10 +43,10 @@ class Screen:
         self._notice_colour = wants_colour(env, self._err.isatty())
         self.broken = False
         self.loss = Exit.BROKEN_PIPE  # the exit code for `broken`
-        self.stuck = False  # a write to `out` does not return, since nobody reads the pipe
+        self.stuck = False  # a write to `out` hangs, because nobody reads the pipe
         self._lock = threading.RLock()
         self._blank = True  # the last line is blank, or there is none
-        self._middle = False  # a streamed line is not at its end
+        self._middle = False  # a streamed line has not ended
         self._status = ""
         self._since = 0.0
         self._drawn = False
@@ -125,8 +124,7 @@ class Screen:
         code = _STYLES.get(style)
         if not colour or code is None or not text:
             return text
-        # Line by line: a pager or a resized window must not smear a colour over the rest of the
-        # screen.
+        # Coloured line by line, so that a pager or a resized window does not spread the colour.
         return "\n".join(
             [f"\x1b[{code}m{line}\x1b[0m" if line else "" for line in text.split("\n")]
         )
@@ -152,12 +150,12 @@ class Screen:
     def _tick(self) -> None:
         frames = _FRAMES if "utf" in (self._out.encoding or "").lower() else _PLAIN_FRAMES
         number = 0
-        while not self._closed.wait(_TICK):
+        while not self._closed.wait(_FRAME_SECONDS):
             number += 1
             with self._lock:
                 elapsed = time.monotonic() - self._since
-                # What takes less is over before it is read; a line in the making is no place for
-                # it.
+                # Shorter activities end before anyone can read the line. A streamed line that has
+                # not ended must not be overwritten.
                 if (
                     self._status
                     and not self._middle
@@ -191,7 +189,7 @@ class Screen:
             if stream is not self._out:
                 return
             self.broken = True
-            # A closed pipe and a terminal that hung up need no word, a full disk does.
+            # A full disk is reported; a closed pipe or a terminal that hung up is not.
             if isinstance(error, OSError) and error.errno not in (errno.EPIPE, errno.EIO):
                 self.loss = Exit.FAILED
                 self._flush(
@@ -207,13 +205,13 @@ class Screen:
                 self._write("")
                 self.end_stream()
         if self._ticker is not None:
-            self._ticker.join(_PATIENCE)
+            self._ticker.join(_LOCK_SECONDS)
 
     @contextmanager
     def _patiently(self) -> Generator[None]:
         """Hold the lock inside the context. If its holder hangs in a write, proceed without the
         lock, now and later."""
-        held = not self.stuck and self._lock.acquire(timeout=_PATIENCE)
+        held = not self.stuck and self._lock.acquire(timeout=_LOCK_SECONDS)
         self.stuck = not held
         try:
             yield

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from holdfast.server.records import Records
 
 _CODES = {0: Exit.FINISHED, signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
-_GRACE = 10.0  # seconds that what runs has to end
-_LAST = 3.0  # seconds that threads have then
+_GRACE_SECONDS = 10.0  # for running work to end
+_THREAD_SECONDS = 3.0  # for threads to end after that
 
 
 def serve(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     """Run the server, or manage its keys. Raises `UsageError`, `HoldfastError`."""
     if options.what == "keys":
         return _keys(options, env)
-    with _extra():
+    with _server_dependencies():
         import_module("holdfast.server.app")
         from holdfast.server.sockets import address, is_loopback
 
@@ -61,7 +61,7 @@ def serve(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     )
     _log_to_stderr(env, options.access_log)
     store = _store_path(options)
-    with _alone(store):
+    with _exclusive(store):
         return _serve(
             options, env, Screen(env, out=sys.stderr), store, (host, port), tls, given, variables
         )
@@ -91,16 +91,15 @@ def _serve(
     agents = _agents(options, variables)
     sending = _sending(options)
     for file in (path, _records_path(path)):
-        with contextlib.suppress(
-            FileExistsError
-        ):  # readable by its owner alone; what SQLite writes beside it will be as it is
+        # Readable by its owner only. SQLite gives its -wal and -shm the same permissions.
+        with contextlib.suppress(FileExistsError):
             os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     listening = listen(*place)
     with contextlib.closing(listening), _records(path) as (records, keys):
-        _let_in(keys, given, options.tenant or "default", screen)
+        _add_first_key(keys, given, options.tenant or "default", screen)
         with contextlib.closing(SQLiteStore(path)) as store, contextlib.ExitStack() as watching:
             observers = observing(options, False, [given] if given else [], watching)
-            # An open conversation is a process, or a few KB.
+            # An open conversation takes a process, or a few KB.
             most = 2 * options.max_running
             bounds = Bounds(open=most if options.isolation == "process" else max(1000, most))
             host = Host(
@@ -124,13 +123,13 @@ def _serve(
                 origins=options.cors_origin,
                 agents=agents,
             )
-            server = AgentServer(app, listening, tls=tls, grace=_GRACE)
+            server = AgentServer(app, listening, tls=tls, grace=_GRACE_SECONDS)
             number = server.run(
                 lambda: screen.notice(f"Serving agents at {server.url}. Ctrl-C ends it.")
             )
-    if (
-        left := _threads()
-    ):  # a tool that cannot be stopped must not keep the process; what it was doing is in the journal as begun
+    # A tool that cannot be stopped must not keep the process alive. The journal shows that its call
+    # started.
+    if left := _threads():
         logging.getLogger("holdfast.server").warning(
             "%d threads did not end in time; the process ends without waiting for them", len(left)
         )
@@ -143,7 +142,7 @@ def _serve(
 def _threads() -> list[threading.Thread]:
     """Return the threads that would keep the process alive, after a short wait for those that
     are ending."""
-    deadline = time.monotonic() + _LAST
+    deadline = time.monotonic() + _THREAD_SECONDS
     left = [
         thread
         for thread in threading.enumerate()
@@ -175,9 +174,8 @@ def _keys(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             case "list":
                 for key in keys.list():
                     if options.tenant in (None, key.tenant):
-                        print(
-                            f"{key.id}  {key.created:%Y-%m-%d %H:%M}  {key.tenant}  {key.label}".rstrip()
-                        )
+                        created = f"{key.created:%Y-%m-%d %H:%M}"
+                        print(f"{key.id}  {created}  {key.tenant}  {key.label}".rstrip())
             case _:
                 _remove(options, keys)
     return Exit.FINISHED
@@ -195,12 +193,9 @@ def _remove(options: argparse.Namespace, keys: Keys) -> None:
         if options.id in (None, key.id) and options.tenant in (None, key.tenant)
     ]
     if not found:
-        raise UsageError(
-            "there is no key"
-            f" {options.id or ''}{f' of tenant {options.tenant}' if options.tenant else ''}".replace(
-                "  ", " "
-            )
-        )
+        key_id = f" {options.id}" if options.id else ""
+        tenant = f" of tenant {options.tenant}" if options.tenant else ""
+        raise UsageError(f"there is no key{key_id}{tenant}")
     for id in found:
         keys.revoke(id)
 
@@ -221,7 +216,7 @@ def _given_key(options: argparse.Namespace, env: Mapping[str, str]) -> str | Non
     return key
 
 
-def _let_in(keys: Keys, given: str | None, tenant: str, screen: Screen) -> None:
+def _add_first_key(keys: Keys, given: str | None, tenant: str, screen: Screen) -> None:
     if given is not None:
         keys.add(tenant, given, "given at the start")
     elif not keys.list():
@@ -275,7 +270,7 @@ def _records(store: Path) -> Generator[tuple[Records, Keys]]:
 
 
 @contextlib.contextmanager
-def _alone(store: Path) -> Generator[None]:
+def _exclusive(store: Path) -> Generator[None]:
     """Lock the store against other servers inside the context. Two servers would compete for its
     conversations, and both would fail."""
     path = store.with_name(f"{store.name}.server.lock")
@@ -344,9 +339,8 @@ def _agents(options: argparse.Namespace, variables: Mapping[str, str]) -> dict[s
     found: dict[str, Published] = {}
     if not options.agent:
         return found
-    with (
-        LocalRuntime() as runtime
-    ):  # for the names of its tools: where they run is the workspace of each conversation
+    # Only for the names of its tools. The tools run in the workspace of each conversation.
+    with LocalRuntime() as runtime:
         for text in options.agent:
             name, given, file = text.partition("=")
             if not given or not name or not file:
@@ -379,7 +373,7 @@ def _forget(*names: str) -> None:
 
 
 @contextlib.contextmanager
-def _extra() -> Generator[None]:
+def _server_dependencies() -> Generator[None]:
     try:
         yield
     except ModuleNotFoundError as error:

@@ -31,13 +31,10 @@ from holdfast.remote import RemoteConversation, RemoteWorkspace
 from holdfast.store import Summary
 from holdfast.tools import Cancellation
 
-CONNECT = 5.0  # seconds
-_FIRST, _SLOW = 1.0, 10.0  # seconds to find the server in; for one that is there and slow
-_PATIENCE = 20.0  # seconds to be told no more than that it cannot be reached: somebody waits
-_LOOK, _LOOK_AGAIN = (
-    1.0,
-    0.3,
-)  # seconds between two looks whether the server is there; and whether it is back
+CONNECT = 5.0  # seconds to connect
+_FIRST_SECONDS, _SLOW_SECONDS = 1.0, 10.0  # seconds for the first try; for a slow server
+_REQUEST_SECONDS = 20.0  # seconds until a request fails, short because a user waits
+_WATCH_SECONDS, _RETURN_SECONDS = 1.0, 0.3  # between checks of a present and of a missing server
 _PAGE = 1000
 
 
@@ -81,23 +78,23 @@ class Server:
             )
         try:
             self.workspace = RemoteWorkspace(
-                url, key, id=workspace, timeout=_PATIENCE, connect_timeout=CONNECT
+                url, key, id=workspace, timeout=_REQUEST_SECONDS, connect_timeout=CONNECT
             )
         except ConfigurationError as error:
-            told = (
+            message = (
                 str(error)
                 .replace("RemoteWorkspace: url", "--server")
                 .replace("RemoteWorkspace: key", "HOLDFAST_SERVER_KEY")
             )
             raise UsageError(
-                told.replace(
+                message.replace(
                     "give the server's key as key", "the key goes into HOLDFAST_SERVER_KEY"
                 )
             ) from None
         self.address = self.workspace.url
         self._link = self.workspace.link
         self._followed: RemoteConversation | None = None
-        self._coming: queue.SimpleQueue[ev.AnyEvent] = queue.SimpleQueue()
+        self._events_queue: queue.SimpleQueue[ev.AnyEvent] = queue.SimpleQueue()
 
     def __enter__(self) -> Server:
         return self
@@ -111,11 +108,11 @@ class Server:
             self._followed.detach()
         self._link.close()
 
-    # --- is it there? ---
+    # --- availability ---
 
     def check(self) -> None:
         """Raise an error unless the server answers and accepts the key."""
-        for timeout in (_FIRST, _SLOW):
+        for timeout in (_FIRST_SECONDS, _SLOW_SECONDS):
             try:
                 with self.understood():
                     msgspec.json.decode(
@@ -146,7 +143,7 @@ class Server:
                 ) from error
             except StoreError as error:
                 slow = isinstance(error.__cause__, LLMTimeout)
-                if not slow or timeout == _SLOW:
+                if not slow or timeout == _SLOW_SECONDS:
                     raise self._unreachable(error) from error
 
     def _unreachable(self, error: StoreError) -> HoldfastError | UsageError:
@@ -168,14 +165,14 @@ class Server:
         return error
 
     def _answers(self, cancelled: Cancellation) -> bool:
-        for timeout in (_FIRST, _SLOW):
+        for timeout in (_FIRST_SECONDS, _SLOW_SECONDS):
             try:
                 self._link.request("GET", "/health", timeout=timeout, cancelled=cancelled)
             except StoreError as error:
                 if not isinstance(error.__cause__, LLMTimeout):
                     return False
             except HoldfastError:
-                return True  # it says something
+                return True  # any answer shows that the server is there
             else:
                 return True
         return False
@@ -187,7 +184,7 @@ class Server:
         stop, gone = Cancellation(), threading.Event()
 
         def watch() -> None:
-            while not stop.wait(_LOOK_AGAIN if gone.is_set() else _LOOK):
+            while not stop.wait(_RETURN_SECONDS if gone.is_set() else _WATCH_SECONDS):
                 there = self._answers(stop)
                 if stop or there is not gone.is_set():
                     continue
@@ -220,7 +217,7 @@ class Server:
                 f" it an agent server of another version? {error}"
             ) from error
 
-    # --- what is there ---
+    # --- conversations ---
 
     def list(self, *, status: str | None = None, limit: int | None = None) -> list[Entry]:
         """Return the conversations, the newest first."""
@@ -272,10 +269,10 @@ class Server:
         when none has come for `timeout` seconds."""
         if self._followed is None:
             self._followed = RemoteConversation(None, self.workspace, id)
-            self._followed.register_event_callback(self._coming.put, after_seq)
+            self._followed.register_event_callback(self._events_queue.put, after_seq)
         while True:
             try:
-                event = self._coming.get(timeout=timeout)
+                event = self._events_queue.get(timeout=timeout)
             except queue.Empty:
                 if self._followed.failure is not None:
                     raise self._followed.failure from None
@@ -289,7 +286,7 @@ class Server:
                 self._link.request("GET", path, query=query).read(), type=kind
             )
 
-    # --- what is told ---
+    # --- commands ---
 
     def post(self, id: str, command: cmd.Command, key: str | None = None) -> bool:
         """Have the server carry out a command, and return when it has. The server ignores a

@@ -27,7 +27,7 @@ connection is lost, the agent works on. Ctrl-C pauses it, and leaving stops it.
 --id with the id of an existing conversation continues that one with its own
 model, tools and folder, so that no other option is needed."""
 
-# An address stands where a file may: show, tell and list take either.
+# show, tell and list take either a file or an address as their first argument.
 PLACE = "the SQLite file given as --store, or an agent server's URL"
 
 Add = Callable[[str, str, str, str], argparse.ArgumentParser]
@@ -36,22 +36,22 @@ Add = Callable[[str, str, str, str], argparse.ArgumentParser]
 def place_first(args: Sequence[str]) -> list[str]:
     """Return the arguments with `--server URL` moved to the first place, where a file may stand
     too. Raises `ValueError`."""
-    given = list(args)
-    end = given.index("--") if "--" in given else len(given)
-    for at, word in enumerate(given[:end]):
+    words = list(args)
+    end = words.index("--") if "--" in words else len(words)
+    for at, word in enumerate(words[:end]):
         if word == "--server" and at + 1 < end:
-            url, rest = given[at + 1], [*given[:at], *given[at + 2 :]]
+            url, rest = words[at + 1], [*words[:at], *words[at + 2 :]]
         elif word.startswith("--server="):
-            url, rest = word.partition("=")[2], [*given[:at], *given[at + 1 :]]
+            url, rest = word.partition("=")[2], [*words[:at], *words[at + 1 :]]
         else:
             continue
-        if not url.startswith(("http://", "https://")):  # it would be taken for a file
+        if not url.startswith(("http://", "https://")):  # it would look like a file
             raise ValueError(
                 "--server takes an agent server's address such as http://127.0.0.1:8765, not"
                 f" {url!r}"
             )
         return [url, *rest]
-    return given
+    return words
 
 
 def add_place_options(parser: argparse.ArgumentParser) -> None:
@@ -83,8 +83,9 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_key(
-    parser: argparse._ActionsContainer,
-) -> None:  # pyright: ignore[reportPrivateUsage]: the base of parser and group
+    # The common base class of parser and group.
+    parser: argparse._ActionsContainer,  # pyright: ignore[reportPrivateUsage]
+) -> None:
     parser.add_argument(
         "--server-key-file",
         metavar="F",

@@ -33,29 +33,25 @@ if TYPE_CHECKING:
     from holdfast.conversation.observer import Observer
     from holdfast.remote import RemoteConversation, RemoteWorkspace
 
-SLICE = 0.1  # seconds between two looks at signals and at what was typed
-_DRAIN, _DRAIN_ENDING = (
-    30.0,
-    1.0,
-)  # seconds to wait for the screen: a pager that nobody scrolls must not hold the process for ever
+SLICE = 0.1  # seconds between two checks for signals and typed lines
+# Seconds to wait for the screen; a pager that nobody scrolls must not block the process for ever.
+_DRAIN_SECONDS, _LAST_DRAIN_SECONDS = 30.0, 1.0
 
 
 class Parts(NamedTuple):
     """The parts of a session, which closes `runtime`, `store` and `there`."""
 
-    agent: Agent | None  # None: that of a conversation on a server
+    agent: Agent | None  # None: the conversation on a server has its own
     runtime: LocalRuntime | RemoteWorkspace
     store: Store | None = None
     id: str | None = None
-    go_on: str = ""  # the command that goes on with this conversation, if it is kept
-    tell: str = (
-        ""  # the command that tells it something from elsewhere, without what, if it is kept
-    )
-    asking: Asking | None = None  # the agent's policy, if calls are to be confirmed
+    go_on: str = ""  # the command that continues this conversation, if it is kept
+    tell: str = ""  # the `holdfast tell` command up to the conversation's id, if it is kept
+    asking: Asking | None = None  # the agent's policy, if calls need confirmation
     there: There | None = None  # the server, if the conversation is on one
     observers: Sequence[Observer] = ()
-    leave: Callable[[], None] | None = None  # ends them
-    notes: Sequence[str] = ()  # told when the session starts
+    leave: Callable[[], None] | None = None  # closes the observers
+    notes: Sequence[str] = ()  # printed when the session starts
 
 
 class Session:
@@ -88,8 +84,8 @@ class Session:
         )
         try:
             self.conversation = self._open()
-        except BaseException:  # a damaged store
-            self._let_go()
+        except BaseException:  # such as a damaged store
+            self._release()
             raise
 
     def _open(self) -> Conversation | RemoteConversation:
@@ -112,7 +108,7 @@ class Session:
             observer=parts.observers,
         )
 
-    # --- its life ---
+    # --- start and end ---
 
     def __enter__(self) -> Session:
         return self
@@ -127,7 +123,7 @@ class Session:
             self._parts.there.leave()
         else:
             self.conversation.close()
-        self._let_go()
+        self._release()
 
     def _tell_retries(self) -> logging.Handler:
         """Show the model client's retries, because seconds of silence would look like a hang."""
@@ -142,7 +138,7 @@ class Session:
         log.addHandler(handler)
         return handler
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         logging.getLogger("holdfast.retry").removeHandler(self._retries)
         if self._parts.there is not None:
             self._parts.there.close()
@@ -165,7 +161,7 @@ class Session:
         self._drain(code >= 128)
         begun = self.conversation.state.last_seq > 0
         self.close()
-        if self.screen.broken:  # nobody is there to read on
+        if self.screen.broken:  # nobody reads the output
             return (
                 code
                 if code in (Exit.HUNG_UP, Exit.TERMINATED, Exit.INTERRUPTED)
@@ -174,15 +170,14 @@ class Session:
         if self.live.steps:
             seconds = time.monotonic() - self._began
             llm = None if self._parts.agent is None else self._parts.agent.llm
-            usage = (
-                self.live.usage if llm is None or hasattr(llm, "base_url") else Usage()
-            )  # a scripted model makes its tokens up
+            # The tokens of a scripted model are invented, so they are not shown.
+            usage = self.live.usage if llm is None or hasattr(llm, "base_url") else Usage()
             self.screen.notice(summary(self.live.steps, seconds, usage, self.live.cost), "dim")
         if begun and self._parts.go_on:
             self.screen.notice(f"continue with: {self._parts.go_on}")
         if self.screen.stuck:
-            # All is closed, but a thread is in a write to a pipe that nobody reads, with a lock
-            # that the interpreter's end would wait for.
+            # Everything is closed, but a thread hangs in a write to a pipe that nobody reads. It
+            # holds a lock that the interpreter would wait for at its end.
             os._exit(code)
         return code
 
@@ -203,7 +198,7 @@ class Session:
         conversation.register_event_callback(self.live.on_event, after_seq=state.last_seq)
         conversation.start_thread()
 
-    # --- what the user says ---
+    # --- user input ---
 
     def say(self, text: str, echoed: bool = False) -> None:
         """Send a message, and resume the agent if it is paused. `echoed`: the text is on the
@@ -256,10 +251,12 @@ class Session:
                 with self.live.quiet(), self.signals.prompting(until):
                     return self.screen.ask(prompt, self.interactive)
             except UnicodeDecodeError as error:
-                told = f"the line is not {error.encoding.upper()}"
+                problem = f"the line is not {error.encoding.upper()}"
                 if not self.interactive:
-                    raise UsageError(f"a line of standard input cannot be read: {told}") from error
-                self.screen.error(f"{told}; type it again.")
+                    raise UsageError(
+                        f"a line of standard input cannot be read: {problem}"
+                    ) from error
+                self.screen.error(f"{problem}; type it again.")
 
     # --- waiting ---
 
@@ -313,7 +310,7 @@ class Session:
             if rests:
                 return None
             if self.interactive and self.conversation.state.pending_questions:
-                from holdfast.cli.asking import ask_user  # few calls ask
+                from holdfast.cli.asking import ask_user  # few calls ask questions
 
                 ask_user(self)
             elif (child := waiting_child(self.conversation)) is not None:
@@ -358,12 +355,12 @@ class Session:
         afterwards."""
         seq = self.conversation.state.last_seq
         if ending:
-            self.live.wait_shown(seq, _DRAIN_ENDING, lambda: False)
+            self.live.wait_shown(seq, _LAST_DRAIN_SECONDS, lambda: False)
         else:
-            self.live.wait_shown(seq, _DRAIN, lambda: self.signals.pending)
+            self.live.wait_shown(seq, _DRAIN_SECONDS, lambda: self.signals.pending)
         self.screen.status("")
 
-    # --- how it ended ---
+    # --- outcome ---
 
     def tell_waiting(self) -> Exit:
         """List the calls that are left waiting, and the command that approves them. Return the
@@ -404,9 +401,9 @@ class Session:
                     option = " --max-steps sets the limit." if kind == "steps" else ""
                     self.screen.error(f"stopped at the limit of {limit} {kind}.{option}")
                     return Exit.STOPPED
-                told = error.message if error.message else error.error
+                message = error.message if error.message else error.error
                 self.screen.error(
-                    told.replace(
+                    message.replace(
                         NO_KEY,
                         "No key was sent: set HOLDFAST_API_KEY, or name a variable with"
                         " --api-key-env.",

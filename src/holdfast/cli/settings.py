@@ -15,15 +15,17 @@ _SECRET = re.compile(
 )
 _CREDENTIALS_IN_URL = re.compile(r"://[^/\s]*@")
 
-# What builds, tests and tools of the usual languages look at. Anything else is passed by name with
-# --env.
+# Variables that builds, tests and tools of common languages read. --env passes any other variable.
 _NAMES = """\
 PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR CI
 XDG_CONFIG_HOME XDG_CACHE_HOME XDG_DATA_HOME XDG_STATE_HOME XDG_RUNTIME_DIR
-VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV PYENV_ROOT PYENV_VERSION PYTHONPATH PYTHONDONTWRITEBYTECODE UV_CACHE_DIR PIP_CACHE_DIR
-NODE_PATH NODE_OPTIONS NVM_DIR NPM_CONFIG_PREFIX JAVA_HOME MAVEN_HOME GRADLE_HOME GRADLE_USER_HOME ANDROID_HOME
+VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV PYENV_ROOT PYENV_VERSION
+PYTHONPATH PYTHONDONTWRITEBYTECODE UV_CACHE_DIR PIP_CACHE_DIR
+NODE_PATH NODE_OPTIONS NVM_DIR NPM_CONFIG_PREFIX
+JAVA_HOME MAVEN_HOME GRADLE_HOME GRADLE_USER_HOME ANDROID_HOME
 GOPATH GOROOT GOBIN GOFLAGS CARGO_HOME RUSTUP_HOME GEM_HOME GEM_PATH RBENV_ROOT DOTNET_ROOT
-CC CXX CFLAGS CXXFLAGS CPPFLAGS LDFLAGS MAKEFLAGS LD_LIBRARY_PATH DYLD_LIBRARY_PATH LIBRARY_PATH CPATH PKG_CONFIG_PATH
+CC CXX CFLAGS CXXFLAGS CPPFLAGS LDFLAGS MAKEFLAGS
+LD_LIBRARY_PATH DYLD_LIBRARY_PATH LIBRARY_PATH CPATH PKG_CONFIG_PATH
 HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy
 SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE NODE_EXTRA_CA_CERTS NIX_PATH"""
 _PASSED = frozenset(_NAMES.split())
@@ -62,9 +64,8 @@ def api_key(address: str, named: str | None, env: Mapping[str, str], provider: s
     if env.get("HOLDFAST_API_KEY"):
         return env["HOLDFAST_API_KEY"].strip()
     parts = urlsplit(address)
-    if (
-        parts.scheme == "http"
-    ):  # a server on this machine or net, which seldom wants one; if it does, its answer says so
+    # A server on this machine or network rarely needs a key; if it does, its answer says so.
+    if parts.scheme == "http":
         return ""
     names = key_variables(provider or provider_at(address))
     for name in names:
@@ -93,7 +94,9 @@ _MAKERS_KEYS = (
     ("GEMINI_API_KEY", "Google"),
     ("GOOGLE_API_KEY", "Google"),
 )
-_A_KEY = re.compile(r"(?!AWS_)\w*(KEY|TOKEN|PAT)")  # not a region, a project or a host
+_KEY_VARIABLE = re.compile(
+    r"(?!AWS_)\w*(KEY|TOKEN|PAT)"
+)  # not the variable of a region, a project or a host
 
 
 def key_variables(provider: str) -> tuple[str, ...]:
@@ -104,7 +107,7 @@ def key_variables(provider: str) -> tuple[str, ...]:
     entry = listed(provider) if provider else None
     if entry is None or "{" in COMPATIBLE.get(provider, entry.api):
         return ()
-    return tuple([name for name in entry.env if _A_KEY.fullmatch(name)])
+    return tuple([name for name in entry.env if _KEY_VARIABLE.fullmatch(name)])
 
 
 def shell_environment(env: Mapping[str, str], asked: Sequence[str]) -> dict[str, str]:

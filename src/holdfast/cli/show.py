@@ -30,12 +30,10 @@ from holdfast.tools.forms import fields
 if TYPE_CHECKING:
     from holdfast.cli.server import Server
 
-_BEGINS = b"SQLite format 3\0"  # sqlite.org/fileformat2.html, 1.3
-_LOOK = (
-    0.2  # seconds between two looks at signals, and at whether anybody still reads what is shown
-)
+_MAGIC = b"SQLite format 3\0"  # sqlite.org/fileformat2.html, 1.3
+_POLL_SECONDS = 0.2  # between two checks for signals, and for a reader of the output
 
-# Where nothing comes before somebody does something.
+# The statuses in which no event comes without outside action.
 _RESTS = AT_REST | {ConversationStatus.PAUSED, ConversationStatus.WAITING_FOR_CONFIRMATION}
 
 
@@ -94,7 +92,7 @@ def _show(
             with (
                 nullcontext()
                 if isinstance(store, SQLiteStore)
-                else store.watched(lambda told: screen.notice(told, "dim"))
+                else store.watched(lambda text: screen.notice(text, "dim"))
             ):
                 code = _follow(screen, signals, store, state, shown.event, options.until_rest)
         if code is Exit.FINISHED:
@@ -133,13 +131,13 @@ def _follow(
     for event in state.events:
         fold.apply(event)
     while not (until_rest and fold.status in _RESTS and not fold.asked):
-        if screen.broken or not _somebody_reads():
+        if screen.broken or not _has_reader():
             return screen.loss
         if signals.ending is not None:
             return signals.ending
         if signals.take_interrupt():
             return Exit.INTERRUPTED
-        for event in store.follow(state.id, fold.last_seq, _LOOK):
+        for event in store.follow(state.id, fold.last_seq, _POLL_SECONDS):
             fold.apply(event)
             show(event)
             if screen.broken or signals.pending:
@@ -147,7 +145,7 @@ def _follow(
     return Exit.FINISHED
 
 
-def _somebody_reads() -> bool:
+def _has_reader() -> bool:
     """Return True if the reader of a pipe is still there. Otherwise its absence would show only
     at the next write."""
     look = select.poll()
@@ -155,7 +153,7 @@ def _somebody_reads() -> bool:
     return not any(seen & (select.POLLERR | select.POLLHUP) for _, seen in look.poll(0))
 
 
-# --- a file or a server, and what is in it ---
+# --- stores and servers ---
 
 
 def open_place(
@@ -169,7 +167,7 @@ def open_place(
                 f"--server-key-file is for an agent server, which {options.file!r} is not"
             )
         return open_store(Path(options.file).expanduser(), read_only=read_only)
-    from holdfast.cli.server import server_of  # an HTTP client
+    from holdfast.cli.server import server_of  # loads an HTTP client
 
     return server_of(options, env, options.file)
 
@@ -206,7 +204,7 @@ def is_sqlite(path: Path) -> bool:
     """Return True if the file is an SQLite file. Raises `UsageError` if it cannot be read."""
     try:
         with path.open("rb") as file:
-            return file.read(len(_BEGINS)) == _BEGINS
+            return file.read(len(_MAGIC)) == _MAGIC
     except OSError as error:
         reason = (
             "does not exist"
@@ -230,7 +228,7 @@ def chosen(found: Sequence[Summary], id: str, file: str) -> Summary:
 
 
 def _print(screen: Screen, lines: Sequence[bytes]) -> None:
-    # The terminal's width does not matter to a program.
+    # Not cut to the terminal's width, because programs read it.
     screen.show([Line("plain", json_shown(line.decode())) for line in lines])
 
 
@@ -367,15 +365,8 @@ class _AsText:
                 ]
             )
             if fields(question.schema):
-                self._screen.show(
-                    [
-                        Line(
-                            "dim",
-                            "  with a form:"
-                            f" {', '.join([plain(one_line(name)) for name in fields(question.schema)])}",
-                        )
-                    ]
-                )
+                names = ", ".join([plain(one_line(name)) for name in fields(question.schema)])
+                self._screen.show([Line("dim", f"  with a form: {names}")])
         self._screen.show(
             [GAP, Line("dim", summary(self._steps, self._seconds, self._usage, self._cost))]
         )

@@ -15,9 +15,9 @@ from typing import Any
 
 from holdfast.cli.exits import Exit
 
-_NUDGE = 0.05  # seconds after which a signal that nobody has served is sent again
-_LOOK = 0.1  # seconds between two looks whether a prompt is still wanted
-_WAKE = signal.SIGURG  # wakes a prompt; harmless where nothing handles it
+_NUDGE_SECONDS = 0.05  # after which an unhandled signal is sent again
+_POLL_SECONDS = 0.1  # between two checks if a prompt is still needed
+_WAKE = signal.SIGURG  # wakes a prompt; ignored if nothing handles it
 _ENDING = {signal.SIGTERM: Exit.TERMINATED, signal.SIGHUP: Exit.HUNG_UP}
 
 
@@ -48,16 +48,16 @@ class Signals:
         self._interrupts = 0
         self._prompting = False
         self._before: dict[int, Any] = {}
-        self._pipe = (
-            -1,
-            -1,
-        )  # the interpreter writes a signal's number to it when it comes; our handler reads it
+        # The interpreter writes the number of each signal to this pipe; our handler reads it.
+        self._pipe = (-1, -1)
         self._nudger: threading.Thread | None = None
         self._done = False
         self._overtaken = False
 
     def __enter__(self) -> Signals:
-        if threading.current_thread() is threading.main_thread():  # others may not set handlers
+        if (
+            threading.current_thread() is threading.main_thread()
+        ):  # other threads may not set handlers
             self._pipe = os.pipe()
             for end in self._pipe:
                 os.set_blocking(end, False)
@@ -94,7 +94,7 @@ class Signals:
         main = threading.main_thread().ident
         while not self._done:
             select.select([self._pipe[0]], [], [])
-            time.sleep(_NUDGE)
+            time.sleep(_NUDGE_SECONDS)
             if self._prompting and not self._done and main is not None:
                 for number in self._unserved():
                     signal.pthread_kill(main, number)
@@ -119,7 +119,7 @@ class Signals:
     def _wake(self, *_: object) -> None:
         self._unserved()
         if self._prompting and self._overtaken:
-            self._overtaken = False  # raised once
+            self._overtaken = False  # raise only once
             raise Overtaken
 
     def _raise(self) -> None:
@@ -165,11 +165,11 @@ class Signals:
         """Wake the prompt when `until` returns True. Repeat it, since the prompt may sleep
         through the first signal (see `_nudge`)."""
         main = threading.main_thread().ident
-        while not stop.wait(_LOOK):
+        while not stop.wait(_POLL_SECONDS):
             if until():
                 break
         self._overtaken = not stop.is_set()
         while self._overtaken and main is not None:
             signal.pthread_kill(main, _WAKE)
-            if stop.wait(_LOOK):
+            if stop.wait(_POLL_SECONDS):
                 break

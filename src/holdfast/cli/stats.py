@@ -19,9 +19,9 @@ from holdfast.content import Usage
 from holdfast.observe.stats import NOTHING, Long, Share, Stats, tree
 from holdfast.observe.stats import stats as counted_up
 
-_NARROW = 60  # columns below which there are no bars
-_NAME = 28  # columns for a name at most
-_BAR = 24  # columns for a bar at most
+_MIN_BAR_WIDTH = 60  # columns; a narrower screen has no bars
+_MAX_NAME_COLUMNS = 28
+_MAX_BAR_COLUMNS = 24
 
 
 def stats(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
@@ -92,11 +92,11 @@ def drawn(
         )
     lines = [Line("call", clip(one_line(begin), width)), *_wrapped(_sums(whole), width)]
     if whole.errors:
-        told = ", ".join(
+        errors = ", ".join(
             f"{count} {name}"
             for name, count in sorted(whole.errors.items(), key=lambda item: (-item[1], item[0]))
         )
-        lines.append(Line("error", clip(f"runs ended by errors: {one_line(told)}", width)))
+        lines.append(Line("error", clip(f"runs ended by errors: {one_line(errors)}", width)))
     for title, shares in (("models", whole.models), ("tools", whole.tools)):
         if shares:
             lines += [GAP, Line("call", title), *_table(shares, width, limit, bar)]
@@ -175,13 +175,15 @@ def _wrapped(parts: Sequence[str], width: int) -> list[Line]:
 
 def _table(shares: Sequence[Share], width: int, limit: int, bar: str) -> list[Line]:
     shown, most = shares[:limit], max(share.seconds for share in shares)
-    names = [clip(one_line(share.name), min(_NAME, max(8, width // 3))) for share in shown]
+    names = [
+        clip(one_line(share.name), min(_MAX_NAME_COLUMNS, max(8, width // 3))) for share in shown
+    ]
     wide, calls = max(len(name) for name in names), max(len(f"{share.calls:,}") for share in shown)
     lines: list[Line] = []
     for name, share in zip(names, shown, strict=True):
         text = f"  {name:<{wide}}  {share.calls:>{calls},} x  {duration(share.seconds):>12}"
-        if width >= _NARROW:
-            room = min(_BAR, max(6, width - len(text) - 40))
+        if width >= _MIN_BAR_WIDTH:
+            room = min(_MAX_BAR_COLUMNS, max(6, width - len(text) - 40))
             length = round(share.seconds / most * room) if most else 0
             text += f"  {bar * max(length, 1 if share.seconds else 0):<{room}}"
         more = [

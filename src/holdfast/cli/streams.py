@@ -10,9 +10,8 @@ def make_streams_safe() -> None:
     """Open missing streams, and print characters that the terminal's encoding lacks as `?`
     instead of raising."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if (
-            getattr(sys, name) is None
-        ):  # closed by whoever started us (`>&-`); the next file that is opened must not take its number
+        # The parent process closed it (`>&-`). The next opened file must not get its number.
+        if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)

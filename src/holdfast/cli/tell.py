@@ -30,9 +30,9 @@ from holdfast.tools.schema import from_json_schema
 if TYPE_CHECKING:
     from holdfast.cli.server import Server
 
-_LOOK = 0.2  # seconds between two looks at signals
-_CALL = re.compile(r"\d+\.\d+")  # what a call's id looks like
-_QUESTION = re.compile(r"\d+\.\d+\?\d+")  # and a question's
+_POLL_SECONDS = 0.2  # between two checks for signals
+_CALL = re.compile(r"\d+\.\d+")  # a call's id
+_QUESTION = re.compile(r"\d+\.\d+\?\d+")  # a question's id
 
 
 def tell(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
@@ -57,17 +57,17 @@ def _tell(
         state = ConversationState(id, store.read(id))
         command = _command(options, state)
         posted = store.post(id, command, options.key)
-        _say(
+        _print(
             screen,
             (
-                f"posted: {_said(command)}"
+                f"posted: {_description(command)}"
                 if posted
                 else f"dropped: another command was posted under the key {options.key!r} before"
             ),
         )
         if not isinstance(store, SQLiteStore):
             _go_on(options, screen, store, id)
-            posted = options.key is None  # else it may have been done before
+            posted = options.key is None  # with a key, it may have been done before
         if options.wait is None:
             return Exit.FINISHED
         return _wait(screen, signals, store, state, command, posted, options.wait)
@@ -236,7 +236,7 @@ def _arguments(text: str, pending: PendingConfirmation, state: ConversationState
     return found
 
 
-def _said(command: cmd.Command) -> str:
+def _description(command: cmd.Command) -> str:
     match command:
         case cmd.Approve(call_id, hash, arguments):
             return f"approve {call_id}" + (
@@ -252,7 +252,7 @@ def _said(command: cmd.Command) -> str:
             return type(command).__name__.lower()
 
 
-# --- was it taken? ---
+# --- waiting for the effect ---
 
 
 def _wait(
@@ -270,19 +270,19 @@ def _wait(
             f"There is nothing to wait for: the conversation is {_status(before.status)}.", "dim"
         )
         return Exit.FINISHED
-    # A command that was posted before may also have been done before.
+    # A command that was posted earlier may also have been carried out earlier.
     seq = before.last_seq if posted else 0
     deadline = time.monotonic() + seconds
     while True:
         for event in store.follow(
-            before.id, seq, min(_LOOK, max(0.0, deadline - time.monotonic()))
+            before.id, seq, min(_POLL_SECONDS, max(0.0, deadline - time.monotonic()))
         ):
             seq = event.seq
             if _shows(event, command):
-                _say(screen, f"done: event {seq}")
+                _print(screen, f"done: event {seq}")
                 return Exit.FINISHED
-            if (otherwise := _overtaken(event, command)) is not None:
-                screen.error(f"not done: {otherwise} (event {seq})")
+            if (other_outcome := _overtaken(event, command)) is not None:
+                screen.error(f"not done: {other_outcome} (event {seq})")
                 return Exit.FAILED
             if signals.pending:
                 break
@@ -383,5 +383,5 @@ def _status(status: ConversationStatus) -> str:
     return status.value.replace("_", " ")
 
 
-def _say(screen: Screen, text: str) -> None:
+def _print(screen: Screen, text: str) -> None:
     screen.show([Line("plain", one_line(text))])

@@ -7,9 +7,9 @@ import unicodedata
 
 from holdfast.content import Usage
 
-# What could move the cursor, change colours, hide text or reorder it: C0 but tab and newline, DEL,
-# C1 (a terminal may take U+009B for ESC [), line separators, and the bidirectional controls that
-# make code read otherwise than it runs (CVE-2021-42574).
+# Characters that could move the cursor, change colours, hide text or reorder it: C0 except tab and
+# newline, DEL, C1 (a terminal may take U+009B for ESC [), line separators, and the bidirectional
+# controls, which can make code look different from what it does (CVE-2021-42574).
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )
@@ -87,7 +87,7 @@ def summary(steps: int, seconds: float, usage: Usage, cost: float | None) -> str
     $0.0123`."""
     cached = f" ({usage.cached_input_tokens:,} cached)" if usage.cached_input_tokens else ""
     parts = [counted(steps, "step"), duration(seconds)]
-    if usage != Usage():  # the demo's are made up, and so not told
+    if usage != Usage():  # the demo's tokens are invented, so they are not shown
         parts += [f"{usage.input_tokens:,} tokens in{cached}", f"{usage.output_tokens:,} out"]
     if cost is not None:
         parts.append(f"${cost:.2f}" if cost >= 1 else f"${cost:.4f}")

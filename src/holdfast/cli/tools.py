@@ -34,8 +34,8 @@ from holdfast.tools import Tool, ToolContext
 if TYPE_CHECKING:
     from holdfast.tools import ToolManager
 
-_LINES, _CHARACTERS = 200, 20_000  # of a result on a terminal; a pipe gets all of it
-_STOP = 2.0  # seconds for a call to heed Ctrl-C
+_MAX_LINES, _MAX_CHARS = 200, 20_000  # of a result on a terminal; a pipe gets all of it
+_STOP_SECONDS = 2.0  # for a call to stop after Ctrl-C
 
 
 def tools(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
@@ -49,12 +49,11 @@ def tools(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
         raise UsageError(f"tools {options.what} {wanted}")
     if options.words and options.what != "call":
         raise UsageError(f"tools {options.what} takes no ARGUMENT")
-    with _stdout_for_us() as out:
+    with _reserved_stdout() as out:
         screen, status = Screen(env, out=out), Screen(env, out=sys.stderr)
         try:
-            # What is wrong is collected and told by `check`, and by the others as far as it
-            # concerns them.
-            with _collected() as told, toolset(options.config, options.workdir, env) as found:
+            # `check` prints the collected warnings; the other actions print those they need.
+            with _collected() as collected, toolset(options.config, options.workdir, env) as found:
                 match options.what:
                     case "list":
                         code = _list(options, found.manager, screen, status)
@@ -63,7 +62,7 @@ def tools(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
                     case "call":
                         code = _call(options, found, screen, status)
                     case _:
-                        code = check(options, found.manager, screen, status, told)
+                        code = check(options, found.manager, screen, status, collected)
         finally:
             status.close()
             screen.close()
@@ -71,13 +70,13 @@ def tools(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
 
 
 @contextmanager
-def _stdout_for_us() -> Generator[TextIO]:
+def _reserved_stdout() -> Generator[TextIO]:
     """Reserve standard output for the command's own output inside the context. Output of
     modules, tools and their child processes goes to stderr."""
     sys.stdout.flush()
     try:
         ours = os.dup(1)
-    except OSError:  # closed
+    except OSError:  # standard output is closed
         yield sys.stdout
         return
     out = open(ours, "w", encoding=sys.stdout.encoding, errors="replace")  # noqa: SIM115
@@ -89,18 +88,18 @@ def _stdout_for_us() -> Generator[TextIO]:
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
         os.dup2(ours, 1)
-        with contextlib.suppress(OSError):  # what could not be written, which the screen has told
+        with contextlib.suppress(OSError):  # the screen has reported the failed write
             out.close()
 
 
 @contextmanager
 def _collected() -> Generator[list[str]]:
     """Collect the library's warnings inside the context."""
-    told: list[str] = []
+    collected: list[str] = []
 
     class _Collector(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            told.append(record.getMessage())
+            collected.append(record.getMessage())
 
     collector = _Collector(logging.WARNING)
     logger = logging.getLogger("holdfast")
@@ -111,15 +110,15 @@ def _collected() -> Generator[list[str]]:
             shown = warnings.showwarning
 
             def show(message: Any, category: Any, filename: Any, *more: Any) -> None:
-                # Of the config's spellings; what other libraries deprecate is not the user's
-                # concern.
+                # Only deprecated spellings in the config; those of other libraries do not concern
+                # the user.
                 if category is DeprecationWarning and "config" in str(filename) + str(message):
-                    told.append(str(message))
+                    collected.append(str(message))
                 elif category is not DeprecationWarning:
                     shown(message, category, filename, *more)
 
             warnings.showwarning = show
-            yield told
+            yield collected
     finally:
         logger.removeHandler(collector)
 
@@ -320,7 +319,7 @@ def _value(text: str, schema: Any) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        return text  # the tool's own validation says it better
+        return text  # the tool's own validation explains the problem better
 
 
 def _run(found: Toolset, call: ToolCall, status: Screen) -> ToolResult | None:
@@ -350,7 +349,7 @@ def _run(found: Toolset, call: ToolCall, status: Screen) -> ToolResult | None:
         done.wait()
     except KeyboardInterrupt:
         context.cancelled.cancel()
-        if not done.wait(_STOP):
+        if not done.wait(_STOP_SECONDS):
             status.notice(
                 "The call did not stop when asked to. It ends with this command; its effects may"
                 " have happened."
@@ -385,7 +384,8 @@ def _shown(block: Any) -> str:
 
 def _bounded(text: str) -> str:
     lines = text.split("\n")
-    kept = "\n".join(lines[:_LINES])[:_CHARACTERS]
+    kept = "\n".join(lines[:_MAX_LINES])[:_MAX_CHARS]
     if len(kept) == len(text):
         return text
-    return f"{kept}\n… {size(len(text) - len(kept))} more; --full shows all of it, and a pipe gets all of it"
+    left_out = size(len(text) - len(kept))
+    return f"{kept}\n… {left_out} more; --full shows all of it, and a pipe gets all of it"

@@ -12,7 +12,7 @@ skills) or, without --config, the builtin tools that work in a folder.
 
   list             every tool: name, service, first line of its description
   describe NAME    everything that is known about one tool
-  call NAME ...    call one tool: arguments as JSON, as key=value pairs, or - for
+  call NAME ...    call a tool: arguments as JSON, as key=value pairs, or - for
                    JSON on standard input
   check            ask every service, also the lazy ones: does it answer, what
                    is wrong with it, which tools are quarantined or unusable

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.tools import ToolManager
     from holdfast.tools.sources import Health
 
-_HEALTH = 10.0  # seconds for a service to say that it is there
+_HEALTH_SECONDS = 10.0  # for a service's health check
 
 
 def check(
@@ -26,24 +26,24 @@ def check(
     manager: ToolManager,
     screen: Screen,
     status: Screen,
-    told: list[str],
+    warnings: list[str],
 ) -> Exit:
-    """Ask every service and print the problems. `told` collects the library's warnings
+    """Ask every service and print the problems. `warnings` collects the library's warnings
     meanwhile."""
     status.status("asking services")
     manager.discover()
-    manager.search("")  # asks the lazy ones, all at once
+    manager.search("")  # asks all lazy services at once
     for id in manager.summary()["services"]:
         manager.discover(id)
     status.status("checking the health of services")
-    health = manager.health(_HEALTH)
+    health = manager.health(_HEALTH_SECONDS)
     status.status("")
     summary = manager.summary()
     errors = manager.errors
-    # Without the lines about services and held tools, which follow.
+    # Without the warnings about services and quarantined tools, which are shown below.
     unusable = [
         text
-        for text in dict.fromkeys(told)
+        for text in dict.fromkeys(warnings)
         if text not in errors.values() and not any(repr(name) in text for name in manager.held)
     ]
     sound = (

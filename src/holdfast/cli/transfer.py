@@ -101,8 +101,8 @@ def _salvaged(
     screen: Screen, env: Mapping[str, str], path: Path, options: argparse.Namespace
 ) -> Generator[bytes | Exit]:
     try:
-        with progress(env, f"reading {options.file}") as told:
-            remains = Remains(path, told)
+        with progress(env, f"reading {options.file}") as report_progress:
+            remains = Remains(path, report_progress)
     except StoreError as error:
         raise UsageError(str(error).removesuffix(".")) from error
     code = Exit.FINISHED
@@ -114,12 +114,12 @@ def _salvaged(
                 for id in dict.fromkeys(id for event in found.events for id in blobs_of(event))
                 if remains.blob(id) is None
             ]
-            for told in [
+            for problem in [
                 *map(str, found.gaps),
                 *found.notes,
                 *(f"the blob {id} is lost" for id in lost),
             ]:
-                screen.notice(one_line(f"{entry.id}: {told}"))
+                screen.notice(one_line(f"{entry.id}: {problem}"))
                 code = Exit.FAILED
             _tell_open(screen, entry.id, found.events)
             yield from exported(found.summary, found.events, remains.blob)
@@ -232,9 +232,9 @@ def import_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
                 if options.origin
                 else read_exported(lines)
             )
-            for conversation in _told(found, options):
-                # Only now: a wrong FILE leaves no new store behind.
-                store = store or _made(Path(options.store).expanduser())
+            for conversation in _named_errors(found, options):
+                # Opened only now, so that a wrong FILE leaves no new store behind.
+                store = store or _open_or_create(Path(options.store).expanduser())
                 id = options.id or conversation.header.id
                 try:
                     new = import_conversation(store, conversation, id)
@@ -263,7 +263,7 @@ def import_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     return screen.loss if screen.broken and code == Exit.FINISHED else code
 
 
-def _told(found: Iterable[Exported], options: argparse.Namespace) -> Iterator[Exported]:
+def _named_errors(found: Iterable[Exported], options: argparse.Namespace) -> Iterator[Exported]:
     """Yield the conversations; errors in their lines name the file."""
     file: str = options.file
     try:
@@ -294,7 +294,7 @@ def _reading(file: str) -> Generator[Iterable[bytes]]:
         yield opened
 
 
-def _made(path: Path) -> SQLiteStore:
+def _open_or_create(path: Path) -> SQLiteStore:
     try:
         return SQLiteStore(path)
     except StoreError as error:

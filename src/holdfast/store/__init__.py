@@ -30,9 +30,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if (
-        name == "SQLiteStore"
-    ):  # sqlite3 is 10 ms of import that a conversation in memory does not need
+    # Importing sqlite3 takes 10 ms, which a conversation in memory does not need.
+    if name == "SQLiteStore":
         from holdfast.store.sqlite import SQLiteStore
 
         return SQLiteStore

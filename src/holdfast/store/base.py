@@ -85,13 +85,13 @@ class Blob(msgspec.Struct, frozen=True):
         return blob_id(self.data)
 
 
-# the key of a tool result's meta under which its blobs are named: a list of {"id": ..., ...}
+# The key in a tool result's meta that lists its blobs: a list of {"id": ..., ...}
 BLOBS = "holdfast/blobs"
 
 
 def blob_id(data: bytes) -> str:
     """Return the content address of `data`: `sha256:` followed by its SHA-256 in hex."""
-    from hashlib import sha256  # 3 ms of import that few need
+    from hashlib import sha256  # importing it takes 3 ms, and few callers need it
 
     return f"sha256:{sha256(data).hexdigest()}"
 
@@ -103,7 +103,7 @@ class Store(Protocol):
     its events or none, and only under the newest lease.
     """
 
-    # --- who may write ---
+    # --- leases ---
 
     def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
         """Take the conversation's lease with a new epoch. Create the conversation if it does not
@@ -194,7 +194,7 @@ class Store(Protocol):
         them."""
         ...
 
-    # --- what trees of conversations may spend ---
+    # --- budgets ---
 
     def bound(self, lease: Lease, budget: Budget | None) -> None:
         """Limit the spending of the leased conversation and all its descendants from now on;

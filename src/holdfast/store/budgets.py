@@ -18,13 +18,12 @@ import msgspec
 if TYPE_CHECKING:
     import sqlite3
 
-DOLLAR = (
-    1_000_000_000  # costs are whole billionths of a dollar, so that sums of them are what they are
-)
+# The unit of costs is a billionth of a dollar, in whole numbers, so that sums are exact.
+DOLLAR = 1_000_000_000
 
-_GAPS = 32  # stretches in which nobody worked that are remembered, the latest
-# seconds by which a clock may be behind what others said; by more, theirs was ahead or has been set
-# back
+_GAPS = 32  # the number of latest idle intervals that are kept
+# Seconds by which a clock may lag behind the times of others. With a larger lag, the other clock
+# ran ahead or was set back.
 _AHEAD = 60.0
 
 
@@ -103,9 +102,7 @@ class Account(msgspec.Struct, array_like=True):
     seconds: float = 0.0
     since: float = 0.0
     until: float = 0.0
-    gaps: str = (
-        ""  # when nobody is known to have worked, before `since`: JSON pairs, the latest last
-    )
+    gaps: str = ""  # idle intervals before `since`: JSON pairs, the latest last
 
     def bound(self, budget: Budget | None) -> None:
         """Set the limits; None removes them."""
@@ -132,12 +129,10 @@ class Account(msgspec.Struct, array_like=True):
             self.until = now
             return
         if self.until > now + _AHEAD:
-            if (
-                self.since > now
-            ):  # the clock was set back: what was worked by the other time stays worked
+            if self.since > now:  # the clock was set back; earlier work stays counted
                 self.seconds += self.until - self.since
                 self._begin(0.0, since)
-            self.until = now  # nobody worked until a time that has not come
+            self.until = now  # nobody can have worked in the future
         if since > self.until:
             self.seconds += self.until - self.since
             self._begin(self.until, since)
@@ -204,7 +199,7 @@ class Account(msgspec.Struct, array_like=True):
         of dead owners are counted as spent."""
         found = self.short(amount)
         assert found is not None
-        wait = self.short(amount, Amount()) is None  # with all given back there would be enough
+        wait = self.short(amount, Amount()) is None  # there is room once all holds are given back
         return Shortage(root, *found, wait)
 
 
@@ -217,8 +212,8 @@ _WRITE = (
     " root = ?"
 )
 _HOLD = """
-UPDATE budgets SET held_steps = held_steps + ?, held_tokens = held_tokens + ?, held_cost = held_cost + ?,
-seconds = ?, since = ?, until = ?, gaps = ? WHERE root = ?
+UPDATE budgets SET held_steps = held_steps + ?, held_tokens = held_tokens + ?,
+held_cost = held_cost + ?, seconds = ?, since = ?, until = ?, gaps = ? WHERE root = ?
 """
 _SPEND = """
 UPDATE budgets SET steps = steps + ?, tokens = tokens + ?, cost = cost + ?,
@@ -229,10 +224,13 @@ _ROW = (
     " ?, ?, ?, ?, ?)"
 )
 _FIND = "SELECT root, steps, tokens, cost FROM reservations WHERE key = ?"
-_REMOVE = "DELETE FROM reservations WHERE key = ?"  # with RETURNING it takes longer than both
+_REMOVE = (
+    "DELETE FROM reservations WHERE key = ?"  # one statement with RETURNING is slower than the two
+)
 _HELD = """
 SELECT r.key, r.steps, r.tokens, r.cost, c.holder FROM reservations r
-LEFT JOIN conversations c ON c.number = r.conversation AND c.epoch = r.epoch AND c.holder <> '' WHERE r.root = ?
+LEFT JOIN conversations c ON c.number = r.conversation AND c.epoch = r.epoch AND c.holder <> ''
+WHERE r.root = ?
 """
 
 
@@ -290,7 +288,7 @@ def reserve(
     for root, account in accounts:
         account.works(wanted.since, wanted.now)
         if account.short(amount) is not None:
-            _bury(db, root, account, living)
+            _spend_dead_holds(db, root, account, living)
             if account.short(amount) is not None:
                 return account.shortage(root, amount)
     steps, tokens, cost = amount.steps, amount.tokens, amount.cost
@@ -312,7 +310,9 @@ def reserve(
     return None
 
 
-def _bury(db: sqlite3.Cursor, root: str, account: Account, living: Callable[[str], bool]) -> None:
+def _spend_dead_holds(
+    db: sqlite3.Cursor, root: str, account: Account, living: Callable[[str], bool]
+) -> None:
     """Count the reservations of dead owners as spent."""
     known: dict[str | None, bool] = {None: False}
     dead: list[str] = []
@@ -365,9 +365,8 @@ class Book:
 
     def __init__(self) -> None:
         self.accounts: dict[str, Account] = {}
-        self._held: dict[
-            str, tuple[Reservation, str, int]
-        ] = {}  # by key, with the conversation and its epoch
+        # By key: the reservation, its conversation and the epoch of the lease.
+        self._held: dict[str, tuple[Reservation, str, int]] = {}
 
     def bound(self, root: str, budget: Budget | None) -> None:
         """See the function `bound`."""

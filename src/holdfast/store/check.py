@@ -27,7 +27,7 @@ from holdfast.store.scan import PageRows
 from holdfast.store.schema import APPLICATION, FORMAT
 from holdfast.store.wal import wal_troubles
 
-_EVERY = 500  # events after which progress is told
+_PROGRESS_EVENTS = 500  # events between two calls of `progress`
 
 
 class Finding(Data, frozen=True):
@@ -73,7 +73,7 @@ def check(path: str | Path, progress: Progress = silent) -> Report:
     """
     path = Path(path).absolute()
     check_file(path)
-    marked = marks(path)  # before the file is read
+    marked = marks(path)  # read before the file, so that no mark is newer
     problems = wal_troubles(path)
     sql: SQLRows | None = None
     try:
@@ -183,7 +183,7 @@ class _Check:
                         calls.unknown.add(seq)
                     calls.take(found)
                     self._events += 1
-                if not self._events % _EVERY:
+                if not self._events % _PROGRESS_EVENTS:
                     self._progress(self._events, max(self._total, self._events))
             problems = remarks(row, count) + calls.problems
             if gaps or problems:
@@ -194,9 +194,8 @@ class _Check:
     def _strays(self, sql: SQLRows, rows: Sequence[Row]) -> None:
         """Find events that belong to no conversation and that no fork shares."""
         ends = {row.number: 1 << 32 for row in rows}
-        if (
-            "inbox" in sql.tables
-        ):  # a deleted conversation is freed little by little; until then a mark stands for it
+        # A deleted conversation is freed in steps. Until then a mark in the inbox stands for it.
+        if "inbox" in sql.tables:
             ends |= {
                 int(number): 1 << 32
                 for (number,) in sql.query("SELECT conversation FROM inbox WHERE key = ''")
@@ -213,7 +212,7 @@ class _Check:
                     " does not exist"
                 )
 
-    # --- what else a file of format 2 has ---
+    # --- tables since format 2 ---
 
     def _kept_blobs(self, sql: SQLRows) -> None:
         for id, data in sql.query("SELECT id, data FROM blobs"):
@@ -221,11 +220,11 @@ class _Check:
             self._progress(self._events, max(self._total, self._events))
             if type(data) is not bytes or blob_id(data) != id:
                 self.problems.append(f"the content of the blob {id} does not match its id")
-        lost = "SELECT count(*) FROM blob_refs WHERE id NOT IN (SELECT id FROM blobs)"
-        if count := sql.query(lost).fetchone()[0]:
+        query = "SELECT count(*) FROM blob_refs WHERE id NOT IN (SELECT id FROM blobs)"
+        if count := sql.query(query).fetchone()[0]:
             self.problems.append(f"{count:,} blobs that events refer to are missing")
-        lost = "SELECT count(*) FROM blob_refs WHERE key NOT IN (SELECT key FROM events)"
-        if count := sql.query(lost).fetchone()[0]:
+        query = "SELECT count(*) FROM blob_refs WHERE key NOT IN (SELECT key FROM events)"
+        if count := sql.query(query).fetchone()[0]:
             self.problems.append(f"{count:,} blobs are kept for events that do not exist")
 
     def _inbox(self, sql: SQLRows, ids: dict[int, str]) -> None:
@@ -247,9 +246,8 @@ class _Calls:
     """The calls of a journal, and the starts and results that belong to none of them."""
 
     def __init__(self) -> None:
-        self.unknown: set[int] = (
-            set()
-        )  # seqs of what could not be read, or was written by a newer version
+        # Seqs of events that are unreadable, or were written by a newer version.
+        self.unknown: set[int] = set()
         self.problems: list[str] = []
         self._known: set[str] = set()
 

@@ -20,15 +20,16 @@ from holdfast.store.schema import FORMAT, WIDE
 
 T = TypeVar("T")
 
-# seconds between two looks whether the file is still the one that was opened: a stat is 5 % of a
-# small append
-_CHECK = 0.05
-# jobs in one commit from which on there is a crowd, which is waited for, and may let the WAL grow
-_CROWD = 8
-_PATIENCE = 0.002  # seconds that a crowd is waited for: less than one fsync on most disks
-# of a crowd, that is enough to go on; with more of it, threads that write only now and then wait 1
-# ms longer
-_SHARE = 0.75
+# Seconds between two checks that the file is still the one that was opened. A stat takes 5 % of the
+# time of a small append.
+_CHECK_SECONDS = 0.05
+# The number of jobs in one commit that makes a crowd. The committer waits for a crowd and lets its
+# WAL grow larger.
+_CROWD_JOBS = 8
+_CROWD_WAIT_SECONDS = 0.002  # wait for a crowd; less than one fsync on most disks
+# The part of a crowd that is enough to commit. With a larger part, threads that write rarely wait
+# 1 ms longer.
+_CROWD_SHARE = 0.75
 
 
 class Job(Generic[T]):
@@ -38,15 +39,13 @@ class Job(Generic[T]):
     __slots__ = ("done", "error", "gate", "mark", "result")
 
     def __init__(self) -> None:
-        self.mark: tuple[int, int, int] | None = (
-            None  # of an append: the conversation's number, its epoch, the last seq
-        )
+        # Of an append: the conversation's number, its epoch, the last seq.
+        self.mark: tuple[int, int, int] | None = None
         self.done = False
         self.error: Exception | None = None
         self.result: T | None = None
-        self.gate: threading.Lock | None = (
-            None  # what its thread waits at, held until it is to look again
-        )
+        # The thread of the job waits at this lock, which `wake` releases.
+        self.gate: threading.Lock | None = None
 
     def work(self, db: sqlite3.Cursor) -> T:
         """Write to the database. Runs a second time if the first transaction was rolled back."""
@@ -84,17 +83,15 @@ class Committer:
         self.queue: deque[Job[object]] = deque()
         self.lock = threading.RLock()
         self.closed = False
-        self.mark: Callable[[int, int, int], None] | None = (
-            None  # notes the last append of each commit
-        )
+        # Records the last append of each commit.
+        self.mark: Callable[[int, int, int], None] | None = None
         self._process = OwnerProcess()
         self.db = connect(path, timeout)
-        self._cursor = (
-            self.db.cursor()
-        )  # one for all: making one for every statement is a tenth of an append
+        # One cursor for all statements: creating one per statement is a tenth of an append's time.
+        self._cursor = self.db.cursor()
         self._file = self._log = (0, 0)
-        self._looked = 0.0
-        self._crowd = 0  # how many share a commit, lately
+        self._checked_at = 0.0
+        self._crowd = 0  # jobs per commit, recently
         self._wide = False
 
     def opened(self) -> None:
@@ -113,12 +110,12 @@ class Committer:
             while not job.done:
                 done: Sequence[Job[object]] | None = None
                 try:
-                    # Never a blocking one: a hundred threads that queue up for a lock only to see
-                    # that they are done take as many switches.
+                    # Never block here: a hundred threads that queue for the lock, only to see that
+                    # their job is done, cost a hundred thread switches.
                     if lock.acquire(False):
                         done = () if job.done else self._commit()
                 finally:
-                    # Asked of the lock itself, as Ctrl-C may fall between taking it and noting so.
+                    # Ask the lock itself: Ctrl-C may come between acquiring it and a note of that.
                     if lock._is_owned():  # pyright: ignore
                         lock.release()
                 if done is None:
@@ -129,9 +126,8 @@ class Committer:
                         other.wake()
                 if self.queue:
                     self._wake_next()
-        except (
-            BaseException
-        ):  # Ctrl-C: no later commit may write what the caller was told is broken off
+        except BaseException:
+            # Ctrl-C: no later commit may write a job that the caller saw as interrupted.
             with self.lock:
                 if job in self.queue:
                     self.queue.remove(job)  # pyright: ignore[reportArgumentType]
@@ -161,11 +157,11 @@ class Committer:
         if job.gate is None:
             gate = threading.Lock()
             gate.acquire()
-            job.gate = gate  # and look again: who was done before seeing the gate did not wake it
+            # Check again before waiting: a thread that finished before it saw the gate woke nobody.
+            job.gate = gate
         else:
-            job.gate.acquire(
-                timeout=0.05
-            )  # the timeout is for one that Ctrl-C kept from waking others
+            # The timeout covers a committing thread that Ctrl-C kept from waking the others.
+            job.gate.acquire(timeout=0.05)
 
     def _wake_next(self) -> None:
         try:
@@ -177,7 +173,7 @@ class Committer:
         """Write all queued jobs and return them. The caller holds the lock."""
         jobs: list[Job[object]] = []
         tried = False
-        if self._crowd > _CROWD:
+        if self._crowd > _CROWD_JOBS:
             self._gather()
         try:
             while self.queue:
@@ -185,12 +181,12 @@ class Committer:
             tried = True
             self._transact(jobs)
         finally:
-            # Not with those that came meanwhile: a few more would share a commit, and all would
-            # wait longer where each writes seldom.
+            # Jobs that arrived meanwhile do not count: a few more would share a commit, but all
+            # threads would wait longer where each writes rarely.
             self._crowd = max(len(jobs), self._crowd // 2)
             for job in jobs:
                 if not tried:
-                    job.error = self._broken_off()
+                    job.error = self._interrupted()
                 job.done = True
         return jobs
 
@@ -199,18 +195,18 @@ class Committer:
         next one."""
         if not self._wide and not self.closed:
             self._wide = True
-            with contextlib.suppress(sqlite3.Error):  # a crowd's commit is a hundred pages
+            with contextlib.suppress(sqlite3.Error):  # the commit of a crowd writes a hundred pages
                 self.db.execute(f"PRAGMA wal_autocheckpoint = {WIDE}")
-        until = time.monotonic() + _PATIENCE
-        while len(self.queue) < self._crowd * _SHARE and time.monotonic() < until:
+        until = time.monotonic() + _CROWD_WAIT_SECONDS
+        while len(self.queue) < self._crowd * _CROWD_SHARE and time.monotonic() < until:
             time.sleep(0.00005)
 
     def _transact(self, jobs: Sequence[Job[object]]) -> None:
         """Run jobs in one transaction. If one of them fails to write, run each in its own, so
         that it fails alone."""
-        begun, written, lost = False, False, True
+        begun, written, rolled_back = False, False, True
         try:
-            if self.closed or time.monotonic() - self._looked > _CHECK:
+            if self.closed or time.monotonic() - self._checked_at > _CHECK_SECONDS:
                 self._check()
             db = self._cursor
             db.execute("BEGIN IMMEDIATE")
@@ -224,8 +220,8 @@ class Committer:
                 written = True
                 db.execute("COMMIT")
             finally:
-                lost = self.db.in_transaction
-                if lost:
+                rolled_back = self.db.in_transaction
+                if rolled_back:
                     db.execute("ROLLBACK")
             self._mark(jobs)
         except Exception as error:
@@ -241,10 +237,10 @@ class Committer:
                 else:
                     job.error = trouble(self._path, error, self._timeout, sure=sure)
                 job.error.__cause__ = error
-        except BaseException:  # Ctrl-C, on a thread that commits for others too
-            if lost:
+        except BaseException:  # Ctrl-C on a thread that also commits for others
+            if rolled_back:
                 for job in jobs:
-                    job.error = self._broken_off()
+                    job.error = self._interrupted()
             raise
 
     def _mark(self, jobs: Sequence[Job[object]]) -> None:
@@ -271,22 +267,21 @@ class Committer:
             sqlite3.SQLITE_FULL,
             sqlite3.SQLITE_BUSY,
         ):
-            return True  # it was not written to the end
+            return True  # the transaction was not written completely
         try:
-            self.db.execute(
-                f"PRAGMA user_version = {FORMAT}"
-            )  # as it is; unlike an UPDATE that changes nothing, it writes its page
+            # The value stays, but its page is written; an UPDATE without a change writes nothing.
+            self.db.execute(f"PRAGMA user_version = {FORMAT}")
         except sqlite3.Error:
             return False
         return True
 
-    def _broken_off(self) -> StoreError:
+    def _interrupted(self) -> StoreError:
         return StoreError(f"Store {str(self._path)!r}: the append was interrupted.")
 
     def _check(self) -> None:
         if self.closed:
             raise StoreError(f"Store {str(self._path)!r} is closed.")
-        self._looked = time.monotonic()
+        self._checked_at = time.monotonic()
         if _inode(str(self._path)) != self._file:
             raise StoreError(
                 f"Store {str(self._path)!r} was removed or replaced by another file while it was"
@@ -294,13 +289,8 @@ class Committer:
             )
         log = _inode(f"{self._path}-wal")
         if log != self._log:
-            if (
-                log
-                == (
-                    0,
-                    0,
-                )
-            ):  # nobody else has begun another one: what stands in ours can still be moved into the file
+            # If no other process created a new -wal, ours can still be moved into the file.
+            if log == (0, 0):
                 with contextlib.suppress(sqlite3.Error):
                     self.db.execute("PRAGMA wal_checkpoint(FULL)")
             raise StoreError(

@@ -18,8 +18,8 @@ from holdfast.temporary import TemporaryFolder
 
 T = TypeVar("T")
 
-# What sqlite3 raises for a damaged file: where SQLite's message quotes garbage it is no
-# sqlite3.Error, nor for a size that makes no sense.
+# The errors that sqlite3 raises for a damaged file. A message that quotes garbage, or an absurd
+# size, raises something other than sqlite3.Error.
 DAMAGE = (sqlite3.Error, UnicodeError, OverflowError, MemoryError)
 
 
@@ -27,7 +27,7 @@ def connect(path: Path, timeout: float, options: str = "") -> sqlite3.Connection
     """Open a connection in autocommit mode. `options` are SQLite's parameters of a file URI.
     Raises `StoreError`."""
     try:
-        # cached_statements: every statement of a store is prepared once and stays.
+        # cached_statements: enough to prepare every statement of a store only once.
         return sqlite3.connect(
             f"file:{quote(str(path))}?{options}" if options else path,
             timeout=timeout,
@@ -77,8 +77,8 @@ def _advice(error: Exception, timeout: float) -> str:
             return " The file is damaged; copy it with its -wal before anything else."
         case sqlite3.SQLITE_IOERR:
             return (
-                " The disk refused the operation; check free space, quotas and the system's log, and"
-                " try again."
+                " The disk refused the operation; check free space, quotas and the system's log,"
+                " and try again."
             )
         case _:
             return ""
@@ -145,7 +145,7 @@ class ReadOnly:
         self._live = False
         self._stamp: list[tuple[int, int, int] | None] = []
         self._inode = 0
-        self._count = 0  # connections made
+        self._connections = 0  # number of connections made
         self._closed = False
         try:
             self.read(lambda db: self._check(schema.format_of(db, path)))
@@ -169,10 +169,10 @@ class ReadOnly:
                     try:
                         found = work(db)
                     except (*DAMAGE, StoreError):
-                        if self._as_it_was():
+                        if self._unchanged():
                             raise
                     else:
-                        if self._as_it_was():
+                        if self._unchanged():
                             return found
             except FileNotFoundError as error:
                 raise StoreError(
@@ -189,14 +189,14 @@ class ReadOnly:
 
     def version(self) -> object:
         """Return a value that changes whenever anyone writes."""
-        return self.read(lambda db: (self._count, _data_version(db)))
+        return self.read(lambda db: (self._connections, _data_version(db)))
 
-    def _as_it_was(self) -> bool:
+    def _unchanged(self) -> bool:
         if self._live:
             return self._inode == os.stat(self._path).st_ino
-        return self._stamp == self._look()
+        return self._stamp == self._file_stamp()
 
-    def _look(self) -> list[tuple[int, int, int] | None]:
+    def _file_stamp(self) -> list[tuple[int, int, int] | None]:
         """Return inode, size and modification time of the file, its -wal and its -shm; a write
         changes one of them."""
         found: list[tuple[int, int, int] | None] = []
@@ -212,11 +212,11 @@ class ReadOnly:
         return found
 
     def _connection(self) -> sqlite3.Connection:
-        if self._db is not None and self._as_it_was():
+        if self._db is not None and self._unchanged():
             return self._db
         self._disconnect()
-        self._stamp = self._look()
-        self._count += 1
+        self._stamp = self._file_stamp()
+        self._connections += 1
         file, wal, shm = self._stamp
         self._inode = file[0] if file is not None else 0
         if shm is not None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from holdfast.store import schema
 
-# What is freed in one transaction, while which nobody else writes: about 10 ms.
+# The amount that one transaction frees, about 10 ms. No other process can write meanwhile.
 SLICE = 200  # events, or pages
 SLICE_BYTES = 4_000_000
 
@@ -108,7 +108,8 @@ def mark_to_free(db: sqlite3.Cursor, number: int, base: str) -> None:
 
 
 _SIZES = """
-SELECT key, length(data) + (SELECT coalesce(sum(length(b.data)), 0) FROM blob_refs r JOIN blobs b ON b.id = r.id WHERE r.key = events.key)
+SELECT key, length(data) + (SELECT coalesce(sum(length(b.data)), 0)
+FROM blob_refs r JOIN blobs b ON b.id = r.id WHERE r.key = events.key)
 FROM events WHERE key > ? AND key < ? ORDER BY key LIMIT ?
 """
 
@@ -167,5 +168,5 @@ def free_pages(db: sqlite3.Connection) -> int:
     )
 
 
-# As a script: a statement of which Python takes one step would give back one page.
+# Run as a script: Python takes one step of a statement, which would free a single page.
 GIVE_BACK = f"PRAGMA incremental_vacuum({SLICE})"

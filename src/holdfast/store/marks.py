@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MARK_OFFSET = 256  # in the owner file, behind the text that names the process
+MARK_OFFSET = 256  # in the owner file, after the text that names the process
 
 _MARK = struct.Struct("<8sQQQ")
 _CRC = struct.Struct("<I")
@@ -57,7 +57,7 @@ def marks(store: Path) -> list[Mark]:
             with (folder / name).open("rb") as file:
                 file.seek(MARK_OFFSET)
                 data = file.read(_SIZE)
-        except OSError:  # its owner has just ended well
+        except OSError:  # its owner has just closed
             continue
         if (
             len(data) == _SIZE
@@ -97,13 +97,13 @@ def _lost(mark: Mark, query: Query | None) -> str:
             " were acknowledged"
         )
     else:
-        given = (
+        highest = (
             None
             if query is None
             else query("SELECT seq FROM sqlite_sequence WHERE name = 'conversations'").fetchone()
         )
-        if given is not None and given[0] >= mark.number:
-            return ""  # it was deleted
+        if highest is not None and highest[0] >= mark.number:
+            return ""  # the conversation was deleted
         what = f"a conversation of {mark.last_seq:,} acknowledged events is missing"
     return (
         f"The file is older than the data that was written to it: {what}. Its -wal was removed, or"

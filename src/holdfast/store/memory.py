@@ -29,7 +29,7 @@ class _Record:
         self.held = False
         self.summary = summary
         self.notify: Callable[[], None] | None = None
-        # None until there is one: a process may hold many thousands of conversations.
+        # None until needed, to save memory: a process may hold many thousands of conversations.
         self.inbox: list[Posted] | None = None
         self.keys: set[str] | None = None
         self.blobs: list[Blob] | None = None
@@ -41,15 +41,15 @@ class MemoryStore:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process = OwnerProcess()
-        self._grown: threading.Condition | None = None  # made for the first that follows
+        self._appended: threading.Condition | None = None  # created for the first follower
         self._records: dict[str, _Record] = {}
-        # one count for all, so that no lease fits a conversation that was deleted and made again
+        # One counter for all conversations: no old lease fits a conversation created again.
         self._epoch = 0
         self._posted = 0
-        self._book: Book | None = None  # made for the first that has a budget
+        self._book: Book | None = None  # created for the first budget
         self._closed = False
 
-    # --- who may write ---
+    # --- leases ---
 
     def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
         """See `Store.acquire`."""
@@ -138,9 +138,10 @@ class MemoryStore:
             if events:
                 record.events.extend(events)
                 kept = record.summary
+                # Only the first append may set the origin of a fork made in another store.
                 if kept.parent or (
                     events[0].seq > 1 and (kept.spawned_by or summary.spawned_by or summary.parent)
-                ):  # only a first append may say what a conversation was forked from elsewhere
+                ):
                     summary = msgspec.structs.replace(
                         summary,
                         parent=kept.parent,
@@ -155,8 +156,8 @@ class MemoryStore:
                 or self._book.reserve(lease.conversation_id, lease.epoch, reserved, self._living)
                 is None
             )
-            if self._grown is not None:
-                self._grown.notify_all()
+            if self._appended is not None:
+                self._appended.notify_all()
             return held
 
     def read(
@@ -186,13 +187,13 @@ class MemoryStore:
         while True:
             until = None if timeout is None else time.monotonic() + timeout
             with self._lock:
-                if self._grown is None:
-                    self._grown = threading.Condition(self._lock)
+                if self._appended is None:
+                    self._appended = threading.Condition(self._lock)
                 while not self._closed and not (found := self._after(conversation_id, seq)):
                     left = None if until is None else until - time.monotonic()
                     if left is not None and left <= 0:
                         return
-                    self._grown.wait(left)
+                    self._appended.wait(left)
                 if self._closed:
                     return
             for event in found:
@@ -213,7 +214,7 @@ class MemoryStore:
                         return blob.data
         raise StoreError(f"No blob {id!r} in this store.")
 
-    # --- what trees of conversations may spend ---
+    # --- budgets ---
 
     def bound(self, lease: Lease, budget: Budget | None) -> None:
         """See `Store.bound`."""
@@ -250,11 +251,10 @@ class MemoryStore:
         """See `Store.post`."""
         from holdfast import commands
 
-        command = commands.decode(
-            commands.encode(command)
-        )  # what cannot be kept elsewhere is not taken here
+        # A command that an SQLite store could not keep is refused here too.
+        command = commands.decode(commands.encode(command))
         with self._lock:
-            record = self._found(conversation_id)
+            record = self._existing(conversation_id)
             if key is not None:
                 if key in (record.keys or ()):
                     return False
@@ -279,7 +279,7 @@ class MemoryStore:
         check_dense(events)
         records(events)
         with self._lock:
-            record = self._found(conversation_id)
+            record = self._existing(conversation_id)
             if summary.id in self._records:
                 raise StoreError(
                     f"Conversation {summary.id!r} exists already; give the fork another id."
@@ -322,13 +322,13 @@ class MemoryStore:
             found = [
                 summary for summary in found if summary.spawned_by and summary.spawner == spawned_by
             ]
-        found.reverse()  # of two written at the same time, the newer one first
+        found.reverse()  # of two with the same time, the newer one first
         return sorted(found, key=lambda summary: str(summary.updated), reverse=True)
 
     def delete(self, conversation_id: str) -> None:
         """See `Store.delete`."""
         with self._lock:
-            if self._found(conversation_id).held:
+            if self._existing(conversation_id).held:
                 raise LeaseHeld(
                     conversation_id, f"another Conversation in this process ({os.getpid()})"
                 )
@@ -353,8 +353,8 @@ class MemoryStore:
         with self._lock:
             self._closed = True
             self._records.clear()
-            if self._grown is not None:
-                self._grown.notify_all()
+            if self._appended is not None:
+                self._appended.notify_all()
 
     def __enter__(self) -> MemoryStore:
         return self
@@ -362,13 +362,13 @@ class MemoryStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- plumbing, under the lock ---
+    # --- helpers; the caller holds the lock ---
 
     def _check_open(self) -> None:
         if self._closed:
             raise StoreError("This MemoryStore is closed, and its conversations are gone.")
 
-    def _found(self, conversation_id: str) -> _Record:
+    def _existing(self, conversation_id: str) -> _Record:
         self._check_open()
         record = self._records.get(conversation_id)
         if record is None:

@@ -59,19 +59,19 @@ class Owner:
         self._process = OwnerProcess()
         self._name = f"{os.getpid()}-{os.urandom(8).hex()}"
         self.token = f"{self._name}/{self._host.boot}/{self._host.node}"
-        # Locked before anyone can know the token: it is written to the store only after this.
+        # Lock the file before the token is written to the store, where others can read it.
         self._fd = self._create()
 
     def _create(self) -> int:
         path = self._folder / self._name
         while True:
             try:
-                os.mkdir(path.parent)  # not Path.mkdir(exist_ok=True), which looks a second time
+                os.mkdir(path.parent)  # Path.mkdir(exist_ok=True) would stat a second time
             except FileExistsError:
                 pass
             try:
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except FileNotFoundError:  # the last owner before us took the folder along just now
+            except FileNotFoundError:  # the previous owner just removed the folder
                 if not path.parent.parent.is_dir():
                     raise
                 continue
@@ -91,7 +91,7 @@ class Owner:
             return f"another Conversation in this process ({os.getpid()})"
         name, _, place = token.partition("/")
         if not _NAME.fullmatch(name):
-            return None  # of no owner that there ever was
+            return None  # not the token of any owner
         path = self._folder / name
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -153,7 +153,7 @@ class Owner:
                 os.close(self._fd)
                 self._fd = -1
                 try:
-                    self._folder.rmdir()  # the last one out takes the folder along
+                    self._folder.rmdir()  # the last owner removes the folder
                 except OSError:
                     pass
 

@@ -18,12 +18,7 @@ from typing import NamedTuple
 from holdfast.store.wal import SIZES, Wal
 
 MAGIC = b"SQLite format 3\0"  # 1.3
-LEAF, INTERIOR, INDEX_LEAF, INDEX_INTERIOR = (
-    0x0D,
-    0x05,
-    0x0A,
-    0x02,
-)  # 1.6: what a page's first byte says it is
+LEAF, INTERIOR, INDEX_LEAF, INDEX_INTERIOR = 0x0D, 0x05, 0x0A, 0x02  # a page's first byte (1.6)
 
 Value = int | float | bytes | str | None
 
@@ -33,7 +28,7 @@ class Cell(NamedTuple):
     its columns."""
 
     rowid: int
-    table: bool  # a table's; else an index's, which leaves less of it on the page
+    table: bool  # True for a table's row, False for an index's, which keeps less on the page
     page: bytes
     start: int
     length: int
@@ -118,7 +113,7 @@ class Image:
 
     def __init__(self, path: Path) -> None:
         self.troubles: list[str] = []
-        self.overflow: set[int] = set()  # pages that hold the rest of rows which were read
+        self.overflow: set[int] = set()  # overflow pages of rows that were read
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._wal = -1
         try:
@@ -132,9 +127,8 @@ class Image:
             self.page_size = (
                 _page_size(header) or (wal.page_size if wal is not None else 0) or self._guess()
             )
-            self._frames: dict[
-                int, int
-            ] = {}  # page -> offset of its newest committed content in the -wal
+            # Page -> offset of its newest committed content in the -wal.
+            self._frames: dict[int, int] = {}
             self._older: list[int] = []
             committed = 0
             if wal is not None and wal.page_size == self.page_size:
@@ -148,9 +142,8 @@ class Image:
             )
             if not self.is_sqlite:
                 self.troubles.insert(0, "the file does not begin with the header of an SQLite file")
-            elif (
-                _at(first, 28) > self.count and first[24:28] == first[92:96]
-            ):  # 1.3.7: else it is not to be trusted
+            # The page count is valid only if these two fields are equal (1.3.7).
+            elif _at(first, 28) > self.count and first[24:28] == first[92:96]:
                 self.said = _at(first, 28)
                 self.troubles.append(f"the file ends after {self.count:,} of {self.said:,} pages")
             elif self._size % self.page_size:
@@ -175,7 +168,7 @@ class Image:
     def _bytes(self, fd: int, offset: int, length: int) -> bytes:
         try:
             return os.pread(fd, length, offset)
-        except OSError:  # a bad sector: nothing else of the file need be lost
+        except OSError:  # a bad sector; the rest of the file may be readable
             return b""
 
     def _guess(self) -> int:
@@ -311,8 +304,7 @@ class Image:
     def carve(self, data: bytes) -> Iterator[Cell]:
         """Yield rows of a table found by their shape alone, on a page that lost its header or
         cell list."""
-        # A record's header: its length, then a NULL for the key, which stands before the record
-        # instead.
+        # A record's header: its length, then a NULL in place of the key, which precedes the record.
         for match in re.finditer(rb"(?=[\x03-\x20]\x00[^\x00])", data):
             start = match.start()
             layout = _layout(data, start, None)

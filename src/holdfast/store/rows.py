@@ -18,7 +18,7 @@ from holdfast.store.files import DAMAGE
 from holdfast.store.pages import MAGIC
 from holdfast.temporary import TemporaryFolder
 
-SMALLEST = 50  # no event takes fewer bytes: its type, seq, id and time alone are more
+SMALLEST = 50  # bytes; every event is larger, by its type, seq, id and time alone
 NUMBERS = 1 << 31  # a key is number << 32 | seq, and a rowid has 63 bits
 
 Progress = Callable[[int, int], None]
@@ -156,7 +156,7 @@ class SQLRows:
                 shutil.copyfile(path, copy)
                 shutil.copyfile(wal, f"{copy}-wal")
                 path = copy
-            # Path.as_uri escapes what means something in a URI: ?, #, %.
+            # Path.as_uri escapes the characters with a meaning in a URI: ?, #, %.
             uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
             self._db = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None)
         except BaseException:
@@ -199,9 +199,7 @@ class SQLRows:
             steps += 1
             try:
                 progress(0, 0)
-            except (
-                BaseException
-            ) as error:  # Ctrl-C comes up in here, where sqlite3 would only print it
+            except BaseException as error:  # Ctrl-C; sqlite3 would only print it
                 interrupted.append(error)
             return len(interrupted)
 
@@ -211,9 +209,8 @@ class SQLRows:
         except DAMAGE as error:
             if interrupted:
                 raise interrupted[0] from None
-            if (
-                getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
-            ):  # it came up just beside `progress`
+            # Ctrl-C arrived just outside `progress`.
+            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
                 raise KeyboardInterrupt from None
             raise
         finally:

@@ -118,7 +118,7 @@ class Remains:
             if isinstance(error, StoreError):
                 raise
             self._troubles.append(f"SQLite cannot read the file: {error}")
-        # What SQLite has begun to read stays open, so that nobody moves pages about meanwhile.
+        # The SQLite connection stays open, so that no other process moves pages meanwhile.
         pages = self._scan()
         if not pages.is_store:
             raise StoreError(
@@ -172,7 +172,7 @@ class Remains:
                     isinstance(event, ev.Damaged) and bool(event.raw) for event in found.events
                 )
                 if sum(gap.last - gap.first + 1 for gap in found.gaps) == undecoded:
-                    return found  # the pages have no more of them
+                    return found  # the pages hold no more events
             except DAMAGE as error:
                 self._troubles.append(f"SQLite cannot read the file: {error}")
         return assemble(self._scan(), row)
@@ -192,7 +192,7 @@ class Remains:
         return self._rows
 
 
-# --- whether there is anything to read ---
+# --- checks before reading ---
 
 
 def check_file(path: Path) -> None:
@@ -237,8 +237,8 @@ def journal(rows: Rows, row: Row) -> Iterator[tuple[int, int, AnyEvent | str]]:
     Ends with the last known event, even if that one is missing.
     """
     base = row.base or ()
-    # No checksum covers `last_seq` and keys; a number of events that the whole file could not hold
-    # was never written.
+    # No checksum covers `last_seq` and keys. More events than the whole file could hold were never
+    # written.
     most = rows.size // SMALLEST
     last = max([seq for seq in (row.last_seq, rows.last(row.number)) if seq <= most], default=0)
     upto = 0
@@ -283,7 +283,7 @@ def assemble(rows: Rows, row: Row) -> Salvaged:
         before = found.timestamp
         events.append(found)
     summary = (
-        _told(_summary(row), events)
+        _summary_of_events(_summary(row), events)
         if row.lost
         else msgspec.structs.replace(_summary(row), last_seq=len(events))
     )
@@ -327,7 +327,7 @@ def _summary(row: Row) -> Summary:
     )
 
 
-def _told(summary: Summary, events: list[AnyEvent]) -> Summary:
+def _summary_of_events(summary: Summary, events: list[AnyEvent]) -> Summary:
     """Return a summary derived from the events."""
     status, title, spawned_by = summary.status, "", summary.spawned_by
     times: list[datetime] = []

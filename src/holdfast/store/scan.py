@@ -14,7 +14,7 @@ from holdfast.store.base import blob_id
 from holdfast.store.pages import INDEX_INTERIOR, INDEX_LEAF, INTERIOR, LEAF, Cell, Image
 from holdfast.store.rows import NUMBERS, Progress, Row, make_row, read_base, silent
 
-# the columns of format 1, the first of which stands before the record; newer files have more
+# The columns of format 1; the first one precedes the record. Newer files have more.
 _CONVERSATION = "NTITITTTT"
 _COLUMNS = (
     "number",
@@ -33,7 +33,7 @@ _COLUMNS = (
     "condensed",
     "spawned_by",
 )
-_BY_ID = "sqlite_autoindex_conversations_1"  # what SQLite calls the index of UNIQUE(id)
+_BY_ID = "sqlite_autoindex_conversations_1"  # SQLite's name for the index of UNIQUE(id)
 
 
 class PageRows:
@@ -50,17 +50,16 @@ class PageRows:
         try:
             self.troubles = self._image.troubles
             self.size = self._image.said * self._image.page_size
-            self._events: dict[
-                int, int
-            ] = {}  # key -> page << 48 | where its row begins << 32 | the row's length
+            # Key -> page << 48 | offset of its row << 32 | length of the row.
+            self._events: dict[int, int] = {}
             self._bad: set[int] = set()  # keys of rows whose checksum does not match
             self._rows: dict[int, Row] = {}
-            self._ids: dict[int, str] = {}  # of the index by id: number -> id
-            self._bases: dict[int, str] = {}  # of the index by base: number -> base
+            self._ids: dict[int, str] = {}  # from the index by id: number -> id
+            self._bases: dict[int, str] = {}  # from the index by base: number -> base
             self._blobs: dict[str, int] = {}
             self._freed: set[int] = set()
-            self._known: set[int] | None = None  # numbers; None: any
-            self._extra: list[bytes] = []  # pages kept that have no number any more
+            self._known: set[int] | None = None  # known numbers; None: any number
+            self._extra: list[bytes] = []  # superseded pages, which have no number
             self.whole = False
             self._scan(progress)
             if not self.whole:
@@ -84,7 +83,7 @@ class PageRows:
         """See `Rows.close`."""
         self._image.close()
 
-    # --- the scan: first what stands where it should, then the rest, which only fills what is missing ---
+    # --- the scan: first rows at their proper place; the other ones only fill gaps ---
 
     def _scan(self, progress: Progress) -> None:
         image = self._image
@@ -101,7 +100,7 @@ class PageRows:
         for number in broken:
             if number not in image.overflow:
                 self._carve(number, image.page(number))
-        # What is left on pages that are not in use may be of conversations that were deleted.
+        # Rows on unused pages may belong to deleted conversations.
         self._known = {*self._rows, *(key >> 32 for key in self._events)}
         self._known.update(number for row in self._rows.values() for number, _ in row.base or ())
         for data in image.superseded():
@@ -149,8 +148,8 @@ class PageRows:
                                 rows[row.number] = row
                         else:
                             self._take_id(cell, ids)
-        # Both say which conversation has which number; where they differ, something was changed
-        # behind SQLite's back.
+        # Table and index both map numbers to ids. If they differ, the file was changed without
+        # SQLite.
         self.whole = (
             whole
             and seen >= {"table", "index"}
@@ -213,7 +212,7 @@ class PageRows:
         if values is None or zlib.crc32(data) != values[1]:
             self._bad.add(key)
             return False
-        if not _is_event(data, key & 0xFFFFFFFF):  # its key is not what it was
+        if not _is_event(data, key & 0xFFFFFFFF):  # its key was damaged
             return False
         self._events[key] = page << 48 | cell.start << 32 | cell.length
         self._bad.discard(key)
@@ -226,9 +225,8 @@ class PageRows:
 
     def _take_mark(self, cell: Cell) -> None:
         values = self._image.values(cell)
-        if (
-            values is not None and values[2] == ""
-        ):  # the store's note that what is left of this number is to be freed
+        # The store's mark that the remaining events of this number may be freed.
+        if values is not None and values[2] == "":
             self._freed.add(cast(int, values[1]))
 
     def _take_conversation(self, cell: Cell) -> None:
@@ -258,12 +256,12 @@ class PageRows:
         if values is None:
             return
         text, number = str(values[0]), cast(int, values[1])
-        if text.startswith("[["):  # an entry of the index by `base`
+        if text.startswith("[["):  # from the index by `base`
             self._bases.setdefault(number, text)
-        elif not text.startswith("sha256:"):  # one of blobs'
+        elif not text.startswith("sha256:"):  # else an entry of the blobs
             ids.setdefault(number, text)
 
-    # --- what was found ---
+    # --- results of the scan ---
 
     def conversations(self) -> list[Row]:
         """See `Rows.conversations`."""
@@ -274,7 +272,7 @@ class PageRows:
                 for number, last in row.base or ():
                     shared[number] = max(shared.get(number, 0), last)
             for number in {key >> 32 for key in self._events} - self._freed:
-                # A deleted conversation's events stay as long as a fork shares them, and no longer.
+                # A deleted conversation's events stay only as long as a fork shares them.
                 if number not in found and self._last[number] > shared.get(number, 0):
                     id = self._ids.get(number) or f"number-{number}"
                     found[number] = Row(

@@ -8,18 +8,18 @@ from pathlib import Path
 
 from holdfast.errors import StoreError
 
-FORMAT = 3  # PRAGMA user_version; a file of a higher one was written by a newer Holdfast
+FORMAT = 3  # PRAGMA user_version; a newer Holdfast writes a higher one
 APPLICATION = 0x486F6C64  # PRAGMA application_id: "Hold"
 
-# Pages in the WAL from which on it is checkpointed and used again from its beginning. Rarely is
-# better: an append writes three pages, mostly the same ones, and each checkpoint copies and syncs
-# them. (With 100 pages an append without syncs took 1.4 times the CPU and twice the time.) But
-# while the file grows every fsync writes metadata too, so that the first 250 durable appends of a
-# new store took 1.4 times as long with 1,000 pages as with 250.
+# The number of WAL pages that triggers a checkpoint, after which the WAL is reused from its start.
+# Rare checkpoints are cheaper: an append writes three pages, mostly the same ones, and each
+# checkpoint copies and syncs them. (With 100 pages, an append without syncs took 1.4 times the CPU
+# and twice the time.) But every fsync also writes metadata while the WAL grows: the first 250
+# durable appends of a new store took 1.4 times as long with 1,000 pages as with 250.
 NARROW, WIDE = 250, 1000
 
 # Format 1. One clustered tree for all events: the key is (conversation number << 32) + seq, so that
-# a journal is a range. AUTOINCREMENT: a deleted conversation's number is never given to another.
+# a journal is a range. AUTOINCREMENT: the number of a deleted conversation is never reused.
 _FIRST = (
     (
         "CREATE TABLE conversations (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL"
@@ -29,10 +29,10 @@ _FIRST = (
     "CREATE TABLE events (key INTEGER PRIMARY KEY, crc INTEGER NOT NULL, data BLOB NOT NULL)",
 )
 
-# Format 2: notes, forks, inboxes and blobs. base: a fork's events that stand elsewhere, as JSON
-# [[number, last seq], ...] in order; behind the last come its own. inbox: data is NULL when the
-# command was done; its row stays, so that the key is known. A row with the key '' of a conversation
-# that is not there says that events of that number are still to be freed (see `lineage`).
+# Format 2: notes, forks, inboxes and blobs. base: the events that a fork shares, as JSON
+# [[number, last seq], ...] in order; its own events follow the last one. inbox: data is NULL once
+# the command is done; the row stays, so that its key remains known. A row with the key '' whose
+# conversation does not exist marks events of that number for freeing (see `lineage`).
 _SECOND = (
     "ALTER TABLE conversations ADD COLUMN notes TEXT NOT NULL DEFAULT ''",
     "ALTER TABLE conversations ADD COLUMN parent TEXT NOT NULL DEFAULT ''",
@@ -48,7 +48,7 @@ _SECOND = (
         "CREATE TABLE blob_refs (key INTEGER NOT NULL, id TEXT NOT NULL, PRIMARY KEY(key, id))"
         " WITHOUT ROWID"
     ),
-    # Partial, so that an append touches none of them.
+    # Partial indexes, so that an append touches none of them.
     "CREATE INDEX conversations_held ON conversations(holder, epoch) WHERE holder <> ''",
     "CREATE INDEX conversations_forked ON conversations(base) WHERE base <> ''",
     "CREATE INDEX inbox_undone ON inbox(conversation, number) WHERE data IS NOT NULL",
@@ -60,8 +60,8 @@ _SECOND = (
 _THIRD = (
     "ALTER TABLE conversations ADD COLUMN spawned_by TEXT NOT NULL DEFAULT ''",
     "CREATE INDEX conversations_spawned ON conversations(spawned_by) WHERE spawned_by <> ''",
-    # root: the id of the conversation whose tree it is. Costs are in billionths of a dollar: sums
-    # of whole numbers stay what they are.
+    # root: the id of the tree's root conversation. Costs are whole billionths of a dollar, so that
+    # sums are exact.
     (
         "CREATE TABLE budgets (root TEXT PRIMARY KEY, most_steps INTEGER, most_tokens INTEGER,"
         " most_cost INTEGER, most_seconds REAL, steps INTEGER NOT NULL DEFAULT 0, tokens INTEGER"
@@ -84,7 +84,7 @@ def format_of(db: sqlite3.Connection, path: Path) -> int:
     Raises `StoreError` if the file is no store or was written by a newer Holdfast, and
     `sqlite3.Error`.
     """
-    db.execute("BEGIN")  # one look: another process may be making the file right now
+    db.execute("BEGIN")  # one snapshot: another process may be creating the file right now
     try:
         version = db.execute("PRAGMA user_version").fetchone()[0]
         application = db.execute("PRAGMA application_id").fetchone()[0]
@@ -105,22 +105,20 @@ def prepare(db: sqlite3.Connection, path: Path, durability: str, timeout: float)
     """Create or migrate the tables, and configure the connection for writing. Several processes
     may do so at once."""
     if format_of(db, path) == 0:
-        # Before the first table is made; later it would take a VACUUM, so a migrated file reuses
-        # what is freed but does not shrink.
+        # Only possible before the first table exists; later it takes a VACUUM. A migrated file
+        # therefore reuses freed pages but does not shrink.
         _insist(db, "PRAGMA auto_vacuum = INCREMENTAL", timeout)
     mode = _insist(db, "PRAGMA journal_mode = WAL", timeout)
-    if (
-        mode != "wal"
-    ):  # where SQLite cannot make the log it says so and goes on without one, that is, without what is said here of syncs
+    # If SQLite cannot create the log, it continues without one and without our sync guarantees.
+    if mode != "wal":
         raise StoreError(
             f"Store {str(path)!r} cannot be used: its disk refuses SQLite's write-ahead log"
             f" (journal_mode stays {mode!r})."
         )
     db.execute(f"PRAGMA synchronous = {'FULL' if durability == 'durable' else 'NORMAL'}")
     db.execute(f"PRAGMA wal_autocheckpoint = {NARROW if durability == 'durable' else WIDE}")
-    db.execute(
-        "PRAGMA journal_size_limit = 8000000"
-    )  # one event of 100 MB must not leave a WAL of that size for ever
+    # One event of 100 MB must not leave a WAL of that size for ever.
+    db.execute("PRAGMA journal_size_limit = 8000000")
     db.execute("BEGIN IMMEDIATE")
     try:
         found = format_of_locked(db)
@@ -134,8 +132,8 @@ def prepare(db: sqlite3.Connection, path: Path, durability: str, timeout: float)
             db.execute(f"PRAGMA application_id = {APPLICATION}")
             db.execute(f"PRAGMA user_version = {FORMAT}")
         else:
-            # whether it can be written is said now, not at the first append; BEGIN IMMEDIATE alone
-            # is content with reading
+            # Fail now if the file cannot be written, not at the first append. BEGIN IMMEDIATE alone
+            # also succeeds on a read-only file.
             db.execute("UPDATE conversations SET epoch = epoch WHERE number = 0")
         db.execute("COMMIT")
     except BaseException:
@@ -158,8 +156,8 @@ def _insist(db: sqlite3.Connection, statement: str, timeout: float) -> object:
             found = db.execute(statement).fetchone()
             return found[0] if found else None
         except sqlite3.OperationalError as error:
-            # Of several processes that open a new file at once, some are told so at once, whatever
-            # the timeout.
+            # If several processes open a new file at once, SQLite fails for some immediately,
+            # whatever the timeout.
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.005)

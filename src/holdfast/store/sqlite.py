@@ -33,19 +33,21 @@ T = TypeVar("T")
 _log = logging.getLogger("holdfast")
 
 _MOVE = """
-UPDATE conversations SET last_seq = ?, status = ?, title = ?, updated = ?, condensed = ? WHERE number = ? AND epoch = ? AND last_seq = ?
+UPDATE conversations SET last_seq = ?, status = ?, title = ?, updated = ?, condensed = ?
+WHERE number = ? AND epoch = ? AND last_seq = ?
 """
 
-# An imported fork says what it was forked from; one that was made here keeps what its row says.
+# An imported fork brings its origin; a fork made in this store keeps the origin in its row.
 _FIRST = """
-UPDATE conversations SET created = ?1, parent = iif(parent = '', ?2, parent), parent_seq = iif(parent = '', ?3, parent_seq), spawned_by = ?5
-WHERE number = ?4
+UPDATE conversations SET created = ?1, parent = iif(parent = '', ?2, parent),
+parent_seq = iif(parent = '', ?3, parent_seq), spawned_by = ?5 WHERE number = ?4
 """
 
-# A new conversation's epoch is its number, and deleting one lifts the numbers beyond its epoch: no
-# lease fits one that was made again.
+# A new conversation's epoch is its number, and deleting one raises the next number above its epoch.
+# So no old lease fits a conversation that is created again.
 _BEGIN = """
-INSERT INTO conversations (id, epoch, holder, last_seq, status, title, created, updated, parent, parent_seq, base, condensed)
+INSERT INTO conversations
+(id, epoch, holder, last_seq, status, title, created, updated, parent, parent_seq, base, condensed)
 VALUES (?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
@@ -54,7 +56,7 @@ _LIST = (
     " spawned_by FROM conversations WHERE "
 )
 _OF_IDS = " AND id IN (SELECT value FROM json_each(?))"
-# that is, spawned_by begins with the id and a colon
+# That is: spawned_by begins with the id and a colon.
 _SPAWNED = " AND spawned_by >= ?1 || ':' AND spawned_by < ?1 || ';'"
 _UNDONE = "number IN (SELECT conversation FROM inbox WHERE data IS NOT NULL)"
 
@@ -91,7 +93,9 @@ class _Append(Job[bool]):
         living: Callable[[str], object] | None,
     ) -> None:
         self.mark = None
-        self.done = False  # as `Job.__init__`, whose call would be a twentieth of an append
+        self.done = (
+            False  # as in `Job.__init__`; calling it would take a twentieth of an append's time
+        )
         self.error = self.result = self.gate = None
         self.lease = lease
         self.number = number
@@ -234,7 +238,9 @@ class SQLiteStore:
             )
         if not lease_seconds > 0:
             raise ConfigurationError(f"lease_seconds takes seconds above 0, not {lease_seconds!r}.")
-        self.path = Path(path).absolute()  # as of now: the process may change its folder
+        self.path = Path(
+            path
+        ).absolute()  # absolute, because the process may change its working directory
         self.read_only = read_only
         self._timeout = timeout
         self._lease_seconds = lease_seconds
@@ -249,10 +255,10 @@ class SQLiteStore:
                 " not exist."
             )
         if self.path.exists() and self.path.stat().st_size == 1:
-            # SQLite takes a file of one byte for a new one and writes over it.
+            # SQLite takes a file of one byte for a new one and overwrites it.
             raise StoreError(f"{str(self.path)!r} is not a Holdfast store.")
         self._writer: Committer | None = None
-        marked = marks(self.path)  # before the file is read
+        marked = marks(self.path)  # read before the file, so that no mark is newer
         if read_only:
             self._reader: Reader | ReadOnly = ReadOnly(self.path, timeout)
             for problem in (
@@ -274,7 +280,7 @@ class SQLiteStore:
 
     def _prepare(self, writer: Committer, durability: str, marked: Sequence[Mark]) -> None:
         try:
-            # Before anything is written: a -wal that is put back afterwards fits no more.
+            # Check before any write: after a write, a restored -wal would no longer match.
             if marked and (problems := lost(marked, _tables(writer.db), writer.db.execute)):
                 raise StoreError(f"Store {str(self.path)!r}: {problems[0]}")
             schema.prepare(writer.db, self.path, durability, self._timeout)
@@ -291,7 +297,7 @@ class SQLiteStore:
         except (sqlite3.Error, UnicodeError) as error:
             raise StoreError(f"Store {str(self.path)!r} cannot be used: {error}.") from error
 
-    # --- who may write ---
+    # --- leases ---
 
     def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
         """See `Store.acquire`. The first lease with a `notify` starts a thread, which ends with
@@ -346,7 +352,7 @@ class SQLiteStore:
             self._watcher.drop(held.number, held.epoch)
 
         def give_back(db: sqlite3.Cursor) -> None:
-            # The epoch rises, so that nothing can be written under what was given back.
+            # Raise the epoch, so that nothing can be written under the released lease.
             query = (
                 "UPDATE conversations SET holder = '', notes = '', epoch = epoch + 1 WHERE id = ?"
                 " AND epoch = ? AND holder <> ''"
@@ -412,7 +418,7 @@ class SQLiteStore:
         if len(events) > 1:
             check_dense(events)
         held = self._held.get(lease.conversation_id)
-        # Numbers begin at 1, so that a lease which is not held here is found nowhere.
+        # Numbers begin at 1, so 0 matches no row for a lease that is not held here.
         number = held.number if held is not None and held.epoch == lease.epoch else 0
         living = None if reserved is None else self._own().living
         job = _Append(lease, number, events, summary, taken, blobs, settled, reserved, living)
@@ -443,7 +449,7 @@ class SQLiteStore:
             found.append(ev.decode(data, expected))
 
         def look(db: sqlite3.Connection) -> tuple[int, int]:
-            found.clear()  # it may be asked again
+            found.clear()  # the function may run more than once
             return lineage.read(db, conversation_id, after_seq, limit, take)
 
         before, last = self._reader.read(look)
@@ -494,7 +500,7 @@ class SQLiteStore:
             raise StoreError(f"Store {str(self.path)!r}: blob {id!r} is damaged.")
         return data
 
-    # --- what trees of conversations may spend ---
+    # --- budgets ---
 
     def bound(self, lease: Lease, budget: Budget | None) -> None:
         """See `Store.bound`."""
@@ -637,7 +643,7 @@ class SQLiteStore:
     ) -> list[Summary]:
         """See `Store.list`."""
         query, values = _LIST + (_UNDONE if waiting else "last_seq > 0"), list[str]()
-        if spawned_by is not None:  # the first of the values: it stands there by its number
+        if spawned_by is not None:  # must be the first value, because the SQL refers to ?1
             query, values = query + _SPAWNED, [spawned_by]
         if ids is not None:
             query, values = query + _OF_IDS, [json.dumps(list(ids))]
@@ -732,10 +738,10 @@ class SQLiteStore:
             while left:
                 self._committer().script(lineage.GIVE_BACK)
                 before, left = left, self._reader.read(lineage.free_pages)
-                if left >= before:  # others free as fast as this gives back
+                if left >= before:  # other processes free pages as fast as this returns them
                     break
         except StoreError:
-            if not self._closed:  # the next delete goes on with it
+            if not self._closed:  # the next delete continues
                 raise
 
     def close(self) -> None:
@@ -761,7 +767,7 @@ class SQLiteStore:
                     )
                     writer.db.execute(query, (self._owner.token,))
                 except sqlite3.Error:
-                    pass  # the unlocked owner file says it as well
+                    pass  # the unlocked owner file shows it too
                 self._owner.close()
             writer.db.close()
 
@@ -774,7 +780,7 @@ class SQLiteStore:
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.path)!r})"
 
-    # --- plumbing ---
+    # --- helpers ---
 
     def _committer(self) -> Committer:
         if self._writer is None:

@@ -84,7 +84,7 @@ _header = msgspec.json.Decoder(Header)
 _blob = msgspec.json.Decoder(_Blob)
 
 
-# --- out ---
+# --- export ---
 
 
 def export_conversation(store: Store, id: str) -> Iterator[bytes]:
@@ -258,9 +258,8 @@ def _read_blobs(
     found: dict[str, bytes | None] = {}
     while (data := reader.next()) is not None:
         if _type_of(data) != "blob":
-            reader.put_back(
-                data
-            )  # the next conversation's header; what is none, is told when that is read
+            # The next conversation's header. If it is none, reading it raises the error.
+            reader.put_back(data)
             break
         try:
             blob = _blob.decode(data)
@@ -285,7 +284,7 @@ def _read_blobs(
     return found
 
 
-# --- in ---
+# --- import ---
 
 
 def import_conversations(
@@ -329,14 +328,14 @@ def import_conversation(store: Store, conversation: Exported, id: str | None = N
         return False
     lease = store.acquire(id)
     try:
-        if _is_there(store, id, conversation):  # written by somebody else before we had the lease
+        if _is_there(store, id, conversation):  # written by another process before we had the lease
             return False
         _write(store, lease, conversation)
     except BaseException:
         store.release(lease)
         try:
             if not store.read(id):
-                store.delete(id)  # the lease made an entry for it
+                store.delete(id)  # `acquire` created an empty conversation
         except StoreError:
             pass
         raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-SIZES = tuple(1 << power for power in range(9, 17))  # that a page may have (1.3.2)
+SIZES = tuple(1 << power for power in range(9, 17))  # page sizes (1.3.2)
 _WAL_HEADER, _FRAME_HEADER = 32, 24
 
 
@@ -52,14 +52,14 @@ class Wal:
     ) -> None:
         step = _FRAME_HEADER + self.page_size
         waiting: dict[int, int] = {}
-        missing = 0  # frames that did not add up since the last commit
+        missing = 0  # damaged frames since the last commit
         for number, at in enumerate(range(_WAL_HEADER, len(data) - step + 1, step), 1):
             if data[at + 8 : at + 16] != salts:
                 if not any(
                     data[later + 8 : later + 16] == salts
                     for later in range(at + step, len(data) - step + 1, step)
                 ):
-                    break  # the rest is of an earlier round
+                    break  # the rest is left from an earlier use of the log
                 missing += 1
                 sums = struct.unpack_from(">2I", data, at + 16)
                 continue
@@ -129,7 +129,7 @@ def wal_troubles(path: Path) -> list[str]:
             data = wal.read_bytes()
             found = Wal(data).troubles if data else []
             with wal.open("rb") as file:
-                if file.read(32) == data[:32]:  # else somebody began it anew meanwhile
+                if file.read(32) == data[:32]:  # else the log was restarted meanwhile
                     return found
         except OSError:
             return []

@@ -20,11 +20,11 @@ from holdfast.processes import OwnerProcess
 
 _log = logging.getLogger(__name__)
 
-POLL = 0.05  # seconds from one look to the next
-# the same when nothing happened for `_AWAKE` seconds; a thread's waking up for it is 150 us, that
-# is 0.15 % of a core
+POLL = 0.05  # seconds between two polls
+# The same when nothing happened for `_AWAKE_SECONDS`. Waking the thread takes 150 us, that is
+# 0.15 % of a core.
 IDLE_POLL = 0.1
-_AWAKE = 1.0
+_AWAKE_SECONDS = 1.0
 
 _UNDONE = (
     "SELECT 0, conversation, max(number) FROM inbox WHERE data IS NOT NULL GROUP BY conversation"
@@ -35,7 +35,7 @@ _LOOK = (
 )
 
 
-def _grown(conversation_id: str, db: sqlite3.Connection) -> tuple[int] | None:
+def _last_seq(conversation_id: str, db: sqlite3.Connection) -> tuple[int] | None:
     return db.execute(
         "SELECT last_seq FROM conversations WHERE id = ?", (conversation_id,)
     ).fetchone()
@@ -55,7 +55,7 @@ class _Held:
     def __init__(self, epoch: int, notify: Callable[[], None]) -> None:
         self.epoch = epoch
         self.notify = notify
-        self.seen = 0  # the number of the last command that was told of
+        self.seen = 0  # the number of the last command that was notified
 
 
 class Follower:
@@ -65,7 +65,7 @@ class Follower:
         self.conversation_id = conversation_id
         self.seq = seq
         self.grown = threading.Event()
-        self.ended = False  # nothing comes any more
+        self.ended = False  # no more events will come
 
 
 class _Stop:
@@ -103,9 +103,9 @@ class Watcher:
         self._every = every
         self._lock = threading.Lock()
         self._process = OwnerProcess()
-        # held by the thread that looks: a thread that ends may still be in there when the next
-        # begins
-        self._looking = threading.Lock()
+        # Held by the polling thread: an ending thread may still be in the loop when the next one
+        # starts.
+        self._poll_lock = threading.Lock()
         self._held: dict[int, _Held] = {}
         self.followers: dict[str, list[Follower]] = {}
         self._token = ""
@@ -115,7 +115,7 @@ class Watcher:
         self._dirty = False
         self._closed = False
 
-    # --- who wants to know ---
+    # --- listeners ---
 
     def hold(self, number: int, epoch: int, token: str, notify: Callable[[], None]) -> None:
         """Call `notify` for the events of a lease from now on."""
@@ -137,7 +137,7 @@ class Watcher:
         """Return a follower whose `grown` is set when there is an event after `seq`."""
         follower = Follower(conversation_id, seq)
         with self._lock:
-            # A new list, as the old one may be walked over right now.
+            # A new list, because another thread may be iterating over the old one.
             self.followers[conversation_id] = [*self.followers.get(conversation_id, ()), follower]
             self._begin()
             follower.ended = self._closed
@@ -157,7 +157,7 @@ class Watcher:
                 self.followers.pop(follower.conversation_id, None)
             self._end_if_idle()
 
-    # --- what this process did itself ---
+    # --- changes made by this process ---
 
     def appended(self, conversation_id: str, seq: int) -> None:
         """Wake the followers of a conversation whose events now reach `seq`."""
@@ -170,7 +170,7 @@ class Watcher:
         held = self._held.get(number)
         if held is not None:
             held.seen = max(held.seen, command)
-            _tell(held.notify)
+            _call_notify(held.notify)
 
     # --- the thread ---
 
@@ -188,33 +188,35 @@ class Watcher:
             self._thread = None
 
     def _run(self, stop: _Stop) -> None:
-        with self._looking:
+        with self._poll_lock:
             version: object = None
             failed = False
-            beaten = moved = 0.0
+            last_beat = last_change = 0.0
             while not stop.set:
                 try:
                     if self._reader is None:
                         self._reader = self._reads()
                     now = time.monotonic()
-                    if now - beaten >= self._every:
-                        beaten = now
+                    if now - last_beat >= self._every:
+                        last_beat = now
                         self._beat()
                     found = self._reader.version()
                     if found != version or self._dirty:
                         self._dirty = False
-                        version, moved = found, now
-                        self._look(self._reader)
+                        version, last_change = found, now
+                        self._notify_changes(self._reader)
                     failed = False
                 except (StoreError, OSError) as error:
                     if not failed and not stop.set:
                         _log.warning("a store cannot be watched at present: %s", error)
                     failed, version = True, None
-                stop.wait(POLL if time.monotonic() - moved < _AWAKE else IDLE_POLL)
+                stop.wait(POLL if time.monotonic() - last_change < _AWAKE_SECONDS else IDLE_POLL)
 
-    def _look(self, reader: _Reads) -> None:
+    def _notify_changes(self, reader: _Reads) -> None:
         if self._held:
-            held = dict(self._held)  # of before the look: what is acquired meanwhile is not lost
+            held = dict(
+                self._held
+            )  # copied before reading, so that a lease acquired meanwhile is not lost
             undone: dict[int, int] = {}
             ours: dict[int, int] = {}
             for kind, number, value in reader.read(
@@ -229,9 +231,9 @@ class Watcher:
                     lease.seen = command
                 else:
                     continue
-                _tell(lease.notify)
+                _call_notify(lease.notify)
         for conversation_id in list(self.followers):
-            row = reader.read(partial(_grown, conversation_id))
+            row = reader.read(partial(_last_seq, conversation_id))
             if row is not None:
                 self.appended(conversation_id, row[0])
 
@@ -248,18 +250,19 @@ class Watcher:
                 for follower in followers:
                     follower.ended = True
                     follower.grown.set()
-        # Not for ever: a notify may wait for what the closing thread holds.
+        # Bounded, because a notify may wait for a lock that the closing thread holds.
+        # `ident` is None if Ctrl-C kept the thread from starting.
         if (
             thread is not None
             and thread.ident is not None
             and thread is not threading.current_thread()
-        ):  # None: Ctrl-C kept it from starting
+        ):
             thread.join(5)
         if self._reader is not None:
             self._reader.close()
 
 
-def _tell(notify: Callable[[], None]) -> None:
+def _call_notify(notify: Callable[[], None]) -> None:
     try:
         notify()
     except Exception:
