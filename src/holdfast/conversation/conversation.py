@@ -22,6 +22,7 @@ from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.children import Spawned
 from holdfast.conversation.driver import RUNNING, Driver, inside
 from holdfast.conversation.journal import Clock, Journal, utc_now
+from holdfast.conversation.message_content import checked_content, content_of
 from holdfast.conversation.observer import Observing, observe, observers
 from holdfast.conversation.outputs import blobs_of
 from holdfast.conversation.questions import OnQuestion
@@ -387,7 +388,7 @@ class Conversation(SetOnce):
         or WAITING_FOR_CONFIRMATION the status does not change. Raises `ConfigurationError` for
         an empty message, `HookDenied` if a hook denies it, `ConversationClosed`, `LeaseHeld`.
         """
-        content = orders.said(orders.content_of(message))
+        content = checked_content(content_of(message))
         if sender != "user":
             from holdfast.commands import check_sender
 
@@ -399,7 +400,7 @@ class Conversation(SetOnce):
 
     def _send_first(self, message: str | Message | ContentLike) -> None:
         """Send a message unless the conversation already has one."""
-        content = orders.said(orders.content_of(message))
+        content = checked_content(content_of(message))
         self._open()
         if self._journal.fold.message_seq:
             return

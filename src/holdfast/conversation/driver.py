@@ -20,7 +20,7 @@ from holdfast.agent.agent import Agent
 from holdfast.agent.condenser import Condensed, ask, trigger_of
 from holdfast.agent.handoffs import not_done
 from holdfast.agent.planning import room
-from holdfast.agent.prompt import CUT_ANSWER, EMPTY_ANSWER, lengths
+from holdfast.agent.prompt import lengths
 from holdfast.agent.view import View
 from holdfast.content import TextContent, ToolCall
 from holdfast.conversation import hooking as hooks
@@ -36,6 +36,7 @@ from holdfast.conversation.actions import (
     Wait,
     limit_error,
     next_action,
+    nudge_for,
     output_error,
 )
 from holdfast.conversation.budget import fair, spending_of
@@ -84,20 +85,6 @@ inside: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar(
 MIN_CACHED_VIEW_ITEMS = 64
 
 MAX_CONDENSATIONS = 3  # times that the request for one answer may turn out too long
-
-
-def nudge_for(answer: Completion | ev.Assistant) -> str | None:
-    """Return the message to the model after an empty or cut-off answer without calls; None if
-    none is needed."""
-    if answer.calls or answer.stop_reason == "pause":
-        return None
-    return (
-        EMPTY_ANSWER
-        if not answer.text.strip()
-        else CUT_ANSWER
-        if answer.stop_reason == "length"
-        else None
-    )
 
 
 class CommandOutcome:

@@ -25,6 +25,7 @@ from holdfast.agent.hooks import (
     told_since,
 )
 from holdfast.content import Content, TextContent, blocks
+from holdfast.conversation.message_content import checked_content
 from holdfast.errors import ConfigurationError, ConversationClosed, HoldfastError, HookDenied
 from holdfast.llm.completion import Completion
 from holdfast.tools import Cancellation, ToolContext
@@ -153,8 +154,6 @@ def heard(
     hooked = driver.agent.hooked
     if hooked is None or not hooked.message:
         return HookedMessage(content)
-    from holdfast.conversation.orders import said as checked
-
     token = hooking(driver).closing
     if token:
         raise _closed(driver)
@@ -166,7 +165,7 @@ def heard(
         subject = Incoming(content, sender)
         try:
             said = hooked.ask(bound, context, _message_told, _is_content, subject, what)
-            changed = content if said.change is None else checked(_content(said.change))
+            changed = content if said.change is None else checked_content(_content(said.change))
             if said.change is not None:
                 ev.check_content(changed)
         except HookDenied as error:

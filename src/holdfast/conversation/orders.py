@@ -4,18 +4,19 @@ is one transaction."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
 from holdfast import events as ev
-from holdfast.content import Content, Message, TextContent, ToolCall, blocks
+from holdfast.content import Content, ToolCall
 from holdfast.conversation.actions import output_problem
 from holdfast.conversation.driver import RUNNING, CommandOutcome, Driver
 from holdfast.conversation.hooking import HookedMessage, end_is_open, heard, noted, turn
 from holdfast.conversation.journal import Journal
+from holdfast.conversation.message_content import checked_content
 from holdfast.conversation.state import AT_REST, ConversationStatus, OpenCall, undecided
 from holdfast.errors import (
     ConfigurationError,
@@ -36,52 +37,6 @@ _log = logging.getLogger("holdfast")
 _S = ConversationStatus
 
 Effect = Callable[[], None]  # called once the transaction is over and no lock is held
-
-
-def content_of(message: Any) -> tuple[Content, ...]:
-    """Return a message in any shape that `send_message` takes as content blocks. Raises
-    `ConfigurationError`."""
-    if isinstance(message, Message):
-        if message.role != "user":
-            raise ConfigurationError(
-                f"send_message takes a message of role 'user', not {message.role!r}."
-            )
-        return message.content
-    if isinstance(message, Mapping) and "role" in message:
-        raise ConfigurationError(
-            "send_message takes a str or content blocks, not a chat message as a dict: send its"
-            " content."
-        )
-    if isinstance(message, list | tuple) and any(
-        isinstance(item, Mapping) and "role" in item for item in cast("list[Any]", message)
-    ):
-        raise ConfigurationError(
-            "send_message takes one message of the user, not a list of chat messages: send the"
-            " content of the last one. The conversation keeps what was said before."
-        )
-    if isinstance(message, bytes | bytearray):
-        raise ConfigurationError(
-            "send_message takes a str or content blocks, not bytes: decode them first."
-        )
-    return blocks(cast("Any", message))
-
-
-def said(content: tuple[Content, ...]) -> tuple[Content, ...]:
-    """Return the blocks that a user may send. Raise `ConfigurationError` if they are empty."""
-    for block in content:
-        if isinstance(block, TextContent) and not isinstance(block.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"TextContent: text takes a str, not {block.text!r}.")
-    content = tuple(
-        [
-            TextContent(clean(block.text)) if isinstance(block, TextContent) else block
-            for block in content
-        ]
-    )
-    if not any(not isinstance(block, TextContent) or block.text.strip() for block in content):
-        raise ConfigurationError(
-            "send_message takes a text or content blocks; it was given nothing."
-        )
-    return content
 
 
 class PassedSend(NamedTuple):
@@ -377,7 +332,7 @@ def _dispatch(driver: Driver, command: Command) -> Effect | None:
 
     match command:
         case cmd.Send(content, event_id, sender):
-            send(driver, said(content), event_id, sender)
+            send(driver, checked_content(content), event_id, sender)
         case cmd.Claim(call_id, runner):
             claim(driver, call_id, runner)
         case cmd.Return(call_id, runner, result, duration):  # `_fitted` has asked the hooks
@@ -454,7 +409,7 @@ def _fitted(
         )
     try:
         if isinstance(command, cmd.Send) and driver.agent.hooked is not None:
-            found = heard(driver, said(command.content), command.sender)
+            found = heard(driver, checked_content(command.content), command.sender)
             return (
                 found
                 if isinstance(found, HookDenied)
