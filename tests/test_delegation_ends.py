@@ -361,7 +361,7 @@ def test_calls_of_one_answer_have_no_more_children_at_work_than_there_may_be() -
         conversation.send_message("go")
         conversation.run()
         assert len(conversation.children) == 1
-        assert sum("1 agents are at work" in text for text in results(conversation)) == 7
+        assert sum("1 agents work for this conversation" in text for text in results(conversation)) == 7
         child.go.set()
 
 

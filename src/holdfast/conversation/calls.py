@@ -41,6 +41,7 @@ from holdfast.tools.hooks import HOOK, Hooks
 from holdfast.tools.results import as_result, clean
 
 if TYPE_CHECKING:
+    from holdfast.conversation.conversation import Conversation
     from holdfast.conversation.delegating import Team
 
 _log = logging.getLogger("holdfast")
@@ -147,6 +148,7 @@ class Calls:
         "_threads",
         "children",
         "closing",
+        "new_conversation",
         "questions",
         "runtime",
         "team",
@@ -159,7 +161,8 @@ class Calls:
         journal: Journal,
         runtime: object | None,
         on_progress: Callable[[str, str], object] | None,
-        on_question: OnQuestion = None,
+        on_question: OnQuestion,
+        new_conversation: Callable[..., Conversation],
     ) -> None:
         self.token = Cancellation()
         self.closing = False
@@ -168,6 +171,7 @@ class Calls:
         self.runtime = runtime
         self.questions = Questions(journal, on_question)
         self._on_question: OnQuestion = on_question
+        self.new_conversation = new_conversation
         self.team: Callable[[], Team] | None = None
         self.children: Children | None = None
         self._on_progress = None if on_progress is None else guarded(on_progress)
@@ -417,7 +421,9 @@ class Calls:
             if self.closing:
                 raise ToolCancelled("The conversation is being closed; its calls spawn no more.")
             if self.children is None:
-                self.children = Children(self._journal, self.runtime, self._on_question)
+                self.children = Children(
+                    self._journal, self.runtime, self._on_question, self.new_conversation
+                )
             return self.children
 
     def write_result(self, call: ToolCall, result: ToolResult, duration: float = 0.0) -> None:

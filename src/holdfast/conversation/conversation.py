@@ -45,6 +45,7 @@ from holdfast.tools.results import clean
 
 if TYPE_CHECKING:
     from holdfast.commands import Command
+    from holdfast.conversation.delegating import Team
     from holdfast.conversation.replay import Replay
 
 _log = logging.getLogger("holdfast")
@@ -144,7 +145,16 @@ class Conversation(SetOnce):
             "" if _spawned is None else _spawned.key,
         )
         runtime = runtime_of(agent) if runtime is None else runtime
-        self._driver = Driver(agent, self._journal, runtime, on_delta, on_progress, on_question)
+        self._driver = Driver(
+            agent,
+            self._journal,
+            runtime,
+            on_delta,
+            on_progress,
+            on_question,
+            Conversation,
+            _new_team,
+        )
         self._driver.above = None if _spawned is None else _spawned.family.journal
         self._observers = observers("Conversation: observer", observer)
         observe(self._journal, self._observers, self._driver.above)
@@ -870,6 +880,12 @@ class Conversation(SetOnce):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _new_team(driver: Driver) -> Team:
+    from holdfast.conversation.delegating import Team  # loaded late: few agents delegate
+
+    return Team(driver)
 
 
 def _weakly(conversation: Conversation) -> Callable[[], None]:

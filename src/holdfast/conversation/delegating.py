@@ -27,6 +27,7 @@ from holdfast.conversation.delegated import (
     last_word,
     sends,
 )
+from holdfast.conversation.orders import drain
 from holdfast.conversation.outcomes import ENDED, Outcome, done, interruptible, shut, team_busy
 from holdfast.conversation.state import ConversationStatus
 from holdfast.errors import (
@@ -641,7 +642,6 @@ class Team:
         if found.seq <= self._children()[found.id].known:
             return
         from holdfast import commands as cmd
-        from holdfast.conversation.orders import drain
 
         what = "is done" if found.status is _S.FINISHED else "did not finish"
         text = (
@@ -698,8 +698,6 @@ class Team:
         )
 
     def _outcome(self, id: str) -> Outcome:
-        from holdfast.conversation.conversation import Conversation
-
         agent = self._children()[id].agent if id in self._children() else "an agent"
         child = self._open(id)
         if child is not None and child.status is not _S.CLOSED:
@@ -711,7 +709,9 @@ class Team:
         if read is None or read[0] != last:
             self._outcome_cache[id] = read = (
                 last,
-                Outcome.of(Conversation(self._driver.agent, store, id), agent),
+                Outcome.of(
+                    self._driver.calls.new_conversation(self._driver.agent, store, id), agent
+                ),
             )
         return read[1]
 

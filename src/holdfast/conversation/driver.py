@@ -68,6 +68,7 @@ from holdfast.tools.results import clean
 
 if TYPE_CHECKING:
     from holdfast.agent.condensers.work import Work
+    from holdfast.conversation.conversation import Conversation
     from holdfast.conversation.delegating import Team
 
 _log = logging.getLogger("holdfast")
@@ -108,6 +109,7 @@ class Driver:
         "_contributed_seq",
         "_just_taken_over",
         "_last_head",
+        "_new_team",
         "_on_delta",
         "_sight_checked",
         "_view",
@@ -137,7 +139,9 @@ class Driver:
         runtime: object | None,
         on_delta: Callable[[Delta], object] | None,
         on_progress: Callable[[str, str], object] | None,
-        on_question: OnQuestion = None,
+        on_question: OnQuestion,
+        new_conversation: Callable[..., Conversation],
+        new_team: Callable[[Driver], Team],
     ) -> None:
         self.own_agent = agent
         # the agent in force: another one after a handoff
@@ -146,7 +150,7 @@ class Driver:
         self.journal = journal
         # the journal of the spawning conversation, if that is open here
         self.above: Journal | None = None
-        self.calls = Calls(self.agent, journal, runtime, on_progress, on_question)
+        self.calls = Calls(self.agent, journal, runtime, on_progress, on_question, new_conversation)
         self.thread: threading.Thread | None = None  # the driving thread
         self.resting = True  # True if it waits for something to do
         self.failure: Exception | None = None  # the error after which nothing can be journaled
@@ -158,6 +162,7 @@ class Driver:
         # outcomes of posted commands by key, for the callers that wait for them
         self.obeyed: dict[str, CommandOutcome] | None = None
         self.team_made: Team | None = None
+        self._new_team = new_team
         self._on_delta = None if on_delta is None else Told(guarded(on_delta))
         self._condensations = 0  # since the last answer
         self._contributed_seq = 0  # the last seq that the agent's contributors saw
@@ -255,11 +260,9 @@ class Driver:
 
     def team(self) -> Team:
         """Return the conversation's team of delegates, created at the first delegation."""
-        from holdfast.conversation.delegating import Team
-
         with self.journal.changed:
             if self.team_made is None:
-                self.team_made = Team(self)
+                self.team_made = self._new_team(self)
             return self.team_made
 
     def let_guests_go(self) -> None:
