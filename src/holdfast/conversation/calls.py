@@ -22,9 +22,9 @@ from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.conversation.callbacks import guarded
 from holdfast.conversation.children import Children
 from holdfast.conversation.counted_model import CountedModel
-from holdfast.conversation.hooking import result_noted
+from holdfast.conversation.hooking import journal_failed_hook
 from holdfast.conversation.journal import Journal
-from holdfast.conversation.outputs import trimmed
+from holdfast.conversation.outputs import trim_result
 from holdfast.conversation.questions import OnQuestion, Questions
 from holdfast.conversation.state import ConversationStatus, OpenCall
 from holdfast.conversation.verdicts import CallVerdict, decide
@@ -354,7 +354,7 @@ class Calls:
             )
             interrupt = error if isinstance(error, KeyboardInterrupt) else None
         if self._agent.delegates is not None and self.team is not None:
-            result = self.team().kept(call.id, result)
+            result = self.team().restore_meta(call.id, result)
         if self.closing and self._agent.delegates is not None and CONTINUES_LATER in result.meta:
             return False
         if edited:
@@ -435,7 +435,7 @@ class Calls:
         kept: list[bytes] = []
         try:
             if not is_output(call.name, result):
-                result, kept = trimmed(result, self._agent.output_limit)
+                result, kept = trim_result(result, self._agent.output_limit)
             self._journal.add(ev.ToolResult, call_id=call.id, result=result, duration=duration)
         except (
             UnreadableEvent,
@@ -453,11 +453,11 @@ class Calls:
         for data in kept:
             self._journal.keep(data, self._journal.next_seq - 1)
         if HOOK in result.meta:
-            result_noted(self._journal, result)
+            journal_failed_hook(self._journal, result)
 
     # --- calls that clients run ---
 
-    def refused(
+    def refuse_client_calls(
         self, calls: Sequence[ToolCall], verdicts: Sequence[Verdict]
     ) -> dict[int, ToolResult]:
         """Return the immediate results of client calls that are refused, by their index in the
@@ -476,7 +476,7 @@ class Calls:
                         found[index] = result
         return found
 
-    def returned(self, item: OpenCall, result: ToolResult) -> ToolResult:
+    def client_result(self, item: OpenCall, result: ToolResult) -> ToolResult:
         """Return a client's result after hooks and edits, in the form that the model is shown.
         Runs user code."""
         call = item.effective

@@ -224,7 +224,7 @@ class Conversation(SetOnce):
             "clock": self._journal.clock,
             "new_id": self._journal.new_id,
         }
-        answers = copies.closed(state, self._journal.clock, self._journal.new_id)
+        answers = copies.fork_events(state, self._journal.clock, self._journal.new_id)
         state.take(answers)
         forked = Conversation(
             agent or self.agent,
@@ -255,7 +255,7 @@ class Conversation(SetOnce):
                 journal.add_all(
                     [
                         *state.events,
-                        *copies.continued(fold(state.events), journal.clock, journal.new_id),
+                        *copies.copy_events(fold(state.events), journal.clock, journal.new_id),
                     ]
                 )
                 for event in state.events:
@@ -404,7 +404,7 @@ class Conversation(SetOnce):
 
             check_sender("send_message", sender)
         self._open()
-        heard = orders.passed(self._driver, content, sender)
+        heard = orders.pass_hooks(self._driver, content, sender)
         with self._journal:
             return orders.send(self._driver, heard.content, "", sender, heard)
 
@@ -414,7 +414,7 @@ class Conversation(SetOnce):
         self._open()
         if self._journal.fold.message_seq:
             return
-        heard = orders.passed(self._driver, content)
+        heard = orders.pass_hooks(self._driver, content)
         with self._journal as journal:
             if not journal.fold.message_seq:
                 orders.send(self._driver, heard.content, heard=heard)

@@ -360,14 +360,14 @@ class Driver:
 
     def _stop(self, action: Stop) -> None:
         stopped = (
-            hooks.stopping(self)
+            hooks.end_objection(self)
             if self.agent.hooked is not None and action.status is ConversationStatus.FINISHED
             else None
         )
         with self.journal as journal:
             if self._decide() != action:
                 return  # a message arrived in between
-            if stopped is not None and hooks.goes_on(self, stopped):
+            if stopped is not None and hooks.journal_objection(self, stopped):
                 return
             if action.limit is not None:
                 self._write_error(limit_error(action.limit, journal.id))
@@ -484,7 +484,7 @@ class Driver:
         duration = time.monotonic() - began
         notes: Sequence[hooks.HookNote] = ()
         if self.agent.hooked is not None and self.agent.hooked.after_model:
-            found = hooks.answered(self, completion, based_on, duration, token)
+            found = hooks.apply_answer_hooks(self, completion, based_on, duration, token)
             if found is None:
                 return  # hooks held the answer back
             completion, notes = found
@@ -599,7 +599,9 @@ class Driver:
         journal, condenser = self.journal, self.agent.condenser
         if condenser is None:
             return "the agent has no condenser"
-        refusal, instructions = hooks.condensing(self, str(reason), asked or "", token)
+        refusal, instructions = hooks.apply_condensation_hooks(
+            self, str(reason), asked or "", token
+        )
         if refusal:
             return refusal
         with journal.changed:
@@ -798,7 +800,7 @@ class Driver:
                 ]
             )
         verdicts = self.calls.decide(asked, token) if asked else []
-        refused = self.calls.refused(asked, verdicts) if asked else {}
+        refused = self.calls.refuse_client_calls(asked, verdicts) if asked else {}
         if self.agent.handoffs is not None and asked:
             refused |= not_done(asked, partial(refusal, self))
         allowed: tuple[ToolCall, ...] = ()

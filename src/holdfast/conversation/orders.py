@@ -14,7 +14,13 @@ from holdfast import events as ev
 from holdfast.content import Content, ToolCall
 from holdfast.conversation.actions import output_problem
 from holdfast.conversation.driver import RUNNING, CommandOutcome, Driver
-from holdfast.conversation.hooking import HookedMessage, end_is_open, heard, noted, turn
+from holdfast.conversation.hooking import (
+    HookedMessage,
+    apply_message_hooks,
+    end_is_open,
+    journal_denial,
+    message_lock,
+)
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.message_content import checked_content
 from holdfast.conversation.state import AT_REST, ConversationStatus, OpenCall, undecided
@@ -65,14 +71,14 @@ def send(
     return sent
 
 
-def passed(driver: Driver, content: tuple[Content, ...], sender: str = "user") -> HookedMessage:
+def pass_hooks(driver: Driver, content: tuple[Content, ...], sender: str = "user") -> HookedMessage:
     """Return a message after the agent's hooks. Not within a transaction. Raises `HookDenied`,
     which is journaled."""
-    found = heard(driver, content, sender)
+    found = apply_message_hooks(driver, content, sender)
     if isinstance(found, HookedMessage):
         return found
     with driver.journal as journal:
-        noted(journal, found)
+        journal_denial(journal, found)
     raise found
 
 
@@ -99,7 +105,7 @@ def resume(driver: Driver) -> Effect | None:
         journal.add(ev.Status, status=status.value)
     elif fold.status in (_S.ERROR, _S.STUCK) and _unfinished(driver):
         journal.add(ev.Status, status=RUNNING.value)
-    return None if driver.team_made is None else driver.team_made.go_on
+    return None if driver.team_made is None else driver.team_made.resume_stopped
 
 
 def _unfinished(driver: Driver) -> bool:
@@ -126,16 +132,16 @@ def interrupt(driver: Driver) -> Effect | None:
             if not journal.spawned_by or driver.calls.children is None:
                 return None
             if team is not None:
-                team.stopping()
+                team.journal_stopped()
             return driver.calls.children.interrupt
         if team is not None:
-            team.stopping()
+            team.journal_stopped()
         journal.add(ev.Condensation, hidden=(), failed="interrupted")
         return driver.calls.cancel
     if journal.fold.status is not _S.PAUSED:
         journal.add(ev.Status, status=_S.PAUSED.value, reason="interrupted")
     if team is not None:
-        team.stopping()
+        team.journal_stopped()
     driver.calls.refuse_queued()
     return driver.calls.interrupt
 
@@ -376,7 +382,7 @@ def drain(driver: Driver) -> None:
     """
     try:
         for posted in _waiting(driver):
-            with turn(driver, posted.command):
+            with message_lock(driver, posted.command):
                 if posted.number <= driver.taken:
                     continue  # another thread has carried it out
                 command = _fitted(driver, posted.command)  # user code, so not under the lock
@@ -409,7 +415,7 @@ def _fitted(
         )
     try:
         if isinstance(command, cmd.Send) and driver.agent.hooked is not None:
-            found = heard(driver, checked_content(command.content), command.sender)
+            found = apply_message_hooks(driver, checked_content(command.content), command.sender)
             return (
                 found
                 if isinstance(found, HookDenied)
@@ -419,7 +425,7 @@ def _fitted(
             with driver.journal.changed:
                 item = copy(_claimed(driver.journal, command.call_id, command.runner))
             return msgspec.structs.replace(
-                command, result=driver.calls.returned(item, command.result)
+                command, result=driver.calls.client_result(item, command.result)
             )
         if isinstance(command, cmd.Answer):
             question = driver.calls.questions.waiting(command.question_id)
@@ -478,7 +484,7 @@ def _take(
 
 def _carry_out(driver: Driver, command: Command | PassedSend | ConfigurationError) -> Effect | None:
     if isinstance(command, HookDenied):
-        noted(driver.journal, command)
+        journal_denial(driver.journal, command)
     if isinstance(command, ConfigurationError):
         raise command
     if isinstance(command, PassedSend):
@@ -507,7 +513,7 @@ def do(driver: Driver, command: Command) -> None:
     if isinstance(fitted, ConfigurationError):
         if isinstance(fitted, HookDenied):
             with driver.journal as journal:
-                noted(journal, fitted)
+                journal_denial(journal, fitted)
         raise _with_cause(fitted)
     with driver.journal as journal:
         if driver.calls.closing:
