@@ -305,10 +305,9 @@ class Spending:
             return None
         key, amount = self._key(), self.step(llm, draft)
         self._ahead_of = (draft[-1].seq, llm)
-        self.held[key], self.ahead = (
-            amount,
-            key,
-        )  # set before the append: an aborted append may have been written
+        # set before the append: an aborted append may have been written
+        self.held[key] = amount
+        self.ahead = key
         return self._reservation_of(key, amount)
 
     def confirm_ahead(self, held: bool) -> None:

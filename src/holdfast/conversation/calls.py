@@ -314,10 +314,10 @@ class Calls:
                 ):
                     return True  # answered meanwhile, or already part of a batch
                 if item.arguments is not None:
-                    call, edited = (
-                        msgspec.structs.replace(call, arguments=item.arguments, raw="", invalid=""),
-                        True,
+                    call = msgspec.structs.replace(
+                        call, arguments=item.arguments, raw="", invalid=""
                     )
+                    edited = True
                 self.write_start(call, attempt)
         context = self._context(call, attempt, token)
 
@@ -331,17 +331,15 @@ class Calls:
             if token:
                 result = ToolResult.failure(INTERRUPTED, "cancelled")
             else:
-                work, observed = (
-                    partial(
-                        self._agent.tools.run,
-                        call,
-                        context,
-                        before_attempt,
-                        self._start_thread,
-                        self._hooks,
-                    ),
-                    journal.observed,
+                work = partial(
+                    self._agent.tools.run,
+                    call,
+                    context,
+                    before_attempt,
+                    self._start_thread,
+                    self._hooks,
                 )
+                observed = journal.observed
                 result = work() if observed is None else observed.called(call.id, work)
         except (ConversationClosed, StoreError, WrongProcess):
             raise
@@ -443,12 +441,10 @@ class Calls:
             ValueError,
         ) as error:  # a value that is not JSON cannot even be measured
             problem = error.problem if isinstance(error, UnreadableEvent) else str(error)
-            result, kept = (
-                ToolResult.failure(
-                    UNWRITABLE.format(name=call.name, problem=clean(problem).rstrip("."))
-                ),
-                [],
+            result = ToolResult.failure(
+                UNWRITABLE.format(name=call.name, problem=clean(problem).rstrip("."))
             )
+            kept = []
             self._journal.add(ev.ToolResult, call_id=call.id, result=result, duration=0.0)
         for data in kept:
             self._journal.keep(data, self._journal.next_seq - 1)
@@ -544,10 +540,8 @@ class Calls:
         gets a result that tells the model that its outcome is unknown.
         """
         with self._journal.changed:
-            token, attempts = (
-                self.token,
-                {call_id: item.attempt for call_id, item in self._journal.fold.open.items()},
-            )
+            token = self.token
+            attempts = {call_id: item.attempt for call_id, item in self._journal.fold.open.items()}
             edits = {
                 call_id: item.arguments
                 for call_id, item in self._journal.fold.open.items()
@@ -688,11 +682,9 @@ class Calls:
     def clean_up(self) -> None:
         """Run the cleanups that tools registered, the last registered first."""
         with self._journal.changed:
-            cleanups, self._cleanups, self._cleaned = (
-                list((self._cleanups or {}).values()),
-                None,
-                True,
-            )
+            cleanups = list((self._cleanups or {}).values())
+            self._cleanups = None
+            self._cleaned = True
         for cleanup in reversed(cleanups):
             try:
                 cleanup()

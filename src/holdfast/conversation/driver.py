@@ -233,10 +233,9 @@ class Driver:
         self.calls.serve(agent)
         self._last_head = (None, None)
         if self.thread is threading.current_thread():
-            self._contributed_seq, self._just_taken_over = (
-                0,
-                True,
-            )  # its skills have not seen the user's messages
+            # its skills have not seen the user's messages
+            self._contributed_seq = 0
+            self._just_taken_over = True
             self._begin_serving()
 
     def _begin_serving(self) -> None:
