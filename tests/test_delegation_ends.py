@@ -107,7 +107,7 @@ def _once(
 
 @pytest.mark.parametrize(
     ("owner", "name", "before"),
-    [(Team, "_announce", False), (delegating, "shut", True), (delegating, "shut", False)],
+    [(Team, "_announce", False), (delegating, "close_inbox", True), (delegating, "shut", False)],
 )
 def test_a_message_between_a_child_s_end_and_its_closing_is_heard(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, before: bool
@@ -128,7 +128,7 @@ def test_a_message_at_the_end_of_a_child_that_is_waited_for_is_part_of_its_answe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = MemoryStore()
-    _once(monkeypatch, delegating, "shut", lambda: say(store, "two"), True)
+    _once(monkeypatch, delegating, "close_inbox", lambda: say(store, "two"), True)
     agent = lead(
         steps(give("one", background=False), "done"), lambda request: f"heard {request.text}"
     )
