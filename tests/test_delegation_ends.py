@@ -107,7 +107,7 @@ def _once(
 
 @pytest.mark.parametrize(
     ("owner", "name", "before"),
-    [(Team, "_announce", False), (delegating, "close_inbox", True), (delegating, "shut", False)],
+    [(Team, "_announce", False), (delegating, "close_inbox", True), (delegating, "close_inbox", False)],
 )
 def test_a_message_between_a_child_s_end_and_its_closing_is_heard(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, before: bool
