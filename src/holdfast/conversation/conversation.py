@@ -101,8 +101,8 @@ class Conversation(SetOnce):
 
     set_once = {
         "agent": (
-            "To continue with another agent use conversation.fork(agent=...), or Conversation(agent,"
-            " store, id=...) once this one is closed."
+            "To continue with another agent use conversation.fork(agent=...), or"
+            " Conversation(agent, store, id=...) once this one is closed."
         ),
         "store": (
             "Open the conversation anew with Conversation(agent, store), or export it to another"
