@@ -582,7 +582,8 @@ class Driver:
             reason = ContextTooLong("A condensation of the conversation was requested.")
         else:
             reason = ContextTooLong(
-                f"The request has {tokens:,} tokens; it is condensed from {self._condense_trigger:,} on."
+                f"The request has {tokens:,} tokens; it is condensed from"
+                f" {self._condense_trigger:,} on."
             )
         failed = self._condense(reason, token, asked)
         if failed and not token:
