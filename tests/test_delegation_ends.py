@@ -107,7 +107,11 @@ def _once(
 
 @pytest.mark.parametrize(
     ("owner", "name", "before"),
-    [(Team, "_announce", False), (delegating, "shut", True), (delegating, "shut", False)],
+    [
+        (Team, "_announce", False),
+        (delegating, "close_inbox", True),
+        (delegating, "close_inbox", False),
+    ],
 )
 def test_a_message_between_a_child_s_end_and_its_closing_is_heard(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, before: bool
@@ -128,7 +132,7 @@ def test_a_message_at_the_end_of_a_child_that_is_waited_for_is_part_of_its_answe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = MemoryStore()
-    _once(monkeypatch, delegating, "shut", lambda: say(store, "two"), True)
+    _once(monkeypatch, delegating, "close_inbox", lambda: say(store, "two"), True)
     agent = lead(
         steps(give("one", background=False), "done"), lambda request: f"heard {request.text}"
     )
@@ -361,7 +365,10 @@ def test_calls_of_one_answer_have_no_more_children_at_work_than_there_may_be() -
         conversation.send_message("go")
         conversation.run()
         assert len(conversation.children) == 1
-        assert sum("1 agents are at work" in text for text in results(conversation)) == 7
+        assert (
+            sum("1 agents work for this conversation" in text for text in results(conversation))
+            == 7
+        )
         child.go.set()
 
 

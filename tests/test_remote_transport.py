@@ -251,13 +251,13 @@ def test_a_server_that_never_answers_is_given_up() -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (b'{"events": [nope', "is something else at that address"),
+        (b'{"events": [nope', "is another service at that address"),
         (
             (
                 b'{"events": [{"type": "message", "seq": 7, "id": "a", "timestamp":'
                 b' "2026-11-21T10:00:00Z", "content": []}], "lastSeq": 7}'
             ),
-            "events 7..7 where event 1",
+            "events 7..7 instead of event 1",
         ),
     ],
 )

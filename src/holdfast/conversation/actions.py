@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
+from holdfast import events as ev
 from holdfast.agent.limits import Limits
 from holdfast.agent.output import REPAIR, TEXT_INSTEAD, repair
+from holdfast.agent.prompt import CUT_ANSWER, EMPTY_ANSWER
 from holdfast.agent.stuck import StuckDetector, seen
 from holdfast.content import ToolCall
 from holdfast.conversation.state import ConversationStatus, Fold
 from holdfast.errors import LimitExceeded, OutputInvalid
+
+if TYPE_CHECKING:
+    from holdfast.llm.completion import Completion
 
 # Empty or cut-off answers in a row before a conversation counts as stuck. Two nudges may help; a
 # third has never been seen to.
@@ -156,6 +163,20 @@ def output_problem(state: Fold) -> str:
     if last is None or last.calls or last.stop_reason == "pause":
         return state.output_failed
     return TEXT_INSTEAD
+
+
+def nudge_for(answer: Completion | ev.Assistant) -> str | None:
+    """Return the message to the model after an empty or cut-off answer without calls; None if
+    none is needed."""
+    if answer.calls or answer.stop_reason == "pause":
+        return None
+    return (
+        EMPTY_ANSWER
+        if not answer.text.strip()
+        else CUT_ANSWER
+        if answer.stop_reason == "length"
+        else None
+    )
 
 
 def _too_many(state: Fold, trigger: int) -> int:

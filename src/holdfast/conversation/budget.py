@@ -305,13 +305,12 @@ class Spending:
             return None
         key, amount = self._key(), self.step(llm, draft)
         self._ahead_of = (draft[-1].seq, llm)
-        self.held[key], self.ahead = (
-            amount,
-            key,
-        )  # set before the append: an aborted append may have been written
+        # set before the append: an aborted append may have been written
+        self.held[key] = amount
+        self.ahead = key
         return self._reservation_of(key, amount)
 
-    def reserved(self, held: bool) -> None:
+    def confirm_ahead(self, held: bool) -> None:
         """Drop the reservation ahead unless the store `held` it. Holds the journal's lock."""
         if not held and self.ahead is not None:
             self.held.pop(self.ahead, None)
@@ -392,7 +391,7 @@ class Spending:
             spent = _price(llm, usage)
         return Amount(held.steps, counted, held.cost if spent is None else spent)
 
-    def settled(self, draft: Sequence[Any]) -> list[Settlement]:
+    def settlements(self, draft: Sequence[Any]) -> list[Settlement]:
         """Return the settlements to write with these events. Holds the journal's lock.
 
         They are those that are due, and the usage of model calls that nobody reserved, such as
@@ -413,7 +412,7 @@ class Spending:
         known, self._settled_ahead = self._settled_ahead, Amount()
         return Amount(0, max(0, counted - known.tokens), max(0, cost - known.cost))
 
-    def written(self, settled: Sequence[Settlement]) -> None:
+    def confirm_written(self, settled: Sequence[Settlement]) -> None:
         """Forget settlements that are in the store now. Holds the journal's lock."""
         if settled:
             self.due.clear()

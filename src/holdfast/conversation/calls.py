@@ -22,9 +22,9 @@ from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.conversation.callbacks import guarded
 from holdfast.conversation.children import Children
 from holdfast.conversation.counted_model import CountedModel
-from holdfast.conversation.hooking import result_noted
+from holdfast.conversation.hooking import journal_failed_hook
 from holdfast.conversation.journal import Journal
-from holdfast.conversation.outputs import trimmed
+from holdfast.conversation.outputs import trim_result
 from holdfast.conversation.questions import OnQuestion, Questions
 from holdfast.conversation.state import ConversationStatus, OpenCall
 from holdfast.conversation.verdicts import CallVerdict, decide
@@ -41,6 +41,7 @@ from holdfast.tools.hooks import HOOK, Hooks
 from holdfast.tools.results import as_result, clean
 
 if TYPE_CHECKING:
+    from holdfast.conversation.conversation import Conversation
     from holdfast.conversation.delegating import Team
 
 _log = logging.getLogger("holdfast")
@@ -147,6 +148,7 @@ class Calls:
         "_threads",
         "children",
         "closing",
+        "new_conversation",
         "questions",
         "runtime",
         "team",
@@ -159,7 +161,8 @@ class Calls:
         journal: Journal,
         runtime: object | None,
         on_progress: Callable[[str, str], object] | None,
-        on_question: OnQuestion = None,
+        on_question: OnQuestion,
+        new_conversation: Callable[..., Conversation],
     ) -> None:
         self.token = Cancellation()
         self.closing = False
@@ -168,6 +171,7 @@ class Calls:
         self.runtime = runtime
         self.questions = Questions(journal, on_question)
         self._on_question: OnQuestion = on_question
+        self.new_conversation = new_conversation
         self.team: Callable[[], Team] | None = None
         self.children: Children | None = None
         self._on_progress = None if on_progress is None else guarded(on_progress)
@@ -310,10 +314,10 @@ class Calls:
                 ):
                     return True  # answered meanwhile, or already part of a batch
                 if item.arguments is not None:
-                    call, edited = (
-                        msgspec.structs.replace(call, arguments=item.arguments, raw="", invalid=""),
-                        True,
+                    call = msgspec.structs.replace(
+                        call, arguments=item.arguments, raw="", invalid=""
                     )
+                    edited = True
                 self.write_start(call, attempt)
         context = self._context(call, attempt, token)
 
@@ -327,17 +331,15 @@ class Calls:
             if token:
                 result = ToolResult.failure(INTERRUPTED, "cancelled")
             else:
-                work, observed = (
-                    partial(
-                        self._agent.tools.run,
-                        call,
-                        context,
-                        before_attempt,
-                        self._start_thread,
-                        self._hooks,
-                    ),
-                    journal.observed,
+                work = partial(
+                    self._agent.tools.run,
+                    call,
+                    context,
+                    before_attempt,
+                    self._start_thread,
+                    self._hooks,
                 )
+                observed = journal.observed
                 result = work() if observed is None else observed.called(call.id, work)
         except (ConversationClosed, StoreError, WrongProcess):
             raise
@@ -350,7 +352,7 @@ class Calls:
             )
             interrupt = error if isinstance(error, KeyboardInterrupt) else None
         if self._agent.delegates is not None and self.team is not None:
-            result = self.team().kept(call.id, result)
+            result = self.team().restore_meta(call.id, result)
         if self.closing and self._agent.delegates is not None and CONTINUES_LATER in result.meta:
             return False
         if edited:
@@ -417,7 +419,9 @@ class Calls:
             if self.closing:
                 raise ToolCancelled("The conversation is being closed; its calls spawn no more.")
             if self.children is None:
-                self.children = Children(self._journal, self.runtime, self._on_question)
+                self.children = Children(
+                    self._journal, self.runtime, self._on_question, self.new_conversation
+                )
             return self.children
 
     def write_result(self, call: ToolCall, result: ToolResult, duration: float = 0.0) -> None:
@@ -429,7 +433,7 @@ class Calls:
         kept: list[bytes] = []
         try:
             if not is_output(call.name, result):
-                result, kept = trimmed(result, self._agent.output_limit)
+                result, kept = trim_result(result, self._agent.output_limit)
             self._journal.add(ev.ToolResult, call_id=call.id, result=result, duration=duration)
         except (
             UnreadableEvent,
@@ -437,21 +441,19 @@ class Calls:
             ValueError,
         ) as error:  # a value that is not JSON cannot even be measured
             problem = error.problem if isinstance(error, UnreadableEvent) else str(error)
-            result, kept = (
-                ToolResult.failure(
-                    UNWRITABLE.format(name=call.name, problem=clean(problem).rstrip("."))
-                ),
-                [],
+            result = ToolResult.failure(
+                UNWRITABLE.format(name=call.name, problem=clean(problem).rstrip("."))
             )
+            kept = []
             self._journal.add(ev.ToolResult, call_id=call.id, result=result, duration=0.0)
         for data in kept:
             self._journal.keep(data, self._journal.next_seq - 1)
         if HOOK in result.meta:
-            result_noted(self._journal, result)
+            journal_failed_hook(self._journal, result)
 
     # --- calls that clients run ---
 
-    def refused(
+    def refuse_client_calls(
         self, calls: Sequence[ToolCall], verdicts: Sequence[Verdict]
     ) -> dict[int, ToolResult]:
         """Return the immediate results of client calls that are refused, by their index in the
@@ -470,7 +472,7 @@ class Calls:
                         found[index] = result
         return found
 
-    def returned(self, item: OpenCall, result: ToolResult) -> ToolResult:
+    def client_result(self, item: OpenCall, result: ToolResult) -> ToolResult:
         """Return a client's result after hooks and edits, in the form that the model is shown.
         Runs user code."""
         call = item.effective
@@ -538,10 +540,8 @@ class Calls:
         gets a result that tells the model that its outcome is unknown.
         """
         with self._journal.changed:
-            token, attempts = (
-                self.token,
-                {call_id: item.attempt for call_id, item in self._journal.fold.open.items()},
-            )
+            token = self.token
+            attempts = {call_id: item.attempt for call_id, item in self._journal.fold.open.items()}
             edits = {
                 call_id: item.arguments
                 for call_id, item in self._journal.fold.open.items()
@@ -682,11 +682,9 @@ class Calls:
     def clean_up(self) -> None:
         """Run the cleanups that tools registered, the last registered first."""
         with self._journal.changed:
-            cleanups, self._cleanups, self._cleaned = (
-                list((self._cleanups or {}).values()),
-                None,
-                True,
-            )
+            cleanups = list((self._cleanups or {}).values())
+            self._cleanups = None
+            self._cleaned = True
         for cleanup in reversed(cleanups):
             try:
                 cleanup()

@@ -49,12 +49,28 @@ class Children:
     Created with the first child. Thread-safe.
     """
 
-    __slots__ = ("_counts", "_lock", "_on_question", "_open", "_stopped", "journal", "runtime")
+    __slots__ = (
+        "_counts",
+        "_lock",
+        "_new_conversation",
+        "_on_question",
+        "_open",
+        "_stopped",
+        "journal",
+        "runtime",
+    )
 
-    def __init__(self, journal: Journal, runtime: object | None, on_question: OnQuestion) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        runtime: object | None,
+        on_question: OnQuestion,
+        new_conversation: Callable[..., Conversation],
+    ) -> None:
         self.journal = journal
         self.runtime = runtime
         self._on_question = on_question
+        self._new_conversation = new_conversation
         self._lock = threading.Lock()
         self._open: dict[str, _Child] = {}
         # number of unnamed children by call id and attempt
@@ -141,13 +157,11 @@ class Children:
         return f"{tenant}{slash}{own}"
 
     def _open_child(self, key: str, id: str, agent: Agent, runtime: object | None) -> Conversation:
-        from holdfast.conversation.conversation import Conversation
-
         if id == self.journal.id:
             raise ConfigurationError(f"spawn: id {id!r} is the conversation that spawns.")
         on_question = self._on_question if callable(self._on_question) else None
         journal = self.journal
-        child = Conversation(
+        child = self._new_conversation(
             agent,
             journal.store,
             id,

@@ -22,6 +22,7 @@ from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.children import Spawned
 from holdfast.conversation.driver import RUNNING, Driver, inside
 from holdfast.conversation.journal import Clock, Journal, utc_now
+from holdfast.conversation.message_content import checked_content, content_of
 from holdfast.conversation.observer import Observing, observe, observers
 from holdfast.conversation.outputs import blobs_of
 from holdfast.conversation.questions import OnQuestion
@@ -45,6 +46,7 @@ from holdfast.tools.results import clean
 
 if TYPE_CHECKING:
     from holdfast.commands import Command
+    from holdfast.conversation.delegating import Team
     from holdfast.conversation.replay import Replay
 
 _log = logging.getLogger("holdfast")
@@ -100,8 +102,8 @@ class Conversation(SetOnce):
 
     set_once = {
         "agent": (
-            "To continue with another agent use conversation.fork(agent=...), or Conversation(agent,"
-            " store, id=...) once this one is closed."
+            "To continue with another agent use conversation.fork(agent=...), or"
+            " Conversation(agent, store, id=...) once this one is closed."
         ),
         "store": (
             "Open the conversation anew with Conversation(agent, store), or export it to another"
@@ -144,7 +146,16 @@ class Conversation(SetOnce):
             "" if _spawned is None else _spawned.key,
         )
         runtime = runtime_of(agent) if runtime is None else runtime
-        self._driver = Driver(agent, self._journal, runtime, on_delta, on_progress, on_question)
+        self._driver = Driver(
+            agent,
+            self._journal,
+            runtime,
+            on_delta,
+            on_progress,
+            on_question,
+            Conversation,
+            _new_team,
+        )
         self._driver.above = None if _spawned is None else _spawned.family.journal
         self._observers = observers("Conversation: observer", observer)
         observe(self._journal, self._observers, self._driver.above)
@@ -214,7 +225,7 @@ class Conversation(SetOnce):
             "clock": self._journal.clock,
             "new_id": self._journal.new_id,
         }
-        answers = copies.closed(state, self._journal.clock, self._journal.new_id)
+        answers = copies.fork_events(state, self._journal.clock, self._journal.new_id)
         state.take(answers)
         forked = Conversation(
             agent or self.agent,
@@ -245,7 +256,7 @@ class Conversation(SetOnce):
                 journal.add_all(
                     [
                         *state.events,
-                        *copies.continued(fold(state.events), journal.clock, journal.new_id),
+                        *copies.copy_events(fold(state.events), journal.clock, journal.new_id),
                     ]
                 )
                 for event in state.events:
@@ -388,23 +399,23 @@ class Conversation(SetOnce):
         or WAITING_FOR_CONFIRMATION the status does not change. Raises `ConfigurationError` for
         an empty message, `HookDenied` if a hook denies it, `ConversationClosed`, `LeaseHeld`.
         """
-        content = orders.said(orders.content_of(message))
+        content = checked_content(content_of(message))
         if sender != "user":
             from holdfast.commands import check_sender
 
             check_sender("send_message", sender)
         self._open()
-        heard = orders.passed(self._driver, content, sender)
+        heard = orders.pass_hooks(self._driver, content, sender)
         with self._journal:
             return orders.send(self._driver, heard.content, "", sender, heard)
 
     def _send_first(self, message: str | Message | ContentLike) -> None:
         """Send a message unless the conversation already has one."""
-        content = orders.said(orders.content_of(message))
+        content = checked_content(content_of(message))
         self._open()
         if self._journal.fold.message_seq:
             return
-        heard = orders.passed(self._driver, content)
+        heard = orders.pass_hooks(self._driver, content)
         with self._journal as journal:
             if not journal.fold.message_seq:
                 orders.send(self._driver, heard.content, heard=heard)
@@ -896,6 +907,12 @@ class Conversation(SetOnce):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _new_team(driver: Driver) -> Team:
+    from holdfast.conversation.delegating import Team  # loaded late: few agents delegate
+
+    return Team(driver)
 
 
 def _weakly(conversation: Conversation) -> Callable[[], None]:

@@ -31,7 +31,7 @@ FORKED_RUNNING = (
 )
 
 
-def closed(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev.AnyEvent]:
+def fork_events(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev.AnyEvent]:
     """Return the events that follow a state in its fork: they close every open call."""
     found: list[ev.AnyEvent] = []
     for item in state.open.values():
@@ -56,7 +56,7 @@ def closed(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev.AnyE
     return found
 
 
-def continued(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev.AnyEvent]:
+def copy_events(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev.AnyEvent]:
     """Return the events that follow a state in a copy of it: they close the calls that had begun,
     and ask again about approved ones."""
     found: list[ev.AnyEvent] = []

@@ -27,7 +27,15 @@ from holdfast.conversation.delegated import (
     last_word,
     sends,
 )
-from holdfast.conversation.outcomes import ENDED, Outcome, done, interruptible, shut, team_busy
+from holdfast.conversation.orders import drain
+from holdfast.conversation.outcomes import (
+    ENDED,
+    Outcome,
+    close_inbox,
+    has_ended,
+    interruptible,
+    team_busy,
+)
 from holdfast.conversation.state import ConversationStatus
 from holdfast.errors import (
     ConfigurationError,
@@ -133,7 +141,7 @@ class Team:
             self._metas[context.call_id] = dict(result.meta)
         return result
 
-    def kept(self, call_id: str, result: ToolResult) -> ToolResult:
+    def restore_meta(self, call_id: str, result: ToolResult) -> ToolResult:
         """Return a call's result after hooks, with the facts about children that it had before
         them."""
         with self._lock:
@@ -245,7 +253,8 @@ class Team:
         for one in over:
             self._mark_known(one.id, one.seq)
         texts = [
-            f"{one.agent} ({one.id}):\n{one.told}" if len(found) > 1 else one.told for one in over
+            f"{one.agent} ({one.id}):\n{one.report}" if len(found) > 1 else one.report
+            for one in over
         ]
         texts += [
             f"{one.progress}: no answer within {timeout:g} seconds."
@@ -270,7 +279,7 @@ class Team:
                 lines.append(
                     f"{found.agent} ({id}) was done already."
                     if found.status in ENDED
-                    else found.told
+                    else found.report
                 )
         meta = {CHILDREN: [{**self._outcome(id).meta(), "collected": True} for id in wanted]}
         return self._remember_meta(context, ToolResult((TextContent("\n".join(lines)),), meta=meta))
@@ -465,13 +474,13 @@ class Team:
             found = Outcome.of(child, name)
             while not (
                 context.cancelled
-                or (done(child) and (found := Outcome.of(child, name)) and shut(child))
+                or (has_ended(child) and (found := Outcome.of(child, name)) and close_inbox(child))
             ):
                 progress = Outcome.of(child, name).progress
                 if progress != told:
                     context.report_progress(progress)
                     told = progress
-                if child.wait(_POLL_SECONDS) is not _S.RUNNING and not done(child):
+                if child.wait(_POLL_SECONDS) is not _S.RUNNING and not has_ended(child):
                     context.cancelled.wait(_POLL_SECONDS / 5)
             if context.cancelled:
                 child.wait(2.0)
@@ -487,10 +496,10 @@ class Team:
             )
         output = found.output if found.status is _S.FINISHED else None
         if context.cancelled and found.status not in ENDED:
-            return ToolResult.failure(found.told, "cancelled", meta={CHILD: found.meta()})
+            return ToolResult.failure(found.report, "cancelled", meta={CHILD: found.meta()})
         error = found.status is not _S.FINISHED
         return ToolResult(
-            (TextContent(found.told),),
+            (TextContent(found.report),),
             output if isinstance(output, dict) else None,
             {CHILD: found.meta()},
             error,
@@ -581,11 +590,11 @@ class Team:
                 with journal.changed:
                     if child.status is _S.CLOSED:
                         return
-                    if not done(child):
+                    if not has_ended(child):
                         journal.changed.wait(None if child.status not in ENDED else _POLL_SECONDS)
                         continue
                 self._announce(child, agent)
-                ended = shut(child)
+                ended = close_inbox(child)
             child.close()
         except (ConversationClosed, StoreError) as error:
             _log.warning(
@@ -641,12 +650,11 @@ class Team:
         if found.seq <= self._children()[found.id].known:
             return
         from holdfast import commands as cmd
-        from holdfast.conversation.orders import drain
 
         what = "is done" if found.status is _S.FINISHED else "did not finish"
         text = (
             f"[{found.agent}, to which you gave a task in the conversation {found.id},"
-            f" {what}.]\n\n{found.told}"
+            f" {what}.]\n\n{found.report}"
         )
         key = f"{found.id}@{found.seq}"
         self._driver.journal.store.post(self.id, cmd.Send((TextContent(text),), key, found.id), key)
@@ -698,8 +706,6 @@ class Team:
         )
 
     def _outcome(self, id: str) -> Outcome:
-        from holdfast.conversation.conversation import Conversation
-
         agent = self._children()[id].agent if id in self._children() else "an agent"
         child = self._open(id)
         if child is not None and child.status is not _S.CLOSED:
@@ -711,7 +717,9 @@ class Team:
         if read is None or read[0] != last:
             self._outcome_cache[id] = read = (
                 last,
-                Outcome.of(Conversation(self._driver.agent, store, id), agent),
+                Outcome.of(
+                    self._driver.calls.new_conversation(self._driver.agent, store, id), agent
+                ),
             )
         return read[1]
 
@@ -801,7 +809,7 @@ class Team:
         Does so once per agent.
         """
         if any(one is delegates for one in self._attached):
-            self.go_on()
+            self.resume_stopped()
             return
         self._attached.append(delegates)
         journal = self._driver.journal
@@ -832,11 +840,11 @@ class Team:
                     self._post(self._outcome(id))
             elif status != _S.PAUSED:
                 self._open_again(id, lambda: True)
-        self.go_on()
+        self.resume_stopped()
 
     # --- interrupts ---
 
-    def stopping(self) -> None:
+    def journal_stopped(self) -> None:
         """Journal which children an interrupt of this conversation stops. Within a transaction."""
         with self._lock:
             watched = list(self._background)
@@ -859,7 +867,7 @@ class Team:
                 ev.Note, about=STOPPED, text=text, details={"children": stopped}
             )
 
-    def go_on(self) -> None:
+    def resume_stopped(self) -> None:
         """Resume the children that an interrupt stopped, when this conversation resumes. Not
         within a transaction."""
         journal = self._driver.journal
@@ -880,7 +888,7 @@ class Team:
                     if child.status is _S.PAUSED:
                         child.resume()
                     elif (team := child._driver.team_made) is not None:  # pyright: ignore[reportPrivateUsage]
-                        team.go_on()
+                        team.resume_stopped()
                 except HoldfastError as error:
                     _log.warning(
                         "conversation %s: its child %s cannot resume: %s", self.id, id, error

@@ -20,7 +20,7 @@ from holdfast.agent.agent import Agent
 from holdfast.agent.condenser import Condensed, ask, trigger_of
 from holdfast.agent.handoffs import not_done
 from holdfast.agent.planning import room
-from holdfast.agent.prompt import CUT_ANSWER, EMPTY_ANSWER, lengths
+from holdfast.agent.prompt import lengths
 from holdfast.agent.view import View
 from holdfast.content import TextContent, ToolCall
 from holdfast.conversation import hooking as hooks
@@ -36,6 +36,7 @@ from holdfast.conversation.actions import (
     Wait,
     limit_error,
     next_action,
+    nudge_for,
     output_error,
 )
 from holdfast.conversation.budget import fair, spending_of
@@ -67,6 +68,7 @@ from holdfast.tools.results import clean
 
 if TYPE_CHECKING:
     from holdfast.agent.condensers.work import Work
+    from holdfast.conversation.conversation import Conversation
     from holdfast.conversation.delegating import Team
 
 _log = logging.getLogger("holdfast")
@@ -84,20 +86,6 @@ inside: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar(
 MIN_CACHED_VIEW_ITEMS = 64
 
 MAX_CONDENSATIONS = 3  # times that the request for one answer may turn out too long
-
-
-def nudge_for(answer: Completion | ev.Assistant) -> str | None:
-    """Return the message to the model after an empty or cut-off answer without calls; None if
-    none is needed."""
-    if answer.calls or answer.stop_reason == "pause":
-        return None
-    return (
-        EMPTY_ANSWER
-        if not answer.text.strip()
-        else CUT_ANSWER
-        if answer.stop_reason == "length"
-        else None
-    )
 
 
 class CommandOutcome:
@@ -122,6 +110,7 @@ class Driver:
         "_delta_listeners",
         "_just_taken_over",
         "_last_head",
+        "_new_team",
         "_on_delta",
         "_sight_checked",
         "_view",
@@ -151,7 +140,9 @@ class Driver:
         runtime: object | None,
         on_delta: Callable[[Delta], object] | None,
         on_progress: Callable[[str, str], object] | None,
-        on_question: OnQuestion = None,
+        on_question: OnQuestion,
+        new_conversation: Callable[..., Conversation],
+        new_team: Callable[[Driver], Team],
     ) -> None:
         self.own_agent = agent
         # the agent in force: another one after a handoff
@@ -160,7 +151,7 @@ class Driver:
         self.journal = journal
         # the journal of the spawning conversation, if that is open here
         self.above: Journal | None = None
-        self.calls = Calls(self.agent, journal, runtime, on_progress, on_question)
+        self.calls = Calls(self.agent, journal, runtime, on_progress, on_question, new_conversation)
         self.thread: threading.Thread | None = None  # the driving thread
         self.resting = True  # True if it waits for something to do
         self.failure: Exception | None = None  # the error after which nothing can be journaled
@@ -176,6 +167,7 @@ class Driver:
         self._on_delta: Told | None = None
         if on_delta is not None:
             self.add_delta_listener(guarded(on_delta))
+        self._new_team = new_team
         self._condensations = 0  # since the last answer
         self._contributed_seq = 0  # the last seq that the agent's contributors saw
         self._just_taken_over = False  # True if the agent has just taken over
@@ -261,10 +253,9 @@ class Driver:
         self.calls.serve(agent)
         self._last_head = (None, None)
         if self.thread is threading.current_thread():
-            self._contributed_seq, self._just_taken_over = (
-                0,
-                True,
-            )  # its skills have not seen the user's messages
+            # its skills have not seen the user's messages
+            self._contributed_seq = 0
+            self._just_taken_over = True
             self._begin_serving()
 
     def _begin_serving(self) -> None:
@@ -288,11 +279,9 @@ class Driver:
 
     def team(self) -> Team:
         """Return the conversation's team of delegates, created at the first delegation."""
-        from holdfast.conversation.delegating import Team
-
         with self.journal.changed:
             if self.team_made is None:
-                self.team_made = Team(self)
+                self.team_made = self._new_team(self)
             return self.team_made
 
     def let_guests_go(self) -> None:
@@ -390,14 +379,14 @@ class Driver:
 
     def _stop(self, action: Stop) -> None:
         stopped = (
-            hooks.stopping(self)
+            hooks.end_objection(self)
             if self.agent.hooked is not None and action.status is ConversationStatus.FINISHED
             else None
         )
         with self.journal as journal:
             if self._decide() != action:
                 return  # a message arrived in between
-            if stopped is not None and hooks.goes_on(self, stopped):
+            if stopped is not None and hooks.journal_objection(self, stopped):
                 return
             if action.limit is not None:
                 self._write_error(limit_error(action.limit, journal.id))
@@ -513,7 +502,7 @@ class Driver:
         duration = time.monotonic() - began
         notes: Sequence[hooks.HookNote] = ()
         if self.agent.hooked is not None and self.agent.hooked.after_model:
-            found = hooks.answered(self, completion, based_on, duration, token)
+            found = hooks.apply_answer_hooks(self, completion, based_on, duration, token)
             if found is None:
                 return  # hooks held the answer back
             completion, notes = found
@@ -612,7 +601,8 @@ class Driver:
             reason = ContextTooLong("A condensation of the conversation was requested.")
         else:
             reason = ContextTooLong(
-                f"The request has {tokens:,} tokens; it is condensed from {self._condense_trigger:,} on."
+                f"The request has {tokens:,} tokens; it is condensed from"
+                f" {self._condense_trigger:,} on."
             )
         failed = self._condense(reason, token, asked)
         if failed and not token:
@@ -628,7 +618,9 @@ class Driver:
         journal, condenser = self.journal, self.agent.condenser
         if condenser is None:
             return "the agent has no condenser"
-        refusal, instructions = hooks.condensing(self, str(reason), asked or "", token)
+        refusal, instructions = hooks.apply_condensation_hooks(
+            self, str(reason), asked or "", token
+        )
         if refusal:
             return refusal
         with journal.changed:
@@ -827,7 +819,7 @@ class Driver:
                 ]
             )
         verdicts = self.calls.decide(asked, token) if asked else []
-        refused = self.calls.refused(asked, verdicts) if asked else {}
+        refused = self.calls.refuse_client_calls(asked, verdicts) if asked else {}
         if self.agent.handoffs is not None and asked:
             refused |= not_done(asked, partial(refusal, self))
         allowed: tuple[ToolCall, ...] = ()

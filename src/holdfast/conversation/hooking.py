@@ -25,6 +25,7 @@ from holdfast.agent.hooks import (
     told_since,
 )
 from holdfast.content import Content, TextContent, blocks
+from holdfast.conversation.message_content import checked_content
 from holdfast.errors import ConfigurationError, ConversationClosed, HoldfastError, HookDenied
 from holdfast.llm.completion import Completion
 from holdfast.tools import Cancellation, ToolContext
@@ -123,7 +124,7 @@ def _context(driver: Driver, cancelled: Cancellation) -> ToolContext:
     return found
 
 
-def noted(journal: Journal, error: HookDenied) -> None:
+def journal_denial(journal: Journal, error: HookDenied) -> None:
     """Journal that a hook failed, or denied something that leaves no other trace. Within a
     transaction."""
     HookNote(error.hook, str(error), {"on": error.on, "failed": error.failed}).write(journal)
@@ -132,7 +133,7 @@ def noted(journal: Journal, error: HookDenied) -> None:
 # --- a message ---
 
 
-def turn(driver: Driver, command: object) -> AbstractContextManager[object]:
+def message_lock(driver: Driver, command: object) -> AbstractContextManager[object]:
     """Return a lock under which hooks are asked once about a message that several threads find
     in the inbox."""
     hooked = driver.agent.hooked
@@ -143,7 +144,7 @@ def turn(driver: Driver, command: object) -> AbstractContextManager[object]:
     return hooking(driver).hearing if isinstance(command, Send) else nullcontext()
 
 
-def heard(
+def apply_message_hooks(
     driver: Driver, content: tuple[Content, ...], sender: str = "user"
 ) -> HookedMessage | HookDenied:
     """Return a message after the agent's hooks, or the denial.
@@ -154,8 +155,6 @@ def heard(
     hooked = driver.agent.hooked
     if hooked is None or not hooked.message:
         return HookedMessage(content)
-    from holdfast.conversation.orders import said as checked
-
     token = hooking(driver).closing
     if token:
         raise _closed(driver)
@@ -167,7 +166,7 @@ def heard(
         subject = Incoming(content, sender)
         try:
             said = hooked.ask(bound, context, _message_told, _is_content, subject, what)
-            changed = content if said.change is None else checked(_content(said.change))
+            changed = content if said.change is None else checked_content(_content(said.change))
             if said.change is not None:
                 ev.check_content(changed)
         except HookDenied as error:
@@ -249,7 +248,7 @@ def wants_additions(driver: Driver) -> bool:
     )
 
 
-def answered(
+def apply_answer_hooks(
     driver: Driver, answer: Completion, based_on: int, duration: float, token: Cancellation
 ) -> tuple[Completion, list[HookNote]] | None:
     """Return the answer after the agent's hooks, and notes to journal; None if a hook denied it,
@@ -343,7 +342,7 @@ def _hold_back(
         )
         error = failed
         if error is not None:
-            noted(journal, error)
+            journal_denial(journal, error)
         elif denials >= MAX_DENIALS:
             error = HookDenied(
                 f"The model's answers were held back {denials} times in a row: their hook {name}"
@@ -358,7 +357,7 @@ def _hold_back(
 # --- the end of a run ---
 
 
-def stopping(driver: Driver) -> StopObjection | None:
+def end_objection(driver: Driver) -> StopObjection | None:
     """Return the reason why the run may not finish; None if it may. Runs user code, so the
     caller must not hold the lock."""
     hooked, journal = driver.agent.hooked, driver.journal
@@ -384,7 +383,7 @@ def _no(found: Any) -> bool:
     return False
 
 
-def goes_on(driver: Driver, stopped: StopObjection) -> bool:
+def journal_objection(driver: Driver, stopped: StopObjection) -> bool:
     """Journal the hooks' objection to the end; return True if the run continues or ends
     differently.
 
@@ -394,7 +393,7 @@ def goes_on(driver: Driver, stopped: StopObjection) -> bool:
     if driver.calls.closing:
         return True  # asked again when the conversation is opened
     if stopped.error is not None:
-        noted(journal, stopped.error)
+        journal_denial(journal, stopped.error)
         driver.write_error(stopped.error)
         return True
     times = journal.fold.stops
@@ -426,7 +425,7 @@ def end_is_open(driver: Driver) -> bool:
 # --- a condensation ---
 
 
-def condensing(
+def apply_condensation_hooks(
     driver: Driver, reason: str, instructions: str, token: Cancellation
 ) -> tuple[str, str]:
     """Return a hook's refusal of a condensation, "" for none, and the instructions with hooks'
@@ -448,7 +447,7 @@ def condensing(
         except HookDenied as error:
             if not token:
                 with driver.journal as journal:
-                    noted(journal, error)
+                    journal_denial(journal, error)
             return str(error), instructions
         if said.deny is not None:
             return str(hooked.denied(bound, said, what)), instructions
@@ -488,7 +487,7 @@ def start(driver: Driver) -> None:
         except HookDenied as error:
             if not driver.calls.closing:
                 with driver.journal as journal:
-                    noted(journal, error)
+                    journal_denial(journal, error)
             continue
         if said.add:
             found.append(addition(bound.name, said.add))
@@ -546,7 +545,7 @@ def end(driver: Driver, deadline: float) -> None:
         try:
             with driver.journal as journal:
                 for error in failed:
-                    noted(journal, error)
+                    journal_denial(journal, error)
         except HoldfastError:  # the lease is lost, or the disk is full: close all the same
             pass
 
@@ -554,7 +553,7 @@ def end(driver: Driver, deadline: float) -> None:
 # --- results ---
 
 
-def result_noted(journal: Journal, result: ToolResult) -> None:
+def journal_failed_hook(journal: Journal, result: ToolResult) -> None:
     """Journal that a hook of a call failed. Within a transaction."""
     said: Any = result.meta.get(HOOK)
     if isinstance(said, dict) and cast("dict[str, Any]", said).get("failed"):

@@ -343,7 +343,7 @@ class Journal:
         assert self._lease is not None
         summary = self.summary(draft)
         spending = self.spending
-        settled = None if spending is None else spending.settled(draft)
+        settled = None if spending is None else spending.settlements(draft)
         reserved = None if spending is None else spending.reservation(draft)
         # until the append returns: a failing disk may leave its outcome open
         self.stale = True
@@ -359,7 +359,7 @@ class Journal:
                     settled=settled or (),
                     reserved=reserved,
                 )
-                spending.reserved(held)
+                spending.confirm_ahead(held)
             elif settled:
                 taken, blobs = self._draft_extras or ((), ())
                 self._store.append(
@@ -381,7 +381,7 @@ class Journal:
             if self.observed is not None and draft:
                 self.observed.add(draft)
             if settled and spending is not None:
-                spending.written(settled)
+                spending.confirm_written(settled)
         finally:
             # Ctrl-C may fall after the store's append: waiting threads must look again
             self.changed.notify_all()

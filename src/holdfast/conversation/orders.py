@@ -4,18 +4,25 @@ is one transaction."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
 from holdfast import events as ev
-from holdfast.content import Content, Message, TextContent, ToolCall, blocks
+from holdfast.content import Content, ToolCall
 from holdfast.conversation.actions import output_problem
 from holdfast.conversation.driver import RUNNING, CommandOutcome, Driver
-from holdfast.conversation.hooking import HookedMessage, end_is_open, heard, noted, turn
+from holdfast.conversation.hooking import (
+    HookedMessage,
+    apply_message_hooks,
+    end_is_open,
+    journal_denial,
+    message_lock,
+)
 from holdfast.conversation.journal import Journal
+from holdfast.conversation.message_content import checked_content
 from holdfast.conversation.state import AT_REST, ConversationStatus, OpenCall, undecided
 from holdfast.errors import (
     ConfigurationError,
@@ -36,52 +43,6 @@ _log = logging.getLogger("holdfast")
 _S = ConversationStatus
 
 Effect = Callable[[], None]  # called once the transaction is over and no lock is held
-
-
-def content_of(message: Any) -> tuple[Content, ...]:
-    """Return a message in any shape that `send_message` takes as content blocks. Raises
-    `ConfigurationError`."""
-    if isinstance(message, Message):
-        if message.role != "user":
-            raise ConfigurationError(
-                f"send_message takes a message of role 'user', not {message.role!r}."
-            )
-        return message.content
-    if isinstance(message, Mapping) and "role" in message:
-        raise ConfigurationError(
-            "send_message takes a str or content blocks, not a chat message as a dict: send its"
-            " content."
-        )
-    if isinstance(message, list | tuple) and any(
-        isinstance(item, Mapping) and "role" in item for item in cast("list[Any]", message)
-    ):
-        raise ConfigurationError(
-            "send_message takes one message of the user, not a list of chat messages: send the"
-            " content of the last one. The conversation keeps what was said before."
-        )
-    if isinstance(message, bytes | bytearray):
-        raise ConfigurationError(
-            "send_message takes a str or content blocks, not bytes: decode them first."
-        )
-    return blocks(cast("Any", message))
-
-
-def said(content: tuple[Content, ...]) -> tuple[Content, ...]:
-    """Return the blocks that a user may send. Raise `ConfigurationError` if they are empty."""
-    for block in content:
-        if isinstance(block, TextContent) and not isinstance(block.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"TextContent: text takes a str, not {block.text!r}.")
-    content = tuple(
-        [
-            TextContent(clean(block.text)) if isinstance(block, TextContent) else block
-            for block in content
-        ]
-    )
-    if not any(not isinstance(block, TextContent) or block.text.strip() for block in content):
-        raise ConfigurationError(
-            "send_message takes a text or content blocks; it was given nothing."
-        )
-    return content
 
 
 class PassedSend(NamedTuple):
@@ -110,14 +71,14 @@ def send(
     return sent
 
 
-def passed(driver: Driver, content: tuple[Content, ...], sender: str = "user") -> HookedMessage:
+def pass_hooks(driver: Driver, content: tuple[Content, ...], sender: str = "user") -> HookedMessage:
     """Return a message after the agent's hooks. Not within a transaction. Raises `HookDenied`,
     which is journaled."""
-    found = heard(driver, content, sender)
+    found = apply_message_hooks(driver, content, sender)
     if isinstance(found, HookedMessage):
         return found
     with driver.journal as journal:
-        noted(journal, found)
+        journal_denial(journal, found)
     raise found
 
 
@@ -144,7 +105,7 @@ def resume(driver: Driver) -> Effect | None:
         journal.add(ev.Status, status=status.value)
     elif fold.status in (_S.ERROR, _S.STUCK) and _unfinished(driver):
         journal.add(ev.Status, status=RUNNING.value)
-    return None if driver.team_made is None else driver.team_made.go_on
+    return None if driver.team_made is None else driver.team_made.resume_stopped
 
 
 def _unfinished(driver: Driver) -> bool:
@@ -171,16 +132,16 @@ def interrupt(driver: Driver) -> Effect | None:
             if not journal.spawned_by or driver.calls.children is None:
                 return None
             if team is not None:
-                team.stopping()
+                team.journal_stopped()
             return driver.calls.children.interrupt
         if team is not None:
-            team.stopping()
+            team.journal_stopped()
         journal.add(ev.Condensation, hidden=(), failed="interrupted")
         return driver.calls.cancel
     if journal.fold.status is not _S.PAUSED:
         journal.add(ev.Status, status=_S.PAUSED.value, reason="interrupted")
     if team is not None:
-        team.stopping()
+        team.journal_stopped()
     driver.calls.refuse_queued()
     return driver.calls.interrupt
 
@@ -377,7 +338,7 @@ def _dispatch(driver: Driver, command: Command) -> Effect | None:
 
     match command:
         case cmd.Send(content, event_id, sender):
-            send(driver, said(content), event_id, sender)
+            send(driver, checked_content(content), event_id, sender)
         case cmd.Claim(call_id, runner):
             claim(driver, call_id, runner)
         case cmd.Return(call_id, runner, result, duration):  # `_fitted` has asked the hooks
@@ -421,7 +382,7 @@ def drain(driver: Driver) -> None:
     """
     try:
         for posted in _waiting(driver):
-            with turn(driver, posted.command):
+            with message_lock(driver, posted.command):
                 if posted.number <= driver.taken:
                     continue  # another thread has carried it out
                 command = _fitted(driver, posted.command)  # user code, so not under the lock
@@ -454,7 +415,7 @@ def _fitted(
         )
     try:
         if isinstance(command, cmd.Send) and driver.agent.hooked is not None:
-            found = heard(driver, said(command.content), command.sender)
+            found = apply_message_hooks(driver, checked_content(command.content), command.sender)
             return (
                 found
                 if isinstance(found, HookDenied)
@@ -464,7 +425,7 @@ def _fitted(
             with driver.journal.changed:
                 item = copy(_claimed(driver.journal, command.call_id, command.runner))
             return msgspec.structs.replace(
-                command, result=driver.calls.returned(item, command.result)
+                command, result=driver.calls.client_result(item, command.result)
             )
         if isinstance(command, cmd.Answer):
             question = driver.calls.questions.waiting(command.question_id)
@@ -523,7 +484,7 @@ def _take(
 
 def _carry_out(driver: Driver, command: Command | PassedSend | ConfigurationError) -> Effect | None:
     if isinstance(command, HookDenied):
-        noted(driver.journal, command)
+        journal_denial(driver.journal, command)
     if isinstance(command, ConfigurationError):
         raise command
     if isinstance(command, PassedSend):
@@ -552,7 +513,7 @@ def do(driver: Driver, command: Command) -> None:
     if isinstance(fitted, ConfigurationError):
         if isinstance(fitted, HookDenied):
             with driver.journal as journal:
-                noted(journal, fitted)
+                journal_denial(journal, fitted)
         raise _with_cause(fitted)
     with driver.journal as journal:
         if driver.calls.closing:

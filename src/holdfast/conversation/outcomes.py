@@ -88,7 +88,7 @@ class Outcome(NamedTuple):
         return f"{self.agent} ({self.id}): {self.status.value.replace('_', ' ')}, {steps}{what}"
 
     @property
-    def told(self) -> str:
+    def report(self) -> str:
         """The child's result in the words for the parent's model."""
         said = f" Its last words were:\n{self.answer}" if self.answer.strip() else ""
         steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
@@ -131,7 +131,7 @@ def effective_status(fold: Fold) -> ConversationStatus:
     return _S.FINISHED if answered else fold.status
 
 
-def done(child: Conversation) -> bool:
+def has_ended(child: Conversation) -> bool:
     """Return True if a child has ended and none of its own children works."""
     if child.status is _S.CLOSED:
         return True
@@ -144,12 +144,12 @@ def done(child: Conversation) -> bool:
     return rests and not team_busy(child)
 
 
-def shut(child: Conversation) -> bool:
+def close_inbox(child: Conversation) -> bool:
     """Refuse further messages to a child that has ended, so that it can be closed; return False
     if one arrived meanwhile."""
     child.drain_inbox()
     with child._journal.changed:  # pyright: ignore[reportPrivateUsage]
-        if not done(child):
+        if not has_ended(child):
             return False
         child._driver.calls.closing = True  # pyright: ignore[reportPrivateUsage]
         child._journal.changed.notify_all()  # pyright: ignore[reportPrivateUsage]

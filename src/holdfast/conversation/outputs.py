@@ -16,7 +16,7 @@ from holdfast.store import BLOBS, blob_id
 _HEAD = 0.7  # the beginning's part of the shown text, which says more than the end
 
 
-def trimmed(result: ToolResult, limit: int) -> tuple[ToolResult, list[bytes]]:
+def trim_result(result: ToolResult, limit: int) -> tuple[ToolResult, list[bytes]]:
     """Return a result with at most `limit` characters in each text, and the bytes to keep.
 
     `meta[BLOBS]` lists the name and origin of each blob.
@@ -75,7 +75,7 @@ def blobs_of(event: AnyEvent) -> list[str]:
 
 
 def whole(result: ToolResult, blob: Callable[[str], bytes]) -> ToolResult:
-    """Return the result before `trimmed`; `blob(id)` returns the bytes of that name."""
+    """Return the result before `trim_result`; `blob(id)` returns the bytes of that name."""
     entries: Any = result.meta.get(BLOBS)
     if not isinstance(entries, list):
         return result

@@ -31,9 +31,9 @@ from holdfast.conversation.actions import (
     Stop,
     Wait,
     next_action,
+    nudge_for,
 )
 from holdfast.conversation.budget import of_tree
-from holdfast.conversation.driver import nudge_for
 from holdfast.conversation.handoff import in_force
 from holdfast.conversation.state import ConversationStatus, Fold
 from holdfast.errors import LimitExceeded, OutputInvalid

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 
 class SetOnce:
-    """A base whose `set_once` attributes are set once. `set_once` maps each name to the advice for a
-    caller that assigns it again."""
+    """A base whose `set_once` attributes cannot be assigned again. `set_once` maps each name to
+    the advice for a caller that tries."""
 
     __slots__ = ()
 

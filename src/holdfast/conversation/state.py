@@ -539,32 +539,24 @@ class Fold:
         found = cls()
         found.last_seq, found.created, found.condensed = so_far.seq, so_far.created, so_far.seq
         found.status, found.status_seq = ConversationStatus(so_far.status), so_far.status_seq
-        found.title, found.message_seq, found.based_on, found.blanks = (
-            so_far.title,
-            so_far.message_seq,
-            so_far.based_on,
-            so_far.blanks,
-        )
-        found.steps, found._usage, found.cost, found.unpriced = (
-            so_far.steps,
-            so_far.usage,
-            so_far.cost,
-            so_far.unpriced,
-        )
-        found.run_since, found.run_steps, found.run_tokens, found.run_cost = (
-            so_far.run_since,
-            so_far.run_steps,
-            so_far.run_tokens,
-            so_far.run_cost,
-        )
+        found.title = so_far.title
+        found.message_seq = so_far.message_seq
+        found.based_on = so_far.based_on
+        found.blanks = so_far.blanks
+        found.steps = so_far.steps
+        found._usage = so_far.usage
+        found.cost = so_far.cost
+        found.unpriced = so_far.unpriced
+        found.run_since = so_far.run_since
+        found.run_steps = so_far.run_steps
+        found.run_tokens = so_far.run_tokens
+        found.run_cost = so_far.run_cost
         found.run_spent, found.handoff = so_far.run_spent, so_far.handoff
         found.planned = so_far.plan
         found.stops, found.denials = so_far.stops, so_far.denials
-        found.output_failures, found.output_failed, found.output_seq = (
-            so_far.output_failures,
-            so_far.output_failed,
-            so_far.output_seq,
-        )
+        found.output_failures = so_far.output_failures
+        found.output_failed = so_far.output_failed
+        found.output_seq = so_far.output_seq
         # These events may be damaged by now; such an event is treated as missing.
         if so_far.output_seq:
             output = event(so_far.output_seq)

@@ -289,11 +289,9 @@ class ClientCalls:
                         f"{call.name!r} ran, but its result was too large for the agent server:"
                         f" {error}"
                     )
-                    body, result, once = (
-                        {**body, "result": ToolResult.failure(text, "internal")},
-                        ToolResult(),
-                        f"{once}-cut",
-                    )
+                    body = {**body, "result": ToolResult.failure(text, "internal")}
+                    result = ToolResult()
+                    once = f"{once}-cut"
                     continue
                 _log.warning(
                     "conversation %s: the agent server refused the result of call %s: %s",

@@ -23,6 +23,7 @@ from holdfast.content import ContentLike, Message, ToolResult
 from holdfast.conversation import orders
 from holdfast.conversation.callbacks import Callback, Subscription, guarded
 from holdfast.conversation.driver import inside
+from holdfast.conversation.message_content import checked_content, content_of
 from holdfast.conversation.set_once import SetOnce
 from holdfast.conversation.state import ConversationState, ConversationStatus
 from holdfast.errors import (
@@ -353,7 +354,7 @@ class RemoteConversation(SetOnce):
     def send_message(self, message: str | Message | ContentLike) -> ev.Message:
         """Send the agent a message from the user, like `Conversation.send_message`. Returns the
         journaled event."""
-        content = orders.said(orders.content_of(message))
+        content = checked_content(content_of(message))
         self._check_open()
         self._send_tools()
         event_id, before = os.urandom(16).hex(), self._copy.fold.last_seq

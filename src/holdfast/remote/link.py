@@ -179,10 +179,8 @@ class Link:
             else:
                 if 200 <= status < 300:
                     return response
-                error, final = (
-                    failure(status, answer, self.address, f"{method} {path}"),
-                    status not in TEMPORARY_STATUSES,
-                )
+                error = failure(status, answer, self.address, f"{method} {path}")
+                final = status not in TEMPORARY_STATUSES
                 asked = retry_after(response.headers, status=status)
             if final:
                 raise error from cause

@@ -36,8 +36,8 @@ class BoundedResponse(Response):
                     found += chunk
                     if len(found) > MAX_RESPONSE_BYTES:
                         raise TooLong(
-                            f"The server sent an answer of more than {MAX_RESPONSE_BYTES:,} bytes. The rest was"
-                            " not read."
+                            f"The server sent an answer of more than {MAX_RESPONSE_BYTES:,} bytes."
+                            " The rest was not read."
                         )
             finally:
                 self.close()

@@ -1,0 +1,56 @@
+"""The content of a message to the agent: accepted shapes and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from holdfast.content import Content, Message, TextContent, blocks
+from holdfast.errors import ConfigurationError
+from holdfast.tools.results import clean
+
+
+def content_of(message: Any) -> tuple[Content, ...]:
+    """Return a message in any shape that `send_message` takes as content blocks. Raises
+    `ConfigurationError`."""
+    if isinstance(message, Message):
+        if message.role != "user":
+            raise ConfigurationError(
+                f"send_message takes a message of role 'user', not {message.role!r}."
+            )
+        return message.content
+    if isinstance(message, Mapping) and "role" in message:
+        raise ConfigurationError(
+            "send_message takes a str or content blocks, not a chat message as a dict: send its"
+            " content."
+        )
+    if isinstance(message, list | tuple) and any(
+        isinstance(item, Mapping) and "role" in item for item in cast("list[Any]", message)
+    ):
+        raise ConfigurationError(
+            "send_message takes one message of the user, not a list of chat messages: send the"
+            " content of the last one. The conversation keeps what was said before."
+        )
+    if isinstance(message, bytes | bytearray):
+        raise ConfigurationError(
+            "send_message takes a str or content blocks, not bytes: decode them first."
+        )
+    return blocks(cast("Any", message))
+
+
+def checked_content(content: tuple[Content, ...]) -> tuple[Content, ...]:
+    """Return the blocks that a user may send. Raise `ConfigurationError` if they are empty."""
+    for block in content:
+        if isinstance(block, TextContent) and not isinstance(block.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"TextContent: text takes a str, not {block.text!r}.")
+    content = tuple(
+        [
+            TextContent(clean(block.text)) if isinstance(block, TextContent) else block
+            for block in content
+        ]
+    )
+    if not any(not isinstance(block, TextContent) or block.text.strip() for block in content):
+        raise ConfigurationError(
+            "send_message takes a text or content blocks; it was given nothing."
+        )
+    return content
