@@ -24,8 +24,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from holdfast.agent.directory import NAME_PATTERN
 from holdfast.agent.limits import Limits
-from holdfast.agent.others import NAME
 from holdfast.content import Data
 from holdfast.errors import ConfigurationError
 from holdfast.tools.document import Map, Place, Seq, plain
@@ -174,7 +174,7 @@ def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
     if not body.strip():
         raise place.error("it has no text below its front matter; that is the system prompt.")
     name = _text(head, "name", place) or path.stem
-    if not NAME.fullmatch(name):
+    if not NAME_PATTERN.fullmatch(name):
         raise place.at("name").error(
             "a name has letters (a to z), digits, - and _, at most 64, and begins with a letter"
             f" or digit, not {name!r}."

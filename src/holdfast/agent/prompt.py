@@ -93,12 +93,12 @@ def knowledge(
 
         notes, known = know_how(microagents, skills, instructions)
         found += [
-            Part(f"microagents[{n}]", headed(f"Note {n + 1}", text), of="microagents")
+            Part(f"microagents[{n}]", with_heading(f"Note {n + 1}", text), of="microagents")
             for n, text in enumerate(notes)
         ]
         if known.skills is not None:
             found += [
-                Part(f"skill {one.name}", headed(one.name, text), one.path, "skills")
+                Part(f"skill {one.name}", with_heading(one.name, text), one.path, "skills")
                 for one, text in known.skills.always()
             ]
         if known.instructions is not None:
@@ -118,17 +118,17 @@ def knowledge(
     return known._replace(parts=parts)
 
 
-def headed(name: str, text: str) -> str:
+def with_heading(name: str, text: str) -> str:
     """Return a text with a heading."""
     return f"# {name}\n\n{text.strip()}"
 
 
 def without_heading(text: str) -> str:
-    """Return a text without its heading; the inverse of `headed`. The text must have a heading."""
+    """Return a text without its heading; the inverse of `with_heading`. The text must have a heading."""
     return text.partition("\n\n")[2]
 
 
-def joined(parts: Iterable[Part]) -> str:
+def join_parts(parts: Iterable[Part]) -> str:
     """Return the system prompt that consists of these parts."""
     return _BETWEEN.join([part.text for part in parts])
 
