@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.agent.form import Origin
     from holdfast.agent.hooks import AgentHooks
     from holdfast.agent.instructions import Instructions
-    from holdfast.agent.prompt import Knowledge
+    from holdfast.agent.prompt_parts import Knowledge
     from holdfast.runtime.microagents import Microagent
     from holdfast.tools.hooks import Hook
     from holdfast.tools.skills import Skills

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any
 
 from holdfast import events as ev
-from holdfast.content import Data
-
-if TYPE_CHECKING:
-    from holdfast.agent.additions import Contributor
-    from holdfast.agent.instructions import Instructions
-    from holdfast.tools import Tool
-    from holdfast.tools.skills import Skills
+from holdfast.agent.prompt_parts import Knowledge, Part
 
 DEFAULT = """\
 You are an agent. You work on the user's task with the tools you are given, until it is done.
@@ -37,35 +31,6 @@ CUT_ANSWER = (
 )
 
 _BETWEEN = "\n\n"
-
-
-class Part(Data, frozen=True):
-    """A part of a system prompt.
-
-    Attributes:
-        name: The name of the part.
-        text: The text of the part.
-        source: The origin of the text, such as a file.
-        of: The argument of `Agent` that provided the part.
-    """
-
-    name: str
-    text: str
-    source: str = ""
-    of: Literal[
-        "system_prompt", "system_prompt_extensions", "microagents", "skills", "instructions"
-    ] = "system_prompt"
-
-
-class Knowledge(NamedTuple):
-    """The parts of an agent's prompt, in order, and the knowledge that is shown only when it
-    applies."""
-
-    parts: tuple[Part, ...]
-    skills: Skills | None = None
-    instructions: Instructions | None = None
-    tools: tuple[Tool, ...] = ()
-    contributors: tuple[Contributor, ...] = ()
 
 
 def knowledge(
