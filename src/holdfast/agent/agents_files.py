@@ -24,7 +24,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from holdfast.agent.directory import NAME_PATTERN
 from holdfast.agent.limits import Limits
 from holdfast.content import Data
 from holdfast.errors import ConfigurationError
@@ -32,6 +31,9 @@ from holdfast.tools.document import Map, Place, Seq, plain
 from holdfast.tools.skills_files import front_matter, text_below, with_home
 
 _log = logging.getLogger("holdfast")
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+"""The pattern of a valid name for a delegate or a handoff target."""
 
 PLACES = (".agents/agents", ".holdfast/agents", ".claude/agents")
 """The folders of a repository that hold sub-agents, in the order in which they are read."""

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from holdfast.agent.agents_files import NAME_PATTERN, SubAgent, read_sub_agent
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
-    from holdfast.agent.agents_files import SubAgent
     from holdfast.tools import Tool
 
 _log = logging.getLogger("holdfast")
 
-NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-"""The pattern of a valid name for a delegate or a handoff target."""
 
 # Characters of an agent's description that another agent's model is shown.
 _MAX_DESCRIPTION_CHARS = 300
@@ -142,8 +139,6 @@ def _checked_entry(where: str, one: Any, may_be_none: bool, elsewhere: bool) -> 
         )
     if isinstance(one, Agent) or (one is None and may_be_none):
         return one
-    from holdfast.agent.agents_files import SubAgent, read_sub_agent
-
     if isinstance(one, SubAgent):
         return one
     if isinstance(one, str | Path):
