@@ -61,7 +61,7 @@ def make_handoff(others: AgentDirectory) -> Tool:
             "agent": {"type": "string", "enum": list(others), "description": "Who takes over."},
             "reason": {
                 "type": "string",
-                "description": "Why, and what is to be done, in a sentence.",
+                "description": "The reason and the work to do, in one sentence.",
             },
         },
         "required": ["agent"],

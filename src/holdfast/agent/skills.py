@@ -367,7 +367,7 @@ class Activation:
             found.append(inner)
         return found
 
-    # --- what is said of them ---
+    # --- the added messages ---
 
     def _size(self, skill: Skill) -> int:
         """Return the approximate number of characters of a shown skill, with its heading."""

@@ -290,7 +290,7 @@ def _same_error(one: ToolResult, other: ToolResult) -> bool:
     return said == earlier or _NUMBER.sub("0", said) == _NUMBER.sub("0", earlier)
 
 
-# --- what follows from it ---
+# --- detection ---
 
 
 class StuckSignal(NamedTuple):

@@ -484,7 +484,7 @@ class Writer:
                 found[field.name] = self.data(f"{where}.{field.name}", value)
         return found
 
-    # --- what code made ---
+    # --- parts made by imported code ---
 
     def part(self, where: str, made: Any, why: str = "") -> dict[str, Any]:
         """Return an object as `{use, parameters}`.

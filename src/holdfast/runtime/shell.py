@@ -359,7 +359,7 @@ class Shell:
         processes.send(self._started_by(run), signal.SIGKILL if again else signal.SIGINT)
         self._pump.after(_KILL_AFTER_SECONDS, lambda: self._force(run, reason, again=True))
 
-    # --- the end ---
+    # --- closing ---
 
     def groups(self) -> list[int]:
         """Return the living process groups: that of the running command, then those in the

@@ -195,7 +195,7 @@ class Terminal:
             self._wait(shell, run, wait, cancelled, since)
             return self._result(seat, run, None, note)
 
-    # --- how they work ---
+    # --- turns, starts and results ---
 
     def _seat(self, conversation_id: str) -> _Seat:
         self._process.check("The runtime")
@@ -376,7 +376,7 @@ class Terminal:
             ):
                 self._files.popleft().path.unlink(missing_ok=True)
 
-    # --- the end ---
+    # --- closing ---
 
     def process_groups(self) -> list[int]:
         """Return the process groups of all shells and of their commands, each shell's own first."""
