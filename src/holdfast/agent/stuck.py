@@ -286,8 +286,8 @@ def _same_error(one: ToolResult, other: ToolResult) -> bool:
     """Return True if two errors differ at most in numbers."""
     if (one.error and one.error.type) != (other.error and other.error.type):
         return False
-    said, earlier = one.text[:_COMPARED_CHARS], other.text[:_COMPARED_CHARS]
-    return said == earlier or _NUMBER.sub("0", said) == _NUMBER.sub("0", earlier)
+    text, earlier = one.text[:_COMPARED_CHARS], other.text[:_COMPARED_CHARS]
+    return text == earlier or _NUMBER.sub("0", text) == _NUMBER.sub("0", earlier)
 
 
 # --- detection ---

@@ -120,14 +120,14 @@ class Writer:
         from holdfast.tools.skills import as_text
 
         known = agent.known
-        said = {
+        by_argument = {
             kind: [part.text for part in known.parts if part.of == kind]
             for kind in ("system_prompt", "system_prompt_extensions")
         }
         found: dict[str, Any] = {
-            "system_prompt": self.text("system_prompt", "".join(said["system_prompt"]))
+            "system_prompt": self.text("system_prompt", "".join(by_argument["system_prompt"]))
         }
-        if texts := said["system_prompt_extensions"]:
+        if texts := by_argument["system_prompt_extensions"]:
             found["system_prompt_extensions"] = [
                 self.text(f"system_prompt_extensions[{n}]", text) for n, text in enumerate(texts)
             ]
