@@ -226,7 +226,7 @@ handoffs: {other: {model: {use: scripted, parameters: {script: []}}}}
         ("delegates: {a: {prompt: x, tols: []}}", "Did you mean 'tools'"),
         ("delegates: {a: {modl: x}}", "delegates.a"),
         ("delegation: {max_depth: 2}", "there are none"),
-        ("handoffs: {main: {prompt: x}}", "the agent that a conversation began with"),
+        ("handoffs: {main: {prompt: x}}", "the name of a conversation's first agent"),
     ],
 )
 def test_a_config_that_does_not_fit_says_where(tmp_path: Path, text: str, said: str) -> None:

@@ -177,7 +177,7 @@ def test_a_condensed_view_is_a_legal_request_on_every_wire(data: st.DataObject) 
             )
             try:
                 found = condenser.shorten(work)
-            except BadResponse:  # a summary longer than what it is of
+            except BadResponse:  # a summary longer than the text that it summarises
                 found = None
             before = shown(script.events)
             apply(script, found)
@@ -316,7 +316,8 @@ def test_what_a_model_is_asked_with_fits_its_window() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"), [("", "wrote none"), ("x" * 100_000, "longer than what it is of")]
+    ("answer", "said"),
+    [("", "wrote none"), ("x" * 100_000, "longer than the text that it summarises")],
 )
 def test_notes_that_are_none_are_an_error(answer: str, said: str) -> None:
     with pytest.raises(BadResponse, match=said):
@@ -451,7 +452,7 @@ def test_an_agent_with_a_shipped_condenser_travels() -> None:
     ("given", "said"),
     [
         ({"name": "windw"}, "window"),
-        ({"name": "window", "over": 5}, "a condenser window takes keep, at, to, not over"),
+        ({"name": "window", "over": 5}, "the condenser window takes keep, at, to, not over"),
         ({"name": "pipeline"}, "a pipeline has condensers"),
         ({"keep": 3}, "name"),
         ({"name": "window", "keep": 0}, "keep takes a whole number from 1"),

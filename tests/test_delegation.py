@@ -666,7 +666,7 @@ def test_a_fork_has_none_of_the_children() -> None:
     ("delegates", "said"),
     [
         (["a"], "delegates takes a mapping"),
-        ({"a": None}, "takes an Agent, a SubAgent, or the path of a file"),
+        ({"a": None}, "takes an Agent, a SubAgent, or the path of a sub-agent file"),
         ({"a": 3}, "delegates['a'] takes an Agent"),
         ({"": finder()}, "has the name ''"),
     ],

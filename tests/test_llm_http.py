@@ -618,7 +618,10 @@ def test_a_certificate_that_is_not_trusted_is_refused_for_good(tls: ssl.SSLConte
 
 
 def test_tls_to_a_server_without_it_is_an_error() -> None:
-    with ModelServer([text("a")]) as server, pytest.raises(LLMConnectionError, match="The TLS handshake with"):
+    with (
+        ModelServer([text("a")]) as server,
+        pytest.raises(LLMConnectionError, match="The TLS handshake with"),
+    ):
         HTTPPool(server.url.replace("http:", "https:"), timeout=(2, 2)).post(PATH, b"{}", {})
 
 

@@ -215,7 +215,7 @@ def test_an_escaped_variable_in_inline_tools_is_unescaped_once() -> None:
             "model: {use: 'hf_not_there:x'}\n",
             "line 1, model: module 'hf_not_there' cannot be imported",
         ),
-        ("model: {use: 'os:sep'}\n", "'os:sep' gives str, which is no model"),
+        ("model: {use: 'os:sep'}\n", "'os:sep' gives str, which is not a model"),
         (
             "model: {use: scripted, parameters: {script: x}}\n",
             "'scripted' cannot be made with these parameters",
@@ -268,7 +268,7 @@ def test_an_escaped_variable_in_inline_tools_is_unescaped_once() -> None:
         ),
         (
             "model: gpt-5\nskills: [a]\ntools: {skills: [b]}\n",
-            "line 2, skills: skills is in tools, too",
+            "line 2, skills: skills appears in tools too",
         ),
         (
             "model: {name: no-such-model-x, base_url: 'http://x'}\nlimits: {cost: 1}\n",

@@ -886,7 +886,9 @@ def test_a_log_that_cannot_be_written_costs_lines_and_not_the_conversation(
         pytest.skip("no /dev/full")
     with caplog.at_level(logging.ERROR, "holdfast"), JsonLog("/dev/full") as log:
         assert run(agent([("weather", {"city": "Bern"})], "done"), log).state.answer == "done"
-    assert len([record for record in caplog.records if "JsonLog cannot write" in record.message]) == 1
+    assert (
+        len([record for record in caplog.records if "JsonLog cannot write" in record.message]) == 1
+    )
 
 
 def test_nothing_is_left_of_what_observed(tmp_path: Path) -> None:

@@ -232,9 +232,9 @@ def test_objects_that_take_more_stay_open() -> None:
         (Any, "takes a type"),
         ([Review], "takes a type"),
         (type(os.environ), "cannot be described"),
-        ({"type": "nope"}, "is no JSON Schema"),
-        ({"properties": {"a": {"type": "nope"}}}, "is no JSON Schema"),
-        ({1: 2, "a": object()}, "is no JSON Schema"),
+        ({"type": "nope"}, "is not a valid JSON Schema"),
+        ({"properties": {"a": {"type": "nope"}}}, "is not a valid JSON Schema"),
+        ({1: 2, "a": object()}, "is not a valid JSON Schema"),
     ],
 )
 def test_what_is_no_type_is_refused(given: Any, said: str) -> None:
@@ -695,7 +695,7 @@ def test_an_agents_file_names_a_type_or_has_a_schema(tmp_path: Path) -> None:
         load_agent(_config(output_type={"file": "nothing.json"}), base=tmp_path)
     with pytest.raises(ConfigurationError, match="no builtin is named 'Review'"):
         load_agent(_config(output_type="Review"))
-    with pytest.raises(ConfigurationError, match="is no JSON Schema"):
+    with pytest.raises(ConfigurationError, match="is not a valid JSON Schema"):
         load_agent(_config(output_type={"type": "nope"}))
 
 
@@ -785,7 +785,7 @@ def test_the_command_prints_the_json_and_nothing_else(tmp_path: Path) -> None:
         for name, content, said in (
             ("a.json", "{", "cannot be read"),
             ("b.json", "[]", "holds no JSON object"),
-            ("c.json", '{"type": "x"}', "is no JSON Schema"),
+            ("c.json", '{"type": "x"}', "is not a valid JSON Schema"),
         ):
             (tmp_path / name).write_text(content)
             done = _run(*common, name, cwd=tmp_path)

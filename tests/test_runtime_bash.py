@@ -220,7 +220,7 @@ def test_a_command_may_be_as_large_as_it_likes(runtime: LocalRuntime) -> None:
 
 
 def test_a_state_is_read_in_a_time_that_grows_with_its_size() -> None:
-    before = bash.State("/", {})
+    before = bash.TerminalState("/", {})
     for data in (
         b'declare -x A="' + b"\\" * 4_000_000,
         b"declare -x A=$'" + b"\\x" * 2_000_000 + b"\0",

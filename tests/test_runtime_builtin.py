@@ -80,3 +80,12 @@ def test_a_background_process_that_writes_elsewhere_is_not_said_to_write_here(
 
 def test_half_a_character_in_a_command_is_refused_with_a_reason(runtime: LocalRuntime) -> None:
     assert "half of a surrogate pair" in call(runtime, "terminal", command="echo \ud800").text
+
+
+def test_each_parameter_of_a_tool_has_a_description_of_its_own(runtime: LocalRuntime) -> None:
+    texts = {
+        f"{tool.name}.{name}": parameter.get("description", "")
+        for tool in runtime.tools
+        for name, parameter in tool.input_schema["properties"].items()
+    }
+    assert [name for name, text in texts.items() if not text] == []

@@ -17,7 +17,7 @@ import pytest
 from holdfast.content import ToolResult
 from holdfast.errors import ToolCancelled
 from holdfast.runtime import LocalRuntime, processes
-from holdfast.runtime.output import Output, clean
+from holdfast.runtime.output import CommandOutput, clean
 from holdfast.tools import Cancellation, Tool, ToolContext
 from tests.leftovers import Owned
 
@@ -356,7 +356,7 @@ def test_a_hundred_megabytes_are_bounded_in_memory_and_on_disk(runtime: LocalRun
 def test_an_output_keeps_its_head_and_its_tail_whatever_the_pieces(
     tmp_path: Path, sizes: list[int]
 ) -> None:
-    kept = Output(tmp_path / "out", cap=1_000_000)
+    kept = CommandOutput(tmp_path / "out", cap=1_000_000)
     data = b"".join(bytes([97 + n]) * size for n, size in enumerate(sizes))
     at = 0
     for size in sizes:

@@ -344,7 +344,7 @@ def test_globs_are_what_searches_take_them_for() -> None:
 def test_a_glob_that_is_none_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "holdfast"):
         Agent(ScriptedLLM([]), skills=[known(paths=("a[z-a].py", "*.md"))])
-    assert "has a path that is not used" in caplog.text
+    assert "has an invalid path, which is ignored" in caplog.text
 
 
 def test_the_words_of_a_step_that_are_looked_at_are_bounded(tmp_path: Path) -> None:
@@ -570,7 +570,7 @@ def test_of_two_with_one_name_the_first_counts(caplog: pytest.LogCaptureFixture)
         agent = Agent(ScriptedLLM([]), skills=[known(), known(text="Otherwise.", triggers=("x",))])
     assert agent.known.skills is not None
     assert [one.text for one in agent.known.skills.list()] == ["Use pdftotext."]
-    assert "stands behind another one" in caplog.text
+    assert "is left out, because an earlier one has the same name" in caplog.text
 
 
 def test_agents_that_share_a_manager_read_each_their_own_skills() -> None:
@@ -628,7 +628,7 @@ def test_load_agent_has_the_same_skills(tmp_path: Path) -> None:
     assert within.known.skills is not None
     with pytest.raises(ConfigurationError, match="Write all folders in one place"):
         load_agent({**given, "tools": {"skills": ["skills"]}}, base=tmp_path)
-    with pytest.raises(ConfigurationError, match="instructions: it has either a folder"):
+    with pytest.raises(ConfigurationError, match="instructions: give either a folder"):
         load_agent({**given, "instructions": {"names": ["X.md"]}}, base=tmp_path)
     with pytest.raises(ConfigurationError, match="there is none at"):
         load_agent({**given, "instructions": "none"}, base=tmp_path)

@@ -790,9 +790,7 @@ def test_a_result_of_a_call_that_nobody_made_is_told(tmp_path: Path) -> None:
     )
     maker.event(1, event(3))
     maker.db.close()
-    assert check(path).findings[0].problems == (
-        "event 2 is the result of an unknown call '1.0'",
-    )
+    assert check(path).findings[0].problems == ("event 2 is the result of an unknown call '1.0'",)
 
 
 def test_commands_of_a_newer_version_and_what_is_being_freed_are_sound(path: Path) -> None:

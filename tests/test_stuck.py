@@ -153,7 +153,7 @@ def test_two_steps_that_take_turns_are_ping_pong() -> None:
     state = ran([("a", {}), ("b", {})] * 10, [tool("a"), tool("b")])
     assert (state.status, state.steps, told(state)) == (S.STUCK, 9, ["stuck:ping-pong after 6"])
     assert reason(state).startswith(
-        "two steps in turns, 9 in a row with the same results (the last: a)"
+        "two alternating steps, 9 in a row with the same results (the last: a)"
     )
     values = iter(range(100))
     assert (

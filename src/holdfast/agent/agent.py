@@ -33,11 +33,11 @@ from holdfast.tools.manager import ToolLike
 if TYPE_CHECKING:
     from holdfast.agent.agents_files import SubAgent
     from holdfast.agent.delegation import Delegates
+    from holdfast.agent.directory import AgentDirectory
     from holdfast.agent.form import Origin
     from holdfast.agent.hooks import AgentHooks
     from holdfast.agent.instructions import Instructions
-    from holdfast.agent.others import Others
-    from holdfast.agent.prompt import Knowledge
+    from holdfast.agent.prompt_parts import Knowledge
     from holdfast.runtime.microagents import Microagent
     from holdfast.tools.hooks import Hook
     from holdfast.tools.skills import Skills
@@ -153,7 +153,7 @@ class Agent:
     stuck: StuckDetector | None
     condenser: Any
     delegates: Delegates | None
-    handoffs: Others | None
+    handoffs: AgentDirectory | None
     hooks: tuple[Hook, ...]
     hooked: AgentHooks | None
     """The hooks grouped by the point at which they are called; None without hooks."""
@@ -252,7 +252,7 @@ class Agent:
         found: dict[str, Any] = {
             "llm": llm,
             "tools": manager,
-            "system_prompt": prompt.joined(known.parts),
+            "system_prompt": prompt.join_parts(known.parts),
             "known": known,
             "limits": limits,
             "tree_limits": tree_limits,
@@ -286,7 +286,7 @@ class Agent:
             object.__setattr__(self, name, value)
         for other in others[:2]:
             if other is not None:
-                other.belong_to(self)
+                other.set_owner(self)
         if others[1] is not None:
             _check_handoffs(self)
         if isinstance(self.confirm, ByTool) and not mcp_servers:
@@ -416,22 +416,22 @@ def _hooked(hooks: Any, manager: ToolManager, llm: Any) -> AgentHooks | None:
 
 def _others(
     delegates: Any, handoffs: Any
-) -> tuple[Delegates | None, Others | None, tuple[Tool, ...]]:
+) -> tuple[Delegates | None, AgentDirectory | None, tuple[Tool, ...]]:
     """Return the delegates, the handoffs, and the tools that reach them."""
     if not delegates and not handoffs:
         return None, None, ()
     from holdfast.agent.delegation import Delegates, make_delegation
+    from holdfast.agent.directory import AgentDirectory
     from holdfast.agent.handoffs import MAIN, make_handoff
-    from holdfast.agent.others import Others
 
     team = (
         None
         if not delegates
-        else delegates.again()
+        else delegates.for_other_owner()
         if isinstance(delegates, Delegates)
         else Delegates(delegates)
     )
-    others = None if not handoffs else Others("handoffs", handoffs, (MAIN,))
+    others = None if not handoffs else AgentDirectory("handoffs", handoffs, (MAIN,))
     return (
         team,
         others,

@@ -25,13 +25,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from holdfast.agent.limits import Limits
-from holdfast.agent.others import NAME
 from holdfast.content import Data
 from holdfast.errors import ConfigurationError
 from holdfast.tools.document import Map, Place, Seq, plain
 from holdfast.tools.skills_files import front_matter, text_below, with_home
 
 _log = logging.getLogger("holdfast")
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+"""The pattern of a valid name for a delegate or a handoff target."""
 
 PLACES = (".agents/agents", ".holdfast/agents", ".claude/agents")
 """The folders of a repository that hold sub-agents, in the order in which they are read."""
@@ -174,7 +176,7 @@ def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
     if not body.strip():
         raise place.error("it has no text below its front matter; that is the system prompt.")
     name = _text(head, "name", place) or path.stem
-    if not NAME.fullmatch(name):
+    if not NAME_PATTERN.fullmatch(name):
         raise place.at("name").error(
             "a name has letters (a to z), digits, - and _, at most 64, and begins with a letter"
             f" or digit, not {name!r}."

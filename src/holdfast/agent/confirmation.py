@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, cast
 
 import msgspec
 
-from holdfast.agent.risk import LEVELS, Level, Risk, apart
+from holdfast.agent.risk import LEVELS, Level, Risk, isolated_call
 from holdfast.content import ToolCall
 from holdfast.errors import ConfigurationError
 from holdfast.tools.results import clean
@@ -240,7 +240,7 @@ def decided(policy: ConfirmationPolicy, call: ToolCall, risk: Risk) -> Verdict:
     "ask".
     """
     try:
-        verdict: Any = policy.decide(apart(call, policy), risk)
+        verdict: Any = policy.decide(isolated_call(call, policy), risk)
     except Exception as error:
         return Verdict(
             "ask", clean(f"the confirmation policy failed: {type(error).__name__}: {error}")

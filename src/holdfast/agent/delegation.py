@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from holdfast.agent.others import Others
+from holdfast.agent.directory import AgentDirectory
 from holdfast.errors import ConfigurationError, ToolError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ CHILDREN = "holdfast/children"
 LONGEST_WAIT = 3600.0  # the maximum of delegate_collect's timeout
 
 
-class Delegates(Others):
+class Delegates(AgentDirectory):
     """The agents that an agent may delegate to, by name, with bounds.
 
     A plain mapping of agents gets the default bounds.
@@ -72,7 +72,7 @@ class Delegates(Others):
         self.detached = bool(detached)
         self.send_to = tuple(send_to)
 
-    def again(self) -> Delegates:
+    def for_other_owner(self) -> Delegates:
         """Return a copy with the same agents and bounds, for another owner."""
         return Delegates(
             self.given,
@@ -84,7 +84,7 @@ class Delegates(Others):
         )
 
 
-class Team(Protocol):
+class ChildManager(Protocol):
     """The keeper of one conversation's children; the delegation tools call its methods."""
 
     def give(
@@ -102,12 +102,12 @@ class Team(Protocol):
     ) -> ToolResult: ...
 
 
-def _team(context: ToolContext) -> Team:
+def _children_of(context: ToolContext) -> ChildManager:
     if context.team is None:
         raise ToolError(
             "This call belongs to no conversation, so no work can be delegated.", retryable=False
         )
-    return cast("Team", context.team())
+    return cast("ChildManager", context.team())
 
 
 _IDS: dict[str, Any] = {
@@ -126,25 +126,25 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
     ) -> ToolResult:
         if not task.strip():
             raise ToolError("task is empty; describe the work.", "validation")
-        return _team(context).give(context, delegates, agent, task, background)
+        return _children_of(context).give(context, delegates, agent, task, background)
 
     def delegate_poll(context: ToolContext, ids: list[str] = []) -> ToolResult:  # noqa: B006
-        return _team(context).poll(delegates, ids)
+        return _children_of(context).poll(delegates, ids)
 
     def delegate_collect(
         context: ToolContext,
         ids: list[str] = [],  # noqa: B006
         timeout: float = 600.0,
     ) -> ToolResult:
-        return _team(context).collect(context, delegates, ids, timeout)
+        return _children_of(context).collect(context, delegates, ids, timeout)
 
     def delegate_cancel(context: ToolContext, ids: list[str]) -> ToolResult:
-        return _team(context).cancel(context, delegates, ids)
+        return _children_of(context).cancel(context, delegates, ids)
 
     def send_to(context: ToolContext, conversation: str, text: str) -> ToolResult:
         if not text.strip():
             raise ToolError("text is empty; write the message.", "validation")
-        return _team(context).tell(context, delegates, conversation, text)
+        return _children_of(context).tell(context, delegates, conversation, text)
 
     # All calls may be repeated: a child's id is derived from the call, so a repeated call finds the
     # existing child.
@@ -183,7 +183,7 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
             "Give a task to another agent, who works on it in a conversation of its own, and get"
             " its answer. It knows nothing of this conversation: say all that it needs. Several"
             " calls in one answer are worked on at the same time. With background, go on"
-            f" meanwhile: its answer is sent to you as a message.\n\nAgents:\n{delegates.listed()}",
+            f" meanwhile: its answer is sent to you as a message.\n\nAgents:\n{delegates.listing()}",
             again,
             ("agent", "task"),
             agent={

@@ -130,7 +130,7 @@ def all_tools(agent: Agent) -> list[Tool]:
                     " tool names must be unique in a serial form."
                 )
         for others in (one.delegates, one.handoffs):
-            for other in () if others is None else others.whole():
+            for other in () if others is None else others.full_agents():
                 if id(other) not in seen:
                     seen.add(id(other))
                     left.append(other)
@@ -227,7 +227,7 @@ def _default(field: Any) -> Any:
     )
 
 
-def remember(agent: Agent, origins: Iterable[Origin], mcp_servers: Mapping[str, Any]) -> Agent:
+def set_origins(agent: Agent, origins: Iterable[Origin], mcp_servers: Mapping[str, Any]) -> Agent:
     """Set the agent's origins and MCP servers as `load_agent` read them."""
     object.__setattr__(agent, "origins", tuple(origins))
     object.__setattr__(agent, "mcp_servers", dict(mcp_servers))

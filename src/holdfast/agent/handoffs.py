@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from holdfast.agent.directory import AgentDirectory
 from holdfast.agent.limits import check_tree
-from holdfast.agent.others import Others
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError
 
@@ -37,7 +37,7 @@ def handed_to(result: ToolResult) -> str | None:
     return None if not isinstance(to, str) else "" if to == MAIN else to
 
 
-def make_handoff(others: Others) -> Tool:
+def make_handoff(others: AgentDirectory) -> Tool:
     """Return the tool `handoff` for these agents.
 
     The conversation performs the handoff after all calls of the answer have results.
@@ -61,7 +61,7 @@ def make_handoff(others: Others) -> Tool:
             "agent": {"type": "string", "enum": list(others), "description": "Who takes over."},
             "reason": {
                 "type": "string",
-                "description": "Why, and what is to be done, in a sentence.",
+                "description": "The reason and the work to do, in one sentence.",
             },
         },
         "required": ["agent"],
@@ -69,7 +69,7 @@ def make_handoff(others: Others) -> Tool:
     }
     about = (
         "Hand this conversation over to another agent: it has read all of it, and answers the user"
-        f" from here on. Say nothing more after that; hand over once.\n\nAgents:\n{others.listed()}"
+        f" from here on. Say nothing more after that; hand over once.\n\nAgents:\n{others.listing()}"
     )
     nothing = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
     return Tool(

@@ -78,14 +78,14 @@ class Describer:
         found = _pictures(situation)
         if not found or sees(situation.llm) is not False:
             return ()
-        said: list[Addition | Remark] = []
+        added: list[Addition | Remark] = []
         asked: list[_Picture] = []
         for one in found:
             known = self._remembered(one.digest)
             if known is not None:
-                said.append(_described(one, known, Completion(model="")))
+                added.append(_described(one, known, Completion(model="")))
             elif len(one.block.data) > MAX_PICTURE_BYTES:
-                said.append(
+                added.append(
                     _failure(
                         one,
                         f"it has {len(one.block.data):,} bytes, and at most"
@@ -93,7 +93,7 @@ class Describer:
                     )
                 )
             elif len(asked) >= MAX_PICTURES:
-                said.append(
+                added.append(
                     _failure(
                         one,
                         f"it is beyond the first {MAX_PICTURES} that came before one model call",
@@ -102,15 +102,15 @@ class Describer:
             else:
                 asked.append(one)
         if len(asked) == 1:
-            said.append(self._ask(asked[0], situation))
+            added.append(self._ask(asked[0], situation))
         elif asked:
             with ThreadPoolExecutor(min(MAX_PARALLEL, len(asked)), "holdfast-picture") as pool:
-                said += [
+                added += [
                     future.result()
                     for future in [pool.submit(self._ask, one, situation) for one in asked]
                 ]
         situation.cancelled.raise_if_set()
-        return said
+        return added
 
     def _ask(self, one: _Picture, situation: Situation) -> Addition | Remark:
         message = Message((TextContent(PROMPT), one.block))
@@ -155,10 +155,10 @@ def check(llm: Any) -> Any:
 
 
 def _described(one: _Picture, text: str, answer: Completion) -> Addition:
-    said = f"{placeholder(one.block)} {one.where} shows, as another model describes it:\n\n{text}"
+    shown = f"{placeholder(one.block)} {one.where} shows, as another model describes it:\n\n{text}"
     return Addition(
         one.about,
-        (TextContent(said),),
+        (TextContent(shown),),
         answer.usage,
         answer.cost if answer.model else 0.0,
         answer.model,

@@ -32,7 +32,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.agent.agent import Agent
-from holdfast.agent.form import Origin, remember
+from holdfast.agent.form import Origin, set_origins
 from holdfast.agent.instructions import Instructions
 from holdfast.agent.limits import Limits
 from holdfast.agent.load_keys import AGENT, AboveRiskKeys, PartKeys, StrictestKeys, SubAgentKeys
@@ -198,7 +198,7 @@ def _agent(
         if str(error).startswith(document.place.source):
             raise
         raise document.place.error(str(error)) from error
-    return remember(agent, parts.made, parsed.mcp_servers)
+    return set_origins(agent, parts.made, parsed.mcp_servers)
 
 
 def _other_agent(

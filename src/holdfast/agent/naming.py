@@ -49,7 +49,7 @@ def importable(module: str) -> bool:
     )
 
 
-def parameters_of(made: Any) -> dict[str, Any] | None:
+def constructor_arguments(made: Any) -> dict[str, Any] | None:
     """Return the arguments that make an equal object when passed to the object's class.
 
     Return None if the arguments cannot be derived. Structs, dataclasses and classes without
@@ -74,7 +74,7 @@ def _slots(kind: type[Any]) -> bool:
     return any(cast("Iterable[str]", getattr(base, "__slots__", ())) for base in kind.__mro__)
 
 
-def described(made: Any) -> str:
+def describe_object(made: Any) -> str:
     """Return a short description of an object for a message.
 
     The object's repr is not used, because it may be long or contain secrets.

@@ -317,11 +317,11 @@ def _pydantic_problem(item: Any) -> str:
     if item["type"] == "missing":
         return f"{where} is required"
     message, given = str(item["msg"]), repr(item["input"])
-    said = (
+    text = (
         f"{message[0].lower()}{message[1:]}, not"
         f" {given if len(given) <= 200 else given[:200] + '...'}"
     )
-    return f"{where}: {said}" if where else said
+    return f"{where}: {text}" if where else text
 
 
 def _output_error(tool: str, schema: Mapping[str, Any], problems: list[str]) -> Exception:

@@ -55,7 +55,7 @@ APPROVAL = (
 )
 
 
-# --- what the agent gets ---
+# --- the agent's tool and prompt ---
 
 
 def check(planning: Any) -> None:
@@ -105,7 +105,7 @@ def with_prompt(base: str | None, extensions: Sequence[str], planning: Planning)
     )
 
 
-# --- what becomes of a plan: for the fold ---
+# --- the fold of a plan ---
 
 
 def after_result(
@@ -178,7 +178,7 @@ def room(plan: ev.Plan | None) -> int:
     return 0 if plan is None else tokens.text(f"{HEADING}\n{rendered(plan.steps)}")
 
 
-# --- what may be done before a plan is approved ---
+# --- calls before the approval of a plan ---
 
 
 def judged(

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any
 
 from holdfast import events as ev
-from holdfast.content import Data
-
-if TYPE_CHECKING:
-    from holdfast.agent.additions import Contributor
-    from holdfast.agent.instructions import Instructions
-    from holdfast.tools import Tool
-    from holdfast.tools.skills import Skills
+from holdfast.agent.prompt_parts import Knowledge, Part
 
 DEFAULT = """\
 You are an agent. You work on the user's task with the tools you are given, until it is done.
@@ -37,35 +31,6 @@ CUT_ANSWER = (
 )
 
 _BETWEEN = "\n\n"
-
-
-class Part(Data, frozen=True):
-    """A part of a system prompt.
-
-    Attributes:
-        name: The name of the part.
-        text: The text of the part.
-        source: The origin of the text, such as a file.
-        of: The argument of `Agent` that provided the part.
-    """
-
-    name: str
-    text: str
-    source: str = ""
-    of: Literal[
-        "system_prompt", "system_prompt_extensions", "microagents", "skills", "instructions"
-    ] = "system_prompt"
-
-
-class Knowledge(NamedTuple):
-    """The parts of an agent's prompt, in order, and the knowledge that is shown only when it
-    applies."""
-
-    parts: tuple[Part, ...]
-    skills: Skills | None = None
-    instructions: Instructions | None = None
-    tools: tuple[Tool, ...] = ()
-    contributors: tuple[Contributor, ...] = ()
 
 
 def knowledge(
@@ -93,12 +58,12 @@ def knowledge(
 
         notes, known = know_how(microagents, skills, instructions)
         found += [
-            Part(f"microagents[{n}]", headed(f"Note {n + 1}", text), of="microagents")
+            Part(f"microagents[{n}]", with_heading(f"Note {n + 1}", text), of="microagents")
             for n, text in enumerate(notes)
         ]
         if known.skills is not None:
             found += [
-                Part(f"skill {one.name}", headed(one.name, text), one.path, "skills")
+                Part(f"skill {one.name}", with_heading(one.name, text), one.path, "skills")
                 for one, text in known.skills.always()
             ]
         if known.instructions is not None:
@@ -118,17 +83,17 @@ def knowledge(
     return known._replace(parts=parts)
 
 
-def headed(name: str, text: str) -> str:
+def with_heading(name: str, text: str) -> str:
     """Return a text with a heading."""
     return f"# {name}\n\n{text.strip()}"
 
 
 def without_heading(text: str) -> str:
-    """Return a text without its heading; the inverse of `headed`. The text must have a heading."""
+    """Return a text without its heading; the inverse of `with_heading`. The text must have a heading."""
     return text.partition("\n\n")[2]
 
 
-def joined(parts: Iterable[Part]) -> str:
+def join_parts(parts: Iterable[Part]) -> str:
     """Return the system prompt that consists of these parts."""
     return _BETWEEN.join([part.text for part in parts])
 

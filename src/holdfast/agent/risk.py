@@ -130,12 +130,14 @@ def assessed(
     An analyzer that fails does not make a call harmless: the risk is then unknown. The same
     holds for an answer of None, unless the analyzer `may_pass`.
     """
-    name = name_of(analyzer)
+    name = analyzer_name(analyzer)
     try:
-        found: Any = analyzer.assess(apart(call, analyzer), about)
+        found: Any = analyzer.assess(isolated_call(call, analyzer), about)
     except Exception as error:
         _log.warning("the security analyzer %s failed: %s", name, type(error).__name__)
-        return Risk("unknown", shown(f"the analyzer failed: {type(error).__name__}: {error}"), name)
+        return Risk(
+            "unknown", bounded_reason(f"the analyzer failed: {type(error).__name__}: {error}"), name
+        )
     if found is None:
         return None if may_pass else Risk("unknown", "no analyzer covers such calls", name)
     if (
@@ -143,14 +145,18 @@ def assessed(
         or found.level not in LEVELS
         or not isinstance(cast(Any, found.reason), str)
     ):
-        return Risk("unknown", shown(f"the analyzer answered {found!r}, which is not a Risk"), name)
+        return Risk(
+            "unknown", bounded_reason(f"the analyzer answered {found!r}, which is not a Risk"), name
+        )
     by: Any = found.by
     return msgspec.structs.replace(
-        found, reason=shown(found.reason), by=shown(by) if isinstance(by, str) and by else name
+        found,
+        reason=bounded_reason(found.reason),
+        by=bounded_reason(by) if isinstance(by, str) and by else name,
     )
 
 
-def apart(call: ToolCall, guard: object) -> ToolCall:
+def isolated_call(call: ToolCall, guard: object) -> ToolCall:
     """Return the call with a copy of its arguments, which a custom guard may not change.
 
     Guards of Holdfast do not change arguments and get the call itself.
@@ -168,13 +174,13 @@ def _copied(value: Any) -> Any:
     return deepcopy(value)
 
 
-def name_of(analyzer: object) -> str:
+def analyzer_name(analyzer: object) -> str:
     """Return the name of an analyzer in journals: its `name`, or its class's."""
     found: Any = getattr(analyzer, "name", "")
     return found if isinstance(found, str) and found else type(analyzer).__name__
 
 
-def shown(text: str) -> str:
+def bounded_reason(text: str) -> str:
     """Return a reason without lone surrogates, cut to the maximum length."""
     text = clean(text)
     return text if len(text) <= _MAX_REASON_CHARS else f"{text[: _MAX_REASON_CHARS - 1]}…"

@@ -19,7 +19,7 @@ from holdfast import events as ev
 from holdfast.agent import instructions as files
 from holdfast.agent.additions import Addition, Situation
 from holdfast.agent.instructions import Instructions
-from holdfast.agent.prompt import Knowledge
+from holdfast.agent.prompt_parts import Knowledge
 from holdfast.content import TextContent, ToolCall
 from holdfast.errors import ConfigurationError, RuntimeFault
 from holdfast.runtime import globs

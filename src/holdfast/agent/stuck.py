@@ -286,14 +286,14 @@ def _same_error(one: ToolResult, other: ToolResult) -> bool:
     """Return True if two errors differ at most in numbers."""
     if (one.error and one.error.type) != (other.error and other.error.type):
         return False
-    said, earlier = one.text[:_COMPARED_CHARS], other.text[:_COMPARED_CHARS]
-    return said == earlier or _NUMBER.sub("0", said) == _NUMBER.sub("0", earlier)
+    text, earlier = one.text[:_COMPARED_CHARS], other.text[:_COMPARED_CHARS]
+    return text == earlier or _NUMBER.sub("0", text) == _NUMBER.sub("0", earlier)
 
 
-# --- what follows from it ---
+# --- detection ---
 
 
-class Seen(NamedTuple):
+class StuckSignal(NamedTuple):
     """A detected pattern.
 
     Attributes:
@@ -308,19 +308,19 @@ class Seen(NamedTuple):
     reason: str = ""
 
 
-def seen(recent: Recent, detector: StuckDetector) -> Seen | None:
+def seen(recent: Recent, detector: StuckDetector) -> StuckSignal | None:
     """Return the current pattern if a message or the end of the run is due; None otherwise."""
     if recent.nudged is not None and getattr(detector, recent.nudged[0]) is not None:
         kind, at = recent.nudged
         count: int = getattr(recent, kind)
         if count - at >= detector.after_nudge:
             what = _REASONS[kind].format(count=count, tools=recent.tools)
-            return Seen(reason=f"{what}, {count - at} of them after the model was told")
+            return StuckSignal(reason=f"{what}, {count - at} of them after the model was told")
         return None
     for kind in _MIN_STEPS:
         threshold: int | None = getattr(detector, kind)
         if threshold is not None and (count := getattr(recent, kind)) >= threshold:
-            return Seen(
+            return StuckSignal(
                 f"{ABOUT}{kind.replace('_', '-')}",
                 _NUDGES[kind].format(count=count, tools=recent.tools),
             )

@@ -136,13 +136,13 @@ class Sizes:
         "_summary_tokens",
         "_uncounted",
         "at_condensation",
+        "messages",
         "results",
-        "said",
         "total",
     )
 
     def __init__(self, before: ev.Agent | None = None) -> None:
-        self.said: dict[int, int] = {}  # tokens of a message or an answer, by seq
+        self.messages: dict[int, int] = {}  # tokens of a message or an answer, by seq
         self.results: dict[str, int] = {}  # tokens of a result, by call id
         self.total = 0  # estimated tokens of all that is shown
         self.at_condensation = 0  # tokens after the last condensation
@@ -191,10 +191,10 @@ class Sizes:
             if counted and base > 0:
                 self._ratio = min(max(counted / base, _MIN_RATIO), _MAX_RATIO)
             self._uncounted = []
-            size = self.said[event.seq] = answer(event)
+            size = self.messages[event.seq] = answer(event)
             self.total += size
         elif type(event) is ev.Message:
-            size = self.said[event.seq] = blocks(event.content) + _MESSAGE_TOKENS
+            size = self.messages[event.seq] = blocks(event.content) + _MESSAGE_TOKENS
             self._uncounted.append((event.seq, size))
             self.total += size
         elif type(event) is ev.Agent:
@@ -206,7 +206,7 @@ class Sizes:
     def _condense(self, event: ev.Condensation) -> None:
         if event.hidden:
             gone = set(event.hidden)
-            self.total -= sum([self.said.pop(seq, 0) for seq in gone])
+            self.total -= sum([self.messages.pop(seq, 0) for seq in gone])
             for call_id in [
                 call_id for call_id in self.results if int(call_id.partition(".")[0]) in gone
             ]:

@@ -17,7 +17,12 @@ from holdfast.agent.condensers import SHIPPED
 from holdfast.agent.confirmation import AboveRisk, ByTool, Strictest
 from holdfast.agent.form import Origin
 from holdfast.agent.load_keys import SKILL
-from holdfast.agent.naming import described, name_of_definition, name_of_object, parameters_of
+from holdfast.agent.naming import (
+    constructor_arguments,
+    describe_object,
+    name_of_definition,
+    name_of_object,
+)
 from holdfast.agent.stuck import StuckDetector
 from holdfast.content import ToolCall
 from holdfast.errors import ConfigurationError, LLMError, ToolError
@@ -28,7 +33,7 @@ from holdfast.tools.tool import Tool
 
 if TYPE_CHECKING:
     from holdfast.agent.agents_files import SubAgent
-    from holdfast.agent.others import Others
+    from holdfast.agent.directory import AgentDirectory
 
 # Keys that are named like secrets. `max_tokens` and similar keys do not match.
 _SECRET = re.compile(
@@ -86,7 +91,7 @@ class Writer:
         if agent.planning is not None:
             found["planning"] = agent.planning
         for key in ("delegates", "handoffs"):
-            others: Others | None = getattr(agent, key)
+            others: AgentDirectory | None = getattr(agent, key)
             if others is not None:
                 found[key] = {
                     name: self.other(f"{key}.{name}", one) for name, one in others.given.items()
@@ -115,14 +120,14 @@ class Writer:
         from holdfast.tools.skills import as_text
 
         known = agent.known
-        said = {
+        by_argument = {
             kind: [part.text for part in known.parts if part.of == kind]
             for kind in ("system_prompt", "system_prompt_extensions")
         }
         found: dict[str, Any] = {
-            "system_prompt": self.text("system_prompt", "".join(said["system_prompt"]))
+            "system_prompt": self.text("system_prompt", "".join(by_argument["system_prompt"]))
         }
-        if texts := said["system_prompt_extensions"]:
+        if texts := by_argument["system_prompt_extensions"]:
             found["system_prompt_extensions"] = [
                 self.text(f"system_prompt_extensions[{n}]", text) for n, text in enumerate(texts)
             ]
@@ -479,7 +484,7 @@ class Writer:
                 found[field.name] = self.data(f"{where}.{field.name}", value)
         return found
 
-    # --- what code made ---
+    # --- parts made by imported code ---
 
     def part(self, where: str, made: Any, why: str = "") -> dict[str, Any]:
         """Return an object as `{use, parameters}`.
@@ -500,14 +505,14 @@ class Writer:
         if not (inspect.isclass(made) or inspect.isroutine(made)):
             if name := name_of_object(made):
                 return {"use": name}
-            parameters = None if why else parameters_of(made)
+            parameters = None if why else constructor_arguments(made)
             if parameters is not None and (name := name_of_definition(kind)):
                 found = self.data(f"{where}: {kind.__name__}", parameters, frozenset())
                 return {"use": name, "parameters": found} if found else {"use": name}
         raise _error(
             where,
             why
-            or f"is {described(made)}, which another process could not make; give an object at the"
+            or f"is {describe_object(made)}, which another process could not make; give an object at the"
             " top of a module (not of the program's own file), or one whose class stands in a module"
             " and is a dataclass or a msgspec.Struct of plain values",
         )
@@ -520,7 +525,7 @@ class Writer:
         if not name:
             raise _error(
                 where,
-                f"is {described(function)}, which another process could not import; give a function"
+                f"is {describe_object(function)}, which another process could not import; give a function"
                 " at the top of a module (not of the program's own file)",
             )
         return name

@@ -100,7 +100,7 @@ _LETTERS = {
 
 
 @dataclass(frozen=True)
-class State:
+class TerminalState:
     """The state of a conversation's terminal between two commands."""
 
     cwd: str
@@ -112,7 +112,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Change:
+class StateChange:
     """The changes that a command made to the state, by name."""
 
     exported: tuple[str, ...] = ()
@@ -138,15 +138,15 @@ def arguments(name: str, script: str, state: str, status: int) -> list[str]:
     return [*ARGUMENTS, "-c", line, "bash"]
 
 
-def script(command: bytes, state: State) -> bytes:
+def script(command: bytes, state: TerminalState) -> bytes:
     """Return the content of the script's file: the variables, then the command."""
     lines = "".join(f"{name}={_quoted(value)}\n" for name, value in state.variables.items())
     return lines.encode(errors="surrogateescape") + b"\0" + command + b"\0"
 
 
 def after(
-    before: State, data: bytes, name: str, marks: Container[str], status: int
-) -> tuple[State, Change] | None:
+    before: TerminalState, data: bytes, name: str, marks: Container[str], status: int
+) -> tuple[TerminalState, StateChange] | None:
     """Return the state that a command wrote to `data`, and the change; None if `data` holds no
     state.
 
@@ -202,9 +202,9 @@ def after(
         for one in names
         if before.exported.get(one) != exported.get(one) and one not in too_large
     )
-    return replace(before, cwd=cwd, exported=exported, variables=variables, status=status), Change(
-        changed, functions, tuple(too_large)
-    )
+    return replace(
+        before, cwd=cwd, exported=exported, variables=variables, status=status
+    ), StateChange(changed, functions, tuple(too_large))
 
 
 def _unescaped(match: re.Match[bytes]) -> bytes:

@@ -94,8 +94,8 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
         falls silent after an input, or after `wait` seconds.
 
         Args:
-            text: What to write to its input. Leave it empty to just wait.
-            enter: Whether a line end follows the text.
+            text: The text to write to its input. Leave it empty to just wait.
+            enter: True adds a line end to the text.
             control: interrupt is Ctrl-C, eof is Ctrl-D, kill ends it and all that it started.
             wait: Seconds to wait before answering.
         """
@@ -115,7 +115,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
         Args:
             path: Relative to the working directory, or absolute.
             offset: The first line to show, counted from 1.
-            limit: How many lines to show at most.
+            limit: The maximum number of lines to show.
         """
         with _tool_errors():
             return files.view(path, offset, limit)

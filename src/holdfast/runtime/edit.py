@@ -87,7 +87,7 @@ def _find_all(text: str, old: str) -> list[int]:
     return found
 
 
-# --- why it was not found ---
+# --- explanations of a missing text ---
 
 
 def _explain(text: str, old: str) -> str:
@@ -191,7 +191,7 @@ def _likeness(region: list[str], wanted: list[str]) -> float:
     return total / len(lines)
 
 
-# --- how an edit is shown ---
+# --- the display of an edit ---
 
 
 def numbered(lines: list[str], at: int, most: int = 20) -> str:

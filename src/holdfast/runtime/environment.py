@@ -45,13 +45,9 @@ def child_environment(workdir: Path, env: Mapping[str, str] | None) -> dict[str,
     except KeyError:  # a container may run under a user id without an entry
         pass
     for name, value in (env or {}).items():
-        if (
-            not isinstance(name, str)
-            or not isinstance(value, str)
-            or "\0" in name + value
-            or "=" in name
-            or not name
-        ):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+        # Callers are not all typed.
+        texts = isinstance(name, str) and isinstance(value, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not texts or "\0" in name + value or "=" in name or not name:
             raise ConfigurationError(
                 f"env takes a mapping of str to str, not {name!r} with a value of type"
                 f" {type(value).__name__}."

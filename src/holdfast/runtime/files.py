@@ -195,7 +195,7 @@ class Files:
         """
         found = self._paths.resolve(path, write=True)
         shown = self._paths.shown(found)
-        data = textfile.Text(text).encode(text)
+        data = textfile.DecodedText(text).encode(text)
         with self._lock(found):
             existed = os.path.lexists(found)
             before = ""

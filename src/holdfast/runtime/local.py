@@ -111,7 +111,7 @@ class LocalRuntime:
         # A program that ends without `close` must not leave a folder or a shell behind.
         atexit.register(self.close)
 
-    # --- what a program calls ---
+    # --- methods for programs ---
 
     def run_command(
         self,
@@ -198,7 +198,7 @@ class LocalRuntime:
                     name,
                 )
 
-    # --- what an agent is given ---
+    # --- tools for agents ---
 
     @property
     def tools(self) -> list[Tool]:
@@ -217,7 +217,7 @@ class LocalRuntime:
         """Return the same list as `tools`."""
         return self.tools
 
-    # --- the end ---
+    # --- closing ---
 
     def process_groups(self) -> list[int]:
         """Return the ids of the living process groups, each shell's first."""

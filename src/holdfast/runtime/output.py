@@ -1,4 +1,4 @@
-"""`Output`: the output of one command, bounded in memory and on disk, and its text for a model."""
+"""`CommandOutput`: the output of one command, bounded in memory and on disk, and its text for a model."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _join(first: str, last: str, limit: int, total: int, note: Callable[[int], s
     return f"{head}{gap}[{note(max(0, total - len(head) - len(tail)))}]\n{tail}"
 
 
-class Output:
+class CommandOutput:
     """A buffer of a command's output: the first bytes in memory, more in the file `path`.
 
     The file holds at most `cap` bytes. Of output beyond that, only the end is kept. Thread-safe.

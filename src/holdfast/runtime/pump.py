@@ -17,7 +17,7 @@ from holdfast.processes import OwnerProcess
 
 _log = logging.getLogger(__name__)
 
-Work = Callable[[], None]
+Callback = Callable[[], None]
 
 
 class Pump:
@@ -30,15 +30,15 @@ class Pump:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process = OwnerProcess()
-        self._todo: deque[Work] = deque()
-        self._timers: list[tuple[float, int, Work]] = []
+        self._todo: deque[Callback] = deque()
+        self._timers: list[tuple[float, int, Callback]] = []
         self._order = itertools.count()
         self._thread: threading.Thread | None = None
         self._selector: selectors.BaseSelector | None = None
         self._wake = -1
         self._closing = False
 
-    def call(self, work: Work) -> bool:
+    def call(self, work: Callback) -> bool:
         """Run `work` on the thread soon, and return True; return False after `close`.
 
         Callable from any thread; never blocks. Raises `WrongProcess` in a forked child, which
@@ -65,7 +65,7 @@ class Pump:
         )
         self._thread.start()
 
-    def watch(self, fd: int, work: Work) -> None:
+    def watch(self, fd: int, work: Callback) -> None:
         """Run `work` whenever `fd` is readable. On the pump's thread only."""
         assert self._selector is not None
         self._selector.register(fd, selectors.EVENT_READ, work)
@@ -78,7 +78,7 @@ class Pump:
         except (KeyError, ValueError):
             pass
 
-    def after(self, seconds: float, work: Work) -> None:
+    def after(self, seconds: float, work: Callback) -> None:
         """Run `work` once, `seconds` from now. On the pump's thread only.
 
         A timer cannot be cancelled: `work` must check that it is still due.
@@ -107,7 +107,7 @@ class Pump:
         os.close(waker)
         selector.close()
 
-    def _do(self, work: Work) -> None:
+    def _do(self, work: Callback) -> None:
         try:
             work()
         except Exception:  # an error in one shell must not stop the others

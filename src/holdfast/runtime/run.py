@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 
 from holdfast.runtime import processes
-from holdfast.runtime.bash import Change
-from holdfast.runtime.output import Output
+from holdfast.runtime.bash import StateChange
+from holdfast.runtime.output import CommandOutput
 
 
 class Run:
@@ -20,7 +20,12 @@ class Run:
     """
 
     def __init__(
-        self, number: int, command: str, output: Output, timeout: float, marks: Mapping[str, str]
+        self,
+        number: int,
+        command: str,
+        output: CommandOutput,
+        timeout: float,
+        marks: Mapping[str, str],
     ) -> None:
         self.number = number
         self.command = command
@@ -43,7 +48,7 @@ class Run:
         """Bytes of the output that earlier answers have reported."""
         self.ended_by = ""
         """`timeout`, `cancel`, `kill` or `close` if the command was ended by force; else ""."""
-        self.change: Change | None = None
+        self.change: StateChange | None = None
         """The change of directory and variables; None if the command ended before it was read."""
         self.output_held = False
         """True if a process of the command still held its output open at the end."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from holdfast.errors import RuntimeFault
 from holdfast.runtime import bash, processes
-from holdfast.runtime.output import Output
+from holdfast.runtime.output import CommandOutput
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.run import Run
 
@@ -66,7 +66,7 @@ class Shell:
         self._background: list[_BackgroundSession] = []
         self._drains: dict[int, Run] = {}
         self._closed = False
-        self.state = bash.State(
+        self.state = bash.TerminalState(
             str(cwd), {name: value for name, value in env.items() if not bash.acts_on(name)}
         )
 
@@ -75,7 +75,7 @@ class Shell:
     def start(
         self,
         command: str,
-        output: Output,
+        output: CommandOutput,
         timeout: float,
         interactive: bool,
         marks: Mapping[str, str],
@@ -359,7 +359,7 @@ class Shell:
         processes.send(self._started_by(run), signal.SIGKILL if again else signal.SIGINT)
         self._pump.after(_KILL_AFTER_SECONDS, lambda: self._force(run, reason, again=True))
 
-    # --- the end ---
+    # --- closing ---
 
     def groups(self) -> list[int]:
         """Return the living process groups: that of the running command, then those in the

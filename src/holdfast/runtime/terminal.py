@@ -14,7 +14,7 @@ from holdfast.content import ErrorInfo, TextContent, ToolResult
 from holdfast.errors import RuntimeFault, ToolCancelled
 from holdfast.processes import OwnerProcess
 from holdfast.runtime.environment import find_program
-from holdfast.runtime.output import Output
+from holdfast.runtime.output import CommandOutput
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.run import Run
 from holdfast.runtime.shell import Shell
@@ -77,7 +77,7 @@ class Terminal:
         self._seats: dict[str, _Seat] = {}
         self._seat_count = 0
         self._closed = False
-        self._files: deque[Output] = deque()
+        self._files: deque[CommandOutput] = deque()
         self.outputs = folder / "output"
 
     # --- calls ---
@@ -195,7 +195,7 @@ class Terminal:
             self._wait(shell, run, wait, cancelled, since)
             return self._result(seat, run, None, note)
 
-    # --- how they work ---
+    # --- turns, starts and results ---
 
     def _seat(self, conversation_id: str) -> _Seat:
         self._process.check("The runtime")
@@ -259,7 +259,9 @@ class Terminal:
                 shell.close()
                 raise RuntimeFault("The shell of this conversation was closed.")
         seat.commands += 1
-        output = Output(self.outputs / f"{seat.number}-{seat.commands}.txt", _MAX_OUTPUT_BYTES)
+        output = CommandOutput(
+            self.outputs / f"{seat.number}-{seat.commands}.txt", _MAX_OUTPUT_BYTES
+        )
         return seat.shell.start(
             command, output, timeout, interactive, marked() if marked is not None else {}
         )
@@ -363,7 +365,7 @@ class Terminal:
             text += "\n"
         return text + "\n".join(f"[{line}]" for line in notes)
 
-    def _keep(self, output: Output) -> None:
+    def _keep(self, output: CommandOutput) -> None:
         with self._lock:
             if output.on_disk and output not in self._files:
                 self._files.append(output)
@@ -374,7 +376,7 @@ class Terminal:
             ):
                 self._files.popleft().path.unlink(missing_ok=True)
 
-    # --- the end ---
+    # --- closing ---
 
     def process_groups(self) -> list[int]:
         """Return the process groups of all shells and of their commands, each shell's own first."""

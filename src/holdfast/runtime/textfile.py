@@ -26,7 +26,7 @@ class NoSuchFile(RuntimeFault, FileNotFoundError):
     """A missing file or folder."""
 
 
-class Text(NamedTuple):
+class DecodedText(NamedTuple):
     """A file's text, with the data that are needed to write it back.
 
     `bom` is not part of `text`. Line ends are those of the file.
@@ -56,7 +56,7 @@ def is_binary(data: bytes) -> bool:
     return b"\0" in data and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
 
 
-def decode(data: bytes) -> Text:
+def decode(data: bytes) -> DecodedText:
     """Decode bytes by their byte order mark, else as UTF-8, else as Latin-1.
 
     In Latin-1 every byte is a character, so that the bytes survive a write.
@@ -64,13 +64,13 @@ def decode(data: bytes) -> Text:
     for bom, encoding in _BOMS:
         if data.startswith(bom):
             try:
-                return Text(data[len(bom) :].decode(encoding), encoding, bom)
+                return DecodedText(data[len(bom) :].decode(encoding), encoding, bom)
             except UnicodeDecodeError:
                 break
     try:
-        return Text(data.decode())
+        return DecodedText(data.decode())
     except UnicodeDecodeError:
-        return Text(data.decode("latin-1"), "latin-1")
+        return DecodedText(data.decode("latin-1"), "latin-1")
 
 
 def open_file(path: Path, shown: str) -> tuple[int, os.stat_result]:
@@ -113,7 +113,7 @@ def _near(path: Path) -> str:
     return f" Did you mean {' or '.join(near)}, in the same directory?" if near else ""
 
 
-def load(path: Path, shown: str) -> Text:
+def load(path: Path, shown: str) -> DecodedText:
     """Return the whole text of a file.
 
     Raises `RuntimeFault` if it is missing, binary, too large or not a file.

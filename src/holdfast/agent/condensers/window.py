@@ -41,9 +41,9 @@ class WindowCondenser(msgspec.Struct, frozen=True):
         if not hidden:
             return None
         before = [piece.event.text for piece in work.summaries]
-        told = [text for text in before if text and text != NOTE]
+        earlier = [text for text in before if text and text != NOTE]
         return work.without(
-            hidden, "\n\n".join([*(text.removesuffix(f"\n\n{NOTE}") for text in told), NOTE])
+            hidden, "\n\n".join([*(text.removesuffix(f"\n\n{NOTE}") for text in earlier), NOTE])
         )
 
 

@@ -132,32 +132,32 @@ class Work:
         hidden = tuple(sorted({piece.seq for piece in pieces}.union(places)))
         return Condensed(hidden, summary, replaced=places, **more)
 
-    def after(self, found: Condensed) -> Work:
+    def after(self, condensed: Condensed) -> Work:
         """Return the work that remains after `condensed` is applied, for the next condenser."""
-        gone = {*found.hidden, *found.replaced}
+        gone = {*condensed.hidden, *condensed.replaced}
         place = min(gone, default=0)
         kept: list[Piece] = []
         total = self.tokens
         for piece in self.pieces:
             if piece.seq in gone:
                 total -= piece.tokens
-                if piece.seq == place and found.summary:
-                    said = ev.Message(
+                if piece.seq == place and condensed.summary:
+                    message = ev.Message(
                         seq=place,
                         id="",
                         timestamp=ev.EPOCH,
-                        content=(TextContent(found.summary),),
+                        content=(TextContent(condensed.summary),),
                         sender="holdfast",
                     )
-                    kept.append(Piece(place, said, tokens.text(found.summary), summary=True))
+                    kept.append(Piece(place, message, tokens.text(condensed.summary), summary=True))
                     total += kept[-1].tokens
                 continue
-            if any(call.id in found.trimmed for call, _ in piece.results):
+            if any(call.id in condensed.trimmed for call, _ in piece.results):
                 sizes = tuple(
                     [
                         (
-                            min(size, tokens.trimmed(found.trimmed[call.id]))
-                            if call.id in found.trimmed
+                            min(size, tokens.trimmed(condensed.trimmed[call.id]))
+                            if call.id in condensed.trimmed
                             else size
                         )
                         for (call, _), size in zip(piece.results, piece.sizes, strict=True)
@@ -196,11 +196,13 @@ def pieces_of(items: Sequence[Any], sizes: Sizes, summaries: Collection[str]) ->
                 results.append(items[index])
                 index += 1
             each = tuple([sizes.worth(sizes.results.get(call.id, 0)) for call, _ in results])
-            own = sizes.worth(sizes.said.get(item.seq, 0))
+            own = sizes.worth(sizes.messages.get(item.seq, 0))
             found.append(Piece(item.seq, item, own + sum(each), tuple(results), each))
         elif item.sender == "holdfast" and item.id in summaries:
-            told = msgspec.structs.replace(item, content=(TextContent(without_plan(item.text)),))
-            found.append(Piece(item.seq, told, sizes.worth(tokens.text(item.text)), summary=True))
+            without = msgspec.structs.replace(item, content=(TextContent(without_plan(item.text)),))
+            found.append(
+                Piece(item.seq, without, sizes.worth(tokens.text(item.text)), summary=True)
+            )
         else:
-            found.append(Piece(item.seq, item, sizes.worth(sizes.said.get(item.seq, 0))))
+            found.append(Piece(item.seq, item, sizes.worth(sizes.messages.get(item.seq, 0))))
     return found

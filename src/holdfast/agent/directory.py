@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from holdfast.agent.agents_files import NAME_PATTERN, SubAgent, read_sub_agent
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
-    from holdfast.agent.agents_files import SubAgent
     from holdfast.tools import Tool
 
 _log = logging.getLogger("holdfast")
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-"""The pattern of a valid name for a delegate or a handoff target."""
 
 # Characters of an agent's description that another agent's model is shown.
 _MAX_DESCRIPTION_CHARS = 300
 
 
-class Others:
+class AgentDirectory:
     """A mapping of names to agents: each is an `Agent`, a `SubAgent`, or the path of a sub-agent
     file.
 
@@ -46,7 +43,7 @@ class Others:
         self._built: dict[str, Agent] = {}
         self._lock = threading.Lock()
         for name, one in cast("Mapping[Any, Any]", given).items():
-            if not isinstance(name, str) or not NAME.fullmatch(name):
+            if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
                 raise ConfigurationError(
                     f"Agent: {argument} has the name {name!r}; a name has letters, digits, - and _,"
                     " at most 64."
@@ -55,7 +52,7 @@ class Others:
                 f"{argument}[{name!r}]", one, argument == "handoffs", name in known
             )
 
-    def belong_to(self, owner: Agent) -> None:
+    def set_owner(self, owner: Agent) -> None:
         """Set the owner, whose tools and model the sub-agents of files use."""
         self.owner = owner
 
@@ -65,7 +62,7 @@ class Others:
     def __bool__(self) -> bool:
         return bool(self.given)
 
-    def described(self, name: str) -> str:
+    def description_of(self, name: str) -> str:
         """Return the description of one agent for a model: its description, or the first line of
         its prompt."""
         one = self.given[name]
@@ -100,20 +97,20 @@ class Others:
                 found = (
                     cast("Agent", one)
                     if hasattr(one, "connections")
-                    else make(cast("SubAgent", one), self.owner)
+                    else make_sub_agent(cast("SubAgent", one), self.owner)
                 )
                 if plans:  # the user is asked under either agent
-                    from holdfast.agent.planned import planned
+                    from holdfast.agent.inherited_planning import with_planning_first
 
-                    found = planned(found)
+                    found = with_planning_first(found)
                 self._built[name] = found
             return found
 
-    def again(self) -> Others:
+    def for_other_owner(self) -> AgentDirectory:
         """Return a copy with the same agents, for another owner."""
-        return Others(self.argument, self.given)
+        return AgentDirectory(self.argument, self.given)
 
-    def whole(self) -> list[Agent]:
+    def full_agents(self) -> list[Agent]:
         """Return the entries that were passed as `Agent` objects.
 
         The other entries use the tools and the model of their owner.
@@ -124,10 +121,10 @@ class Others:
             if one is not None and hasattr(one, "connections")
         ]
 
-    def listed(self) -> str:
+    def listing(self) -> str:
         """Return one line per agent, with its name and description, for a tool's description."""
         return "\n".join(
-            f"- {name}: {about}" if (about := self.described(name)) else f"- {name}"
+            f"- {name}: {about}" if (about := self.description_of(name)) else f"- {name}"
             for name in self.given
         )
 
@@ -142,8 +139,6 @@ def _checked_entry(where: str, one: Any, may_be_none: bool, elsewhere: bool) -> 
         )
     if isinstance(one, Agent) or (one is None and may_be_none):
         return one
-    from holdfast.agent.agents_files import SubAgent, read_sub_agent
-
     if isinstance(one, SubAgent):
         return one
     if isinstance(one, str | Path):
@@ -173,7 +168,7 @@ _INHERITED = (
 )
 
 
-def make(sub: SubAgent, owner: Agent) -> Agent:
+def make_sub_agent(sub: SubAgent, owner: Agent) -> Agent:
     """Build the agent of a sub-agent file, with the owner's tools and model where the file allows.
 
     Raises `ConfigurationError`.
@@ -194,7 +189,7 @@ def make(sub: SubAgent, owner: Agent) -> Agent:
         _chosen_tools(sub, theirs), hooks=rules.hooks, concurrency=rules.concurrency or None
     )
     if sub.delegates and owner.delegates is not None:
-        options["delegates"] = owner.delegates.again()
+        options["delegates"] = owner.delegates.for_other_owner()
     if sub.limits is not None:
         options["limits"] = sub.limits
     return Agent(_model_of(sub, owner), tools, system_prompt=sub.prompt, **options)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
 
 
-def planned(agent: Agent) -> Agent:
+def with_planning_first(agent: Agent) -> Agent:
     """Return the agent with planning="first", which its own handoff targets inherit.
 
     Repeated calls return the same object. Raises `ConfigurationError` if the agent has another
@@ -37,12 +37,12 @@ def _made(agent: Agent) -> Agent:
         "brought": brought,
         "tools": with_brought(without_brought(agent.tools), brought),
         "known": agent.known._replace(parts=parts),
-        "system_prompt": prompt.joined(parts),
-        "handoffs": None if agent.handoffs is None else agent.handoffs.again(),
+        "system_prompt": prompt.join_parts(parts),
+        "handoffs": None if agent.handoffs is None else agent.handoffs.for_other_owner(),
         "forms": {},
     }
     for name, value in changes.items():
         object.__setattr__(found, name, value)
     if found.handoffs is not None:
-        found.handoffs.belong_to(found)
+        found.handoffs.set_owner(found)
     return found
