@@ -1,4 +1,4 @@
-"""Delegation: a tool that starts conversations of its own."""
+"""Delegation: a tool starts further conversations."""
 
 from time import sleep
 

@@ -1,5 +1,7 @@
-"""Hello: one tool, one conversation, watched from outside. Give the address of any
-OpenAI-compatible API as base_url."""
+"""Hello: one tool and one conversation, polled until it finishes.
+
+Set base_url to the address of any OpenAI-compatible API.
+"""
 
 from time import sleep
 

@@ -1,5 +1,4 @@
-"""A LocalRuntime: its tools, a tool of one's own beside them, MCP tools, microagents, and a
-callback that sees every event."""
+"""A LocalRuntime: its tools, a custom tool, MCP tools, microagents, and an event callback."""
 
 from time import sleep
 

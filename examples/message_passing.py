@@ -1,4 +1,4 @@
-"""Message passing: one agent's tool sends messages to another agent's conversation."""
+"""Message passing: a tool of one agent sends messages to the conversation of another agent."""
 
 from time import sleep
 
