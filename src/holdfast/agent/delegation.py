@@ -183,7 +183,8 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
             "Give a task to another agent, who works on it in a conversation of its own, and get"
             " its answer. It knows nothing of this conversation: say all that it needs. Several"
             " calls in one answer are worked on at the same time. With background, go on"
-            f" meanwhile: its answer is sent to you as a message.\n\nAgents:\n{delegates.listing()}",
+            " meanwhile: its answer is sent to you as a"
+            f" message.\n\nAgents:\n{delegates.listing()}",
             again,
             ("agent", "task"),
             agent={

@@ -69,7 +69,8 @@ def make_handoff(others: AgentDirectory) -> Tool:
     }
     about = (
         "Hand this conversation over to another agent: it has read all of it, and answers the user"
-        f" from here on. Say nothing more after that; hand over once.\n\nAgents:\n{others.listing()}"
+        " from here on. Say nothing more after that; hand over"
+        f" once.\n\nAgents:\n{others.listing()}"
     )
     nothing = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
     return Tool(

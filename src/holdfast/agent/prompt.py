@@ -89,7 +89,8 @@ def with_heading(name: str, text: str) -> str:
 
 
 def without_heading(text: str) -> str:
-    """Return a text without its heading; the inverse of `with_heading`. The text must have a heading."""
+    """Return a text without its heading; the inverse of `with_heading`. The text must have a
+    heading."""
     return text.partition("\n\n")[2]
 
 

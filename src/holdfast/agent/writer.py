@@ -512,9 +512,11 @@ class Writer:
         raise _error(
             where,
             why
-            or f"is {describe_object(made)}, which another process could not make; give an object at the"
-            " top of a module (not of the program's own file), or one whose class stands in a module"
-            " and is a dataclass or a msgspec.Struct of plain values",
+            or (
+                f"is {describe_object(made)}, which another process could not make; give an object"
+                " at the top of a module (not of the program's own file), or one whose class"
+                " stands in a module and is a dataclass or a msgspec.Struct of plain values"
+            ),
         )
 
     def function(self, where: str, function: Any) -> str:
@@ -525,8 +527,8 @@ class Writer:
         if not name:
             raise _error(
                 where,
-                f"is {describe_object(function)}, which another process could not import; give a function"
-                " at the top of a module (not of the program's own file)",
+                f"is {describe_object(function)}, which another process could not import; give a"
+                " function at the top of a module (not of the program's own file)",
             )
         return name
 

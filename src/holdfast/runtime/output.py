@@ -1,4 +1,5 @@
-"""`CommandOutput`: the output of one command, bounded in memory and on disk, and its text for a model."""
+"""`CommandOutput`: the output of one command, bounded in memory and on disk, and its text for a
+model."""
 
 from __future__ import annotations
 
