@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import commands
 from holdfast import events as ev
 from holdfast.content import ErrorInfo, TextContent, ToolResult, Usage
 from tests.test_content import BLOCKS, CALLS, JSON, OBJECTS, TEXT
@@ -100,6 +101,18 @@ def test_the_type_in_the_json_is_the_events_type(kind: Any) -> None:
         == kind.__name__[0].lower() + kind.__name__[1:]
     )
     assert ev.decode(event.to_json()) == event
+
+
+def test_the_tags_of_events_and_commands_are_fixed_whatever_their_classes_are_called() -> None:
+    """Journals and inboxes hold these words for ever."""
+    assert {kind.__struct_config__.tag for kind in ev.Event.__subclasses__()} == {
+        "agent", "message", "assistant", "decision", "toolCallStarted", "toolResult",
+        "condensation", "status", "error", "note", "unknown", "damaged",
+    }  # fmt: skip
+    assert {kind.__struct_config__.tag for kind in commands.Command.__args__} == {
+        "send", "approve", "reject", "answer", "claim", "return", "settle", "pause", "resume",
+        "interrupt", "condense",
+    }  # fmt: skip
 
 
 def test_an_event_is_frozen() -> None:

@@ -23,7 +23,6 @@ class _Command(
     rename="camel",
     omit_defaults=True,
     tag_field="command",
-    tag=str.lower,
 ):
     """The base of all commands."""
 
@@ -37,7 +36,7 @@ def check_sender(where: str, sender: object) -> None:
         )
 
 
-class Send(_Command, frozen=True):
+class Send(_Command, frozen=True, tag="send"):
     """A message, as with `Conversation.send_message`: a str, a content block or a list of blocks.
 
     `event_id` becomes the id of the `Message` event, by which its sender recognizes it; a new
@@ -55,7 +54,7 @@ class Send(_Command, frozen=True):
         check_sender("Send", self.sender)
 
 
-class Approve(_Command, frozen=True):
+class Approve(_Command, frozen=True, tag="approve"):
     """An approval of the call `call_id`, as with `Conversation.approve`, with other `arguments` if
     given.
 
@@ -70,7 +69,7 @@ class Approve(_Command, frozen=True):
     reason: str = ""
 
 
-class Reject(_Command, frozen=True):
+class Reject(_Command, frozen=True, tag="reject"):
     """A rejection of the call `call_id`, as with `Conversation.reject`: it does not run, and the
     model is told why."""
 
@@ -79,7 +78,7 @@ class Reject(_Command, frozen=True):
     by: str = "user"
 
 
-class Answer(_Command, frozen=True):
+class Answer(_Command, frozen=True, tag="answer"):
     """An answer to the question `question_id`, as with `Conversation.answer`.
 
     `values` are those of its form; True says yes or takes the form's defaults. None or False
@@ -93,7 +92,7 @@ class Answer(_Command, frozen=True):
     by: str = "user"
 
 
-class Claim(_Command, frozen=True):
+class Claim(_Command, frozen=True, tag="claim"):
     """The client `runner` begins to run the call `call_id` of a tool whose `executor` is "client".
 
     Only the first claim is accepted; the same runner may repeat its own. A call cannot be
@@ -108,7 +107,7 @@ class Claim(_Command, frozen=True):
             raise ConfigurationError("Claim: runner takes the name of the client; it is empty.")
 
 
-class Return(_Command, frozen=True):
+class Return(_Command, frozen=True, tag="return"):
     """The `result` of a call that `runner` claimed, `duration` seconds later. Accepted also
     while the conversation is paused."""
 
@@ -118,7 +117,7 @@ class Return(_Command, frozen=True):
     duration: float = 0.0
 
 
-class Settle(_Command, frozen=True):
+class Settle(_Command, frozen=True, tag="settle"):
     """The server's result for a call that no client will answer any more; the model is told the
     `reason`.
 
@@ -133,19 +132,19 @@ class Settle(_Command, frozen=True):
     runner: str | None = None
 
 
-class Pause(_Command, frozen=True):
+class Pause(_Command, frozen=True, tag="pause"):
     """A pause, as with `Conversation.pause`."""
 
 
-class Resume(_Command, frozen=True):
+class Resume(_Command, frozen=True, tag="resume"):
     """A resumption, as with `Conversation.resume`."""
 
 
-class Interrupt(_Command, frozen=True):
+class Interrupt(_Command, frozen=True, tag="interrupt"):
     """An interrupt, as with `Conversation.interrupt`."""
 
 
-class Condense(_Command, frozen=True):
+class Condense(_Command, frozen=True, tag="condense"):
     """A request for a condensation, as with `Conversation.condense`."""
 
     instructions: str = ""

@@ -26,10 +26,6 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_NATIVE = msgspec.Raw()
 
 
-def _camel(name: str) -> str:
-    return name[0].lower() + name[1:]
-
-
 REPR_CHARACTERS = 150  # of an event: two lines of a terminal
 REPR_FIELD_CHARACTERS = 60
 
@@ -41,7 +37,6 @@ class Event(
     rename="camel",
     omit_defaults=True,
     tag_field="type",
-    tag=_camel,
     gc=False,
 ):
     """The base of all events."""
@@ -104,7 +99,7 @@ class PromptPart(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     characters: int
 
 
-class Agent(Event, frozen=True):
+class Agent(Event, frozen=True, tag="agent"):
     """The parts of the requests that follow: system prompt, ordered tool definitions, model and its
     parameters. No secrets.
 
@@ -123,7 +118,7 @@ class Agent(Event, frozen=True):
     prompt_parts: tuple[PromptPart, ...] = ()
 
 
-class Message(Event, frozen=True):
+class Message(Event, frozen=True, tag="message"):
     """A message to the agent.
 
     `sender` is `user`, the id of the sending conversation, or `holdfast` for the loop itself.
@@ -145,7 +140,7 @@ class Message(Event, frozen=True):
         return text_of(self.content)
 
 
-class Assistant(Event, frozen=True):
+class Assistant(Event, frozen=True, tag="assistant"):
     """One answer of the model.
 
     `based_on` is the last seq that its request contained. `native` is the provider's own form
@@ -194,7 +189,7 @@ class Question(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     asker: str = ""
 
 
-class Decision(Event, frozen=True):
+class Decision(Event, frozen=True, tag="decision"):
     """A decision whether a call may run: `by` whom, the decision, and the reason.
 
     It is bound to the call's id and the hash of the model's arguments; `arguments` are an
@@ -220,7 +215,7 @@ class Decision(Event, frozen=True):
     model: str = ""
 
 
-class ToolCallStarted(Event, frozen=True):
+class ToolCallStarted(Event, frozen=True, tag="toolCallStarted"):
     """The start of an attempt of a call, written before it begins; the effect may exist from here
     on.
 
@@ -233,7 +228,7 @@ class ToolCallStarted(Event, frozen=True):
     runner: str = ""
 
 
-class ToolResult(Event, frozen=True):
+class ToolResult(Event, frozen=True, tag="toolResult"):
     """A call's result; `duration` is in seconds."""
 
     call_id: str
@@ -299,7 +294,7 @@ class SoFar(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     unpriced: int = 0
 
 
-class Condensation(Event, frozen=True):
+class Condensation(Event, frozen=True, tag="condensation"):
     """The parts that a condenser left out of the view.
 
     `summary` stands in place of the first of the `hidden` seqs. `trimmed` maps call ids to the
@@ -332,14 +327,14 @@ class Condensation(Event, frozen=True):
         return bool(self.hidden or self.trimmed)
 
 
-class Status(Event, frozen=True):
+class Status(Event, frozen=True, tag="status"):
     """A change of the conversation's status. `reason` says why where that is not obvious."""
 
     status: str
     reason: str = ""
 
 
-class Error(Event, frozen=True):
+class Error(Event, frozen=True, tag="error"):
     """The error that stopped a run: its class name in `holdfast.errors`, its message, and its
     fields."""
 
@@ -348,7 +343,7 @@ class Error(Event, frozen=True):
     details: dict[str, Any] = {}
 
 
-class Note(Event, frozen=True):
+class Note(Event, frozen=True, tag="note"):
     """A fact about a run that is neither shown to the model nor stops it, such as a failed hook or
     an ended child.
 
@@ -365,7 +360,7 @@ class Note(Event, frozen=True):
     model: str = ""
 
 
-class Unknown(Event, frozen=True):
+class Unknown(Event, frozen=True, tag="unknown"):
     """An event of a type that this version does not know, kept unchanged."""
 
     original_type: str
@@ -377,7 +372,7 @@ class Unknown(Event, frozen=True):
         return self.original_type
 
 
-class Damaged(Event, frozen=True):
+class Damaged(Event, frozen=True, tag="damaged"):
     """An event of a known type that cannot be decoded, or a place where no event can be read.
 
     `raw` holds its stored bytes, empty if they are lost. `original_type` is the type that they

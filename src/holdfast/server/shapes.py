@@ -45,7 +45,7 @@ class CreateRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 
 class ForkRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """A fork at event `seq` (None: after all events). A field that is None keeps the value of
+    """A fork at event `seq` (None: after all events). A None field keeps the value of
     the original conversation."""
 
     seq: int | None = None
