@@ -657,5 +657,5 @@ def test_the_command_line_asks_for_it_and_shows_what_came_of_it(tmp_path: Path) 
     shown = subprocess.run(
         [*holdfast, "show", str(tmp_path / "s.db"), "c"], capture_output=True, text=True
     )
-    assert "the model's view is to be shortened, minding Mind it." in shown.stdout
+    assert "requested: a shorter view for the model, keeping Mind it." in shown.stdout
     assert "left out of the model's view from here on" in shown.stdout

@@ -69,7 +69,7 @@ def test_what_does_not_fit_is_raised_and_changes_nothing(
     with Conversation(agent(), store, "c") as conversation:
         conversation.obey(cmd.Send("hi"))
         before = conversation.state.last_seq
-        with pytest.raises(ConfigurationError, match="No call waits"):
+        with pytest.raises(ConfigurationError, match="does not wait for a decision"):
             conversation.obey(cmd.Approve("3.0", "x"), key)
         with pytest.raises(ConfigurationError, match="takes a text"):
             conversation.obey(cmd.Send(" "), key and f"{key}2")

@@ -666,7 +666,7 @@ def test_import_and_export_at_the_shell(tmp_path: Path) -> None:
     assert "events imported" in done.stdout
     assert "HookExecutionEvent" in done.stderr
     again = holdfast("import", "--from", "openhands", "5d1e", "--store", "agent.db", cwd=tmp_path)
-    assert "is there already" in again.stdout
+    assert "already in the store" in again.stdout
     shows = holdfast("show", "agent.db", "5d1e", cwd=tmp_path)
     assert "ls | wc -l" in shows.stdout
     out = holdfast("export", "agent.db", "5d1e", "--to", "openhands", "-o", "back", cwd=tmp_path)

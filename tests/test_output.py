@@ -784,7 +784,7 @@ def test_the_command_prints_the_json_and_nothing_else(tmp_path: Path) -> None:
         assert "No valid output in 3 rounds" in done.stderr
         for name, content, said in (
             ("a.json", "{", "cannot be read"),
-            ("b.json", "[]", "holds no JSON object"),
+            ("b.json", "[]", "contains no JSON object"),
             ("c.json", '{"type": "x"}', "is not a valid JSON Schema"),
         ):
             (tmp_path / name).write_text(content)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import (
@@ -307,7 +308,12 @@ def test_the_plan_outlives_every_kind_of_condensation(condenser: Any, tmp_path: 
             if isinstance(event, ev.Assistant)
         }
         for request, state in zip(requests(events), states.values(), strict=True):
-            text = "\n".join([str(item) for item in request.transcript.items])
+            text = "\n".join(
+                [
+                    str(msgspec.structs.astuple(item) if isinstance(item, msgspec.Struct) else item)
+                    for item in request.transcript.items
+                ]
+            )
             if state.plan:
                 at_work = next(
                     (step.step for step in state.plan if step.state == "in_progress"), ""

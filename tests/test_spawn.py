@@ -214,7 +214,7 @@ def test_a_child_of_an_earlier_call_is_opened_by_its_id_and_of_another_conversat
         first, second, third, fourth = results(root)
     assert first == "did more"
     assert second == "did more"
-    assert "'nobodys' exists, and was spawned by no call" in third
+    assert "'nobodys' exists, and was not spawned by a call" in third
     assert "takes no '/'" in fourth
     assert [event.text for event in store.read("worker") if isinstance(event, ev.Message)] == [
         "first",
@@ -500,7 +500,7 @@ def test_a_child_that_somebody_holds_outlives_its_conversation_as_nobodys(store:
     try:
         assert [(one.id, one.spawned_by) for one in store.list()] == [("talk.4.0", "")]
         with run(store, begin, ("begin", {}), id="talk") as again:
-            assert "was spawned by no call" in results(again)[0]
+            assert "was not spawned by a call" in results(again)[0]
         held[0].send_message("more")
         assert held[0].run().answer == "did more"
         assert store.list(spawned_by="talk") == []
@@ -562,7 +562,7 @@ def test_no_call_on_a_server_spawns_a_conversation_that_a_client_made(
             if isinstance(event, ev.ToolResult)
         )
         assert result.is_error
-        assert "was spawned by no call" in result.text
+        assert "was not spawned by a call" in result.text
         assert host.get("acme", "talk.4.0").last_seq == 0
         host.start("acme", "talk.4.0")
         host.obey("acme", "talk.4.0", Send((TextContent("hi, Bob here"),)))

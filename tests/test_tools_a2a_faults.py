@@ -307,8 +307,7 @@ def test_a_token_that_is_refused_is_said(agents: Agents) -> None:
         assert {tool.name.partition(".")[0] for tool in client} == {"good"}
         assert (
             client.errors["bad"]
-            == "A2A agent 'bad' could not be asked for its card: HTTP 401. It may want another"
-            " token."
+            == "A2A agent 'bad' could not be asked for its card: HTTP 401. Check its token."
         )
         assert set(client.errors) == {"bad", "none"}
         assert by_skill(client)["echo"].run({"message": "x"}).success

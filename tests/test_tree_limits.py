@@ -356,7 +356,7 @@ def test_tokens_and_cost_are_reserved_by_an_estimate_and_settled_by_usage(
 def test_what_is_not_known_of_a_model_is_said_when_the_agent_is_made() -> None:
     with pytest.raises(
         ConfigurationError,
-        match="tree_limits has tokens, but how long an answer of 'scripted' may be is not known",
+        match="tree_limits has tokens, but the maximum length of an answer of 'scripted' is not known",
     ):
         Agent(ScriptedLLM([]), tree_limits=Limits(tokens=100))
     with pytest.raises(
@@ -380,7 +380,7 @@ def test_a_child_whose_model_cannot_be_estimated_is_refused_where_tokens_are_bou
         root.send_message("go")
         root.run()
         assert (
-            "spawn: the tree has a budget of tokens, but how long an answer of 'scripted'"
+            "spawn: the tree has a budget of tokens, but the maximum length of an answer of 'scripted'"
             in results(root)[0]
         )
 
@@ -661,7 +661,7 @@ def test_whoever_may_take_over_is_estimated_too(store: Store) -> None:
     between = Agent(Counted([]), handoffs={"endless": endless})
     with pytest.raises(
         ConfigurationError,
-        match="tree_limits has tokens, but how long an answer of 'scripted' may be is not known",
+        match="tree_limits has tokens, but the maximum length of an answer of 'scripted' is not known",
     ):
         Agent(Counted([]), handoffs={"between": between}, tree_limits=Limits(tokens=100))
     root = Agent(
@@ -673,7 +673,7 @@ def test_whoever_may_take_over_is_estimated_too(store: Store) -> None:
         conversation.send_message("go")
         conversation.run()
         assert (
-            "spawn: the tree has a budget of tokens, but how long an answer"
+            "spawn: the tree has a budget of tokens, but the maximum length of an answer"
             in results(conversation)[0]
         )
 

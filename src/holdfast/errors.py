@@ -2,6 +2,7 @@
 
 HoldfastError
 ├── ConfigurationError (ValueError)          a wrong argument or setting; the message names it
+│   ├── KeyRefused (PermissionError)         an agent server does not accept the key
 │   ├── HookDenied                           a hook denied something: hook, on, failed
 │   └── UnreadableEvent                      an event that could not be read back: event, problem
 ├── Conflict (ValueError)                    an agent server has something else under that id or key
@@ -55,6 +56,10 @@ class HoldfastError(Exception):
 
 class ConfigurationError(HoldfastError, ValueError):
     """A wrong argument or setting. The message names it and what it takes."""
+
+
+class KeyRefused(ConfigurationError, PermissionError):
+    """An agent server does not accept the key of a request, or the request has none."""
 
 
 class HookDenied(ConfigurationError):

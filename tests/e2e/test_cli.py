@@ -667,7 +667,7 @@ def test_each_piped_line_is_a_message_and_the_last_ones_end_is_the_exit_code(
         "Two.",
     ]
     assert "finished, model m, 1 step" in ended.stderr
-    assert "There is no /nonsense" in ended.stderr
+    assert "Unknown command /nonsense" in ended.stderr
     with ModelServer([text("One."), (401, {}, "who?")]) as server:
         assert holdfast("chat", *options(server, tmp_path), stdin="first\nsecond\n").returncode == 1
 

@@ -583,7 +583,7 @@ def test_risky_calls_are_asked_about_with_their_risk_and_why(tmp_path: Path) -> 
         ) as typist,
     ):
         shown = typist.sees(PROMPT)
-        assert "high risk: deletes what is outside of the working directory: ../other" in shown
+        assert "high risk: rm deletes what is outside of the working directory: ../other" in shown
         typist.types("q\r")
         assert typist.leaves() == 3
     assert [(one[0], one[1]) for one in decisions(tmp_path)] == [
@@ -593,6 +593,6 @@ def test_risky_calls_are_asked_about_with_their_risk_and_why(tmp_path: Path) -> 
     shown = holdfast("show", str(tmp_path / "s.db")).stdout
     assert "  allowed: $ ls [low risk], by analyzer:rules: ls only reads" in shown.splitlines()
     assert (
-        "  high risk: deletes what is outside of the working directory: ../other"
+        "  high risk: rm deletes what is outside of the working directory: ../other"
         in shown.splitlines()
     )

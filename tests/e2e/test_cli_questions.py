@@ -118,7 +118,7 @@ def test_types_choices_defaults_and_secrets_are_asked_for_until_they_fit(tmp_pat
         assert re.search(r"^\S*  want\?", seen, re.MULTILINE)
         assert "As in your passport." in seen
         for keys, then in [
-            ("\r", r"name is needed[\s\S]*name \(text\): "),
+            ("\r", r"name is required[\s\S]*name \(text\): "),
             ("A\r", r"too short[\s\S]*name \(text\): "),
             ("Ada\r", r"1  small \(\"s\"\)[\s\S]*size \(one of these\): "),
             ("7\r", r"not one of the choices[\s\S]*size \(one of these\): "),

@@ -214,7 +214,7 @@ def test_a_terminal_gets_a_result_that_fits_it_and_nothing_that_could_harm_it(fo
         "count=5000",
         PYTHONPATH=str(folder),
     ) as screen:
-        shown = screen.sees("more; --full shows it")
+        shown = screen.sees("more; --full shows all of it")
     assert "line 199 " in shown
     assert "line 200 " not in shown
     assert f"{ESCAPE}[31m\r\n" not in shown

@@ -24,6 +24,7 @@ from holdfast.errors import (
     ConfigurationError,
     ConversationNotFound,
     HoldfastError,
+    KeyRefused,
     LLMTimeout,
     StoreError,
 )
@@ -122,13 +123,13 @@ class Server:
                         type=_Page,
                     )
                 return
+            except KeyRefused as error:
+                raise UsageError(
+                    f"the agent server {self.address} does not know this key. Give the key that"
+                    " the server printed, or one made with `holdfast serve keys add`, in"
+                    " HOLDFAST_SERVER_KEY or with --server-key-file"
+                ) from error
             except ConfigurationError as error:
-                if "wants a key" in str(error):
-                    raise UsageError(
-                        f"the agent server {self.address} does not know this key. Give the key that"
-                        " the server printed, or one made with `holdfast serve keys add`, in"
-                        " HOLDFAST_SERVER_KEY or with --server-key-file"
-                    ) from error
                 if "no such path" in str(error):
                     raise UsageError(
                         f"{self.address} is not an agent server's address, or the server has"

@@ -175,7 +175,7 @@ class Children:
         recorded: Callable[[str], bool] | None = getattr(journal.store, "recorded", None)
         if not child._journal.fold.last_seq and recorded is not None and recorded(id):  # pyright: ignore[reportPrivateUsage]
             raise ConfigurationError(
-                f"spawn: conversation {id!r} exists, and was spawned by no call; {journal.id!r}"
+                f"spawn: conversation {id!r} exists, and was not spawned by a call; {journal.id!r}"
                 " needs another id for its child."
             )
         if child._journal.fold.last_seq:  # pyright: ignore[reportPrivateUsage]
@@ -184,7 +184,7 @@ class Children:
                 whose = (
                     f"was spawned by call {found[0].spawned_by!r}"
                     if found and found[0].spawned_by
-                    else "was spawned by no call"
+                    else "was not spawned by a call"
                 )
                 raise ConfigurationError(
                     f"spawn: conversation {id!r} exists, and {whose}; {journal.id!r} needs another"
