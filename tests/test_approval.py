@@ -589,7 +589,9 @@ def test_new_arguments_must_be_json_and_are_a_copy(store: Store, arguments: Any)
     with world.open("go") as conversation:
         conversation.wait(10)
         [pending] = conversation.state.pending_confirmations
-        with pytest.raises(ConfigurationError, match=r"arguments (must be valid JSON|takes a dict)"):
+        with pytest.raises(
+            ConfigurationError, match=r"arguments (must be valid JSON|takes a dict)"
+        ):
             conversation.approve(pending.call.id, arguments=arguments)
         good = {"text": "b"}
         conversation.pause()
