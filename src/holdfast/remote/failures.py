@@ -52,7 +52,9 @@ def named(
         from holdfast.runtime.textfile import NoSuchFile
 
         return NoSuchFile(message)
-    found: Any = errors.KeyRefused if status == 401 else getattr(errors, name, None)
+    if status == 401 and name == "ConfigurationError":
+        name = "KeyRefused"
+    found: Any = getattr(errors, name, None)
     if not (isinstance(found, type) and issubclass(found, HoldfastError)):
         found = _by_status(status)
     kind = cast("type[HoldfastError]", found)
@@ -74,8 +76,6 @@ _FIELDS = {
 
 
 def _by_status(status: int) -> type[HoldfastError]:
-    if status == 401:
-        return errors.KeyRefused
     if status == 404:
         return ConversationNotFound
     if status in (400, 409, 413, 422):
