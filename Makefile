@@ -1,16 +1,17 @@
-# The commands of this project. `make demo` and `make test` are the two a newcomer needs; both install first.
+# The commands of this project. A newcomer needs `make demo` and `make test`; both install first.
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
-# Two files of tests at a time: most of them wait for processes and sockets. What shares a server stands in one file.
-TWO := -n 2 --dist loadfile
+# Most tests wait for processes and sockets, so three workers keep two cores busy. Tests that share
+# a server are in one file.
+WORKERS := -n 3 --dist loadfile
 
-.PHONY: help install demo test test-all check docs format bench clean
+.PHONY: help install demo test test-all prove check docs format bench clean
 
-help:  ## what can be made
+help:  ## the list of commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-# One stamp for the virtual environment: made anew when the dependencies change.
+# The stamp of the virtual environment: it is made again when the dependencies change.
 .venv/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Holdfast needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "This Python cannot make virtual environments. On Debian: apt install python3-venv"; exit 1; }
@@ -19,35 +20,38 @@ help:  ## what can be made
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-install: .venv/.installed  ## a virtual environment in .venv with everything in it
+install: .venv/.installed  ## make a virtual environment with all dependencies in .venv
 
 demo: install  ## watch an agent find and fix a bug with real tools (no key needed)
 	@$(BIN)/holdfast demo
 
-# Quiet unless it fails: what pytest says goes to a file, and is shown whole if anything is wrong.
-test: install  ## the whole suite but for the long proofs; quiet unless it fails
-	@echo "Running the tests (some minutes)..."
-	@$(BIN)/python -m pytest $(TWO) -m 'not slow' > .venv/test.log 2>&1 || { cat .venv/test.log; exit 1; }
+# Quiet unless it fails: pytest's output goes to a file, which is shown whole if a test fails.
+test: install  ## the tests that take less than half a second each; quiet unless one fails
+	@echo "Running the tests (three minutes at most on two cores)..."
+	@$(BIN)/python -m pytest $(WORKERS) -m 'not slow and not proof' > .venv/test.log 2>&1 || { cat .venv/test.log; exit 1; }
 	@tail -n 1 .venv/test.log
 
-test-all: install  ## the long proofs too
-	@$(BIN)/python -m pytest $(TWO)
+test-all: install  ## all tests, with fixed samples of the long proofs
+	@$(BIN)/python -m pytest $(WORKERS) --size all
 
-check: install  ## ruff, pyright (strict) and the layering of the house
+prove: install  ## all tests, and the long proofs at full size
+	@$(BIN)/python -m pytest $(WORKERS) --size prove
+
+check: install  ## ruff, pyright (strict), layers and cycles of imports
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check . > .venv/format.log || { cat .venv/format.log; echo 'Run: make format'; exit 1; }
 	@$(BIN)/pyright --warnings > .venv/pyright.log || { cat .venv/pyright.log; exit 1; }
 	@$(BIN)/python -m pytest tests/test_house.py
 
-format: install  ## put the code into its form
+format: install  ## format the code
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
 
-bench: install  ## every table of benchmarks/README.md, measured here and now
+bench: install  ## measure every table of benchmarks/README.md
 	@$(BIN)/python benchmarks/run.py
 
-docs: install  ## the site, in site/: tutorial, how-to pages, reference
+docs: install  ## build the site into site/
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo "site/index.html"
 
-clean:  ## remove what the other commands made
+clean:  ## remove everything that the other commands made
 	rm -rf .venv site .ruff_cache .hypothesis build dist

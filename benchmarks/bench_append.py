@@ -25,9 +25,9 @@ TEXT = (
 def message(seq: int) -> Any:
     """An event."""
     from holdfast import TextContent
-    from holdfast.events import Message
+    from holdfast.events import MessageAdded
 
-    return Message(
+    return MessageAdded(
         seq=seq, id=f"{seq:032x}", timestamp=datetime.now(UTC), content=(TextContent(TEXT),)
     )
 
@@ -40,7 +40,7 @@ def filled(length: int, kind: str, folder: str) -> Any:
     """A store in which the conversation "c" has that many events, and another one the rest of
     `TOTAL`."""
     from holdfast import MemoryStore, SQLiteStore
-    from holdfast.store import Summary
+    from holdfast.store import Batch, Summary
 
     path = f"{folder}/{kind}-{time.monotonic_ns()}.db"
     store = MemoryStore() if kind == "memory" else SQLiteStore(path, durability=kind)  # pyright: ignore
@@ -48,7 +48,7 @@ def filled(length: int, kind: str, folder: str) -> Any:
         lease = store.acquire(name)
         for start in range(1, count + 1, 500):
             events = [message(seq) for seq in range(start, start + 500)]
-            store.append(lease, events, Summary(name, last_seq=events[-1].seq))
+            store.append(lease, Batch(events, Summary(name, last_seq=events[-1].seq)))
         store.release(lease)
     return store
 
@@ -66,7 +66,7 @@ def timed(action: Callable[[int], object], numbers: range, warm: int = 20) -> tu
 
 def by_store(length: int, kind: str, count: int, folder: str) -> tuple[float, float]:
     """`Store.append`."""
-    from holdfast.store import Summary
+    from holdfast.store import Batch, Summary
 
     store = filled(length, kind, folder)
     lease = store.acquire("c")
@@ -75,7 +75,7 @@ def by_store(length: int, kind: str, count: int, folder: str) -> tuple[float, fl
         seq: Summary("c", last_seq=seq, updated=event.timestamp) for seq, event in events.items()
     }
     found = timed(
-        lambda seq: store.append(lease, [events[seq]], summaries[seq]),
+        lambda seq: store.append(lease, Batch([events[seq]], summaries[seq])),
         range(length + 1, length + count + 1),
     )
     store.close()

@@ -75,9 +75,9 @@ class Naive:
 def message(seq: int, size: int) -> Any:
     """An event of about that many bytes."""
     from holdfast import TextContent
-    from holdfast.events import Message
+    from holdfast.events import MessageAdded
 
-    return Message(
+    return MessageAdded(
         seq=seq,
         id=f"{seq:032x}",
         timestamp=datetime.now(UTC),
@@ -121,14 +121,14 @@ def by_hand(each: int, size: int, clustered: bool, folder: str) -> float:
 def by_store(each: int, size: int, folder: str) -> float:
     """`SQLiteStore.append`."""
     from holdfast import SQLiteStore
-    from holdfast.store import Summary
+    from holdfast.store import Batch, Summary
 
     store = SQLiteStore(f"{folder}/store-{time.monotonic_ns()}.db")
     summaries = [Summary("c", last_seq=seq) for seq in range(each + 1)]
 
     def appender(number: int) -> Callable[[Any], None]:
         lease = store.acquire(f"c{number}")
-        return lambda event: store.append(lease, [event], summaries[event.seq])
+        return lambda event: store.append(lease, Batch([event], summaries[event.seq]))
 
     found = per_event([appender(number) for number in range(THREADS)], each, size)
     assert all(len(store.read(f"c{number}")) == each for number in range(THREADS))

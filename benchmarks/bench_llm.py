@@ -312,7 +312,7 @@ def model(
         stream=stream,
         max_retries=0,
     )
-    return llm.through(keep), kept
+    return llm.with_transport(keep), kept
 
 
 def conversation(llm: Any, messages: int) -> tuple[Any, Any, tuple[Any, Any]]:
@@ -320,7 +320,7 @@ def conversation(llm: Any, messages: int) -> tuple[Any, Any, tuple[Any, Any]]:
     from datetime import UTC, datetime
 
     from holdfast.content import Message, TextContent, ToolCall, ToolResult
-    from holdfast.events import Agent, ToolDefinition
+    from holdfast.events import AgentConfigured, ToolDefinition
     from holdfast.llm.completion import Completion
     from holdfast.llm.transcript import Transcript
 
@@ -338,7 +338,7 @@ def conversation(llm: Any, messages: int) -> tuple[Any, Any, tuple[Any, Any]]:
         ]
     )
     parameters = llm.parameters()
-    head = Agent(
+    head = AgentConfigured(
         seq=1,
         id="evt_1",
         timestamp=datetime.now(UTC),
@@ -556,7 +556,7 @@ def open_sockets() -> int:
 
 def imports(wire: str, *first: str) -> float:
     """Milliseconds of CPU that importing a wire, its streams included, takes after others."""
-    modules = ", ".join(f"holdfast.llm.wires.{wire}{part}" for part in ("", "_answer", "_stream"))
+    modules = ", ".join(f"holdfast.llm.wires.{wire}{part}" for part in ("", "_answers"))
     program = (
         f"import time, {', '.join(first)}\nbegan = time.process_time()\nimport"
         f" {modules}\nprint(time.process_time() - began)"

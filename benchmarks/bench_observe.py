@@ -33,7 +33,7 @@ def _events() -> tuple[list[Any], list[Any]]:
         "timestamp": datetime.now(UTC),
     }
     return [ev.ToolCallStarted(seq=5, call_id="4.0", **head)], [
-        ev.ToolResult(seq=6, call_id="4.0", result=ToolResult(NOTE), **head)
+        ev.ToolCallFinished(seq=6, call_id="4.0", result=ToolResult(NOTE), **head)
     ]
 
 
@@ -49,7 +49,7 @@ def _spans(observer: Any, count: int) -> float:
     state.open["4.0"] = OpenCall(ToolCall("4.0", "look_up", {"key": "a"}))
     observed = Observed.of([observer], "0123456789abcdef", lambda: state)
     assert observed is not None
-    observed.add([ev.Status(seq=2, id="a", timestamp=datetime.now(UTC), status="running")])
+    observed.add([ev.StatusChanged(seq=2, id="a", timestamp=datetime.now(UTC), status="running")])
     observed.tell()
     least = float("inf")
     for _ in range(ROUNDS):
@@ -130,7 +130,7 @@ def without(count: int) -> float:
     """The checks that a call passes: of its start, its run and its result."""
     from holdfast import Agent, Conversation, ScriptedLLM
 
-    journal: Any = Conversation(Agent(ScriptedLLM(["done"])))._journal  # pyright: ignore
+    journal: Any = Conversation(Agent(ScriptedLLM(["done"]))).hosting.journal  # pyright: ignore
     least = float("inf")
     for _ in range(ROUNDS):
         began = time.process_time()
@@ -177,7 +177,7 @@ def statistics(count: int, path: str) -> list[float]:
     from holdfast import events as ev
     from holdfast.content import Usage
     from holdfast.observe.stats import stats, tree
-    from holdfast.store import Summary
+    from holdfast.store import Batch, Summary
 
     now = datetime.now(UTC)
     with SQLiteStore(path, "process") as store:
@@ -188,7 +188,7 @@ def statistics(count: int, path: str) -> list[float]:
                 head: dict[str, Any] = {"id": f"{seq:032x}", "timestamp": now}
                 call = ToolCall(f"{seq}.0", "look_up", {"key": "a"})
                 events.append(
-                    ev.Assistant(
+                    ev.AssistantReplied(
                         seq=seq,
                         calls=(call,),
                         model="m",
@@ -200,12 +200,13 @@ def statistics(count: int, path: str) -> list[float]:
                 )
                 events.append(ev.ToolCallStarted(seq=seq + 1, call_id=call.id, **head))
                 events.append(
-                    ev.ToolResult(
+                    ev.ToolCallFinished(
                         seq=seq + 2, call_id=call.id, result=ToolResult(NOTE), duration=0.1, **head
                     )
                 )
             store.append(
-                lease, events, Summary("long", last_seq=events[-1].seq, created=now, updated=now)
+                lease,
+                Batch(events, Summary("long", last_seq=events[-1].seq, created=now, updated=now)),
             )
         store.release(lease)
         began = time.perf_counter()

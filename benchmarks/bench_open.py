@@ -28,7 +28,7 @@ def write(path: str, length: int, output: int, condensed: bool) -> None:
     from holdfast import SQLiteStore, TextContent, ToolCall, ToolResult
     from holdfast import events as ev
     from holdfast.content import Usage
-    from holdfast.store import Summary
+    from holdfast.store import Batch, Summary
 
     events: list[Any] = []
 
@@ -36,14 +36,14 @@ def write(path: str, length: int, output: int, condensed: bool) -> None:
         seq = len(events) + 1
         events.append(kind(seq=seq, id=f"{seq:032x}", timestamp=datetime.now(UTC), **fields))
 
-    add(ev.Message, content=(TextContent("What is known of these items?"),))
-    add(ev.Status, status="running")
-    add(ev.Agent, system_prompt="You look things up.", model="scripted")
+    add(ev.MessageAdded, content=(TextContent("What is known of these items?"),))
+    add(ev.StatusChanged, status="running")
+    add(ev.AgentConfigured, system_prompt="You look things up.", model="scripted")
     while len(events) < length - 3:
         seq = len(events) + 1
         call = ToolCall(f"{seq}.0", "look_up", {"key": f"item-{seq}", "limit": 3}, f"call_{seq}")
         add(
-            ev.Assistant,
+            ev.AssistantReplied,
             calls=(call,),
             usage=Usage(1200, 24),
             based_on=seq - 1,
@@ -53,19 +53,24 @@ def write(path: str, length: int, output: int, condensed: bool) -> None:
         )
         add(ev.ToolCallStarted, call_id=call.id, idempotency_key=f"c:{call.id}")
         text = f"item-{seq}: {NOTE * (output // len(NOTE))}"
-        add(ev.ToolResult, call_id=call.id, result=ToolResult((TextContent(text),)), duration=0.001)
+        add(
+            ev.ToolCallFinished,
+            call_id=call.id,
+            result=ToolResult((TextContent(text),)),
+            duration=0.001,
+        )
     add(
-        ev.Assistant,
+        ev.AssistantReplied,
         text="That is all.",
         usage=Usage(1200, 24),
         based_on=len(events),
         stop_reason="stop",
         wire="openai_chat",
     )
-    add(ev.Status, status="finished")
+    add(ev.StatusChanged, status="finished")
     with SQLiteStore(path) as store:
         lease = store.acquire("c")
-        store.append(lease, events, Summary("c", "finished", last_seq=len(events)))
+        store.append(lease, Batch(events, Summary("c", "finished", last_seq=len(events))))
         store.release(lease)
         if condensed:
             from holdfast import Agent, Conversation, ScriptedLLM
@@ -76,7 +81,7 @@ def write(path: str, length: int, output: int, condensed: bool) -> None:
                     for event in events
                     if event.type in ("message", "assistant") and event.seq < length - 30
                 ]
-                with conversation._journal as journal:
+                with conversation.hosting.journal as journal:
                     journal.condense(hidden, "What was found so far. " * 50)
 
 

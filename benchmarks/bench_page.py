@@ -67,10 +67,10 @@ def rows(quick: bool) -> list[Row]:
 
 def _measured(quick: bool) -> list[tuple[list[float], list[float]]]:
     from holdfast import Agent, Limits, ScriptedLLM
-    from holdfast.agent.form import form_of
+    from holdfast.agent.serial_form import form_of
     from tests.agent_servers import Serving
     from tests.browser import Browser
-    from tests.test_page import long_journal
+    from tests.server.test_page import long_journal
 
     repeats = 2 if quick else 7
     with ExitStack() as stack:

@@ -463,7 +463,7 @@ def park(store: str, count: int) -> None:
 
     from holdfast.server.records import Records
     from holdfast.server.sealing import Seal
-    from holdfast.store import SQLiteStore
+    from holdfast.store import Batch, SQLiteStore
 
     db = sqlite3.connect(f"{store}.server.db")
     known = db.execute("SELECT id FROM conversations").fetchone()[0]
@@ -475,7 +475,7 @@ def park(store: str, count: int) -> None:
         lease = journal.acquire(id)
         status = STATUSES[number % len(STATUSES)]
         journal.append(
-            lease, events, msgspec.structs.replace(summary, id=id, status=status, last_seq=2)
+            lease, Batch(events, msgspec.structs.replace(summary, id=id, status=status, last_seq=2))
         )
         journal.release(lease)
     journal.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast import ToolCall
 from holdfast.agent.risk import Surroundings
-from holdfast.agent.security import Rules, standard
+from holdfast.agent.security import RiskRules, standard
 
 ORDINARY = (
     "ls -la",
@@ -58,7 +58,7 @@ def main() -> None:
     print(f"{sum(took.values()) / len(took):8.3f} ms  mean (goal: 0.1)")
     for name, command in HOSTILE.items():
         began = time.perf_counter()
-        risk = Rules().command(command)
+        risk = RiskRules().command(command)
         print(f"{(time.perf_counter() - began) * 1000:8.1f} ms  {name}: {risk.level}")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import LLM, Agent, Limits, SQLiteStore
-from holdfast.agent.form import form_of, tools_of
+from holdfast.agent.serial_form import form_of, tools_of
 from holdfast.commands import Send
 from holdfast.server.host import Host
 from holdfast.server.policy import Policy
@@ -78,7 +78,7 @@ def pss(pid: int) -> float:
 
 def pids(host: Host) -> list[int]:
     """Those of the workers."""
-    return [] if host._workshop is None else host._workshop.processes.pids()
+    return [] if host._workers is None else host._workers.processes.pids()
 
 
 def first_request(port: int, folder: str, isolation: str, times: int = 20) -> float:
@@ -94,7 +94,7 @@ def first_request(port: int, folder: str, isolation: str, times: int = 20) -> fl
             host.close(T, id)
             began = time.perf_counter()
             host.start(T, id)
-            host.obey(T, id, Send("hello"))
+            host.execute(T, id, Send("hello"))
             finished(host, id, 0.0005)
             took.append((time.perf_counter() - began) * 1000)
             host.close(T, id)
@@ -108,12 +108,12 @@ def memory(port: int, folder: str, count: int = 20) -> tuple[float, float]:
             id = f"c{number}"
             host.create(T, request(port, 3, id))
             host.start(T, id)
-            host.obey(T, id, Send("hello"))
+            host.execute(T, id, Send("hello"))
             finished(host, id)
-        assert host._workshop is not None
+        assert host._workers is not None
         found = [pss(pid) for pid in pids(host)]
         assert len(found) == count
-        return sum(found) / count, pss(host._workshop.processes.pid)
+        return sum(found) / count, pss(host._workers.processes.pid)
 
 
 def step(port: int, folder: str, isolation: str, steps: int) -> tuple[float, float]:
@@ -125,7 +125,7 @@ def step(port: int, folder: str, isolation: str, steps: int) -> tuple[float, flo
             host.start(T, id)
             workers = {pid: clock(pid) for pid in pids(host)}
             began = time.process_time()
-            host.obey(T, id, Send("What is known of these items?"))
+            host.execute(T, id, Send("What is known of these items?"))
             finished(host, id, 0.05)
             server = time.process_time() - began
             worker = sum(clock(pid) - before for pid, before in workers.items())

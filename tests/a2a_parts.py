@@ -36,7 +36,7 @@ VARIANTS = [
         marks=(
             []
             if (version == "1.0") == (transport == "JSONRPC") == streaming
-            else [pytest.mark.slow]
+            else [pytest.mark.proof]
         ),
     )
     for version in ("1.0", "0.3")

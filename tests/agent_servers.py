@@ -12,7 +12,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 from holdfast import Agent, ScriptedLLM, SQLiteStore
-from holdfast.agent.form import form_of
+from holdfast.agent.serial_form import form_of
 from holdfast.server.app import App
 from holdfast.server.guard import Quota, host_names
 from holdfast.server.host import Host

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests import samples
+
 # A suite that is started in the background of a script finds Ctrl-C ignored, and its children with
 # it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -34,10 +36,29 @@ def no_thread_is_left() -> Iterator[None]:
     assert not left, f"threads left behind: {left}"
 
 
-# --- live checks (test_llm_live.py) ---
+# --- the size of a run ---
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items[:], left_out = samples.sampled(items)
+    config.hook.pytest_deselected(items=left_out)
+
+
+# --- live checks (llm/test_live.py) ---
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--size",
+        choices=list(samples.SHARES),
+        default="fast",
+        help="how many samples random tests and long proofs take (tests/samples.py)",
+    )
+    parser.addoption(
+        "--freeze",
+        action="store_true",
+        help="write the expected bytes of tests/test_frozen.py anew",
+    )
     parser.addoption(
         "--live",
         action="append",
@@ -51,6 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    samples.use(config.getoption("--size"))
     if config.getoption(
         "--live"
     ):  # long tracebacks show arguments, and a key among them cut short, which no search finds

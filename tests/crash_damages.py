@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast import events as ev
 from holdfast.content import ToolResult
 from holdfast.conversation import calls as calls_module
@@ -18,6 +20,7 @@ from holdfast.conversation.calls import Calls
 from holdfast.conversation.conversation import Conversation
 from holdfast.conversation.state import OpenCall
 from holdfast.runtime import processes
+from holdfast.store import Batch, Lease
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.tools import ToolAnnotations, ToolContext
 
@@ -114,7 +117,7 @@ def reconcile_is_not_asked(resumes: bool) -> None:
     def settled(self: Calls, call: Any, *_: Any) -> ToolResult | None:
         return (
             None
-            if self._agent.tools.get(call.name).annotations.repeatable
+            if self._context.agent.tools.get(call.name).annotations.repeatable
             else calls_module._unknown()
         )
 
@@ -130,7 +133,7 @@ def reconcile_is_not_believed(resumes: bool) -> None:
 
 
 def approved_arguments_are_forgotten(resumes: bool) -> None:
-    def forgetful(self: OpenCall, decision: ev.Decision) -> None:
+    def forgetful(self: OpenCall, decision: ev.DecisionMade) -> None:
         decide(self, decision)
         if resumes:
             self.arguments = None
@@ -139,7 +142,7 @@ def approved_arguments_are_forgotten(resumes: bool) -> None:
 
 
 def an_approval_is_not_needed_after_a_kill(resumes: bool) -> None:
-    def hasty(self: OpenCall, decision: ev.Decision) -> None:
+    def hasty(self: OpenCall, decision: ev.DecisionMade) -> None:
         decide(self, decision)
         if resumes:
             self.asked = None
@@ -148,30 +151,28 @@ def an_approval_is_not_needed_after_a_kill(resumes: bool) -> None:
 
 
 def commands_that_were_done_stay_in_the_inbox(resumes: bool) -> None:
-    def forgetful(self: SQLiteStore, *given: Any, taken: Any = (), **named: Any) -> None:
-        append(self, *given, **named)
+    def forgetful(self: SQLiteStore, lease: Lease, batch: Batch) -> bool:
+        return append(self, lease, replace(batch, done_commands=()))
 
     append, SQLiteStore.append = SQLiteStore.append, forgetful
 
 
 def commands_are_done_twice_as_their_mark_comes_later(resumes: bool) -> None:
-    def two_steps(
-        self: SQLiteStore, lease: Any, events: Any, summary: Any, *, taken: Any = (), **more: Any
-    ) -> bool:
-        held = append(self, lease, events, summary, **more)
-        if taken:
+    def two_steps(self: SQLiteStore, lease: Lease, batch: Batch) -> bool:
+        held = append(self, lease, replace(batch, done_commands=()))
+        if batch.done_commands:
             from holdfast.testing import kill_point
 
             kill_point("between an append and its mark")
-            append(self, lease, (), summary, taken=taken)
+            append(self, lease, Batch((), batch.summary, batch.done_commands))
         return held
 
     append, SQLiteStore.append = SQLiteStore.append, two_steps
 
 
 def outputs_are_not_kept_whole(resumes: bool) -> None:
-    def forgetful(self: SQLiteStore, *given: Any, blobs: Any = (), **named: Any) -> None:
-        append(self, *given, **named)
+    def forgetful(self: SQLiteStore, lease: Lease, batch: Batch) -> bool:
+        return append(self, lease, replace(batch, blobs=()))
 
     append, SQLiteStore.append = SQLiteStore.append, forgetful
 

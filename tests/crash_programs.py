@@ -217,7 +217,7 @@ class Player:
         kill_point("to be posted")
         self.store.post(conversation.id, command, key=call.id)
         kill_point("posted")
-        conversation.drain_inbox()
+        conversation.hosting.drain_inbox()
 
     # --- tools ---
 
@@ -332,7 +332,7 @@ def said(conversation: Conversation) -> list[str]:
     return [
         event.text
         for event in conversation.get_history()
-        if isinstance(event, ev.Message) and event.sender == "user"
+        if isinstance(event, ev.MessageAdded) and event.sender == "user"
     ]
 
 
@@ -375,7 +375,7 @@ class Outcome(msgspec.Struct):
     conversation: str
     call_id: str
     attempts: list[int]
-    result: ev.ToolResult | None = None
+    result: ev.ToolCallFinished | None = None
 
     @property
     def unknown(self) -> bool:
@@ -388,12 +388,12 @@ def outcomes(journals: dict[str, list[ev.AnyEvent]]) -> dict[str, Outcome]:
     for id, events in journals.items():
         by_id: dict[str, Outcome] = {}
         for event in events if id != "fork" else ():
-            if isinstance(event, ev.Assistant):
+            if isinstance(event, ev.AssistantReplied):
                 for call in event.calls:
                     by_id[call.id] = found[call.arguments["name"]] = Outcome(id, call.id, [])
             elif isinstance(event, ev.ToolCallStarted):
                 by_id[event.call_id].attempts.append(event.attempt)
-            elif isinstance(event, ev.ToolResult):
+            elif isinstance(event, ev.ToolCallFinished):
                 by_id[event.call_id].result = event
     return found
 
@@ -413,19 +413,21 @@ def judge(plan: Plan, crash: Crash) -> None:
     assert unknown <= kills * at_once, (
         f"{crash}: {unknown} outcomes are unknown, and only {at_once} calls run at once"
     )
-    heard, expected = texts(crash.after, ev.Message), texts(crash.reference, ev.Message)
+    heard, expected = texts(crash.after, ev.MessageAdded), texts(crash.reference, ev.MessageAdded)
     assert sorted(heard) == sorted(expected), f"{crash}: other messages: {heard}, not {expected}"
     if not plan.during:
-        assert texts(crash.after, ev.Assistant) == texts(crash.reference, ev.Assistant), (
-            f"{crash}: other answers"
-        )
-    last = [event for event in crash.after if isinstance(event, ev.Assistant)][-1]
+        assert texts(crash.after, ev.AssistantReplied) == texts(
+            crash.reference, ev.AssistantReplied
+        ), f"{crash}: other answers"
+    last = [event for event in crash.after if isinstance(event, ev.AssistantReplied)][-1]
     assert last.based_on >= max(
-        event.seq for event in crash.after if isinstance(event, ev.Message)
+        event.seq for event in crash.after if isinstance(event, ev.MessageAdded)
     ), f"{crash}: a message was not answered"
 
 
-def texts(events: list[ev.AnyEvent], kind: type[ev.Message | ev.Assistant]) -> list[str]:
+def texts(
+    events: list[ev.AnyEvent], kind: type[ev.MessageAdded | ev.AssistantReplied]
+) -> list[str]:
     return [event.text for event in events if isinstance(event, kind)]
 
 

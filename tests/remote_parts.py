@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -89,7 +88,7 @@ class StubServer:
         return made
 
     def say(self, id: str, text: str) -> None:
-        self.append(id, (ev.Message, {"content": (_text(text),)}))
+        self.append(id, (ev.MessageAdded, {"content": (_text(text),)}))
 
 
 def _text(text: str) -> Any:
@@ -197,8 +196,10 @@ class _Handler(BaseHTTPRequestHandler):
                 "content": [_text(block["text"]) for block in body["content"]],
                 "id": body["eventId"],
             }
-            more = [(ev.Status, {"status": "running"})] if id in owner.started else []
-            owner.append(id, (ev.Message, {**fields, "content": tuple(fields["content"])}), *more)
+            more = [(ev.StatusChanged, {"status": "running"})] if id in owner.started else []
+            owner.append(
+                id, (ev.MessageAdded, {**fields, "content": tuple(fields["content"])}), *more
+            )
             return 202, {"eventId": body["eventId"]}
         if rest in ("start", "close", "run", "pause", "resume", "interrupt"):
             if rest == "start":
@@ -221,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
 
                 owner.results.append((claim[1], client, body))
                 result = ToolResult.from_json(json.dumps(body["result"]))
-                owner.append(id, (ev.ToolResult, {"call_id": claim[1], "result": result}))
+                owner.append(id, (ev.ToolCallFinished, {"call_id": claim[1], "result": result}))
             return 200, {"status": "running"}
         return 404, {"error": {"type": "ConfigurationError", "message": f"No route {path!r}."}}
 
@@ -415,14 +416,6 @@ def _shut(one: socket.socket) -> None:
     except OSError:
         pass
     one.close()
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.005)
 
 
 _PROGRAM = """

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 from holdfast import LLM, Agent, LocalRuntime, SQLiteStore
-from holdfast.agent.form import form_of, tools_of
+from holdfast.agent.serial_form import form_of, tools_of
 from holdfast.commands import Send
 from holdfast.server.host import Host
-from holdfast.server.learning import Policy
+from holdfast.server.policy import Policy
 from holdfast.server.records import Records
 from holdfast.server.sealing import Seal
 from holdfast.server.shapes import CreateRequest
@@ -40,7 +40,7 @@ def main() -> None:
         )
         host.start(tenant, id)
     for tenant, id in known:
-        host.obey(tenant, id, Send("go"))
+        host.execute(tenant, id, Send("go"))
     print("asked", flush=True)
     time.sleep(600)
 

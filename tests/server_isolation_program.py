@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from holdfast import LLM, Agent, LocalRuntime
-from holdfast.agent.form import form_of, tools_of
+from holdfast.agent.serial_form import form_of, tools_of
 from holdfast.commands import Send
 from holdfast.server.shapes import CreateRequest
 from tests.server_host_program import host_of
@@ -28,8 +28,8 @@ def main() -> None:
             CreateRequest(agent=form.mapping, secrets=form.secrets, tools=tools, id=f"c{number}"),
         )
         host.start("default", f"c{number}")
-        host.obey("default", f"c{number}", Send("go"))
-    processes = host._workshop.processes  # pyright: ignore[reportOptionalMemberAccess]
+        host.execute("default", f"c{number}", Send("go"))
+    processes = host._workers.processes  # pyright: ignore[reportOptionalMemberAccess]
     while len(processes.pids()) < count:
         time.sleep(0.01)
     print(

@@ -91,7 +91,7 @@ class Judge:
 
     def __init__(
         self,
-        rules: str = "holdfast.agent.security:Rules",
+        rules: str = "holdfast.agent.security:RiskRules",
         source: Path = SOURCE,
         env: dict[str, str] | None = None,
         programs: Path | None = None,

@@ -14,8 +14,8 @@ import os, resource, signal, sys, time
 from pathlib import Path
 from holdfast.commands import *
 from holdfast.errors import *
-from holdfast.store import Blob, SQLiteStore, blob_id
-from tests.test_store import append, message, seqs, summary
+from holdfast.store import Batch, Blob, SQLiteStore, blob_id
+from tests.store.test_store import append, message, seqs, summary
 path = sys.argv[1]
 def say(*words):
     print(*words, flush=True)

@@ -152,6 +152,7 @@ def test_two_results_share_no_default() -> None:
     assert ToolResult().meta == {}
 
 
+@pytest.mark.slow
 @given(
     st.lists(BLOCKS, max_size=4),
     JSON,
@@ -183,6 +184,7 @@ def test_lists_given_to_a_message_become_tuples() -> None:
     assert (message.content, message.tool_calls) == ((TextContent("a"),), (call,))
 
 
+@pytest.mark.slow
 @given(
     st.lists(BLOCKS, max_size=3),
     st.sampled_from(["system", "user", "assistant", "tool"]),

@@ -16,47 +16,67 @@ from tests.model_server import ModelServer, Request, calls, sse, text
 
 REPO = Path(__file__).parents[1]
 PAGES = [REPO / "README.md", *sorted((REPO / "docs").rglob("*.md"))]
-BLOCKS = [
-    pytest.param(block, printed, id=f"{path.relative_to(REPO)}-{number}")
+BLOCKS = {
+    path: re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", path.read_text(), re.DOTALL)
     for path in PAGES
-    for number, (block, printed) in enumerate(
-        re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", path.read_text(), re.DOTALL), 1
-    )
-]
+}
+END = "--- end of block ---\n"
+# Runs the programs that it is given one after the other, each as `__main__` in a folder of its own.
+RUNNER = f"""
+import os, runpy, sys, traceback
+for program in sys.argv[1:]:
+    os.chdir(os.path.dirname(program))
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except BaseException:
+        traceback.print_exc()
+    print({END!r}, end="", flush=True)
+    print({END!r}, end="", flush=True, file=sys.stderr)
+"""
 
 
-@pytest.mark.parametrize(("block", "printed"), BLOCKS)
-def test_a_python_block_runs_as_it_stands_and_prints_what_is_below_it(
-    block: str, printed: str, tmp_path: Path
+def answer(request: Request) -> Any:
+    if request.json.get("stream"):
+        return sse(text("It has 3 words."), size=8)
+    if request.messages[-1]["role"] == "user":
+        return calls(("read_file", {"path": "README.md"}))
+    if "one two three" in request.messages[-1]["content"]:
+        return calls(("count_words", {"text": "one two three"}))
+    return text(f"It has {request.messages[-1]['content']} words.")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page", [path for path in PAGES if BLOCKS[path]], ids=lambda path: str(path.relative_to(REPO))
+)
+def test_the_python_blocks_of_a_page_run_unchanged_and_print_the_text_below_them(
+    page: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "README.md").write_text("one two three")
-
-    def answer(request: Request) -> Any:
-        if request.json.get("stream"):
-            return sse(text("It has 3 words."), size=8)
-        if request.messages[-1]["role"] == "user":
-            return calls(("read_file", {"path": "README.md"}))
-        if "one two three" in request.messages[-1]["content"]:
-            return calls(("count_words", {"text": "one two three"}))
-        return text(f"It has {request.messages[-1]['content']} words.")
-
+    programs: list[str] = []
     with ModelServer(answer) as server:
-        program = tmp_path / "program.py"
-        program.write_text(block.replace("https://api.openai.com/v1", server.url))
+        for number, (block, _) in enumerate(BLOCKS[page]):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            (folder / "README.md").write_text("one two three")
+            program = folder / "program.py"
+            program.write_text(block.replace("https://api.openai.com/v1", server.url))
+            programs.append(str(program))
         done = subprocess.run(
-            [sys.executable, str(program)],
-            cwd=tmp_path,
+            [sys.executable, "-c", RUNNER, *programs],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == (printed or "finished It has 3 words.\n")
+    errors = done.stderr.split(END)
+    printed = done.stdout.split(END)
+    for number, (_, expected) in enumerate(BLOCKS[page]):
+        assert "Traceback" not in errors[number], f"block {number + 1}: {errors[number]}"
+        assert printed[number] == (expected or "finished It has 3 words.\n"), f"block {number + 1}"
 
 
 def test_every_public_name_is_in_a_program_of_the_docs() -> None:
-    shown = "\n".join(str(block.values[0]) for block in BLOCKS)
+    shown = "\n".join(block for blocks in BLOCKS.values() for block, _ in blocks)
     assert [name for name in holdfast.__all__ if not re.search(rf"\b{name}\b", shown)] == []
 
 
@@ -85,7 +105,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert [name for name in holdfast.__all__ if not re.search(rf"\b{name}\b", reference)] == []
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install 'holdfast[docs]'")
     command = [
@@ -123,3 +143,20 @@ def test_every_dependency_is_accounted_for() -> None:
         "dependencies"
     ]:
         assert f"| {re.split(r'[<>=~! ]', requirement)[0]} |" in page
+
+
+def test_every_file_that_the_architecture_names_exists() -> None:
+    pages = [REPO / "docs" / "architecture.md", REPO / "docs" / "where-to-change.md"]
+    pages += (REPO / "docs" / "internals").glob("*.md")
+    source = REPO / "src" / "holdfast"
+    missing = [
+        f"{page.name}: {name}"
+        for page in pages
+        for name in re.findall(r"`([\w./]+\.py)`", page.read_text())
+        if not (
+            (REPO / name).exists()
+            or (source / name).exists()
+            or any(path.name == name for path in source.rglob("*.py"))
+        )
+    ]
+    assert missing == []

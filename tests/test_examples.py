@@ -44,6 +44,7 @@ def last(request: Request) -> str:
     return str(request.messages[-1]["content"])
 
 
+@pytest.mark.slow
 def test_hello_calls_its_tool_and_finishes(tmp_path: Path) -> None:
     def answer(request: Request) -> Any:
         return (
@@ -60,6 +61,7 @@ def test_hello_calls_its_tool_and_finishes(tmp_path: Path) -> None:
     assert schema["required"] == ["name"]
 
 
+@pytest.mark.slow
 def test_local_runtime_clones_lints_and_shows_every_event(tmp_path: Path) -> None:
     origin = tmp_path / "origin"
     origin.mkdir()
@@ -100,6 +102,7 @@ def test_local_runtime_clones_lints_and_shows_every_event(tmp_path: Path) -> Non
     assert len(requests) == 3
 
 
+@pytest.mark.slow
 def test_delegation_starts_three_conversations(tmp_path: Path) -> None:
     def answer(request: Request) -> Any:
         if last(request) == "Say hello to 'world'":
@@ -115,6 +118,7 @@ def test_delegation_starts_three_conversations(tmp_path: Path) -> None:
     assert [m["role"] for m in base[1].messages[-3:]] == ["tool"] * 3
 
 
+@pytest.mark.slow
 def test_message_passing_starts_both_and_shows_a_message_that_arrives(tmp_path: Path) -> None:
     def answer(request: Request) -> Any:
         said = last(request)

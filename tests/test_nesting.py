@@ -18,7 +18,7 @@ from holdfast.nesting import MAX_DEPTH, MAX_DOCUMENT_DEPTH, too_deep
 from holdfast.openhands.shims import with_arguments
 from holdfast.server.guard import RequestRefused
 from holdfast.server.intake import _decode as decode  # pyright: ignore[reportPrivateUsage]
-from holdfast.tools.document import Place, read_json, read_yaml
+from holdfast.tools.document import SourceLocation, read_json, read_yaml
 from holdfast.tools.results import as_result
 
 
@@ -121,7 +121,7 @@ def test_what_is_accepted_can_be_read_back() -> None:
     assert state.answer == "ok"
     data = state.to_json()
     assert ConversationState.from_json(data) == state
-    results = [event.result for event in state.events if isinstance(event, ev.ToolResult)]
+    results = [event.result for event in state.events if isinstance(event, ev.ToolCallFinished)]
     assert results[0].structured_content == nested(MAX_DEPTH)
 
 
@@ -137,7 +137,7 @@ def test_other_doors_refuse_in_their_own_words(levels: int, tmp_path: Path) -> N
         if read is read_yaml and levels > 500:
             continue  # PyYAML takes seconds for it
         with pytest.raises(ConfigurationError, match=r"nested (too|more than 60) deep"):
-            read(text(levels), Place("f"))
+            read(text(levels), SourceLocation("f"))
 
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 500, 20_000])

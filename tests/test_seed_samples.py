@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.model_server import ModelServer, Request, calls, text
 
 HELLO = """
@@ -199,6 +201,7 @@ def last(request: Request) -> Any:
     return request.messages[-1]
 
 
+@pytest.mark.slow
 def test_hello_world(tmp_path: Path) -> None:
     def answer(request: Request) -> Any:
         return (
@@ -213,6 +216,7 @@ def test_hello_world(tmp_path: Path) -> None:
     assert requests[0].json["tools"][0]["function"]["parameters"]["required"] == ["name"]
 
 
+@pytest.mark.slow
 def test_with_a_local_runtime(tmp_path: Path) -> None:
     origin = tmp_path / "OpenHands"
     origin.mkdir()
@@ -250,6 +254,7 @@ def test_with_a_local_runtime(tmp_path: Path) -> None:
     assert any("Flipped." in line for line in printed), "the callback printed the events"
 
 
+@pytest.mark.slow
 def test_with_delegation(tmp_path: Path) -> None:
     def answer(request: Request) -> Any:
         if last(request)["content"] == "Say hello to 'world'":

@@ -52,6 +52,7 @@ def killed(*commands: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_next_start_removes_what_a_killed_process_left(root: Path) -> None:
     empty = killed()
     used = killed("seq 1 200000", "cd /")

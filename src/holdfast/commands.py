@@ -150,7 +150,7 @@ class Condense(_Command, frozen=True, tag="condense"):
     instructions: str = ""
 
 
-class Unreadable(msgspec.Struct, frozen=True):
+class UnreadableCommand(msgspec.Struct, frozen=True):
     """A posted command that cannot be decoded: the `command` that it names, and the reason. It
     cannot be posted."""
 
@@ -205,7 +205,7 @@ def decode(data: bytes) -> Command:
     return _decoder.decode(data)
 
 
-def posted(data: bytes) -> Command | Unreadable | None:
+def posted(data: bytes) -> Command | UnreadableCommand | None:
     """Return a command from an inbox, None for one that a newer version posted."""
     try:
         return _decoder.decode(data)
@@ -214,7 +214,7 @@ def posted(data: bytes) -> Command | Unreadable | None:
             name = msgspec.json.decode(data, type=_Name).command
         except (ValueError, OverflowError, RecursionError):
             name = ""
-        return Unreadable(name, str(error)) if not name or name in _KNOWN else None
+        return UnreadableCommand(name, str(error)) if not name or name in _KNOWN else None
 
 
 class _Name(msgspec.Struct):

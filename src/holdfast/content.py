@@ -123,9 +123,7 @@ _BLOCKS = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResour
 
 def blocks(content: ContentLike) -> tuple[Content, ...]:
     """Return content in any accepted shape as a tuple of blocks; a `str` becomes one `TextContent`.
-
-    Raises `ConfigurationError` (a `ValueError`) naming the value given.
-    """
+    Raises `ConfigurationError` (a `ValueError`) naming the value given."""
     found: tuple[Any, ...]
     if type(content) is tuple:
         found = cast("tuple[Any, ...]", content)
@@ -193,8 +191,7 @@ class ToolCall(Data, frozen=True):
 
     @property
     def arguments_hash(self) -> str:
-        """The hash that a decision is bound to: the SHA-256, in hex, of the arguments as JSON
-        with sorted keys."""
+        """The SHA-256 in hex of the arguments as sorted JSON, to which a decision is bound."""
         from hashlib import sha256  # loaded late: 3 ms of import that few need
 
         return sha256(_sorted.encode(self.arguments)).hexdigest()

@@ -5,7 +5,10 @@ HoldfastError
 │   ├── KeyRefused (PermissionError)         an agent server does not accept the key
 │   ├── HookDenied                           a hook denied something: hook, on, failed
 │   └── UnreadableEvent                      an event that could not be read back: event, problem
-├── Conflict (ValueError)                    an agent server has something else under that id or key
+├── NotFound (LookupError)                   an unknown id: `kind` and `id` name it
+├── Conflict (ValueError)                    the request does not fit the present state
+│   └── NotPending                           a call that waits for no decision, answer or result
+├── Denied (PermissionError)                 a policy or a limit of rights forbids the request
 ├── TooMany (RuntimeError)                   an agent server's limit is reached; `bound` names it
 ├── SignatureInvalid (PermissionError)       a webhook message that cannot be trusted
 ├── WrongProcess (RuntimeError)              an object of another process, used in a fork of it
@@ -16,7 +19,7 @@ HoldfastError
 │   ├── OutputInvalid (ValueError)           problem, rounds
 │   └── LimitExceeded (RuntimeError)         type, value, limit, source
 ├── StoreError (OSError)
-│   ├── ConversationNotFound (LookupError)
+│   ├── ConversationNotFound (NotFound)
 │   ├── LeaseHeld (BlockingIOError)          another owner has the conversation; `holder` names it
 │   └── Fenced (PermissionError)             this owner's lease was taken over
 ├── RuntimeFault (OSError)                   a command, file or path that the runtime cannot use
@@ -89,12 +92,37 @@ class UnreadableEvent(ConfigurationError):
         return type(self), (self.event, self.problem)
 
 
-# --- agent servers ---
+# --- requests that the present state does not allow ---
+
+
+class NotFound(HoldfastError, LookupError):
+    """An unknown id. `kind` says of which objects ("call", "agent", "workspace", ...) and `id` is
+    the id that was asked for."""
+
+    def __init__(self, message: str, kind: str = "", id: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.id = id
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.kind, self.id)
 
 
 class Conflict(HoldfastError, ValueError):
-    """An id or idempotency key already names something else on the agent server, or its object
-    is in use."""
+    """The request does not fit the present state: an id or idempotency key already names
+    something else, or the object is in use or has ended."""
+
+
+class NotPending(Conflict):
+    """The call exists but waits for no decision, answer or result: it is settled, runs, or has not
+    had its turn."""
+
+
+class Denied(HoldfastError, PermissionError):
+    """A policy, or the rights of the caller, forbid the request."""
+
+
+# --- agent servers ---
 
 
 class TooMany(HoldfastError, RuntimeError):
@@ -189,7 +217,7 @@ class StoreError(HoldfastError, OSError):
     """A store could not read or write."""
 
 
-class ConversationNotFound(StoreError, LookupError):
+class ConversationNotFound(StoreError, NotFound):
     """The store has no conversation of that id."""
 
 

@@ -3,8 +3,8 @@ design first.
 
 A journal is an append-only list of events; everything else about a conversation is a fold over
 it. Every event has `seq` (dense from 1), `id`, `timestamp` (UTC) and, in JSON, `type`. A type of
-a newer version loads as `Unknown` and is kept unchanged. An event that cannot be decoded loads
-as `Damaged`, with its bytes. `record` returns the form that a store keeps; it refuses an event
+a newer version loads as `UnknownEvent` and is kept unchanged. An event that cannot be decoded loads
+as `DamagedEvent`, with its bytes. `record` returns the form that a store keeps; it refuses an event
 that could not be read back.
 """
 
@@ -99,7 +99,7 @@ class PromptPart(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     characters: int
 
 
-class Agent(Event, frozen=True, tag="agent"):
+class AgentConfigured(Event, frozen=True, tag="agent"):
     """The parts of the requests that follow: system prompt, ordered tool definitions, model and its
     parameters. No secrets.
 
@@ -118,7 +118,7 @@ class Agent(Event, frozen=True, tag="agent"):
     prompt_parts: tuple[PromptPart, ...] = ()
 
 
-class Message(Event, frozen=True, tag="message"):
+class MessageAdded(Event, frozen=True, tag="message"):
     """A message to the agent.
 
     `sender` is `user`, the id of the sending conversation, or `holdfast` for the loop itself.
@@ -140,7 +140,7 @@ class Message(Event, frozen=True, tag="message"):
         return text_of(self.content)
 
 
-class Assistant(Event, frozen=True, tag="assistant"):
+class AssistantReplied(Event, frozen=True, tag="assistant"):
     """One answer of the model.
 
     `based_on` is the last seq that its request contained. `native` is the provider's own form
@@ -189,7 +189,7 @@ class Question(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     asker: str = ""
 
 
-class Decision(Event, frozen=True, tag="decision"):
+class DecisionMade(Event, frozen=True, tag="decision"):
     """A decision whether a call may run: `by` whom, the decision, and the reason.
 
     It is bound to the call's id and the hash of the model's arguments; `arguments` are an
@@ -228,7 +228,7 @@ class ToolCallStarted(Event, frozen=True, tag="toolCallStarted"):
     runner: str = ""
 
 
-class ToolResult(Event, frozen=True, tag="toolResult"):
+class ToolCallFinished(Event, frozen=True, tag="toolResult"):
     """A call's result; `duration` is in seconds."""
 
     call_id: str
@@ -258,7 +258,7 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     condensed: bool = False
 
 
-class SoFar(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Checkpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A checkpoint of a conversation at event `seq`, from which it continues without the events up
     to there.
 
@@ -294,7 +294,7 @@ class SoFar(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     unpriced: int = 0
 
 
-class Condensation(Event, frozen=True, tag="condensation"):
+class HistoryCondensed(Event, frozen=True, tag="condensation"):
     """The parts that a condenser left out of the view.
 
     `summary` stands in place of the first of the `hidden` seqs. `trimmed` maps call ids to the
@@ -312,7 +312,7 @@ class Condensation(Event, frozen=True, tag="condensation"):
 
     hidden: tuple[int, ...]
     summary: str = ""
-    so_far: SoFar | None = None
+    so_far: Checkpoint | None = None
     trimmed: dict[str, int] = {}
     request: str | None = None
     failed: str = ""
@@ -327,14 +327,14 @@ class Condensation(Event, frozen=True, tag="condensation"):
         return bool(self.hidden or self.trimmed)
 
 
-class Status(Event, frozen=True, tag="status"):
+class StatusChanged(Event, frozen=True, tag="status"):
     """A change of the conversation's status. `reason` says why where that is not obvious."""
 
     status: str
     reason: str = ""
 
 
-class Error(Event, frozen=True, tag="error"):
+class ErrorRecorded(Event, frozen=True, tag="error"):
     """The error that stopped a run: its class name in `holdfast.errors`, its message, and its
     fields."""
 
@@ -343,7 +343,7 @@ class Error(Event, frozen=True, tag="error"):
     details: dict[str, Any] = {}
 
 
-class Note(Event, frozen=True, tag="note"):
+class NoteRecorded(Event, frozen=True, tag="note"):
     """A fact about a run that is neither shown to the model nor stops it, such as a failed hook or
     an ended child.
 
@@ -360,7 +360,7 @@ class Note(Event, frozen=True, tag="note"):
     model: str = ""
 
 
-class Unknown(Event, frozen=True, tag="unknown"):
+class UnknownEvent(Event, frozen=True, tag="unknown"):
     """An event of a type that this version does not know, kept unchanged."""
 
     original_type: str
@@ -372,7 +372,7 @@ class Unknown(Event, frozen=True, tag="unknown"):
         return self.original_type
 
 
-class Damaged(Event, frozen=True, tag="damaged"):
+class DamagedEvent(Event, frozen=True, tag="damaged"):
     """An event of a known type that cannot be decoded, or a place where no event can be read.
 
     `raw` holds its stored bytes, empty if they are lost. `original_type` is the type that they
@@ -390,31 +390,31 @@ class Damaged(Event, frozen=True, tag="damaged"):
 
 
 _Known = (
-    Agent
-    | Message
-    | Assistant
-    | Decision
+    AgentConfigured
+    | MessageAdded
+    | AssistantReplied
+    | DecisionMade
     | ToolCallStarted
-    | ToolResult
-    | Condensation
-    | Status
-    | Error
-    | Note
-    | Damaged
+    | ToolCallFinished
+    | HistoryCondensed
+    | StatusChanged
+    | ErrorRecorded
+    | NoteRecorded
+    | DamagedEvent
 )
 AnyEvent = (
-    Agent
-    | Message
-    | Assistant
-    | Decision
+    AgentConfigured
+    | MessageAdded
+    | AssistantReplied
+    | DecisionMade
     | ToolCallStarted
-    | ToolResult
-    | Condensation
-    | Status
-    | Error
-    | Note
-    | Damaged
-    | Unknown
+    | ToolCallFinished
+    | HistoryCondensed
+    | StatusChanged
+    | ErrorRecorded
+    | NoteRecorded
+    | DamagedEvent
+    | UnknownEvent
 )
 
 
@@ -442,7 +442,7 @@ _CHEAP_BYTES = 4096
 def encode(event: AnyEvent | Event) -> bytes:
     """Return an event as JSON. Raise `TypeError` or `ValueError` if it holds a value that JSON
     cannot represent."""
-    if type(event) is Unknown:
+    if type(event) is UnknownEvent:
         return bytes(event.raw)
     return _encoder.encode(event)
 
@@ -450,10 +450,11 @@ def encode(event: AnyEvent | Event) -> bytes:
 def decode(data: bytes | str, seq: int | None = None) -> AnyEvent:
     """Return the event that `encode` or `record` wrote.
 
-    An unknown type becomes `Unknown`; a known one that does not decode becomes `Damaged`.
+    An unknown type becomes `UnknownEvent`; a known one that does not decode becomes `DamagedEvent`.
 
     Args:
-        seq: The seq under which the bytes are stored. With it any other data becomes `Damaged`.
+        seq: The seq under which the bytes are stored. With it any other data becomes
+        `DamagedEvent`.
             Without it, bytes that name no seq raise `ValueError`.
     """
     try:
@@ -465,9 +466,11 @@ def decode(data: bytes | str, seq: int | None = None) -> AnyEvent:
     return event
 
 
-def _misplaced(event: AnyEvent, seq: int, data: bytes) -> Damaged:
+def _misplaced(event: AnyEvent, seq: int, data: bytes) -> DamagedEvent:
     reason = f"another event ({event.seq}) stands in its place"
-    return Damaged(seq=seq, id=f"damaged-{seq}", timestamp=event.timestamp, reason=reason, raw=data)
+    return DamagedEvent(
+        seq=seq, id=f"damaged-{seq}", timestamp=event.timestamp, reason=reason, raw=data
+    )
 
 
 def _undecoded(data: bytes, seq: int | None, error: Exception) -> AnyEvent:
@@ -476,7 +479,7 @@ def _undecoded(data: bytes, seq: int | None, error: Exception) -> AnyEvent:
     except (ValueError, OverflowError, RecursionError):
         head = None
     if head is not None and head.type not in _KNOWN:
-        return Unknown(
+        return UnknownEvent(
             seq=head.seq,
             id=head.id,
             timestamp=head.timestamp,
@@ -493,7 +496,7 @@ def _undecoded(data: bytes, seq: int | None, error: Exception) -> AnyEvent:
     if type(place) is not int or (seq is None and kind not in _KNOWN):
         raise error if isinstance(error, ValueError) else ValueError(str(error))
     kind = kind if isinstance(kind, str) and kind in _KNOWN else ""
-    return Damaged(
+    return DamagedEvent(
         seq=place,
         id=id if isinstance(id, str) and id else f"damaged-{place}",
         timestamp=time or EPOCH,
@@ -536,30 +539,30 @@ def _levels(data: bytes) -> int:
 
 def record(event: AnyEvent | Event) -> bytes:
     """Return the bytes that a store keeps of an event: its JSON, or the original bytes of a
-    `Damaged` one.
+    `DamagedEvent` one.
 
     Raise `UnreadableEvent` unless `decode` returns an equal event for them.
     """
     kind = type(event)
-    if kind is Damaged:
-        raw = cast(Damaged, event).raw
+    if kind is DamagedEvent:
+        raw = cast(DamagedEvent, event).raw
         if raw and _reads_as(raw, event, event.seq):
             return raw
     try:
         data = encode(event)
-        found = _decoder.decode(data) if kind is not Unknown else decode(data, event.seq)
+        found = _decoder.decode(data) if kind is not UnknownEvent else decode(data, event.seq)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise UnreadableEvent(_named(event), _told(error)) from error
     if found != event:
         raise UnreadableEvent(_named(event), _difference(event, found))
-    if kind is Assistant and cast(Assistant, event).native is not _NO_NATIVE:
-        _check_native(cast(Assistant, event))
+    if kind is AssistantReplied and cast(AssistantReplied, event).native is not _NO_NATIVE:
+        _check_native(cast(AssistantReplied, event))
     if _may_be_deep(data) and any(_too_deep(value) for value in _free_form(event)):
         raise UnreadableEvent(_named(event), f"it is nested more than {MAX_NESTING} levels deep")
     return data
 
 
-def _check_native(event: Assistant) -> None:
+def _check_native(event: AssistantReplied) -> None:
     """Raise `UnreadableEvent` for a provider's form that no later request could contain."""
     try:
         native = msgspec.json.decode(event.native)
@@ -575,10 +578,10 @@ def _check_native(event: Assistant) -> None:
 
 def check_content(content: tuple[Content, ...]) -> None:
     """Raise `UnreadableEvent` for content that would make a message unreadable."""
-    record(Message(seq=1, id="", timestamp=EPOCH, content=content))
+    record(MessageAdded(seq=1, id="", timestamp=EPOCH, content=content))
 
 
-class Recorded(list[AnyEvent]):
+class RecordedEvents(list[AnyEvent]):
     """Events with the stored bytes of each in `data`, so that they are encoded once."""
 
     __slots__ = ("data",)
@@ -595,13 +598,13 @@ class Recorded(list[AnyEvent]):
 
 def records(events: Sequence[AnyEvent]) -> list[bytes]:
     """Return `record` of each event."""
-    return events.data if type(events) is Recorded else [record(event) for event in events]
+    return events.data if type(events) is RecordedEvents else [record(event) for event in events]
 
 
 def line(event: AnyEvent) -> bytes:
-    """Return an event as one line of JSON; for a `Damaged` one its stored bytes, if they are one
-    line."""
-    if type(event) is Damaged:
+    """Return an event as one line of JSON; for a `DamagedEvent` one its stored bytes, if they are
+    one line."""
+    if type(event) is DamagedEvent:
         raw = event.raw
         whole = (
             bool(raw)
@@ -646,18 +649,18 @@ def _difference(event: Event, found: Event) -> str:
 def _free_form(event: AnyEvent | Event) -> list[Any]:
     """Return the parts of an event that have no schema."""
     match event:
-        case Assistant():
+        case AssistantReplied():
             return [call.arguments for call in event.calls]
-        case ToolResult():
+        case ToolCallFinished():
             result = event.result
             return [result.meta, result.structured_content, *_resources(result.content)]
-        case Message():
+        case MessageAdded():
             return _resources(event.content)
-        case Agent():
+        case AgentConfigured():
             return [event.parameters, *[tool.input_schema for tool in event.tools]]
-        case Decision():
+        case DecisionMade():
             return [event.arguments, None if event.question is None else event.question.schema]
-        case Error() | Note():
+        case ErrorRecorded() | NoteRecorded():
             return [event.details]
         case _:
             return []

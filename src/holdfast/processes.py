@@ -9,8 +9,7 @@ from holdfast.errors import WrongProcess
 
 
 class _Current:
-    """The pid of this process, read once: a system call at every append would cost more than the
-    append's other checks."""
+    """The pid of this process, read once: a system call would cost too much per append."""
 
     __slots__ = ("pid",)
 

@@ -44,6 +44,7 @@ def project(tmp_path: Path) -> Path:
     return next(path for path in tmp_path.iterdir() if path.is_dir())
 
 
+@pytest.mark.slow
 def test_an_agent_searches_edits_and_tests_a_real_project(project: Path) -> None:
     test = f"{sys.executable} -m unittest tests.test_more.FirstTests tests.test_more.ChunkedTests"
     before = (project / "more_itertools" / "more.py").read_bytes()
@@ -109,7 +110,7 @@ def test_an_agent_searches_edits_and_tests_a_real_project(project: Path) -> None
         conversation.send_message("See whether the tests of first() notice a wrong first().")
         state = conversation.run()
         results: list[ToolResult] = [
-            event.result for event in state.events if isinstance(event, ev.ToolResult)
+            event.result for event in state.events if isinstance(event, ev.ToolCallFinished)
         ]
     assert state.status is ConversationStatus.FINISHED
     assert state.answer == "OK", state.error

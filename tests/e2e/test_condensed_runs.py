@@ -12,16 +12,18 @@ from holdfast import LLM, Agent, Conversation, ConversationStatus, Limits, SQLit
 from holdfast import events as ev
 from holdfast.agent.condensers import LLMCondenser, Pipeline, ToolOutputCondenser, WindowCondenser
 from holdfast.conversation.replay import replay
+from tests.agent.test_condensers import judge
 from tests.model_server import ModelServer, text
-from tests.test_condensers import judge
+from tests.paths import SHARED
 
-FOLDER = Path(__file__).parents[3] / "shared" / "trajectories"
+FOLDER = SHARED / "trajectories"
 RUNS = [path for path in sorted(FOLDER.glob("*.json")) if path.stat().st_size > 100_000]
 
 if not RUNS:
     pytest.skip("no recorded runs beside this checkout", allow_module_level=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
 def test_a_recorded_run_is_condensed_and_replayed_to_the_last_byte(
     path: Path, tmp_path: Path
@@ -65,7 +67,7 @@ def test_a_recorded_run_is_condensed_and_replayed_to_the_last_byte(
             conversation.send_message(recorded.run["task"])
             assert conversation.run().status is ConversationStatus.FINISHED
             events = conversation.get_history()
-        found = [event for event in events if isinstance(event, ev.Condensation)]
+        found = [event for event in events if isinstance(event, ev.HistoryCondensed)]
         assert found
         assert not [event.failed for event in found if event.failed]
         assert largest <= 16_000 * 1.1, "it went over where it begins"

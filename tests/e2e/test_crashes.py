@@ -150,11 +150,12 @@ def kill_and_judge(
     return kills
 
 
+@pytest.mark.slow
 def test_a_killed_program_goes_on_where_it_was(folder: Path) -> None:
     assert kill_and_judge(SHORT["one of each"], folder) > 25
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("name", PLANS)
 def test_killed_at_every_append_and_within_every_tool(name: str, folder: Path) -> None:
     kills = kill_and_judge(PLANS[name], folder)
@@ -162,7 +163,7 @@ def test_killed_at_every_append_and_within_every_tool(name: str, folder: Path) -
     assert kills > 20
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("name", SHORT)
 def test_killed_again_while_it_goes_on(name: str, folder: Path) -> None:
     kills = kill_and_judge(SHORT[name], folder, twice=True, points=some_pairs)
@@ -237,7 +238,7 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("damage", "plan", "said"), DAMAGES, ids=lambda value: getattr(value, "__name__", "")
 )
@@ -248,7 +249,7 @@ def test_a_broken_guarantee_is_seen(
         kill_and_judge(plan, folder, damage, deadline=10.0)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("plan", [ONE, TWO, SAFE, EDITED], ids=["one", "two", "safe", "edited"])
 def test_nothing_is_seen_where_nothing_is_broken(plan: Plan, folder: Path) -> None:
     assert kill_and_judge(plan, folder) > 10

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from holdfast import (
     Agent,
     Conversation,
@@ -54,7 +56,7 @@ def killed_in_the_second_call(folder: Path) -> None:
 
 def go_on(
     folder: Path, annotations: ToolAnnotations
-) -> tuple[dict[str, ev.ToolResult], list[str], str]:
+) -> tuple[dict[str, ev.ToolCallFinished], list[str], str]:
     again: list[str] = []
 
     def effect(name: str) -> str:
@@ -73,7 +75,7 @@ def go_on(
             results = {
                 event.call_id.split(".")[1]: event
                 for event in conversation.get_history()
-                if isinstance(event, ev.ToolResult)
+                if isinstance(event, ev.ToolCallFinished)
             }
     return results, again, model.requests[0].text
 
@@ -94,6 +96,7 @@ def test_no_effect_is_repeated_and_the_model_is_told_that_the_outcome_is_unknown
     assert "unknown" in told
 
 
+@pytest.mark.slow
 def test_what_may_be_repeated_is_repeated_once(tmp_path: Path) -> None:
     killed_in_the_second_call(tmp_path)
     results, again, _ = go_on(tmp_path, ToolAnnotations(idempotent=True))

@@ -148,7 +148,9 @@ def test_arguments_that_are_no_json_are_told_and_the_next_request_is_legal(strea
         ) as conversation:
             conversation.send_message("1 + 2?")
             state = conversation.run()
-        first, second = [event.result for event in state.events if isinstance(event, ev.ToolResult)]
+        first, second = [
+            event.result for event in state.events if isinstance(event, ev.ToolCallFinished)
+        ]
         assert first.is_error
         assert "JSON" in first.text
         assert second.text == "3"  # a number in quotes is read as one
@@ -158,7 +160,7 @@ def test_arguments_that_are_no_json_are_told_and_the_next_request_is_legal(strea
             json.loads(echoed), dict
         )  # some servers parse what they are sent, and would refuse it ever after
     assert (
-        next(event for event in state.events if isinstance(event, ev.Assistant)).calls[0].raw
+        next(event for event in state.events if isinstance(event, ev.AssistantReplied)).calls[0].raw
         == '{"a": 1, "b"'
     )
 
@@ -269,6 +271,7 @@ def test_a_planted_key_is_nowhere_but_on_the_wire(
         assert SECRET.encode() not in path.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_hundred_conversations_share_one_agent() -> None:
     def answer(request: Request) -> Any:
         turns = sum(m["role"] == "tool" for m in request.messages)
@@ -290,7 +293,7 @@ def test_a_hundred_conversations_share_one_agent() -> None:
             sums = [
                 event.result.text
                 for event in conversation.get_history()
-                if isinstance(event, ev.ToolResult)
+                if isinstance(event, ev.ToolCallFinished)
             ]
             assert sums == ["1", "2", "3"]
         for conversation in conversations:

@@ -101,7 +101,7 @@ def fight(path: Path, posts: int, seed: int) -> tuple[list[ev.AnyEvent], int]:
                 said = [
                     event.text
                     for event in events
-                    if isinstance(event, ev.Message) and event.sender == "user"
+                    if isinstance(event, ev.MessageAdded) and event.sender == "user"
                 ]
                 if (
                     not poster.is_alive()
@@ -120,7 +120,7 @@ def fight(path: Path, posts: int, seed: int) -> tuple[list[ev.AnyEvent], int]:
 
 
 @pytest.mark.parametrize(
-    "seed", [1, *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8)]]
+    "seed", [1, *[pytest.param(seed, marks=pytest.mark.proof) for seed in range(2, 8)]]
 )
 def test_two_processes_fight_for_a_conversation_while_a_third_posts(
     tmp_path: Path, seed: int
@@ -128,7 +128,9 @@ def test_two_processes_fight_for_a_conversation_while_a_third_posts(
     events, posts = fight(tmp_path / "s.db", 40, seed)
     # No command is lost, doubled, or out of its order.
     assert [
-        event.text for event in events if isinstance(event, ev.Message) and event.sender == "user"
+        event.text
+        for event in events
+        if isinstance(event, ev.MessageAdded) and event.sender == "user"
     ] == [f"message {number}" for number in range(posts)]
     # One owner at a time: what an owner wrote stands together.
     owners = [event.id.rpartition("/")[0] for event in events]
@@ -138,9 +140,12 @@ def test_two_processes_fight_for_a_conversation_while_a_third_posts(
     effects = Counter((tmp_path / "s.db.effects").read_text().splitlines())
     assert effects
     assert set(effects.values()) == {1}
-    results = [event for event in events if isinstance(event, ev.ToolResult)]
+    results = [event for event in events if isinstance(event, ev.ToolCallFinished)]
     assert {
-        call.id for event in events if isinstance(event, ev.Assistant) for call in event.calls
+        call.id
+        for event in events
+        if isinstance(event, ev.AssistantReplied)
+        for call in event.calls
     } == {event.call_id for event in results}
     done = [event for event in results if event.result.text == "done"]
     unknown = [event for event in results if event.result.meta.get("outcome") == "unknown"]
@@ -153,7 +158,7 @@ import os, sys, threading
 from datetime import datetime, timezone
 from holdfast import SQLiteStore, TextContent
 from holdfast import events as ev
-from holdfast.store import Summary
+from holdfast.store import Batch, Summary
 
 store = SQLiteStore(sys.argv[1])
 text = (TextContent("x" * 1400),)
@@ -162,8 +167,8 @@ def write(number: int) -> None:
     lease = store.acquire(f"c{number}")
     for seq in range(1, 10**6):
         at = datetime.now(timezone.utc)
-        event = ev.Message(seq=seq, id=f"{number}-{seq}", timestamp=at, content=text)
-        store.append(lease, [event], Summary(lease.conversation_id, last_seq=seq, updated=at))
+        event = ev.MessageAdded(seq=seq, id=f"{number}-{seq}", timestamp=at, content=text)
+        store.append(lease, Batch([event], Summary(lease.conversation_id, last_seq=seq, updated=at)))
         os.write(1, b"%d %d\\n" % (number, seq))
 
 for number in range(100):
@@ -173,7 +178,7 @@ threading.Event().wait()
 
 
 @pytest.mark.parametrize(
-    "seed", [1, *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12)]]
+    "seed", [1, *[pytest.param(seed, marks=pytest.mark.proof) for seed in range(2, 12)]]
 )
 def test_what_append_returned_is_there_after_a_kill_of_a_hundred_writers(
     tmp_path: Path, seed: int
@@ -242,4 +247,4 @@ def test_a_fenced_process_begins_nothing_more_and_says_so(tmp_path: Path) -> Non
             conversation.send_message("more")
         conversation.close()
         assert ran == ["a"]
-        assert not any(isinstance(event, ev.ToolResult) for event in store.read("c"))
+        assert not any(isinstance(event, ev.ToolCallFinished) for event in store.read("c"))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.testing import Point, crash_at_every_append
 from tests.crash_programs import Do, Plan, Program, judge
+from tests.samples import examples
 
 DECIDABLE = ("plain", "mail", "idempotent", "reads")
 KILLS = 12  # of each program; a few more or less, as chance has it
@@ -93,13 +94,13 @@ def survives(plan: Plan, seed: int, twice: bool) -> int:
     return kills
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
 def test_no_program_loses_or_repeats_anything(twice: bool) -> None:
     kills: list[int] = []
 
     @settings(
-        max_examples=10 if twice else 45,
+        max_examples=examples(10) if twice else 45,
         deadline=None,
         derandomize=True,
         database=None,

@@ -22,8 +22,9 @@ from holdfast import (
 )
 from holdfast import events as ev
 from tests.model_server import ModelServer, text
+from tests.paths import SHARED
 
-FOLDER = Path(__file__).parents[3] / "shared" / "trajectories"
+FOLDER = SHARED / "trajectories"
 RUNS = sorted(FOLDER.glob("*.json"))
 
 if not RUNS:
@@ -53,6 +54,7 @@ class Recorded:
         return ToolResult(output["output"], meta={"exitCode": output["returncode"]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("kept", ["memory", "sqlite"])
 def test_a_recorded_run_is_in_the_journal_turn_by_turn(
@@ -74,7 +76,7 @@ def test_a_recorded_run_is_in_the_journal_turn_by_turn(
     if store is not None:
         assert tuple(events) == state.events  # what the disk holds is what happened
         store.close()
-    answers = [event for event in events if isinstance(event, ev.Assistant)]
+    answers = [event for event in events if isinstance(event, ev.AssistantReplied)]
     assert len(answers) == len(responses) + 1
     for answer, response in zip(answers, responses, strict=False):
         message = response["choices"][0]["message"]
@@ -89,7 +91,7 @@ def test_a_recorded_run_is_in_the_journal_turn_by_turn(
         assert answer.usage.input_tokens == response["usage"]["prompt_tokens"]
         assert answer.usage.output_tokens == response["usage"]["completion_tokens"]
         assert answer.usage.cached_input_tokens == response["usage"]["prompt_cache_hit_tokens"]
-    results = [event.result for event in events if isinstance(event, ev.ToolResult)]
+    results = [event.result for event in events if isinstance(event, ev.ToolCallFinished)]
     assert [result.text for result in results[: len(recorded.given)]] == recorded.given
     calls = sum(len(answer.calls) for answer in answers)
     assert (

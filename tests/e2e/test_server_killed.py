@@ -26,8 +26,8 @@ from holdfast import (
 )
 from holdfast import events as ev
 from tests.model_server import ModelServer, Request, calls, text
-from tests.remote_parts import until
 from tests.serve_process import ServeProcess
+from tests.waiting import until
 
 COUNT, STEPS, KILLS = 50, 8, 3
 
@@ -103,7 +103,7 @@ def answer(request: Request) -> Any:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize(("seed", "isolation"), [(1, "thread"), (2, "thread"), (3, "process")])
 def test_fifty_conversations_survive_kills_of_their_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, isolation: str
@@ -132,7 +132,7 @@ def test_fifty_conversations_survive_kills_of_their_server(
                     lambda number=number: (
                         len(model.requests) >= COUNT * STEPS * number // (KILLS + 1)
                     ),
-                    120,
+                    seconds=120,
                 )
                 time.sleep(chance.random() * 0.1)
                 server.kill()
@@ -180,22 +180,24 @@ def judge(clients: list[Client], effects: Path, kills: int) -> None:
         assert client.told == list(range(1, len(history) + 1)), (
             f"{client.id}: callbacks were not told each event once, in order"
         )
-        said = [event.text for event in history if isinstance(event, ev.Message)]
+        said = [event.text for event in history if isinstance(event, ev.MessageAdded)]
         assert sorted(said) == sorted(client.sent), (
             f"{client.id}: a message was lost, or is there twice"
         )
         made = {
             call.id: call.name + ":" + call.arguments["name"]
             for event in history
-            if isinstance(event, ev.Assistant)
+            if isinstance(event, ev.AssistantReplied)
             for call in event.calls
         }
         assert len(made) == len(set(made.values())) == 3 * STEPS
         results = {
-            event.call_id: event.result for event in history if isinstance(event, ev.ToolResult)
+            event.call_id: event.result
+            for event in history
+            if isinstance(event, ev.ToolCallFinished)
         }
         assert results.keys() == made.keys()
-        assert sum(isinstance(event, ev.ToolResult) for event in history) == len(results)
+        assert sum(isinstance(event, ev.ToolCallFinished) for event in history) == len(results)
         for call_id, name in made.items():
             tool, _, effect = name.partition(":")
             result = results[call_id]

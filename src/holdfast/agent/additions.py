@@ -63,7 +63,7 @@ class Addition(msgspec.Struct, frozen=True):
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """A fact for the journal that the model is not shown; written as a `Note`."""
+    """A fact for the journal that the model is not shown; written as a `NoteRecorded`."""
 
     about: str
     text: str

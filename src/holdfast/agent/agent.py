@@ -12,30 +12,33 @@ from holdfast import events as ev
 from holdfast.agent import planning as plans
 from holdfast.agent import prompt
 from holdfast.agent.additions import Contributor
+from holdfast.agent.agents_files import SubAgent
 from holdfast.agent.condenser import is_condenser
 from holdfast.agent.confirmation import ByTool, Confirm, ConfirmationPolicy, policy
 from holdfast.agent.connections import Connections
+from holdfast.agent.delegation import Delegates, make_delegation
+from holdfast.agent.directory import AgentDirectory
+from holdfast.agent.handoffs import MAIN, check_budget, family, make_handoff
+from holdfast.agent.hooks import AgentHooks
 from holdfast.agent.limits import Limits, check_tree
 from holdfast.agent.output import Output, output_of, with_prompt
 from holdfast.agent.planning import Planning
+from holdfast.agent.provenance import Provenance
 from holdfast.agent.risk import SecurityAnalyzer
+from holdfast.agent.serial_form import form_of
 from holdfast.agent.stepping import HasEvents, request_of
 from holdfast.agent.stuck import StuckDetector
-from holdfast.content import ToolCall, Usage
+from holdfast.content import ContentLike, Message, ToolCall, Usage
 from holdfast.errors import BadResponse, ConfigurationError
 from holdfast.llm.completion import Completion, Delta
 from holdfast.llm.model import Model
 from holdfast.llm.transcript import Transcript
+from holdfast.store.base import Store
 from holdfast.tools import Cancellation, Tool, ToolManager
-from holdfast.tools.brought import with_brought, without_brought
 from holdfast.tools.manager import ToolLike
 
 if TYPE_CHECKING:
-    from holdfast.agent.agents_files import SubAgent
-    from holdfast.agent.delegation import Delegates
-    from holdfast.agent.directory import AgentDirectory
-    from holdfast.agent.form import Origin
-    from holdfast.agent.hooks import AgentHooks
+    import holdfast
     from holdfast.agent.instructions import Instructions
     from holdfast.agent.prompt_parts import Knowledge
     from holdfast.runtime.microagents import Microagent
@@ -47,130 +50,117 @@ if TYPE_CHECKING:
 class Agent:
     """A model with tools, a prompt and limits. Frozen; shared by any number of conversations.
 
-    The system prompt is `system_prompt`, then each of `system_prompt_extensions`, then each
-    microagent, then skills and instructions (`prompt_parts`).
+    Each argument is described at the attribute of its name. The system prompt is `system_prompt`,
+    then each of `system_prompt_extensions`, then each microagent, then skills and instructions
+    (`prompt_parts`).
 
-    Raises `ConfigurationError` (a `ValueError`) that names the invalid argument.
-
-    Args:
-        llm: The model: an `LLM`, a composite, or a `ScriptedLLM`.
-        tools: `Tool` objects, plain functions, or a `ToolManager`. Several agents may share a
-            manager: tools that come with other arguments (`brought`) are added to `Agent.tools`,
-            not to that manager.
-        mcp_servers: A configuration as `MCPClient` takes it. Servers are connected when the
-            first conversation starts and disconnected when the last one ends. Their tools follow
-            the other tools.
-        system_prompt: The base of the system prompt; None for the default one.
-        system_prompt_extensions: Texts that are appended to the system prompt.
-        microagents: A str is a text, a `Path` a file or folder; results of
-            `LocalRuntime.load_microagents` are accepted too. Microagents with triggers become
-            skills.
-        limits: Limits of one run of a conversation.
-        parallel_calls: The maximum number of calls of one answer that run at the same time.
-        confirm: The calls that wait for `Conversation.approve`: "never", "always", "risky"
-            (`AboveRisk("medium")`), a list of tool names, a mapping of names to allow, ask or
-            deny, or a `ConfirmationPolicy`.
-        output_limit: The maximum number of characters of a tool's text result that the model is
-            shown. The store keeps the whole result (`Conversation.get_output`).
-        condenser: Shortens requests before they exceed the context window, such as
-            `Pipeline([ToolOutputCondenser(), LLMCondenser()])` of `holdfast.agent.condensers`,
-            or your own `agent.condenser.Condenser`. Without a condenser, or if it finds nothing
-            to leave out, a run ends with the provider's error.
-        delegates: Agents by name that receive work through the tools `delegate`,
-            `delegate_poll`, `delegate_collect`, `delegate_cancel` and `send_to`. Each is an
-            `Agent`, a `SubAgent`, or the path of a sub-agent file (`agent.agents_files`).
-        handoffs: Agents by name that can take over the conversation through the tool `handoff`,
-            in the same forms. None as a value is the agent that the conversation knows by that
-            name; `main` is the first agent.
-        security: A `SecurityAnalyzer` that assesses the risk of each call for the policies; each
-            decision records the risk in the journal. None: a policy that needs one gets
-            `holdfast.agent.security.standard()`.
-        planning: "tool" adds the tool `plan` and prompt lines about its use. "first" also denies
-            every call that does not only read until the user has approved the plan
-            (`ConversationState.plan`).
-        output_type: A pydantic model, a `msgspec.Struct`, any type that pydantic supports, or a
-            JSON Schema. A run then ends with a valid call of the tool `finish`, whose arguments
-            are the result (`Conversation.output`).
-        output_rounds: The number of invalid results after which a run fails with `OutputInvalid`.
-        stuck: Detects an agent that repeats itself without progress; None turns the detection off.
-        skills: Skills of `holdfast.tools.skills.discover`, folders, or `Skill` objects. The
-            model is shown a skill when the user's words or a file of a call match, always, or
-            when it calls `read_skill`.
-        instructions: The `AGENTS.md` files for a folder, or for the runtime's working directory
-            (`agent.instructions`).
-        hooks: Called around calls, model calls, messages, ends of runs and condensations, and
-            when a conversation begins and ends (`holdfast.tools.hooks.Hook`,
-            `docs/how-to/hooks.md`).
-        describe_images: A model that accepts images. It describes each picture once, before the
-            next model call, for an `llm` that does not (`LLM.sees`); without it such an `llm`
-            gets each picture's kind and size (`docs/how-to/interaction.md`).
-        tree_limits: A lifetime budget of a conversation together with those that its calls
-            spawned (`ToolContext.spawn`). Each model call reserves its share before it is made
-            (`docs/how-to/limits.md`).
+    A copy of an agent (`copy.copy`, `copy.deepcopy`) is the agent itself, because nothing in it
+    can change. `replace` makes another one. Raises `ConfigurationError` (a `ValueError`) that
+    names the invalid argument.
     """
 
-    __slots__ = (
-        "brought",
-        "condenser",
-        "confirm",
-        "connections",
-        "contributors",
-        "delegates",
-        "describe_images",
-        "forms",
-        "handoffs",
-        "hooked",
-        "hooks",
-        "known",
-        "limits",
-        "llm",
-        "mcp_servers",
-        "origins",
-        "output",
-        "output_limit",
-        "output_rounds",
-        "parallel_calls",
-        "planning",
-        "security",
-        "stuck",
-        "system_prompt",
-        "tools",
-        "tree_limits",
-    )
+    # --- model and tools ---
+
+    llm: Model
+    """The model: an `LLM`, a composite, or a `ScriptedLLM`."""
+    tools: ToolManager
+    """The tools. The argument takes `Tool` objects, plain functions, or a `ToolManager`. Several
+    agents may share a manager: tools that come with other arguments (`brought`) are not added to
+    it."""
+    mcp_servers: Mapping[str, Any]
+    """A configuration as `MCPClient` takes it. Servers are connected when the first conversation
+    starts and disconnected when the last one ends. Their tools follow the other tools."""
+    describe_images: Model | None
+    """A model that accepts images. It describes each picture once, before the next model call, for
+    an `llm` that does not (`LLM.sees`); without it such an `llm` gets each picture's kind and size
+    (`docs/how-to/interaction.md`)."""
+
+    # --- the prompt ---
+
+    system_prompt: str
+    """The whole system prompt. The argument is its base; None for the default one."""
+    system_prompt_extensions: Sequence[str]
+    """Texts that are appended to the system prompt."""
+    microagents: Iterable[str | Path | Microagent]
+    """A str is a text, a `Path` a file or folder; results of `LocalRuntime.load_microagents` are
+    accepted too. Microagents with triggers become skills."""
+    skills: Skills | Iterable[str | os.PathLike[str] | Skill] | None
+    """Skills of `holdfast.tools.skills.discover`, folders, or `Skill` objects. The model is shown a
+    skill when the user's words or a file of a call match, always, or when it calls `read_skill`."""
+    instructions: Instructions | str | os.PathLike[str] | None
+    """The `AGENTS.md` files for a folder, or for the runtime's working directory
+    (`agent.instructions`)."""
+
+    # --- limits of a run ---
+
+    limits: Limits
+    """Limits of one run of a conversation."""
+    tree_limits: Limits | None
+    """A lifetime budget of a conversation together with those that its calls spawned
+    (`ToolContext.spawn`). Each model call reserves its share before it is made
+    (`docs/how-to/limits.md`)."""
+    parallel_calls: int
+    """The maximum number of calls of one answer that run at the same time."""
+    output_limit: int
+    """The maximum number of characters of a tool's text result that the model is shown. The store
+    keeps the whole result (`Conversation.get_output`)."""
+    condenser: Any
+    """Shortens requests before they exceed the context window, such as
+    `Pipeline([ToolOutputCondenser(), LLMCondenser()])` of `holdfast.agent.condensers`, or your own
+    `agent.condenser.Condenser`. Without a condenser, or if it finds nothing to leave out, a run
+    ends with the provider's error."""
+    stuck: StuckDetector | None
+    """Detects an agent that repeats itself without progress; None turns the detection off."""
+
+    # --- guards ---
+
+    confirm: ConfirmationPolicy | None
+    """The policy of calls that wait for `Conversation.approve`. The argument takes "never",
+    "always", "risky" (`AboveRisk("medium")`), a list of tool names, a mapping of names to allow,
+    ask or deny, or a `ConfirmationPolicy`."""
+    security: SecurityAnalyzer | None
+    """A `SecurityAnalyzer` that assesses the risk of each call for the policies; each decision
+    records the risk in the journal. None: a policy that needs one gets
+    `holdfast.agent.security.standard()`."""
+    hooks: tuple[Hook, ...]
+    """Called around calls, model calls, messages, ends of runs and condensations, and when a
+    conversation begins and ends (`holdfast.tools.hooks.Hook`, `docs/how-to/hooks.md`)."""
+
+    # --- the way of working ---
+
+    planning: Planning
+    """ "tool" adds the tool `plan` and prompt lines about its use. "first" also denies every call
+    that does not only read until the user has approved the plan (`ConversationState.plan`)."""
+    output_type: Any
+    """A pydantic model, a `msgspec.Struct`, any type that pydantic supports, or a JSON Schema. A
+    run then ends with a valid call of the tool `finish`, whose arguments are the result
+    (`Conversation.output`)."""
+    output_rounds: int
+    """The number of invalid results after which a run fails with `OutputInvalid`; 0 without an
+    output type."""
+    delegates: Delegates | None
+    """Agents by name that receive work through the tools `delegate`, `delegate_poll`,
+    `delegate_collect`, `delegate_cancel` and `send_to`. Each is an `Agent`, a `SubAgent`, or the
+    path of a sub-agent file (`agent.agents_files`)."""
+    handoffs: AgentDirectory | None
+    """Agents by name that can take over the conversation through the tool `handoff`, in the same
+    forms. None as a value is the agent that the conversation knows by that name; `main` is the
+    first agent."""
+    provenance: Provenance
+    """Records that `load_agent` and `replace` keep."""
+
+    # --- made of the arguments ---
 
     connections: Connections
-    llm: Model
-    tools: ToolManager
-    system_prompt: str
-    limits: Limits
-    tree_limits: Limits | None
-    parallel_calls: int
-    confirm: ConfirmationPolicy | None
-    output_limit: int
+    known: Knowledge
+    """The parts of the prompt, the skills and the instructions."""
     output: Output | None
-    output_rounds: int
-    """The number of failed rounds after which a run ends; 0 without an output type."""
-    stuck: StuckDetector | None
-    condenser: Any
-    delegates: Delegates | None
-    handoffs: AgentDirectory | None
-    hooks: tuple[Hook, ...]
     hooked: AgentHooks | None
     """The hooks grouped by the point at which they are called; None without hooks."""
     brought: tuple[Tool, ...]
     """Tools that come with other arguments of the agent, such as `planning` or `condenser`."""
-    security: SecurityAnalyzer | None
-    planning: Planning
-    describe_images: Model | None
-    mcp_servers: Mapping[str, Any]
-    known: Knowledge
-    """The parts of the prompt, the skills and the instructions."""
     contributors: tuple[Contributor, ...]
     """Functions that add messages before a model call, in order (`agent.additions`)."""
-    forms: dict[str, Agent]
-    """Variants of this agent that other agents use, such as "planned"; made on first use."""
-    origins: tuple[Origin, ...]
-    """Records of the parts that `load_agent` had imported code make."""
 
     def __init__(
         self,
@@ -197,103 +187,81 @@ class Agent:
         hooks: Sequence[Hook] = (),
         describe_images: Model | None = None,
         tree_limits: Limits | None = None,
+        provenance: Provenance = Provenance(),
     ) -> None:
-        if condenser is not None and (isinstance(condenser, type) or not is_condenser(condenser)):
-            raise ConfigurationError(
-                f"Agent: condenser takes an object with a method condense, not {condenser!r}."
-            )
-        _check_servers(mcp_servers)
-        _check(
-            llm,
-            tools,
-            system_prompt,
-            system_prompt_extensions,
-            limits,
-            parallel_calls,
-            output_limit,
-        )
-        plans.check(planning)
-        _check_ends(output_rounds, stuck)
-        system_prompt_extensions = plans.with_prompt(
-            system_prompt, system_prompt_extensions, planning
-        )
-        if limits.cost is not None and llm.cost(Usage(1, 1)) is None:
-            raise ConfigurationError(
-                f"Agent: limits has a cost, but the price of {llm.model!r} is not known; use steps"
-                " or tokens."
-            )
-        if tree_limits is not None:
-            if not isinstance(tree_limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-                raise ConfigurationError(
-                    f"Agent: tree_limits takes Limits(...) or None, not {tree_limits!r}."
-                )
-            check_tree(
-                "Agent: tree_limits has",
-                llm,
-                tree_limits.tokens is not None,
-                tree_limits.cost is not None,
-            )
+        arguments = {name: value for name, value in locals().items() if name != "self"}
+        _check(arguments)
+        _check_budgets(llm, limits, tree_limits)
         guard = policy(confirm)
-        given = without_brought(tools) if isinstance(tools, ToolManager) else ToolManager(tools)
-        output = output_of(output_type, given)
-        system_prompt_extensions = with_prompt(system_prompt, system_prompt_extensions, output)
-        others = _others(delegates, handoffs)
+        manager = tools.shared if isinstance(tools, ToolManager) else ToolManager(tools)
+        output = output_of(output_type, manager)
+        extensions = plans.with_prompt(system_prompt, system_prompt_extensions, planning)
         known = prompt.knowledge(
-            system_prompt, system_prompt_extensions, microagents, skills, instructions
+            system_prompt,
+            with_prompt(system_prompt, extensions, output),
+            microagents,
+            skills,
+            instructions,
         )
+        team = None
+        if delegates:
+            own = isinstance(delegates, Delegates)
+            team = delegates.for_other_owner() if own else Delegates(delegates)
+        successors = AgentDirectory("handoffs", handoffs, (MAIN,)) if handoffs else None
         brought: tuple[Tool, ...] = (
             *getattr(condenser, "tools", ()),
-            *others[2],
-            *plans.tools_for(planning, given),
+            *(() if team is None else make_delegation(team)),
+            *(() if successors is None else (make_handoff(successors),)),
+            *plans.tools_for(planning, manager),
             *(() if output is None else (output.tool,)),
             *known.tools,
         )
-        manager = with_brought(given, brought)
-        found: dict[str, Any] = {
-            "llm": llm,
-            "tools": manager,
+        with_parts = manager.with_own_tools(brought)
+        servers = _servers(mcp_servers)
+        models = (llm,) if describe_images is None else (llm, describe_images)
+        made = {
+            "tools": with_parts,
+            "mcp_servers": servers,
             "system_prompt": prompt.join_parts(known.parts),
             "known": known,
-            "limits": limits,
-            "tree_limits": tree_limits,
-            "parallel_calls": parallel_calls,
             "confirm": guard,
-            "security": _security(security, guard),
-            "output_limit": output_limit,
+            "security": _analyzer(security, guard),
             "output": output,
             "output_rounds": 0 if output is None else output_rounds,
-            "stuck": stuck,
-            "condenser": condenser,
-            "planning": planning,
-            "delegates": others[0],
-            "handoffs": others[1],
-            "hooked": _hooked(hooks, manager, llm),
+            "delegates": team,
+            "handoffs": successors,
+            "hooked": AgentHooks(hooks, with_parts.rules.hooks, llm) if hooks else None,
             "hooks": tuple(hooks),
             "brought": brought,
-            "describe_images": describe_images,
-            "connections": Connections(
-                llm, given, mcp_servers, *(() if describe_images is None else (describe_images,))
-            ),
-            "mcp_servers": dict(mcp_servers or {}),
-            "contributors": (
-                *known.contributors,
-                *_describers(describe_images),
-            ),
-            "origins": (),
-            "forms": {},
+            "connections": Connections(models, manager, {} if provenance.connected else servers),
+            "contributors": (*known.contributors, *_describers(describe_images)),
+            # What makes an equal agent. Sub-agent files and the argument `tools` are read once.
+            "_arguments": {
+                **arguments,
+                "tools": manager,
+                "confirm": "never" if guard is None else guard,
+                "delegates": team,
+                "handoffs": None if successors is None else successors.given,
+            },
+            "_variants": {},
         }
-        for name, value in found.items():
-            object.__setattr__(self, name, value)
-        for other in others[:2]:
-            if other is not None:
-                other.set_owner(self)
-        if others[1] is not None:
+        vars(self).update(arguments, **made)
+        for directory in (team, successors):
+            if directory is not None:
+                directory.set_owner(self)
+        if successors is not None:
             _check_handoffs(self)
-        if isinstance(self.confirm, ByTool) and not mcp_servers:
-            self.confirm.look_for_typos([tool.name for tool in manager.list_tools()])
+        if isinstance(guard, ByTool) and not mcp_servers:
+            guard.look_for_typos([tool.name for tool in with_parts.list_tools()])
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"Agent is frozen; make a new one to change {name!r}.")
+        raise AttributeError(f"Agent is frozen; use replace({name}=...) to make a new one.")
+
+    def __copy__(self) -> Agent:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Agent:
+        return self
 
     def __repr__(self) -> str:
         return (
@@ -301,19 +269,67 @@ class Agent:
             f" tools={[tool.name for tool in self.tools.list_tools()]})"
         )
 
-    def prompt_parts(self) -> tuple[prompt.Part, ...]:
+    def replace(self, **changes: Any) -> Agent:
+        """Return an agent with other values of some arguments: `agent.replace(limits=...)`.
+
+        The new agent shares the model and the tools that are not replaced. Files of skills,
+        microagents and instructions are not read again, unless one of these three is replaced.
+        Raises `ConfigurationError` as the class does, and for other `mcp_servers` without other
+        `tools`, because the present tools contain those of the present servers.
+        """
+        arguments: dict[str, Any] = {**vars(self)["_arguments"], **changes}
+        if not changes.keys() & {"microagents", "skills", "instructions"}:
+            notes = [part.text for part in self.known.parts if part.of == "microagents"]
+            arguments["microagents"] = [prompt.without_heading(text) for text in notes]
+            arguments["skills"] = self.known.skills
+            arguments["instructions"] = self.known.instructions
+        keeps_tools = "tools" not in changes
+        if keeps_tools and self.mcp_servers and "mcp_servers" in changes:
+            raise ConfigurationError(
+                "Agent.replace: other mcp_servers need other tools, because the present tools"
+                " contain those of the present servers; give tools too."
+            )
+        connected = keeps_tools and "mcp_servers" not in changes
+        arguments["provenance"] = arguments["provenance"]._replace(connected=connected)
+        return Agent(**arguments)
+
+    def with_planning_first(self) -> Agent:
+        """Return this agent with planning="first"; the same object each time."""
+        if self.planning == "first":
+            return self
+        variants: dict[str, Agent] = vars(self)["_variants"]
+        found = variants.get("first")
+        return (
+            variants.setdefault("first", self.replace(planning="first")) if found is None else found
+        )
+
+    def prompt_parts(self) -> tuple[prompt.PromptSection, ...]:
         """Return the parts of `system_prompt`, in order."""
         return self.known.parts
+
+    def own_tools(self) -> list[Tool]:
+        """Return the tools without those of `mcp_servers` and those that come with other
+        arguments."""
+        lazy = any(server.get("lazy") for server in self.mcp_servers.values())
+
+        def is_of_server(tool: Tool) -> bool:
+            if tool.tool_type == "mcp_tool" and tool.name.partition(".")[0] in self.mcp_servers:
+                return True
+            return lazy and tool.name == "find_tools" and tool.category == "builtin"
+
+        return [
+            tool
+            for tool in self.tools.list_tools()
+            if not is_of_server(tool) and not any(tool is one for one in self.brought)
+        ]
 
     def to_json(self) -> bytes:
         """Return the agent as JSON for `from_json` and `load_agent`.
 
         The JSON contains no secrets (`${secret_1}` stands for the first) and only the names of
-        the agent's own tools. `agent.form.form_of` returns the secrets too. Raises
+        the agent's own tools. `agent.serial_form.form_of` returns the secrets too. Raises
         `ConfigurationError` that names the part that no other process could make.
         """
-        from holdfast.agent.form import form_of
-
         return form_of(self).to_json()
 
     @staticmethod
@@ -325,14 +341,52 @@ class Agent:
         `variables` are the secrets by name, `builtins` the tools by name (or a list of them).
         Raises `ConfigurationError`.
         """
-        from holdfast.agent.form import agent_of
+        from holdfast.agent.config import read_agent_json  # only programs that load agents need it
 
-        return agent_of(data, variables, builtins)
+        return read_agent_json(data, Agent, variables, builtins)
+
+    def run(
+        self,
+        message: str | Message | ContentLike,
+        store: Store | None = None,
+        id: str | None = None,
+        *,
+        runtime: object | None = None,
+        on_delta: Callable[[Delta], object] | None = None,
+        on_progress: Callable[[str, str], object] | None = None,
+        on_question: Callable[[ev.Question], dict[str, Any] | bool | None] | None = None,
+        observer: Any = None,
+    ) -> holdfast.ConversationState:
+        """Send `message` to a conversation with this agent, run it to its end, and return its
+        finished state: `agent.run("Say hello.").answer`.
+
+        Equivalent to opening a `Conversation` with these arguments, `send_message`, `run`,
+        `raise_for_status` and `close`. An `id` that the store knows continues that conversation.
+
+        Raises `RunFailed` if the run does not finish, with the reason; `ConfigurationError`,
+        `LeaseHeld` and `StoreError` as `Conversation` does.
+        """
+        # The package's front door: this room is inside the one that it opens. `tests/test_house.py`
+        # allows it here alone.
+        import holdfast
+
+        with holdfast.Conversation(
+            self,
+            store,
+            id,
+            runtime=runtime,
+            on_delta=on_delta,
+            on_progress=on_progress,
+            on_question=on_question,
+            observer=observer,
+        ) as conversation:
+            conversation.send_message(message)
+            return conversation.run().raise_for_status()
 
     def step(
         self,
         state: HasEvents | Transcript,
-        head: ev.Agent | None = None,
+        head: ev.AgentConfigured | None = None,
         *,
         on_delta: Callable[[Delta], object] | None = None,
         cancelled: Cancellation | None = None,
@@ -378,7 +432,7 @@ class Agent:
                 )
         return answer
 
-    def definitions(self, last: ev.Agent | None) -> tuple[ev.ToolDefinition, ...]:
+    def definitions(self, last: ev.AgentConfigured | None) -> tuple[ev.ToolDefinition, ...]:
         """Return the tool definitions in the order that preserves a provider's cached prefix.
 
         Unchanged definitions keep their order in `last`; new and changed ones follow.
@@ -387,15 +441,21 @@ class Agent:
         if last is None or not last.tools:
             return now
         kept = [definition for definition in last.tools if definition in now]
-        return (*kept, *(definition for definition in now if definition not in kept))
+        return (*kept, *[definition for definition in now if definition not in kept])
 
 
-def _security(given: Any, guard: ConfirmationPolicy | None) -> SecurityAnalyzer | None:
+def _servers(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return servers by id, without the `mcpServers` that may stand around them."""
+    servers = given or {}
+    return dict(servers["mcpServers"] if set(servers) == {"mcpServers"} else servers)
+
+
+def _analyzer(given: Any, guard: ConfirmationPolicy | None) -> SecurityAnalyzer | None:
     """Return the given analyzer, or the standard one if the policy needs one."""
     if given is None:
         if not getattr(guard, "needs_risk", False):
             return None
-        from holdfast.agent.security import standard
+        from holdfast.agent.security import standard  # a large package, for some policies alone
 
         return standard()
     if isinstance(given, type) or not callable(getattr(given, "assess", None)):
@@ -406,47 +466,9 @@ def _security(given: Any, guard: ConfirmationPolicy | None) -> SecurityAnalyzer 
     return given
 
 
-def _hooked(hooks: Any, manager: ToolManager, llm: Any) -> AgentHooks | None:
-    if hooks == () or hooks == []:
-        return None
-    from holdfast.agent.hooks import AgentHooks
-
-    return AgentHooks(hooks, manager.rules.hooks, llm)
-
-
-def _others(
-    delegates: Any, handoffs: Any
-) -> tuple[Delegates | None, AgentDirectory | None, tuple[Tool, ...]]:
-    """Return the delegates, the handoffs, and the tools that reach them."""
-    if not delegates and not handoffs:
-        return None, None, ()
-    from holdfast.agent.delegation import Delegates, make_delegation
-    from holdfast.agent.directory import AgentDirectory
-    from holdfast.agent.handoffs import MAIN, make_handoff
-
-    team = (
-        None
-        if not delegates
-        else delegates.for_other_owner()
-        if isinstance(delegates, Delegates)
-        else Delegates(delegates)
-    )
-    others = None if not handoffs else AgentDirectory("handoffs", handoffs, (MAIN,))
-    return (
-        team,
-        others,
-        (
-            *(() if team is None else make_delegation(team)),
-            *(() if others is None else (make_handoff(others),)),
-        ),
-    )
-
-
 def _check_handoffs(agent: Agent) -> None:
     """Raise `ConfigurationError` if a handoff target does not fit the agent's limits or
     planning."""
-    from holdfast.agent.handoffs import check_budget, family
-
     bounds = agent.tree_limits
     if bounds is not None:
         check_budget(
@@ -459,71 +481,73 @@ def _check_handoffs(agent: Agent) -> None:
 def _describers(llm: Model | None) -> tuple[Contributor, ...]:
     if llm is None:
         return ()
-    from holdfast.agent.images import Describer, check
+    from holdfast.agent.images import Describer, check  # few agents describe images
 
     return (Describer(check(llm)),)
 
 
-def _check(
-    llm: Any,
-    tools: Any,
-    system_prompt: Any,
-    extensions: Any,
-    limits: Any,
-    parallel_calls: Any,
-    output_limit: Any,
-) -> None:
+def _is_whole(value: Any, low: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= low
+
+
+# The arguments whose value has one simple form: the check, and the form for messages.
+_FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "condenser": (
+        lambda one: one is None or (not isinstance(one, type) and is_condenser(one)),
+        "an object with a method condense",
+    ),
+    "system_prompt": (lambda one: one is None or isinstance(one, str), "a str or None"),
+    "system_prompt_extensions": (
+        lambda one: not isinstance(one, str) and all(isinstance(item, str) for item in one),
+        "a list of str",
+    ),
+    "limits": (lambda one: isinstance(one, Limits), "Limits(...)"),
+    "parallel_calls": (lambda one: _is_whole(one, 1), "a whole number from 1"),
+    "output_limit": (lambda one: _is_whole(one, 1000), "a number of characters from 1,000"),
+    "planning": (lambda one: one in (None, "tool", "first"), '"tool", "first" or None'),
+    "output_rounds": (lambda one: _is_whole(one, 1), "a whole number from 1"),
+    "stuck": (
+        lambda one: one is None or isinstance(one, StuckDetector),
+        "StuckDetector(...) or None",
+    ),
+    "tree_limits": (lambda one: one is None or isinstance(one, Limits), "Limits(...) or None"),
+}
+
+
+def _check(arguments: Mapping[str, Any]) -> None:
+    """Raise `ConfigurationError` for the first argument of a wrong form."""
+    llm, tools, servers = (arguments[name] for name in ("llm", "tools", "mcp_servers"))
     if isinstance(llm, type) or not callable(getattr(llm, "completion", None)):
         hint = f" Give LLM({llm!r})." if isinstance(llm, str) else ""
         raise ConfigurationError(f"Agent: llm takes an LLM (or ScriptedLLM), not {llm!r}.{hint}")
     if isinstance(tools, str | bytes | dict | Tool) or not isinstance(
         tools, Iterable | ToolManager
     ):
-        hint = (
-            " Give its tools: tools=runtime.tools."
-            if hasattr(cast("object", tools), "get_tools")
-            else ""
-        )
+        has_tools = hasattr(cast("object", tools), "get_tools")
+        hint = " Give its tools: tools=runtime.tools." if has_tools else ""
         raise ConfigurationError(
             "Agent: tools takes a list of Tool objects or functions, or a ToolManager, not"
             f" {tools!r}.{hint}"
         )
-    if system_prompt is not None and not isinstance(system_prompt, str):
-        raise ConfigurationError(
-            f"Agent: system_prompt takes a str or None, not {system_prompt!r}."
-        )
-    if isinstance(extensions, str) or not all(isinstance(item, str) for item in extensions):
-        raise ConfigurationError(
-            f"Agent: system_prompt_extensions takes a list of str, not {extensions!r}."
-        )
-    if not isinstance(limits, Limits):
-        raise ConfigurationError(f"Agent: limits takes Limits(...), not {limits!r}.")
-    if not isinstance(parallel_calls, int) or parallel_calls < 1:
-        raise ConfigurationError(
-            f"Agent: parallel_calls takes a whole number from 1, not {parallel_calls!r}."
-        )
-    if not isinstance(output_limit, int) or output_limit < 1000:
-        raise ConfigurationError(
-            f"Agent: output_limit takes a number of characters from 1,000, not {output_limit!r}."
-        )
-
-
-def _check_servers(mcp_servers: Any) -> None:
-    if mcp_servers is None or isinstance(mcp_servers, Mapping):
-        return
-    hint, _kind = "", type(cast(object, mcp_servers)).__name__
-    if isinstance(mcp_servers, str | os.PathLike):
+    if servers is not None and not isinstance(servers, Mapping):
+        is_path = isinstance(servers, str | os.PathLike)
         hint = " A file is read by the caller: mcp_servers=json.loads(Path(...).read_text())."
-    raise ConfigurationError(
-        "Agent: mcp_servers takes a mapping of server ids to servers, not a"
-        f" {type(cast('object', mcp_servers)).__name__}.{hint}"
-    )
-
-
-def _check_ends(output_rounds: Any, stuck: Any) -> None:
-    if not isinstance(output_rounds, int) or isinstance(output_rounds, bool) or output_rounds < 1:
         raise ConfigurationError(
-            f"Agent: output_rounds takes a whole number from 1, not {output_rounds!r}."
+            "Agent: mcp_servers takes a mapping of server ids to servers, not a"
+            f" {type(servers).__name__}.{hint if is_path else ''}"
         )
-    if stuck is not None and not isinstance(stuck, StuckDetector):
-        raise ConfigurationError(f"Agent: stuck takes StuckDetector(...) or None, not {stuck!r}.")
+    for name, (fits, form) in _FORMS.items():
+        if not fits(arguments[name]):
+            raise ConfigurationError(f"Agent: {name} takes {form}, not {arguments[name]!r}.")
+
+
+def _check_budgets(llm: Model, limits: Limits, tree_limits: Limits | None) -> None:
+    """Raise `ConfigurationError` for a limit whose use cannot be measured."""
+    if limits.cost is not None and llm.cost(Usage(1, 1)) is None:
+        raise ConfigurationError(
+            f"Agent: limits has a cost, but the price of {llm.model!r} is not known; use steps or"
+            " tokens."
+        )
+    if tree_limits is not None:
+        has_tokens, has_cost = tree_limits.tokens is not None, tree_limits.cost is not None
+        check_tree("Agent: tree_limits has", llm, has_tokens, has_cost)

@@ -27,7 +27,7 @@ from typing import Any, cast
 from holdfast.agent.limits import Limits
 from holdfast.content import Data
 from holdfast.errors import ConfigurationError
-from holdfast.tools.document import Map, Place, Seq, plain
+from holdfast.tools.document import Map, Seq, SourceLocation, plain
 from holdfast.tools.skills_files import front_matter, text_below, with_home
 
 _log = logging.getLogger("holdfast")
@@ -53,14 +53,7 @@ _IGNORED_KEYS = (
 )
 _LIMITS = ("steps", "tokens", "cost", "seconds")
 # The last three are aliases of Claude Code, not names of models.
-_INHERIT = (
-    "",
-    "inherit",
-    "default",
-    "sonnet",
-    "opus",
-    "haiku",
-)
+_INHERIT = ("", "inherit", "default", "sonnet", "opus", "haiku")
 
 _COMMA = re.compile(r",(?![^(]*\))")  # a comma that is not within brackets
 
@@ -150,7 +143,7 @@ def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
     Raises `ConfigurationError` (a `ValueError`) that names the invalid part, and `OSError`.
     """
     path = Path(with_home(path))
-    place = Place(str(path))
+    place = SourceLocation(str(path))
     try:
         head, body = front_matter(text_below(path.parent, path.name, follow=True))
     except ConfigurationError:
@@ -195,7 +188,7 @@ def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
     )
 
 
-def _text(head: Map, key: str, place: Place) -> str:
+def _text(head: Map, key: str, place: SourceLocation) -> str:
     value = head.get(key, "")
     if not isinstance(value, str):
         raise place.at(key).error("it takes a text.")
@@ -203,7 +196,7 @@ def _text(head: Map, key: str, place: Place) -> str:
 
 
 def _tools(
-    head: Map, key: str, place: Place, default: tuple[str, ...], without: bool = False
+    head: Map, key: str, place: SourceLocation, default: tuple[str, ...], without: bool = False
 ) -> tuple[str, ...]:
     """Return the tool names of a key.
 
@@ -245,7 +238,7 @@ def _tools(
     return tuple(dict.fromkeys(found))
 
 
-def _limits(head: Map, place: Place) -> Limits | None:
+def _limits(head: Map, place: SourceLocation) -> Limits | None:
     given = head.get("limits")
     if given is None or given == "":
         turns = head.get("maxTurns")
@@ -271,7 +264,7 @@ def _limits(head: Map, place: Place) -> Limits | None:
         raise place.at("limits").error(str(error)) from None
 
 
-def _flag(head: Map, place: Place) -> bool:
+def _flag(head: Map, place: SourceLocation) -> bool:
     given = plain(head.get("delegates", "false"))
     if not isinstance(given, bool):
         raise place.at("delegates").error(

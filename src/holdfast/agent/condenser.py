@@ -14,7 +14,7 @@ from holdfast.tools import Cancellation
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
-    from holdfast.agent.condensers.work import Work
+    from holdfast.agent.condensers.condenser_input import CondenserInput
 
 
 class Condensed(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class Condenser(Protocol):
       of tokens, or a share of the model's context window.
     - `tools`: Tools that the agent gets with the condenser.
     - `shorten(work)`: Called instead of `condense`, with the view and its sizes
-      (`agent.condensers.Work`). The shipped condensers use this method.
+      (`agent.condensers.CondenserInput`). The shipped condensers use this method.
     """
 
     def condense(
@@ -67,7 +67,7 @@ class Condenser(Protocol):
         ...
 
 
-def ask(condenser: Any, work: Work) -> Condensed | None:
+def ask(condenser: Any, work: CondenserInput) -> Condensed | None:
     """Return the answer of a condenser of either kind. Errors of the condenser propagate."""
     shorten = getattr(condenser, "shorten", None)
     return (

@@ -22,18 +22,16 @@ class Connections:
     __slots__ = ("_llms", "_lock", "_tools", "open")
 
     def __init__(
-        self, llm: Model, tools: ToolManager, mcp_servers: Mapping[str, Any] | None, *more: Model
+        self, llms: Sequence[Model], tools: ToolManager, mcp_servers: Mapping[str, Any]
     ) -> None:
         self.open = 0
-        self._llms = (llm, *more)
+        self._llms = llms
         self._tools = tools
         self._lock = threading.Lock()
         if mcp_servers:
-            from holdfast.tools.mcp import MCPClient
+            from holdfast.tools.mcp import MCPClient  # few agents have servers of their own
 
-            sources = MCPClient(mcp_servers).sources()
-            if sources:
-                tools.add_source(*sources)  # all or none
+            tools.add_source(*MCPClient(mcp_servers).sources())  # all or none
 
     def connect(self, names: Sequence[str] = ()) -> None:
         """Load the tools of all services that are not lazy, all at the same time.

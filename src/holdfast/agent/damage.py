@@ -38,7 +38,9 @@ PLACE = (
 _TEXTS = {"message": MESSAGE, "assistant": ANSWER, "": PLACE}
 
 
-def stand_in(event: ev.Damaged) -> ev.Message | ev.ToolResult | ev.Status | None:
+def stand_in(
+    event: ev.DamagedEvent,
+) -> ev.MessageAdded | ev.ToolCallFinished | ev.StatusChanged | None:
     """Return the stand-in of a damaged event; None if there is none.
 
     An unreadable status becomes PAUSED, so that nothing runs without a caller's action.
@@ -46,7 +48,7 @@ def stand_in(event: ev.Damaged) -> ev.Message | ev.ToolResult | ev.Status | None
     fields, kind = event.fields, event.original_type
     if kind in _TEXTS:
         usage, cost, model = spent(event)
-        return ev.Message(
+        return ev.MessageAdded(
             seq=event.seq,
             id=event.id,
             timestamp=event.timestamp,
@@ -58,12 +60,12 @@ def stand_in(event: ev.Damaged) -> ev.Message | ev.ToolResult | ev.Status | None
             model=model,
         )
     if kind == "toolResult" and (call_id := call_of(event)):
-        return ev.ToolResult(
+        return ev.ToolCallFinished(
             seq=event.seq, id=event.id, timestamp=event.timestamp, call_id=call_id, result=LOST
         )
     if kind == "status":
         status = fields.get("status")
-        return ev.Status(
+        return ev.StatusChanged(
             seq=event.seq,
             id=event.id,
             timestamp=event.timestamp,
@@ -73,13 +75,13 @@ def stand_in(event: ev.Damaged) -> ev.Message | ev.ToolResult | ev.Status | None
     return None
 
 
-def call_of(event: ev.Damaged) -> str:
+def call_of(event: ev.DamagedEvent) -> str:
     """Return the call id of a damaged start, decision or result; "" if unreadable."""
     found = event.fields.get("callId")
     return found if isinstance(found, str) else ""
 
 
-def spent(event: ev.Damaged) -> tuple[Usage, float | None, str]:
+def spent(event: ev.DamagedEvent) -> tuple[Usage, float | None, str]:
     """Return the usage, the cost and the model of a damaged event, as far as they are readable."""
     fields = event.fields
     try:
@@ -93,9 +95,9 @@ def spent(event: ev.Damaged) -> tuple[Usage, float | None, str]:
     return usage, cost, model if isinstance(model, str) else ""
 
 
-def client_tools(event: ev.Damaged) -> tuple[str, ...]:
-    """Return the names of the client-run tools of a damaged `Agent` event, as far as they are
-    readable."""
+def client_tools(event: ev.DamagedEvent) -> tuple[str, ...]:
+    """Return the names of the client-run tools of a damaged `AgentConfigured` event, as far as
+    they are readable."""
     tools = event.fields.get("tools")
     found: list[str] = []
     for tool in cast("list[Any]", tools) if isinstance(tools, list) else []:

@@ -4,14 +4,12 @@ own."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from holdfast.agent.directory import AgentDirectory
+from holdfast.content import ToolResult
 from holdfast.errors import ConfigurationError, ToolError
-
-if TYPE_CHECKING:
-    from holdfast.content import ToolResult
-    from holdfast.tools import Tool, ToolContext
+from holdfast.tools import Tool, ToolAnnotations, ToolContext
 
 CHILD = "holdfast/child"
 """The key of the child's data in a result's meta.
@@ -119,7 +117,6 @@ _IDS: dict[str, Any] = {
 
 def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
     """Return the delegation tools for these agents."""
-    from holdfast.tools import Tool, ToolAnnotations
 
     def delegate(
         context: ToolContext, agent: str, task: str, background: bool = False
@@ -192,10 +189,7 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
                 "enum": list(delegates),
                 "description": "The agent that does the work.",
             },
-            task={
-                "type": "string",
-                "description": "The work, and what the answer must contain.",
-            },
+            task={"type": "string", "description": "The work, and what the answer must contain."},
             background={
                 "type": "boolean",
                 "default": False,

@@ -7,20 +7,29 @@ import threading
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from holdfast.agent.agents_files import NAME_PATTERN, SubAgent, read_sub_agent
+from holdfast.agent.limits import Limits
 from holdfast.errors import ConfigurationError
+from holdfast.tools import Tool, ToolManager
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
-    from holdfast.tools import Tool
 
 _log = logging.getLogger("holdfast")
 
 
 # Characters of an agent's description that another agent's model is shown.
 _MAX_DESCRIPTION_CHARS = 300
+
+
+@runtime_checkable
+class WholeAgent(Protocol):
+    """An `Agent`, as opposed to a `SubAgent`."""
+
+    def replace(self, **changes: Any) -> Agent: ...
+    def with_planning_first(self) -> Agent: ...
 
 
 class AgentDirectory:
@@ -88,21 +97,15 @@ class AgentDirectory:
             and self.owner is not None
             and self.owner.planning == "first"
         )
-        if one is None or (hasattr(one, "connections") and not plans):
-            return cast("Agent | None", one)
+        if one is None or (not isinstance(one, SubAgent) and not plans):
+            return one
         with self._lock:
             found = self._built.get(name)
             if found is None:
                 assert self.owner is not None
-                found = (
-                    cast("Agent", one)
-                    if hasattr(one, "connections")
-                    else make_sub_agent(cast("SubAgent", one), self.owner)
-                )
+                found = make_sub_agent(one, self.owner) if isinstance(one, SubAgent) else one
                 if plans:  # the user is asked under either agent
-                    from holdfast.agent.inherited_planning import with_planning_first
-
-                    found = with_planning_first(found)
+                    found = found.with_planning_first()
                 self._built[name] = found
             return found
 
@@ -115,11 +118,7 @@ class AgentDirectory:
 
         The other entries use the tools and the model of their owner.
         """
-        return [
-            cast("Agent", one)
-            for one in self.given.values()
-            if one is not None and hasattr(one, "connections")
-        ]
+        return [one for one in self.given.values() if one and not isinstance(one, SubAgent)]
 
     def listing(self) -> str:
         """Return one line per agent, with its name and description, for a tool's description."""
@@ -130,16 +129,12 @@ class AgentDirectory:
 
 
 def _checked_entry(where: str, one: Any, may_be_none: bool, elsewhere: bool) -> Any:
-    from holdfast.agent.agent import Agent
-
     if elsewhere and one is not None:
         raise ConfigurationError(
             f"Agent: {where} is the name of a conversation's first agent; give None, or another"
             " name."
         )
-    if isinstance(one, Agent) or (one is None and may_be_none):
-        return one
-    if isinstance(one, SubAgent):
+    if isinstance(one, SubAgent | WholeAgent) or (one is None and may_be_none):
         return one
     if isinstance(one, str | Path):
         try:
@@ -155,44 +150,35 @@ def _checked_entry(where: str, one: Any, may_be_none: bool, elsewhere: bool) -> 
     )
 
 
-# Settings that a sub-agent inherits from its owner besides tools and model: they guard its calls
-# and decide how they run.
-_INHERITED = (
-    "security",
-    "condenser",
-    "parallel_calls",
-    "output_limit",
-    "stuck",
-    "hooks",
-    "describe_images",
-)
-
-
 def make_sub_agent(sub: SubAgent, owner: Agent) -> Agent:
     """Build the agent of a sub-agent file, with the owner's tools and model where the file allows.
 
+    The settings that guard the owner's calls and decide how they run apply to the sub-agent too.
     Raises `ConfigurationError`.
     """
-    from holdfast.agent.agent import Agent
-    from holdfast.tools import ToolManager
-
-    brought = {
-        "find_tools",
-        *(tool.name for tool in owner.brought),
-    }  # tools that act on their owner
+    # Tools that act on their owner stay with it.
+    brought = {"find_tools", *(tool.name for tool in owner.brought)}
     theirs = [tool for tool in owner.tools.list_tools() if tool.name not in brought]
     rules = owner.tools.rules
-    options: dict[str, Any] = {name: getattr(owner, name) for name in _INHERITED}
-    options["confirm"] = "never" if owner.confirm is None else owner.confirm
-    options["instructions"] = owner.known.instructions
     tools = ToolManager(
         _chosen_tools(sub, theirs), hooks=rules.hooks, concurrency=rules.concurrency or None
     )
-    if sub.delegates and owner.delegates is not None:
-        options["delegates"] = owner.delegates.for_other_owner()
-    if sub.limits is not None:
-        options["limits"] = sub.limits
-    return Agent(_model_of(sub, owner), tools, system_prompt=sub.prompt, **options)
+    return owner.replace(
+        llm=_model_of(sub, owner),
+        tools=tools,
+        mcp_servers=None,
+        system_prompt=sub.prompt,
+        system_prompt_extensions=(),
+        microagents=(),
+        skills=None,
+        instructions=owner.known.instructions,
+        limits=sub.limits or Limits(),
+        tree_limits=None,
+        delegates=owner.delegates if sub.delegates else None,
+        handoffs=None,
+        planning=None,
+        output_type=None,
+    )
 
 
 def _chosen_tools(sub: SubAgent, tools: list[Tool]) -> list[Tool]:

@@ -10,15 +10,15 @@ from holdfast.agent.directory import AgentDirectory
 from holdfast.agent.limits import check_tree
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError
+from holdfast.tools import Tool, ToolAnnotations
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
-    from holdfast.tools import Tool
 
 TOOL = "handoff"
 MAIN = "main"
-"""The name under which models know a conversation's first agent, whose `events.Agent.name` is
-""."""
+"""The name under which models know a conversation's first agent, whose
+`events.AgentConfigured.name` is ""."""
 META = "holdfast/handoff"
 
 ONCE = "Not done: an answer can hand over only once, and its first handoff counts."
@@ -30,7 +30,8 @@ UNPLANNED = (
 
 
 def handed_to(result: ToolResult) -> str | None:
-    """Return the `events.Agent.name` of a handoff result's target; None if the handoff failed."""
+    """Return the `events.AgentConfigured.name` of a handoff result's target; None if the handoff
+    failed."""
     if result.is_error:
         return None
     to = result.meta.get(META)
@@ -42,7 +43,6 @@ def make_handoff(others: AgentDirectory) -> Tool:
 
     The conversation performs the handoff after all calls of the answer have results.
     """
-    from holdfast.tools import Tool, ToolAnnotations
 
     def handoff(agent: str, reason: str = "") -> ToolResult:
         why = f" Reason: {reason.strip()}" if reason.strip() else ""
@@ -81,8 +81,8 @@ def make_handoff(others: AgentDirectory) -> Tool:
 def not_done(calls: tuple[ToolCall, ...], refusal: Callable[[str], str]) -> dict[int, ToolResult]:
     """Return the results of the answer's handoffs that are refused, by the position of the call.
 
-    `refusal` maps an `events.Agent.name` to the reason of a refusal, or "". Only the first other
-    handoff is done; all behind it are refused.
+    `refusal` maps an `events.AgentConfigured.name` to the reason of a refusal, or "". Only the
+    first other handoff is done; all behind it are refused.
     """
     found: dict[int, ToolResult] = {}
     first = True

@@ -12,11 +12,12 @@ from holdfast import events as ev
 from holdfast.agent.additions import Addition, Situation
 from holdfast.content import Content, TextContent, ToolCall, text_of
 from holdfast.errors import HookDenied, ToolError
+from holdfast.llm.client import LLM
 from holdfast.llm.completion import NO_NATIVE, Completion
-from holdfast.llm.secrets import blot, secrets, worth_hiding
+from holdfast.llm.secrets import argument_secrets, redact, worth_hiding
 from holdfast.tools import ToolContext
-from holdfast.tools.hook_answers import NOTHING, Failed, Said
-from holdfast.tools.hooks import Bound, Hook, Hooks, ask, bind, check
+from holdfast.tools.hook_answers import NOTHING, HookAnswer, HookFailed
+from holdfast.tools.hooks import BoundHook, Hook, Hooks, ask, bind, check
 from holdfast.tools.results import clean
 
 
@@ -92,7 +93,7 @@ class AgentHooks:
         hidden = _secrets(hooks, llm)
 
         def without(text: str) -> str:
-            return blot(text, hidden)
+            return redact(text, hidden)
 
         self.blot: Callable[[str], str] = without
         own = [hook for hook in hooks if hook.on == "tool"]
@@ -107,34 +108,34 @@ class AgentHooks:
 
     def ask(
         self,
-        bound: Bound,
+        bound: BoundHook,
         context: ToolContext,
         told: Callable[[Any], dict[str, Any]],
         fits: Callable[[Any], bool],
         subject: object,
         what: str,
-    ) -> Said:
+    ) -> HookAnswer:
         """Return a hook's answer with secrets redacted.
 
         Raises `HookDenied`, whose message begins with `what`, if the hook fails.
         """
         try:
             said = ask(bound, context, told, fits, subject)
-        except (Failed, ToolError) as error:
+        except (HookFailed, ToolError) as error:
             how = (
                 str(error)
-                if isinstance(error, Failed)
+                if isinstance(error, HookFailed)
                 else f"failed: {type(error).__name__}: {error}"
             )
             raise HookDenied(
                 clean(self.blot(f"{what}: its hook {bound.name} {how}")), bound.name, bound.on, True
             ) from error
         if said is not NOTHING and (said.deny or said.add):
-            said = Said(said.deny and self.blot(said.deny), self.blot(said.add), said.change)
+            said = HookAnswer(said.deny and self.blot(said.deny), self.blot(said.add), said.change)
         return said
 
     @staticmethod
-    def denied(bound: Bound, said: Said, what: str) -> HookDenied:
+    def denied(bound: BoundHook, said: HookAnswer, what: str) -> HookDenied:
         """Return the error for a hook that denied."""
         return HookDenied(
             f"{what}: its hook {bound.name} denied it{f': {said.deny}' if said.deny else ''}",
@@ -187,7 +188,12 @@ def told_since(name: str, situation: Situation, answered: int) -> bool:
 def _model_subject(situation: Situation) -> dict[str, Any]:
     news = situation.news
     last = next(
-        (index for index in range(len(news) - 1, -1, -1) if type(news[index]) is ev.Assistant), 0
+        (
+            index
+            for index in range(len(news) - 1, -1, -1)
+            if type(news[index]) is ev.AssistantReplied
+        ),
+        0,
     )
     return {
         "model": situation.llm.model,
@@ -226,7 +232,7 @@ def changed_answer(answer: Completion, change: Any) -> tuple[Completion, list[st
         if "calls" in given:
             wanted = msgspec.structs.replace(wanted, calls=_calls(given["calls"], answer.calls))
     if not all(isinstance(call, ToolCall) for call in cast("Sequence[Any]", wanted.calls)):
-        raise Failed("returned a Completion whose calls are not ToolCall objects")
+        raise HookFailed("returned a Completion whose calls are not ToolCall objects")
     names = [
         name
         for name in ("text", "reasoning", "calls")
@@ -250,12 +256,12 @@ def changed_answer(answer: Completion, change: Any) -> tuple[Completion, list[st
 def _calls(given: Any, before: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
     found: list[ToolCall] = []
     if not isinstance(given, list):
-        raise Failed("failed: calls takes a list of objects with name and arguments")
+        raise HookFailed("failed: calls takes a list of objects with name and arguments")
     for index, one in enumerate(cast("list[Any]", given)):
         call = cast("dict[str, Any]", one) if isinstance(one, dict) else {}
         name, arguments = call.get("name"), call.get("arguments", {})
         if not isinstance(name, str) or not name or not isinstance(arguments, dict):
-            raise Failed("failed: calls takes a list of objects with name and arguments")
+            raise HookFailed("failed: calls takes a list of objects with name and arguments")
         same = (
             before[index]
             if index < len(before)
@@ -269,15 +275,13 @@ def _calls(given: Any, before: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
 
 def _secrets(hooks: Sequence[Hook], llm: Any) -> tuple[str, ...]:
     """Return the secrets of an agent that must be redacted in what its hooks return."""
-    from holdfast.tools.hook_commands import secrets_of
+    from holdfast.tools.hook_commands import secrets_of  # loads subprocess, for hooks alone
 
     held = [value for hook in hooks for value in secrets_of(hook.env)]
     return tuple(sorted({*worth_hiding(held), *_model_secrets(llm)}, key=len, reverse=True))
 
 
 def _model_secrets(llm: Any) -> set[str]:
-    from holdfast.llm.client import LLM
-
     models = getattr(llm, "models", None)
     if isinstance(models, Mapping):
         return {
@@ -285,4 +289,4 @@ def _model_secrets(llm: Any) -> set[str]:
             for model in cast("Mapping[str, Any]", models).values()
             for secret in _model_secrets(model)
         }
-    return set(secrets(llm.arguments())) if isinstance(llm, LLM) else set()
+    return set(argument_secrets(llm.arguments())) if isinstance(llm, LLM) else set()

@@ -20,7 +20,7 @@ from holdfast.content import Content, ImageContent, Message, TextContent, Usage
 from holdfast.errors import ConfigurationError
 from holdfast.llm.completion import Completion
 from holdfast.llm.model import Model
-from holdfast.llm.pictures import picture, placeholder, sees
+from holdfast.llm.vision import picture, placeholder, sees
 
 KIND = "picture"
 
@@ -61,7 +61,7 @@ class Describer:
     `llm` writes the descriptions. Pictures are identified by their content: each is described
     once in a conversation, and all conversations of an agent share the descriptions. Several
     pictures are described at the same time. A picture whose description fails keeps its
-    placeholder, and a `Note` has the reason. Thread-safe.
+    placeholder, and a `NoteRecorded` has the reason. Thread-safe.
     """
 
     def __init__(self, llm: Model) -> None:
@@ -178,11 +178,11 @@ def _pictures(situation: Situation) -> list[_Picture]:
     names: dict[str, str] = {}
     for event in situation.news:
         content: Sequence[Content] = ()
-        if type(event) is ev.Message:
+        if type(event) is ev.MessageAdded:
             content = event.content
-        elif type(event) is ev.ToolResult:
+        elif type(event) is ev.ToolCallFinished:
             content = event.result.content
-        elif type(event) is ev.Assistant:
+        elif type(event) is ev.AssistantReplied:
             names = {call.id: call.name for call in event.calls}
         number = 0
         for block in content:
@@ -191,7 +191,7 @@ def _pictures(situation: Situation) -> list[_Picture]:
             number += 1
             whose = (
                 f"in the result of {names.get(event.call_id, 'a tool')}"
-                if type(event) is ev.ToolResult
+                if type(event) is ev.ToolCallFinished
                 else "in a message"
             )
             one = _Picture(

@@ -23,10 +23,7 @@ _log = logging.getLogger(__name__)
 # own ways to state which instructions apply.
 _MAX_FOLDERS, _MAX_FILES = 5_000, 200
 # Maximum characters: of one file, and of all files in the prompt or added to a conversation.
-MAX_FILE_CHARS, MAX_TOTAL_CHARS = (
-    20_000,
-    60_000,
-)
+MAX_FILE_CHARS, MAX_TOTAL_CHARS = (20_000, 60_000)
 
 
 class Instructions(Data, frozen=True):
@@ -79,11 +76,7 @@ class Instructions(Data, frozen=True):
             try:
                 text = _text(root, one / name)
             # A loop of links raises RuntimeError.
-            except (
-                OSError,
-                ValueError,
-                RuntimeError,
-            ) as error:
+            except (OSError, ValueError, RuntimeError) as error:
                 _log.warning("The instructions %s were left out: %s", one / name, error)
                 continue
             if text:

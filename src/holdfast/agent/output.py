@@ -94,7 +94,8 @@ class Output:
     """The output type of an agent: its JSON Schema, the tool `finish`, and the conversion from and
     to JSON.
 
-    Raises `ConfigurationError` for an unsupported type.
+    `untrusted` bounds the validation work of a JSON Schema that comes from outside. Raises
+    `ConfigurationError` for an unsupported type.
 
     Attributes:
         type: The type, or a JSON Schema.
@@ -106,10 +107,10 @@ class Output:
 
     __slots__ = ("_dump", "_read", "form", "schema", "tool", "type", "wrapped")
 
-    def __init__(self, type: Any) -> None:
+    def __init__(self, type: Any, untrusted: bool = False) -> None:
         self.type = type
         shown, self._read, self._dump = (
-            _of_schema(cast("Mapping[str, Any]", type))
+            _of_schema(cast("Mapping[str, Any]", type), untrusted)
             if isinstance(type, Mapping)
             else _of_type(type)
         )
@@ -120,14 +121,6 @@ class Output:
             schemas.wrapped(WRAPPED, shown, True) if self.wrapped else {**empty, **shown}
         )
         self.tool = _Finish(self)
-
-    def distrust(self) -> None:
-        """Bound the validation work of a JSON Schema that comes from an untrusted source.
-
-        Raises `ConfigurationError`.
-        """
-        if isinstance(self.type, Mapping):
-            _, self._read, self._dump = _of_schema(self.form, untrusted=True)
 
     def read(self, value: Any) -> Any:
         """Convert a JSON value to an object of the type. Raises `OutputInvalid`."""
@@ -160,8 +153,8 @@ def output_of(type: Any, manager: ToolManager) -> Output | None:
     If the tools already have `finish` for the same type, its `Output` is returned, because
     agents may share a manager. Raises `ConfigurationError`.
     """
-    if type is None:
-        return None
+    if type is None or isinstance(type, Output):
+        return type
     found = manager.get(FINISH) if manager.exists(FINISH) else None
     if isinstance(found, _Finish) and (
         found.output.type is type or (isinstance(type, Mapping) and found.output.type == type)

@@ -4,7 +4,7 @@ wait for its approval."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -49,21 +49,10 @@ ASK, ASK_AGAIN = (
 )
 # Reasons of a plan that waits. Journals contain these texts, and an approval of such a call
 # approves the plan.
-APPROVAL = (
-    ASK,
-    ASK_AGAIN,
-)
+APPROVAL = (ASK, ASK_AGAIN)
 
 
 # --- the agent's tool and prompt ---
-
-
-def check(planning: Any) -> None:
-    """Raise `ConfigurationError` for an invalid `Agent(planning=)`."""
-    if planning is not None and planning not in ("tool", "first"):
-        raise ConfigurationError(
-            f'Agent: planning takes "tool", "first" or None, not {planning!r}.'
-        )
 
 
 def tools_for(planning: Planning, manager: ToolManager) -> tuple[Tool, ...]:
@@ -133,7 +122,7 @@ def after_message(before: ev.Plan | None) -> ev.Plan | None:
     return msgspec.structs.replace(before, approved=())
 
 
-def after_condensation(before: ev.Plan | None, event: ev.Condensation) -> ev.Plan | None:
+def after_condensation(before: ev.Plan | None, event: ev.HistoryCondensed) -> ev.Plan | None:
     """Return the plan after a condensation, with the place at which a model is now shown the
     plan."""
     if before is None or not event.hidden:

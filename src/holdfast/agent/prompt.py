@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast import events as ev
-from holdfast.agent.prompt_parts import Knowledge, Part
+from holdfast.agent.prompt_parts import Knowledge, PromptSection
 
 DEFAULT = """\
 You are an agent. You work on the user's task with the tools you are given, until it is done.
@@ -47,35 +47,39 @@ def knowledge(
     out. Raises `ConfigurationError`.
     """
     default = "the default" if system_prompt is None else ""
-    found = [Part("system_prompt", DEFAULT if system_prompt is None else system_prompt, default)]
+    found = [
+        PromptSection("system_prompt", DEFAULT if system_prompt is None else system_prompt, default)
+    ]
     found += [
-        Part(f"system_prompt_extensions[{n}]", text, of="system_prompt_extensions")
+        PromptSection(f"system_prompt_extensions[{n}]", text, of="system_prompt_extensions")
         for n, text in enumerate(extensions)
     ]
     known = Knowledge(())
     if microagents or skills is not None or instructions is not None:
-        from holdfast.agent.skills import know_how
+        from holdfast.agent.skills import know_how  # few agents have skills
 
         notes, known = know_how(microagents, skills, instructions)
         found += [
-            Part(f"microagents[{n}]", with_heading(f"Note {n + 1}", text), of="microagents")
+            PromptSection(
+                f"microagents[{n}]", with_heading(f"Note {n + 1}", text), of="microagents"
+            )
             for n, text in enumerate(notes)
         ]
         if known.skills is not None:
             found += [
-                Part(f"skill {one.name}", with_heading(one.name, text), one.path, "skills")
+                PromptSection(f"skill {one.name}", with_heading(one.name, text), one.path, "skills")
                 for one, text in known.skills.always()
             ]
         if known.instructions is not None:
             found += [
-                Part(path, text, path, "instructions")
+                PromptSection(path, text, path, "instructions")
                 for path, text in known.instructions.in_prompt()
             ]
         if known.skills is not None:
-            found.append(Part("skills", known.skills.prompt(), of="skills"))
+            found.append(PromptSection("skills", known.skills.prompt(), of="skills"))
     parts = tuple(
         [
-            Part(part.name, text, part.source, part.of)
+            PromptSection(part.name, text, part.source, part.of)
             for part in found
             if (text := part.text.strip())
         ]
@@ -94,14 +98,14 @@ def without_heading(text: str) -> str:
     return text.partition("\n\n")[2]
 
 
-def join_parts(parts: Iterable[Part]) -> str:
+def join_parts(parts: Iterable[PromptSection]) -> str:
     """Return the system prompt that consists of these parts."""
     return _BETWEEN.join([part.text for part in parts])
 
 
-def lengths(parts: Sequence[Part]) -> tuple[ev.PromptPart, ...]:
-    """Return the names and lengths of the parts for an `Agent` event; empty if there is only one
-    part."""
+def lengths(parts: Sequence[PromptSection]) -> tuple[ev.PromptPart, ...]:
+    """Return the names and lengths of the parts for an `AgentConfigured` event; empty if there is
+    only one part."""
     return (
         tuple([ev.PromptPart(part.name, len(part.text)) for part in parts])
         if len(parts) > 1
@@ -109,7 +113,7 @@ def lengths(parts: Sequence[Part]) -> tuple[ev.PromptPart, ...]:
     )
 
 
-def apart(head: ev.Agent) -> list[tuple[str, str]]:
+def apart(head: ev.AgentConfigured) -> list[tuple[str, str]]:
     """Return the parts of a journaled system prompt as (name, text) pairs; the inverse of
     `lengths`."""
     if not head.prompt_parts:

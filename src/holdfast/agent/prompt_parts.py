@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.tools.skills import Skills
 
 
-class Part(Data, frozen=True):
+class PromptSection(Data, frozen=True):
     """A part of a system prompt.
 
     Attributes:
@@ -35,7 +35,7 @@ class Knowledge(NamedTuple):
     """The parts of an agent's prompt, in order, and the knowledge that is shown only when it
     applies."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[PromptSection, ...]
     skills: Skills | None = None
     instructions: Instructions | None = None
     tools: tuple[Tool, ...] = ()

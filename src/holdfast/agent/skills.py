@@ -13,7 +13,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from holdfast import events as ev
 from holdfast.agent import instructions as files
@@ -23,11 +23,9 @@ from holdfast.agent.prompt_parts import Knowledge
 from holdfast.content import TextContent, ToolCall
 from holdfast.errors import ConfigurationError, RuntimeFault
 from holdfast.runtime import globs
+from holdfast.runtime.microagents import Microagent, load_microagents, read_microagent
 from holdfast.tools.skills import Skills, discover, shortened
 from holdfast.tools.skills_files import Skill
-
-if TYPE_CHECKING:
-    from holdfast.runtime.microagents import Microagent
 
 Match = Callable[[str], object]
 
@@ -133,8 +131,6 @@ def microagents_of(given: Any) -> tuple[list[str], list[Skill]]:
     found: list[Skill] = []
     if not given:
         return notes, found
-    from holdfast.runtime.microagents import Microagent, load_microagents, read_microagent
-
     for item in given:
         if isinstance(item, str):
             if _is_path(item):
@@ -296,14 +292,16 @@ class Activation:
         for event in situation.news:
             if event.seq <= situation.seen:
                 continue
-            if type(event) is ev.Message:
+            if type(event) is ev.MessageAdded:
                 if event.sender == "user" and (self._words or self._phrases):
                     for name, why in self._match_words(event.text):
                         fits.setdefault(f"skill:{name}", f"the user's message has {why!r}")
-            elif type(event) is ev.Assistant:
+            elif type(event) is ev.AssistantReplied:
                 calls = [*event.calls]
             elif (
-                type(event) is ev.Decision and event.arguments is not None and not event.question_id
+                type(event) is ev.DecisionMade
+                and event.arguments is not None
+                and not event.question_id
             ):
                 calls = [_changed(call, event) for call in calls]
         if calls and (self._globs or self._instruction_folders):
@@ -429,7 +427,7 @@ def _skill_text(skill: Skill, why: str, text: str) -> str:
     return f"# Skill {skill.name}\n\n(It is shown because {why[:300]}.{more})\n\n{text}"
 
 
-def _changed(call: ToolCall, decision: ev.Decision) -> ToolCall:
+def _changed(call: ToolCall, decision: ev.DecisionMade) -> ToolCall:
     if call.id != decision.call_id or decision.arguments is None:
         return call
     return ToolCall(call.id, call.name, decision.arguments)

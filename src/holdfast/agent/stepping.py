@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast import events as ev
 from holdfast.agent.view import View
 from holdfast.errors import ConfigurationError
-from holdfast.llm.pictures import with_sight
 from holdfast.llm.transcript import Transcript
+from holdfast.llm.vision import with_vision
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
@@ -25,7 +25,7 @@ class HasEvents(Protocol):
         ...
 
 
-def request_of(agent: Agent, state: HasEvents) -> tuple[Transcript, ev.Agent]:
+def request_of(agent: Agent, state: HasEvents) -> tuple[Transcript, ev.AgentConfigured]:
     """Return the transcript that the state shows a model, and the agent's prompt, tools and
     parameters.
 
@@ -42,15 +42,17 @@ def request_of(agent: Agent, state: HasEvents) -> tuple[Transcript, ev.Agent]:
         raise ConfigurationError(
             "Agent.step: the state has no message that the agent could answer."
         )
-    last = next((event for event in reversed(state.events) if type(event) is ev.Agent), None)
+    last = next(
+        (event for event in reversed(state.events) if type(event) is ev.AgentConfigured), None
+    )
     parameters = agent.llm.parameters()
-    head = ev.Agent(
+    head = ev.AgentConfigured(
         seq=state.events[-1].seq + 1,
         id="",
         timestamp=datetime.now(UTC),
         system_prompt=agent.system_prompt,
         tools=agent.definitions(last),
         model=agent.llm.model,
-        parameters=with_sight(agent.llm, parameters) if transcript.pictures else parameters,
+        parameters=with_vision(agent.llm, parameters) if transcript.pictures else parameters,
     )
     return transcript, head

@@ -21,12 +21,7 @@ from holdfast.errors import ConfigurationError
 
 ABOUT = "stuck:"
 # The lowest threshold of each pattern, in steps.
-_MIN_STEPS = {
-    "repeat": 2,
-    "ping_pong": 4,
-    "errors": 2,
-    "monologue": 2,
-}
+_MIN_STEPS = {"repeat": 2, "ping_pong": 4, "errors": 2, "monologue": 2}
 _COMPARED_CHARS = 4_000  # characters of an error's text that are compared; the rest adds nothing
 # Durations, times of day, addresses and process numbers in the text of errors.
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d[\d.,:]*")
@@ -117,31 +112,31 @@ class Recent:
 
     def feed(self, event: ev.AnyEvent) -> None:
         """Add the journal's next event."""
-        if type(event) is ev.Damaged:
+        if type(event) is ev.DamagedEvent:
             event = stand_in(event) or event
         kind = type(event)
-        if kind is ev.ToolResult:
-            self._on_result(cast(ev.ToolResult, event))
-        elif kind is ev.Assistant:
-            self._on_answer(cast(ev.Assistant, event))
-        elif kind is ev.Message:
-            self._on_message(cast(ev.Message, event))
-        elif kind is ev.Status:
-            if cast(ev.Status, event).status in ("idle", "finished", "stuck", "error"):
+        if kind is ev.ToolCallFinished:
+            self._on_result(cast(ev.ToolCallFinished, event))
+        elif kind is ev.AssistantReplied:
+            self._on_answer(cast(ev.AssistantReplied, event))
+        elif kind is ev.MessageAdded:
+            self._on_message(cast(ev.MessageAdded, event))
+        elif kind is ev.StatusChanged:
+            if cast(ev.StatusChanged, event).status in ("idle", "finished", "stuck", "error"):
                 self._reset()
-        elif kind is ev.Condensation and cast(ev.Condensation, event).hidden:
+        elif kind is ev.HistoryCondensed and cast(ev.HistoryCondensed, event).hidden:
             # The model's view changes. A reset also makes a condensed tail fold to the same value
             # as the whole journal.
             self._reset()
 
-    def _on_answer(self, event: ev.Assistant) -> None:
+    def _on_answer(self, event: ev.AssistantReplied) -> None:
         self._calls, self._results = event.calls, None
         if event.calls:
             self._count("monologue", 0)
         elif event.stop_reason not in ("pause", "denied"):  # interrupted by the provider or a hook
             self._count("monologue", self.monologue + 1)
 
-    def _on_message(self, event: ev.Message) -> None:
+    def _on_message(self, event: ev.MessageAdded) -> None:
         if event.sender != "holdfast":
             self._reset()
         elif event.about.startswith(ABOUT):
@@ -150,7 +145,7 @@ class Recent:
             if kind in _MIN_STEPS and getattr(self, kind) >= _MIN_STEPS[kind]:
                 self.nudged = (kind, getattr(self, kind))
 
-    def _on_result(self, event: ev.ToolResult) -> None:
+    def _on_result(self, event: ev.ToolCallFinished) -> None:
         if not self._calls:
             return
         results = self._results = {} if self._results is None else self._results
@@ -216,12 +211,12 @@ def _start_of(events: Sequence[ev.AnyEvent]) -> int:
     waits = reset = succeeded = False
     for index in range(len(events) - 1, -1, -1):
         event = events[index]
-        if type(event) is ev.ToolResult:
+        if type(event) is ev.ToolCallFinished:
             waits = waits or _still_running(event.result)
             succeeded = succeeded or not event.result.is_error
-        elif type(event) is ev.Message:
+        elif type(event) is ev.MessageAdded:
             reset = reset or event.sender != "holdfast"
-        elif type(event) is ev.Assistant:
+        elif type(event) is ev.AssistantReplied:
             if reset:
                 return index
             calls = event.calls

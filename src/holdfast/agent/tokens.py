@@ -17,7 +17,7 @@ from holdfast.content import (
     ToolCall,
     ToolResult,
 )
-from holdfast.llm.pictures import pixels
+from holdfast.llm.vision import pixels
 
 # Bytes per token before any count is known: English and code have 3.5 to 4.5 with today's
 # tokenizers. Beyond ASCII a letter has two bytes and an ideograph three, and both are about one
@@ -72,7 +72,7 @@ def picture(data: bytes) -> int:
     )
 
 
-def answer(event: ev.Assistant) -> int:
+def answer(event: ev.AssistantReplied) -> int:
     """Return the estimated tokens of an answer as it is sent back to the provider.
 
     The native form counts if there is one, because it contains everything else.
@@ -107,7 +107,7 @@ def result(found: ToolResult) -> int:
     return blocks(found.content) + _MESSAGE_TOKENS
 
 
-def head(event: ev.Agent | None) -> int:
+def head(event: ev.AgentConfigured | None) -> int:
     """Return the estimated tokens of the system prompt and the tool definitions."""
     return (
         0
@@ -141,7 +141,7 @@ class Sizes:
         "total",
     )
 
-    def __init__(self, before: ev.Agent | None = None) -> None:
+    def __init__(self, before: ev.AgentConfigured | None = None) -> None:
         self.messages: dict[int, int] = {}  # tokens of a message or an answer, by seq
         self.results: dict[str, int] = {}  # tokens of a result, by call id
         self.total = 0  # estimated tokens of all that is shown
@@ -153,10 +153,10 @@ class Sizes:
         self.total = self._head
 
     @classmethod
-    def of(cls, journal: Sequence[ev.AnyEvent], before: ev.Agent | None = None) -> Sizes:
+    def of(cls, journal: Sequence[ev.AnyEvent], before: ev.AgentConfigured | None = None) -> Sizes:
         """Return the sizes of a journal, or of the part of a journal that is still shown.
 
-        `before` is the `Agent` event that was in effect before the first of these events.
+        `before` is the `AgentConfigured` event that was in effect before the first of these events.
         """
         found = cls(before)
         for event in journal:
@@ -179,13 +179,13 @@ class Sizes:
 
     def feed(self, event: ev.AnyEvent) -> None:
         """Add the journal's next event."""
-        if type(event) is ev.Damaged:
+        if type(event) is ev.DamagedEvent:
             event = stand_in(event) or event
-        if type(event) is ev.ToolResult:
+        if type(event) is ev.ToolCallFinished:
             if event.call_id not in self.results:  # a second result of one call is not shown
                 size = self.results[event.call_id] = result(event.result)
                 self.total += size
-        elif type(event) is ev.Assistant:
+        elif type(event) is ev.AssistantReplied:
             counted = event.usage.input_tokens
             base = self.total - sum([size for seq, size in self._uncounted if seq > event.based_on])
             if counted and base > 0:
@@ -193,17 +193,17 @@ class Sizes:
             self._uncounted = []
             size = self.messages[event.seq] = answer(event)
             self.total += size
-        elif type(event) is ev.Message:
+        elif type(event) is ev.MessageAdded:
             size = self.messages[event.seq] = blocks(event.content) + _MESSAGE_TOKENS
             self._uncounted.append((event.seq, size))
             self.total += size
-        elif type(event) is ev.Agent:
+        elif type(event) is ev.AgentConfigured:
             before, self._head = self._head, head(event)
             self.total += self._head - before
-        elif type(event) is ev.Condensation:
+        elif type(event) is ev.HistoryCondensed:
             self._condense(event)
 
-    def _condense(self, event: ev.Condensation) -> None:
+    def _condense(self, event: ev.HistoryCondensed) -> None:
         if event.hidden:
             gone = set(event.hidden)
             self.total -= sum([self.messages.pop(seq, 0) for seq in gone])

@@ -20,14 +20,15 @@ class View:
     Results follow call order, not order of arrival. A message follows a batch's results if it
     arrived during the batch, or if the answer's request did not contain the message (its seq is
     above the answer's `based_on`). Existing entries never move, so a provider's cached prefix
-    stays valid. Only a `Condensation` changes existing entries; `View.of` then makes a new view.
+    stays valid. Only a `HistoryCondensed` changes existing entries; `View.of` then makes a new
+    view.
     """
 
     __slots__ = ("_batch", "_hidden", "_summaries", "_trimmed", "_waiting", "transcript")
 
-    def __init__(self, condensations: Iterable[ev.Condensation] = (), first: int = 1) -> None:
+    def __init__(self, condensations: Iterable[ev.HistoryCondensed] = (), first: int = 1) -> None:
         self.transcript = Transcript()
-        self._waiting: list[ev.Message] = []
+        self._waiting: list[ev.MessageAdded] = []
         self._batch: dict[str, tuple[ToolCall, ToolResult | None]] = {}
         found = list(condensations)
         self._hidden = frozenset(seq for condensation in found for seq in condensation.hidden)
@@ -47,7 +48,7 @@ class View:
         `so_far`."""
         found = list(journal)
         view = cls(
-            (event for event in found if isinstance(event, ev.Condensation)),
+            (event for event in found if isinstance(event, ev.HistoryCondensed)),
             found[0].seq if found else 1,
         )
         for event in found:
@@ -56,21 +57,21 @@ class View:
 
     def feed(self, event: ev.AnyEvent) -> None:
         """Add the journal's next event."""
-        if type(event) is ev.Damaged:
+        if type(event) is ev.DamagedEvent:
             if event.original_type == "assistant" and self._batch:
                 self._end_batch()  # its results were complete before that answer was requested
             if (found := stand_in(event)) is not None:
                 self.feed(found)
-        elif type(event) is ev.ToolResult:
+        elif type(event) is ev.ToolCallFinished:
             self._result(event)
-        elif type(event) is ev.Assistant:
+        elif type(event) is ev.AssistantReplied:
             if self._batch:  # a damaged store has lost a result
                 self._end_batch()
             self._flush(event.based_on)
             self._place(event.seq, event)
             if event.calls:
                 self._batch = {call.id: (call, None) for call in event.calls}
-        elif type(event) is ev.Message:
+        elif type(event) is ev.MessageAdded:
             self._waiting.append(event)
 
     @property
@@ -84,7 +85,7 @@ class View:
         self._flush(None)
         return self.transcript
 
-    def _result(self, event: ev.ToolResult) -> None:
+    def _result(self, event: ev.ToolCallFinished) -> None:
         call = self._batch.get(event.call_id)
         if call is None:
             return  # a second result of one call: the first one counts
@@ -106,7 +107,9 @@ class View:
             self._place(message.seq, message)
 
     def _place(
-        self, seq: int, item: ev.Message | ev.Assistant | tuple[ToolCall, ToolResult | None]
+        self,
+        seq: int,
+        item: ev.MessageAdded | ev.AssistantReplied | tuple[ToolCall, ToolResult | None],
     ) -> None:
         if seq in self._hidden:
             self._summarise(seq)
@@ -118,7 +121,7 @@ class View:
         if condensation is not None and condensation.summary:
             text = (TextContent(condensation.summary),)
             self.transcript.append(
-                ev.Message(
+                ev.MessageAdded(
                     seq=seq,
                     id=condensation.id,
                     timestamp=condensation.timestamp,
@@ -158,12 +161,14 @@ def trimmed(call_id: str, result: ToolResult, kept: int) -> ToolResult:
     return ToolResult((TextContent(shown),), None, {}, result.is_error, result.error)
 
 
-def _shown_summaries(condensations: Iterable[ev.Condensation]) -> dict[int, ev.Condensation]:
+def _shown_summaries(
+    condensations: Iterable[ev.HistoryCondensed],
+) -> dict[int, ev.HistoryCondensed]:
     """Return the condensation whose summary is shown at each place.
 
     The last one at a place counts, unless a later one replaced it.
     """
-    found: dict[int, ev.Condensation] = {}
+    found: dict[int, ev.HistoryCondensed] = {}
     for condensation in condensations:
         for place in condensation.replaced:
             found.pop(place, None)
@@ -182,7 +187,7 @@ def whole_until(
     """
     hidden = set(hidden)
     condensations = [
-        event for event in journal if isinstance(event, ev.Condensation) and event.hidden
+        event for event in journal if isinstance(event, ev.HistoryCondensed) and event.hidden
     ]
     gone = {seq for event in condensations for seq in event.hidden} | hidden
     shown = _shown_summaries(condensations)
@@ -192,17 +197,17 @@ def whole_until(
     found = 0
     open: set[str] = set()
     for event in journal:
-        if type(event) is ev.Damaged:
+        if type(event) is ev.DamagedEvent:
             event = stand_in(event) or event
         match event:
-            case ev.Assistant():
+            case ev.AssistantReplied():
                 open = {call.id for call in event.calls}
-            case ev.ToolResult():
+            case ev.ToolCallFinished():
                 open.discard(event.call_id)
             case _:
                 pass
         if event.seq in kept or (
-            isinstance(event, ev.Assistant | ev.Message) and event.seq not in gone
+            isinstance(event, ev.AssistantReplied | ev.MessageAdded) and event.seq not in gone
         ):
             break
         if not open:

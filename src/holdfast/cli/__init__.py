@@ -3,12 +3,131 @@ writes to the standard streams."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+
+from holdfast.cli.arguments import command_line
+from holdfast.cli.exit_codes import Exit, UsageError
+from holdfast.errors import ConfigurationError, HoldfastError
+
+# The function of each command. Its module is imported only when the command runs: the help must
+# not wait for an HTTP client.
+_COMMANDS = {
+    "run": "run.run",
+    "chat": "chat.chat",
+    "demo": "demo.demo",
+    "show": "show.show",
+    "list": "show.list_",
+    "tell": "tell.tell",
+    "replay": "replay.replay",
+    "stats": "stats.stats",
+    "check": "check.check",
+    "export": "transfer.export",
+    "import": "transfer.import_",
+    "tools": "tools.tools",
+    "mcp": "mcp.mcp",
+    "serve": "serve.serve",
+    "serve keys": "serve_keys.serve_keys",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with these arguments (None: the arguments of the process) and return its
-    exit code. Never raises."""
-    from holdfast.cli.command import command
+    exit code. Never raises: errors are printed to stderr."""
+    env = os.environ
+    _make_streams_safe()
+    try:
+        parser = command_line()
+        options = parser.parse_args(argv)
+        if options.command is None:
+            parser.print_help()
+            code = Exit.FINISHED
+        else:
+            code = _run(options, env)
+    except SystemExit as ended:  # argparse: --help, --version, errors
+        code = ended.code if isinstance(ended.code, int) else Exit.USAGE
+    except BrokenPipeError:
+        code = Exit.BROKEN_PIPE
+    except KeyboardInterrupt:
+        code = Exit.INTERRUPTED
+    except Exception as error:
+        code = _report(error, env)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # A closed pipe or a terminal that hung up. The interpreter would flush again at its end and
+        # print an error.
+        forget_output()
+        code = Exit.BROKEN_PIPE if code == Exit.FINISHED else code
+    return int(code)
 
-    return command(argv)
+
+def _run(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+    import logging  # takes 10 ms, which the help does not wait for
+
+    if env.get("HOLDFAST_DEBUG"):
+        logging.basicConfig(
+            level=logging.DEBUG, format="%(asctime)s %(name)s %(levelname)s %(message)s"
+        )
+    else:
+        # The events show what the library logs. Without a handler Python would print the log into
+        # the conversation.
+        logging.getLogger("holdfast").addHandler(logging.NullHandler())
+    name = "serve keys" if getattr(options, "what", None) == "keys" else options.command
+    module, function = _COMMANDS[name].split(".")
+    try:
+        command = getattr(import_module(f"holdfast.cli.{module}"), function)
+    except ModuleNotFoundError as error:
+        if name != "serve" or (error.name or "holdfast").startswith("holdfast"):
+            raise
+        raise UsageError(
+            f"holdfast serve needs {error.name}, which is not installed: pip install"
+            " 'holdfast[server]'"
+        ) from None
+    return command(options, env)
+
+
+def _report(error: Exception, env: Mapping[str, str]) -> Exit:
+    """Print an error as one line to stderr and return its exit code."""
+    from holdfast.cli.console import Console  # loads more than the help does
+
+    debug = env.get("HOLDFAST_DEBUG")
+    if debug:
+        import traceback
+
+        traceback.print_exception(error, file=sys.stderr)
+    console = Console(env)
+    if isinstance(error, HoldfastError | UsageError):
+        console.error(str(error))
+        return Exit.USAGE if isinstance(error, UsageError | ConfigurationError) else Exit.FAILED
+    hint = "" if debug else " HOLDFAST_DEBUG=1 shows the traceback."
+    console.error(f"internal error: {type(error).__name__}: {error}.{hint}")
+    return Exit.INTERNAL
+
+
+def _make_streams_safe() -> None:
+    """Open missing streams, and print characters that the terminal's encoding lacks as `?`
+    instead of raising."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        # The parent process closed it (`>&-`). The next opened file must not get its number.
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+
+
+def forget_output() -> None:
+    """Redirect standard output to nowhere after a broken pipe, so that the interpreter's last
+    flush does not raise."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass
+    finally:
+        os.close(null)

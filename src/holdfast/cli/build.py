@@ -5,148 +5,173 @@ from __future__ import annotations
 import argparse
 import secrets
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from holdfast.agent import Agent, Limits
-from holdfast.agent.agents_files import SubAgent
-from holdfast.agent.condensers import LLMCondenser
-from holdfast.agent.confirmation import Confirm
-from holdfast.agent.planning import Planning
-from holdfast.cli import settings
-from holdfast.cli.agent_options import limits_of, model_of, output_schema, prompt_text
-from holdfast.cli.children import agents_of
-from holdfast.cli.confirm import confirmation
-from holdfast.cli.exits import UsageError
-from holdfast.cli.ids import already_there, began, matching, not_empty
-from holdfast.cli.observing import observing
+from holdfast.agent import Agent
+from holdfast.cli.call_prompt import confirmation
+from holdfast.cli.console import Console
+from holdfast.cli.conversation_ids import already_there, began, matching, not_empty
+from holdfast.cli.display import ConversationDisplay
+from holdfast.cli.environment import shell_environment
+from holdfast.cli.exit_codes import UsageError
+from holdfast.cli.files import folder_of, path_of
+from holdfast.cli.option_values import (
+    agent_in,
+    agent_settings,
+    model_of,
+    observers_of,
+    sub_agents,
+)
 from holdfast.cli.session import Parts
+from holdfast.conversation import Conversation, ConversationStatus
+from holdfast.conversation.observer import Observer
 from holdfast.errors import StoreError
-from holdfast.llm import Model
 from holdfast.runtime import LocalRuntime
-from holdfast.store import SQLiteStore
+from holdfast.store import SQLiteStore, Store
+from holdfast.tools.preset.asking import register_asking_tools
+
+_SERVER_OPTIONS = ("workspace", "model_key_name", "server_key_file")
+# What `continue with` repeats: the options that a stored conversation does not keep.
+_REPEATED_OPTIONS = (
+    "model",
+    "base_url",
+    "api_key_env",
+    "confirm",
+    "ask",
+    "plan",
+    "agents",
+    "workdir",
+)
+
+
+class Kept(NamedTuple):
+    """The store of a conversation and its id. Without a store the conversation ends with its
+    session."""
+
+    store: Store | None = None
+    id: str | None = None
+    observers: Sequence[Observer] = ()
+
+
+class LocalSource:
+    """A conversation of this process. See `session.ConversationSource`."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        runtime: LocalRuntime,
+        kept: Kept = Kept(),
+        stack: ExitStack | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self._agent = agent
+        self._kept = kept
+        self._stack = stack or ExitStack()
+        self._stack.callback(runtime.close)
+        self._conversation: Conversation | None = None
+
+    def open(self, display: ConversationDisplay, console: Console, asks: bool) -> Conversation:
+        """See `ConversationSource.open`."""
+        self._conversation = Conversation(
+            self._agent,
+            self._kept.store,
+            self._kept.id,
+            runtime=self.runtime,
+            on_delta=display.on_delta,
+            on_progress=display.on_progress,
+            on_question="wait" if asks else None,
+            observer=self._kept.observers,
+        )
+        return self._conversation
+
+    def start(self) -> None:
+        """Do nothing: the session itself drives the conversation."""
+
+    def unreachable(self) -> bool:
+        """Return False."""
+        return False
+
+    def waiting_child(self) -> Conversation | None:
+        """See `ConversationSource.waiting_child`."""
+        return None if self._conversation is None else _waiting_below(self._conversation)
+
+    def close(self) -> None:
+        """See `ConversationSource.close`."""
+        if self._conversation is not None:
+            self._conversation.close()
+        self._stack.close()
+
+
+WAITING = ConversationStatus.WAITING_FOR_CONFIRMATION
+
+
+def _waiting_below(conversation: Conversation) -> Conversation | None:
+    for child in conversation.open_children():
+        if child.status is WAITING and child.hosting.has_lease:
+            child.hosting.drain_inbox()  # an approval may have been posted while it was closed
+            if child.status is WAITING:
+                return child
+        if (found := _waiting_below(child)) is not None:
+            return found
+    return None
 
 
 def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> Parts:
     """Return all parts of a session. `stream` requests the model's answers piece by piece.
     Raises `UsageError`."""
     if options.server is not None:
-        if options.agents is not None:
-            raise UsageError(
-                "--agents cannot be combined with --server: only an agent on this machine can"
-                " delegate to them"
-            )
-        if options.log is not None or options.trace:
-            raise UsageError(
-                "--log and --trace cannot be combined with --server; give them to `holdfast serve`"
-            )
         from holdfast.cli.remote import build_remote  # most sessions are local
 
         return build_remote(options, env, stream)
-    for name, value in (
-        ("--workspace", options.workspace),
-        ("--model-key-name", options.model_key_name),
-        ("--server-key-file", options.server_key_file),
-    ):
-        if value is not None:
-            raise UsageError(f"{name} is for an agent server; name the server with --server URL")
+    for name in _SERVER_OPTIONS:
+        if getattr(options, name) is not None:
+            raise UsageError(
+                f"--{name.replace('_', '-')} is for an agent server; name the server with --server"
+                " URL"
+            )
     if options.id is not None and options.store is None:
         raise UsageError(
             "--id names a conversation in a store or on a server; say which with --store FILE or"
             " --server URL"
         )
-    model = model_of(options, env, stream and not options.no_stream)
-    prompt, schema = prompt_text(options.system_prompt_file), output_schema(options.output_schema)
-    passed = settings.shell_environment(env, options.env)
-    workdir = Path("." if options.workdir is None else options.workdir).expanduser()
-    if not workdir.is_dir():
-        raise UsageError(
-            f"--workdir takes an existing folder; {options.workdir!r}"
-            f" {'is a file' if workdir.exists() else 'does not exist'}"
-        )
-    runtime = LocalRuntime(workdir, allow_outside=options.allow_outside, env=passed)
-    with ExitStack() as undo:
-        undo.callback(runtime.close)
-        asking = confirmation(options.confirm, [tool.name for tool in runtime.tools])
-        delegates = agents_of(options.agents)
-        key, watching = model.arguments()["api_key"], undo.enter_context(ExitStack())
-        observers = observing(options, True, [key] if key else [], watching)
-        store = None if options.store is None else _store(Path(options.store).expanduser())
-        if store is not None:
-            undo.callback(store.close)
+    model = model_of(options, env, stream)
+    settings = agent_settings(options)
+    passed = shell_environment(env, options.env)
+    workdir = folder_of("." if options.workdir is None else options.workdir)
+    with ExitStack() as stack:
+        runtime = LocalRuntime(workdir, allow_outside=options.allow_outside, env=passed)
+        stack.callback(runtime.close)
+        policy = confirmation(options.confirm, [tool.name for tool in runtime.tools])
+        settings |= {
+            "confirm": policy or "never",
+            "delegates": sub_agents(options.agents),
+            "instructions": None if options.no_instructions else runtime.workdir,
+        }
+        key = model.arguments()["api_key"]
+        observers = observers_of(options, True, [key] if key else [], stack)
+        store = None if options.store is None else stack.enter_context(_open(options.store))
         id, new = _id_in(store, options)
-        undo.pop_all()
-    known = None if options.no_instructions else runtime.workdir
-    agent = agent_in(
-        runtime,
-        model,
-        limits_of(options),
-        prompt,
-        asking or "never",
-        options.plan,
-        schema,
-        known,
-        delegates,
-    )
-    if options.ask:
-        from holdfast.tools.preset.asking import register_asking_tools
-
-        for tool in register_asking_tools():
+        agent = agent_in(f"the folder {runtime.workdir}", model, runtime.tools, settings)
+        for tool in register_asking_tools() if options.ask else ():
             agent.tools.register(tool)
+        source = LocalSource(agent, runtime, Kept(store, id, observers), stack.pop_all())
     if store is None:
-        return Parts(
-            agent, runtime, id=id, asking=asking, observers=observers, leave=watching.close
-        )
-    notes = (began(id),) if new else ()
-    tell = shlex.join(["holdfast", "tell", str(options.store), str(id)])
+        return Parts(source, model.model, policy=policy)
     return Parts(
-        agent,
-        runtime,
-        store,
-        id,
-        _continue_command(options, id),
-        tell,
-        asking,
-        observers=observers,
-        leave=watching.close,
-        notes=notes,
+        source,
+        model.model,
+        go_on=_continue_command(options, id),
+        tell=shlex.join(["holdfast", "tell", str(options.store), str(id)]),
+        policy=policy,
+        notes=(began(id),) if new else (),
     )
 
 
-def agent_in(
-    runtime: LocalRuntime,
-    llm: Model,
-    limits: Limits = Limits(),
-    prompt: str | None = None,
-    confirm: Confirm = "never",
-    planning: Planning = None,
-    output_type: dict[str, Any] | None = None,
-    instructions: Path | None = None,
-    delegates: Mapping[str, SubAgent] | None = None,
-) -> Agent:
-    """Return an agent with the tools of `runtime`. Its prompt names the working folder, and the
-    contents of the `AGENTS.md` files of `instructions`."""
-    where = f"You work in the folder {runtime.workdir}. Paths are relative to it."
-    return Agent(
-        llm,
-        runtime.tools,
-        system_prompt=prompt,
-        system_prompt_extensions=[where],
-        limits=limits,
-        confirm=confirm,
-        planning=planning,
-        condenser=LLMCondenser(),
-        output_type=output_type,
-        instructions=instructions,
-        delegates=delegates,
-    )
-
-
-def _store(path: Path) -> SQLiteStore:
+def _open(file: str) -> SQLiteStore:
     try:
-        return SQLiteStore(path)
+        return SQLiteStore(path_of(file))
     except StoreError as error:
         raise UsageError(str(error)) from error
 
@@ -168,17 +193,9 @@ def _id_in(store: SQLiteStore | None, options: argparse.Namespace) -> tuple[str,
 def _continue_command(options: argparse.Namespace, id: str) -> str:
     """Return the command that continues this conversation with the same model in the same place."""
     words = ["holdfast", "chat", "--store", options.store, "--id", id]
-    for name in ("model", "base_url", "api_key_env"):
-        if getattr(options, name):
-            words += [f"--{name.replace('_', '-')}", getattr(options, name)]
-    if options.confirm != "never":
-        words += ["--confirm", options.confirm]
-    if options.ask:
-        words.append("--ask")
-    if options.plan is not None:
-        words += ["--plan", options.plan]
-    if options.agents is not None:
-        words += ["--agents", options.agents]
-    if options.workdir is not None:
-        words += ["--workdir", options.workdir]
+    for name in _REPEATED_OPTIONS:
+        value = getattr(options, name)
+        if value and (name, value) != ("confirm", "never"):
+            words.append(f"--{name.replace('_', '-')}")
+            words += [] if value is True else [value]
     return shlex.join(words)

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Mapping
 
 from holdfast.cli.build import build
-from holdfast.cli.confirm import ANSWERS, WAITING, Confirmer, edit_lines
-from holdfast.cli.exits import Exit
-from holdfast.cli.screen import Screen
+from holdfast.cli.call_prompt import ANSWERS, WAITING
+from holdfast.cli.console import Console
+from holdfast.cli.dialog import edit_lines
+from holdfast.cli.exit_codes import Exit
 from holdfast.cli.session import Session
 from holdfast.cli.signals import Signals
-from holdfast.cli.text import counted
+from holdfast.cli.text import counted, status_text
 from holdfast.conversation import ConversationStatus
 from holdfast.errors import ConfigurationError
 
@@ -31,11 +32,11 @@ When a call waits for you, y n e a q decide. Any other line is a message, which 
 
 def chat(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     """Talk until the user leaves. Raises `UsageError`, `HoldfastError`."""
-    screen = Screen(env)
+    console = Console(env)
     with (
         Signals() as signals,
         Session(
-            build(options, env, screen.is_terminal), screen, signals, full=options.full
+            build(options, env, console.is_terminal), console, signals, full=options.full
         ) as session,
     ):
         talk = _Talk(session)
@@ -53,8 +54,8 @@ class _Talk:
         """Prompt, send and watch until the user leaves."""
         session = self._session
         edit_lines()
-        confirmer = Confirmer(session, self._take_other_line)
-        session.screen.notice("Type /help for the commands; Ctrl-D leaves.", "dim")
+        call_prompt = session.call_prompt(self._take_other_line)
+        session.console.notice("Type /help for the commands; Ctrl-D leaves.", "dim")
         reported_seq = 0  # the last event when the reason for stopping was last printed
         while True:
             code = session.drive(self._poll)
@@ -64,12 +65,12 @@ class _Talk:
                 return Exit.FINISHED
             status = session.conversation.status
             if status is WAITING:
-                code = confirmer.ask()
+                code = call_prompt.ask()
                 if code is not None:
                     return code
                 continue
             if session.was_interrupted:
-                session.screen.notice(
+                session.console.notice(
                     "paused: Enter continues, a message steers, Ctrl-D leaves.", "dim"
                 )
             elif (
@@ -87,16 +88,16 @@ class _Talk:
         pressed = False
         while True:
             try:
-                line = session.ask("> ")
+                line = session.dialog.ask("> ")
             except EOFError:
-                session.screen.notice("")
+                session.console.notice("")
                 return Exit.FINISHED
             except KeyboardInterrupt:
-                session.screen.notice("")
+                session.console.notice("")
                 if pressed:
                     return Exit.INTERRUPTED
                 pressed = True
-                session.screen.notice("Ctrl-C again, or Ctrl-D, leaves.", "dim")
+                session.console.notice("Ctrl-C again, or Ctrl-D, leaves.", "dim")
                 continue
             pressed = False
             if session.conversation.status is WAITING and line.strip().lower() in (*ANSWERS, ""):
@@ -116,11 +117,9 @@ class _Talk:
             if not typed:  # Ctrl-D: leave when the agent is done
                 self._left = True
             for line in typed.decode(errors="replace").splitlines():
-                if (
-                    line.strip().lower() in ANSWERS
-                    and self._session.conversation.state.pending_confirmations
-                ):
-                    self._session.screen.notice(
+                waiting = self._session.conversation.state.pending_confirmations
+                if line.strip().lower() in ANSWERS and waiting:
+                    self._session.console.notice(
                         f"{line.strip()!r} answers nothing yet: you will be asked when the other"
                         " calls are done.",
                         "dim",
@@ -143,7 +142,7 @@ class _Talk:
             ended = session.outcome()  # of unfinished earlier work, if there is no message now
         while code is None and not self._left:
             try:
-                line = session.ask("")
+                line = session.dialog.ask("")
             except EOFError:
                 break
             except KeyboardInterrupt:
@@ -178,29 +177,24 @@ class _Talk:
                 if conversation.status in (ConversationStatus.RUNNING, WAITING):
                     conversation.pause()
                 else:
-                    session.screen.notice(
-                        "Nothing to pause: the agent is"
-                        f" {conversation.status.value.replace('_', ' ')}.",
-                        "dim",
-                    )
+                    status = status_text(conversation.status)
+                    session.console.notice(f"Nothing to pause: the agent is {status}.", "dim")
             case "/condense":
                 try:
                     conversation.condense(word.partition(" ")[2].strip() or None)
                 except ConfigurationError as error:
-                    session.screen.notice(str(error), "error")
+                    session.console.notice(str(error), "error")
                     return False
                 return True
             case "/status":
                 self._tell_status()
-            case "/help":
-                session.screen.notice(HELP, "dim")
-            case "/":
-                session.screen.notice(HELP, "dim")
+            case "/help" | "/":
+                session.console.notice(HELP, "dim")
             case unknown:
                 if "/" in unknown[1:]:  # a path, not a command
                     self._say(line, echoed)
                     return True
-                session.screen.notice(
+                session.console.notice(
                     f"Unknown command {unknown}. The commands are /help /pause /resume /condense"
                     " /status"
                     " /exit.",
@@ -211,7 +205,7 @@ class _Talk:
     def _say(self, line: str, echoed: bool) -> None:
         self._session.say(line, echoed)
         if self._session.conversation.status is WAITING:
-            self._session.screen.notice(
+            self._session.console.notice(
                 "Sent as a message. It approves nothing: the call still waits.", "dim"
             )
 
@@ -219,10 +213,10 @@ class _Talk:
         conversation = self._session.conversation
         state = conversation.state
         parts = [
-            f"{conversation.id}: {conversation.status.value.replace('_', ' ')}",
+            f"{conversation.id}: {status_text(conversation.status)}",
             f"model {self._session.model}",
             counted(state.steps, "step"),
             f"{state.usage.input_tokens:,} tokens in, {state.usage.output_tokens:,} out",
             counted(state.last_seq, "event"),
         ]
-        self._session.screen.notice(", ".join(parts), "dim")
+        self._session.console.notice(", ".join(parts), "dim")

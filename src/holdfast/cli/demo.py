@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import events as ev
-from holdfast.cli import settings
-from holdfast.cli.build import agent_in
-from holdfast.cli.exits import Exit
-from holdfast.cli.live import Pace
-from holdfast.cli.render import GAP, Line
-from holdfast.cli.screen import Screen
+from holdfast.cli.build import LocalSource
+from holdfast.cli.console import Console
+from holdfast.cli.display import ReadingPace
+from holdfast.cli.environment import shell_environment
+from holdfast.cli.exit_codes import Exit
+from holdfast.cli.option_values import agent_in
 from holdfast.cli.session import Parts, Session
 from holdfast.cli.signals import Signals
+from holdfast.cli.text import GAP, TextLine, styled
 from holdfast.llm.scripted import ScriptedLLM, ScriptedRequest
 from holdfast.runtime import LocalRuntime
 
@@ -132,9 +133,9 @@ See holdfast --help for everything else."""
 
 def demo(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     """Run the demo. Return FINISHED only if the project's tests failed before and pass after."""
-    screen = Screen(env)
-    slow = screen.is_terminal and not options.fast
-    passed = settings.shell_environment(env, ())
+    console = Console(env)
+    slow = console.is_terminal and not options.fast
+    passed = shell_environment(env, ())
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     try:
         for name, text in PROJECT.items():
@@ -145,34 +146,31 @@ def demo(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
         llm = ScriptedLLM(
             _script(f"{shlex.quote(sys.executable)} -m unittest"),
             delay=0.8 if slow else 0.0,
-            stream=screen.is_terminal,
+            stream=console.is_terminal,
         )
-        pace = Pace(0.6, 0.03) if slow else Pace()
+        pace = ReadingPace(0.6, 0.03) if slow else ReadingPace()
         runtime = LocalRuntime(folder, env=passed)
-        screen.show(
-            [
-                Line(
-                    "dim",
-                    f"A small shop with a bug, in {folder}. The model is scripted; tools, files and"
-                    " tests are real.",
-                )
-            ]
+        console.line(
+            f"A small shop with a bug, in {folder}. The model is scripted; tools, files and tests"
+            " are real.",
+            "dim",
         )
-        with (
-            Signals() as signals,
-            Session(Parts(agent_in(runtime, llm), runtime), screen, signals, pace=pace) as session,
-        ):
+        agent = agent_in(f"the folder {runtime.workdir}", llm, runtime.tools, {})
+        parts = Parts(LocalSource(agent, runtime), shows_tokens=False)
+        with Signals() as signals, Session(parts, console, signals, pace=pace) as session:
             code = session.main(_work)
             history = session.conversation.get_history()
         if code is not Exit.FINISHED:
             return code
         problem = _problem(failed_before, _passes(folder, passed), history)
         if problem:
-            screen.error(f"the demo failed: {problem}.")
+            console.error(f"the demo failed: {problem}.")
             return Exit.FAILED
-        screen.show([GAP, Line("add", "Checked: the project's tests failed before and pass now.")])
-        screen.show([GAP, *(Line("plain", line) for line in REAL.split("\n"))])
-        return screen.loss if screen.broken else Exit.FINISHED
+        console.show(
+            [GAP, TextLine("add", "Checked: the project's tests failed before and pass now.")]
+        )
+        console.show([GAP, *styled("plain", REAL)])
+        return console.loss if console.broken else Exit.FINISHED
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -208,7 +206,7 @@ def _problem(failed_before: bool, passes_after: bool, history: list[ev.AnyEvent]
     codes = [
         event.result.meta["exitCode"]
         for event in history
-        if isinstance(event, ev.ToolResult) and "exitCode" in event.result.meta
+        if isinstance(event, ev.ToolCallFinished) and "exitCode" in event.result.meta
     ]
     if len(codes) != 2 or codes[0] == 0 or codes[1] != 0:
         return f"the agent's test runs ended with {codes}"

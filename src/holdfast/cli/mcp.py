@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import sys
 from collections.abc import Mapping
 
-from holdfast.cli.exits import Exit, UsageError
-from holdfast.cli.screen import Screen
-from holdfast.cli.toolset import toolset
+from holdfast.cli.console import Console
+from holdfast.cli.exit_codes import SERVER_CODES, Exit, UsageError
+from holdfast.cli.tool_options import toolset
 from holdfast.errors import ConfigurationError
-
-_CODES = {0: Exit.FINISHED, signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
+from holdfast.serve import mcp as serve
+from holdfast.serve.http import check
+from holdfast.serve.serving import over_stdio
+from holdfast.serve.stdio import claimed
+from holdfast.serve.tool_server import ToolServer
+from holdfast.server.sockets import address
 
 
 def mcp(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
@@ -25,28 +28,20 @@ def mcp(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
         )
     token = _token(options, env)
     _log_to_stderr(env)
-    screen = Screen(env, out=sys.stderr)
+    console = Console(env, out=sys.stderr)
     return (
-        _over_stdio(options, env, screen)
+        _over_stdio(options, env, console)
         if options.http is None
-        else _over_http(options, env, screen, token)
+        else _over_http(options, env, console, token)
     )
 
 
 def _token(options: argparse.Namespace, env: Mapping[str, str]) -> str | None:
-    if options.http is None:
-        http_options = [
-            name
-            for name, value in (
-                ("--token-env", options.token_env),
-                ("--allow-host", options.allow_host),
-            )
-            if value
-        ]
-        if http_options:
+    for name in ("token_env", "allow_host"):
+        if options.http is None and getattr(options, name):
             raise UsageError(
-                f"{http_options[0]} is for --http; over standard input and output there is only one"
-                " client"
+                f"--{name.replace('_', '-')} is for --http; over standard input and output there is"
+                " only one client"
             )
     if options.token_env is None:
         return None
@@ -57,30 +52,22 @@ def _token(options: argparse.Namespace, env: Mapping[str, str]) -> str | None:
     return env[options.token_env].strip()
 
 
-def _over_stdio(options: argparse.Namespace, env: Mapping[str, str], screen: Screen) -> Exit:
-    from holdfast.serve.offer import Offer
-    from holdfast.serve.serving import over_stdio
-    from holdfast.serve.stdio import claimed
-
+def _over_stdio(options: argparse.Namespace, env: Mapping[str, str], console: Console) -> Exit:
     if sys.stdin.isatty():
-        screen.notice(
+        console.notice(
             "Serving MCP on standard input and output, for a client that starts this command."
             " Ctrl-D ends it.",
             "dim",
         )
     # Claimed before the config is read: output of its modules must not get onto the wire either.
     with claimed() as wire, toolset(options.config, options.workdir or ".", env) as tools:
-        number = over_stdio(Offer(tools.manager, options.name, None, 32, tools.runtime), wire)
-    return _CODES[number]
+        number = over_stdio(ToolServer(tools.manager, options.name, None, 32, tools.runtime), wire)
+    return SERVER_CODES[number]
 
 
 def _over_http(
-    options: argparse.Namespace, env: Mapping[str, str], screen: Screen, token: str | None
+    options: argparse.Namespace, env: Mapping[str, str], console: Console, token: str | None
 ) -> Exit:
-    from holdfast.serve import mcp as serve
-    from holdfast.serve.http import check
-    from holdfast.server.sockets import address
-
     try:  # before modules are imported and anything is started
         check(address(options.http)[0], token)
     except ConfigurationError as error:
@@ -95,9 +82,9 @@ def _over_http(
             allowed_hosts=options.allow_host,
             name=options.name,
             runtime=tools.runtime,
-            on_ready=lambda url: screen.notice(f"Serving MCP at {url}. Ctrl-C ends it."),
+            on_ready=lambda url: console.notice(f"Serving MCP at {url}. Ctrl-C ends it."),
         )
-    return _CODES[number]
+    return SERVER_CODES[number]
 
 
 def _log_to_stderr(env: Mapping[str, str]) -> None:

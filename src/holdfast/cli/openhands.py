@@ -4,33 +4,32 @@ OpenHands' format, one folder each."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from holdfast import events as ev
-from holdfast.cli.exits import UsageError
-from holdfast.cli.screen import Screen
+from holdfast.cli.console import Console
+from holdfast.cli.exit_codes import UsageError
+from holdfast.cli.files import path_of
 from holdfast.cli.text import counted, one_line
 from holdfast.conversation import ConversationState
 from holdfast.errors import ConfigurationError
+from holdfast.openhands import read_conversation, write_conversation
 from holdfast.store import Summary
 from holdfast.store.transfer import VERSION, Exported, Header
 
 _MAX_NOTES = 20  # on parts that could not be converted
 
 
-def imported(screen: Screen, folder: str) -> Exported:
+def imported(console: Console, folder: str) -> Exported:
     """Return the conversation of a folder in the form of an export. Raises `UsageError`."""
-    from holdfast.openhands import read_conversation
-
     if folder == "-":
         raise UsageError("--from openhands takes the folder of a conversation, not standard input")
     try:
-        found = read_conversation(Path(folder).expanduser())
+        found = read_conversation(path_of(folder))
     except (ConfigurationError, OSError) as error:
         raise UsageError(str(error).removesuffix(".")) from error
     if not found.state.events:
         raise UsageError(f"there is no event in {folder!r}")
-    _show_notes(screen, found.notes)
+    _show_notes(console, found.notes)
     events = found.state.events
     header = Header(
         version=VERSION,
@@ -44,24 +43,22 @@ def imported(screen: Screen, folder: str) -> Exported:
     return Exported(header, events)
 
 
-def export(screen: Screen, entry: Summary, events: Sequence[ev.AnyEvent], folder: str) -> None:
+def export(console: Console, entry: Summary, events: Sequence[ev.AnyEvent], folder: str) -> None:
     """Write a conversation into a new folder. Raises `UsageError`, `OSError`."""
-    from holdfast.openhands import write_conversation
-
     try:
-        notes = write_conversation(ConversationState(entry.id, events), Path(folder).expanduser())
+        notes = write_conversation(ConversationState(entry.id, events), path_of(folder))
     except ConfigurationError as error:
         raise UsageError(str(error).removesuffix(".")) from error
-    _show_notes(screen, notes)
+    _show_notes(console, notes)
 
 
 def _title(state: ConversationState) -> str:
-    said = next((event.text for event in state.events if isinstance(event, ev.Message)), "")
+    said = next((event.text for event in state.events if isinstance(event, ev.MessageAdded)), "")
     return said.strip().split("\n", 1)[0][:80]
 
 
-def _show_notes(screen: Screen, notes: tuple[str, ...]) -> None:
+def _show_notes(console: Console, notes: tuple[str, ...]) -> None:
     for note in notes[:_MAX_NOTES]:
-        screen.notice(one_line(f"{note}."))
+        console.notice(one_line(f"{note}."))
     if len(notes) > _MAX_NOTES:
-        screen.notice(f"... and {counted(len(notes) - _MAX_NOTES, 'note')} more.")
+        console.notice(f"... and {counted(len(notes) - _MAX_NOTES, 'note')} more.")

@@ -7,8 +7,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from holdfast.cli.lines import Line
-from holdfast.cli.text import one_line, plain
+from holdfast.cli.text import TextLine, one_line, plain
 from holdfast.content import ToolCall
 from holdfast.events import PlanStep
 from holdfast.tools.plans import MARKS, PLAN, misfit, progress, read_steps, texts
@@ -29,13 +28,15 @@ def steps_of(call: ToolCall) -> tuple[PlanStep, ...]:
     return () if misfit(steps) else steps
 
 
-def drawn(steps: Sequence[PlanStep], width: int | None) -> list[Line]:
+def drawn(steps: Sequence[PlanStep], width: int | None) -> list[TextLine]:
     """Return the lines of a whole plan: its progress, then every step with its mark, wrapped to
     the width."""
     return [_head(steps), *_steps(steps, range(len(steps)), width)]
 
 
-def changed(steps: Sequence[PlanStep], before: Sequence[PlanStep], width: int | None) -> list[Line]:
+def changed(
+    steps: Sequence[PlanStep], before: Sequence[PlanStep], width: int | None
+) -> list[TextLine]:
     """Return the lines for a plan that replaces `before`.
 
     A plan with other steps is drawn in full. If only states differ, those steps are drawn. An
@@ -54,11 +55,10 @@ def changed(steps: Sequence[PlanStep], before: Sequence[PlanStep], width: int | 
 def current(steps: Sequence[PlanStep]) -> str:
     """Return the step in progress in short form, `step 2 of 5, Fix the offset`; "" if there is
     none."""
-    found = next(
-        ((number, step) for number, step in enumerate(steps, 1) if step.state == "in_progress"),
-        None,
-    )
-    return "" if found is None else f"step {found[0]} of {len(steps)}, {one_line(found[1].step)}"
+    for number, step in enumerate(steps, 1):
+        if step.state == "in_progress":
+            return f"step {number} of {len(steps)}, {one_line(step.step)}"
+    return ""
 
 
 def titled(steps: Sequence[PlanStep]) -> str:
@@ -66,40 +66,31 @@ def titled(steps: Sequence[PlanStep]) -> str:
     return f"{PLAN} ({progress(steps)})"
 
 
-def compared(steps: Sequence[PlanStep], before: Sequence[str], width: int | None) -> list[Line]:
+def compared(steps: Sequence[PlanStep], before: Sequence[str], width: int | None) -> list[TextLine]:
     """Return the lines of a plan that needs approval. Steps approved before are dim; steps that
     were removed are listed."""
     if not before:
         return drawn(steps, width)
-    new = [text not in before for text in texts(steps)]
-    lines = [
-        Line(style="add" if new[n] else "dim", text=line.text)
-        for n in range(len(steps))
-        for line in _steps(steps, [n], width)
-    ]
-    gone = [text for text in before if text not in texts(steps)]
-    return [
-        _head(steps),
-        *lines,
-        *[
-            Line("remove", line)
-            for text in gone
-            for line in _wrapped("    without: ", plain(one_line(text)), width)
-        ],
-    ]
+    lines = [_head(steps)]
+    for index, text in enumerate(texts(steps)):
+        style = "dim" if text in before else "add"
+        lines += [TextLine(style, line.text) for line in _steps(steps, [index], width)]
+    for text in before:
+        if text not in texts(steps):
+            wrapped = _wrapped("    without: ", plain(one_line(text)), width)
+            lines += [TextLine("remove", line) for line in wrapped]
+    return lines
 
 
 def edited(steps: Sequence[PlanStep], line: str) -> tuple[PlanStep, ...]:
     """Return the plan after one line of editing. Raises `ValueError` with the reason if the line
     is no valid edit."""
-    match = _EDIT.fullmatch(line.strip())
-    what, number, text = (
-        ("", "", "")
-        if match is None
-        else (match["what"], match["number"], (match["text"] or "").strip())
-    )
-    if match is None and line.strip().startswith("+"):
-        what, text = "+", line.strip()[1:].strip()
+    line = line.strip()
+    what, number, text = "", "", ""
+    if match := _EDIT.fullmatch(line):
+        what, number, text = match["what"], match["number"], (match["text"] or "").strip()
+    elif line.startswith("+"):
+        what, text = "+", line[1:].strip()
     if (what != "+" and not number) or (what != "-" and not text) or (what == "-" and text):
         raise ValueError(f"That is not a change. {EDITING}")
     at = int(number) - 1 if number else len(steps)
@@ -117,20 +108,18 @@ def edited(steps: Sequence[PlanStep], line: str) -> tuple[PlanStep, ...]:
     return tuple(found)
 
 
-def _head(steps: Sequence[PlanStep]) -> Line:
-    return Line("call", f"{PLAN}: {progress(steps)}")
+def _head(steps: Sequence[PlanStep]) -> TextLine:
+    return TextLine("call", f"{PLAN}: {progress(steps)}")
 
 
-def _steps(steps: Sequence[PlanStep], which: Sequence[int], width: int | None) -> list[Line]:
-    digits = len(str(len(steps)))
-    return [
-        Line(_STYLES[step.state], line)
-        for index in which
-        for step in (steps[index],)
-        for line in _wrapped(
-            f"  {MARKS[step.state]} {index + 1:>{digits}}. ", plain(one_line(step.step)), width
-        )
-    ]
+def _steps(steps: Sequence[PlanStep], which: Sequence[int], width: int | None) -> list[TextLine]:
+    digits, lines = len(str(len(steps))), list[TextLine]()
+    for index in which:
+        step = steps[index]
+        begin = f"  {MARKS[step.state]} {index + 1:>{digits}}. "
+        wrapped = _wrapped(begin, plain(one_line(step.step)), width)
+        lines += [TextLine(_STYLES[step.state], line) for line in wrapped]
+    return lines
 
 
 def _wrapped(begin: str, text: str, width: int | None) -> list[str]:

@@ -5,30 +5,32 @@ from __future__ import annotations
 import argparse
 import secrets
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from holdfast import events as ev
 from holdfast.agent import Agent
-from holdfast.agent.condensers import LLMCondenser
-from holdfast.cli.agent_options import limits_of, model_of, output_schema, prompt_text
-from holdfast.cli.confirm import Asking, confirmation
-from holdfast.cli.exits import UsageError
-from holdfast.cli.ids import already_there, began, not_empty
-from holdfast.cli.screen import Screen
-from holdfast.cli.server import Entry, Server, is_id, server_of
+from holdfast.cli.call_prompt import ConfirmOption, confirmation
+from holdfast.cli.console import Console
+from holdfast.cli.conversation_ids import already_there, began, not_empty
+from holdfast.cli.display import ConversationDisplay
+from holdfast.cli.exit_codes import UsageError
+from holdfast.cli.option_values import agent_in, agent_settings, model_of
+from holdfast.cli.server import ServerConversations, ServerSummary, connect, is_id, is_loopback
 from holdfast.cli.session import Parts
 from holdfast.errors import HoldfastError
-from holdfast.llm.completion import Delta
 from holdfast.remote import RemoteConversation
 from holdfast.tools.preset.asking import register_asking_tools
 
-if TYPE_CHECKING:
-    from holdfast.conversation.questions import OnQuestion
-
+_OBSERVE = "--log and --trace cannot be combined with --server; give them to `holdfast serve`"
 _LOCAL_OPTIONS = {
+    "agents": (
+        "--agents cannot be combined with --server: only an agent on this machine can delegate to"
+        " them"
+    ),
+    "log": _OBSERVE,
+    "trace": _OBSERVE,
     "workdir": (
         "--workdir cannot be combined with --server: it is a folder of this machine. The agent"
         " works in a folder of the server; --workspace W names it"
@@ -48,97 +50,95 @@ _LOCAL_OPTIONS = {
 }
 # Options that have no effect on an existing conversation.
 _CREATION_OPTIONS = ("base_url", "api_key_env", "model_key_name", "retries", "max_steps")
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-class There:
-    """A session's conversation on its server.
+class ServerSource:
+    """A conversation on an agent server. See `session.ConversationSource`.
 
-    `known` is the server's entry of a conversation that existed before. `own` is True if this
-    session made the workspace.
+    `agent` is None for an existing conversation, which has its own. `known` is the server's entry
+    of that conversation. `own` is True if this session made the workspace.
     """
 
-    def __init__(self, server: Server, known: Entry | None, notes: list[str], own: bool) -> None:
+    def __init__(
+        self,
+        server: ServerConversations,
+        id: str,
+        agent: Agent | None = None,
+        known: ServerSummary | None = None,
+        own: bool = False,
+    ) -> None:
+        self.runtime = server.workspace
         self._server = server
+        self._id = id
+        self._agent = agent
         self._known = known
-        self._notes = notes
         self._own = own
         self._conversation: RemoteConversation | None = None
         self._stack = ExitStack()
-        self.gone: Callable[[], bool] = bool  # True while the server cannot be reached
+        self.unreachable: Callable[[], bool] = bool
 
     def open(
-        self,
-        parts: Parts,
-        screen: Screen,
-        on_delta: Callable[[Delta], object],
-        on_question: OnQuestion,
+        self, display: ConversationDisplay, console: Console, asks: bool
     ) -> RemoteConversation:
-        """Open or create the conversation and return it. Prints its location to `screen`, and a
-        notice when the server cannot be reached."""
-        streams = parts.agent is None or getattr(parts.agent.llm, "stream", False)
-
+        """See `ConversationSource.open`. Notices on the console say when the server cannot be
+        reached."""
+        streams = self._agent is None or getattr(self._agent.llm, "stream", False)
         try:
             with self._server.understood():
                 self._conversation = RemoteConversation(
-                    parts.agent,
-                    self._server.workspace,
-                    parts.id,
-                    on_delta=on_delta if streams else None,
-                    on_question=on_question,
+                    self._agent,
+                    self.runtime,
+                    self._id,
+                    on_delta=display.on_delta if streams else None,
+                    on_question="wait" if asks else None,
                 )
         except HoldfastError as error:
-            self.forget_workspace()
+            if self._own:
+                forget_workspace(self._server)
             if "api_key: the variable" in str(error):
                 raise UsageError(
                     "--model-key-name: the server has no such variable; `holdfast serve --variable"
                     " NAME` gives it one"
                 ) from error
             raise
-        for note in self._notes:
-            screen.notice(note, "dim")
-        self.gone = self._stack.enter_context(
-            self._server.watched(lambda text: screen.notice(text, "dim"))
-        )
+        watched = self._server.watched(lambda text: console.notice(text, "dim"))
+        self.unreachable = self._stack.enter_context(watched)
         return self._conversation
 
     def start(self) -> None:
-        """Make the server drive the conversation, also if another client has stopped it
-        meanwhile."""
+        """See `ConversationSource.start`."""
         if self._conversation is not None:
             self._server.start(self._conversation.id)
 
-    def leave(self) -> None:
-        """Stop the conversation, unless it ran before this session, or the server cannot be
-        reached and will continue it. Idempotent."""
-        if self._conversation is None:
-            return
-        if self.gone():
-            self._conversation.detach(timeout=0.5)
-        elif self._known is not None and self._known.started:
-            self._conversation.detach()
-        else:
-            self._conversation.close()
-
-    def forget_workspace(self) -> None:
-        """Remove the workspace of a conversation that could not be created."""
-        id = self._server.workspace.id
-        if self._own and id is not None:
-            with suppress(HoldfastError):
-                self._server.workspace.link.request(
-                    "DELETE", f"/api/workspaces/{quote(id, safe='')}", timeout=2.0
-                )
+    def waiting_child(self) -> None:
+        """Return None: the server asks about its sub-agents' calls."""
 
     def close(self) -> None:
-        """Close the connections to the server."""
+        """Stop the conversation, unless it ran before this session, or the server cannot be
+        reached and will continue it. Close the connections. Idempotent."""
+        if self._conversation is not None:
+            if self.unreachable():
+                self._conversation.detach(timeout=0.5)
+            elif self._known is not None and self._known.started:
+                self._conversation.detach()
+            else:
+                self._conversation.close()
         self._stack.close()
         self._server.close()
+
+
+def forget_workspace(server: ServerConversations) -> None:
+    """Remove the workspace of a conversation that could not be created."""
+    if server.workspace.id is not None:
+        path = f"/api/workspaces/{quote(server.workspace.id, safe='')}"
+        with suppress(HoldfastError):
+            server.workspace.link.request("DELETE", path, timeout=2.0)
 
 
 def build_remote(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> Parts:
     """Return all parts of a session on a server. Raises `UsageError`, `HoldfastError`."""
     for name, message in _LOCAL_OPTIONS.items():
-        if getattr(options, name):
+        if getattr(options, name) not in (None, False, []):
             raise UsageError(message)
     if options.id is not None and not is_id(not_empty(options.id)):
         raise UsageError(f"--id takes up to 128 letters, digits and any of ._-, not {options.id!r}")
@@ -146,7 +146,7 @@ def build_remote(options: argparse.Namespace, env: Mapping[str, str], stream: bo
         raise UsageError(
             f"--model-key-name takes the name of a variable, not {options.model_key_name!r}"
         )
-    server = server_of(options, env, options.server, options.workspace)
+    server = connect(options, env, options.server, options.workspace)
     try:
         if options.id is None:
             return _new(options, env, server, stream)
@@ -161,7 +161,9 @@ def build_remote(options: argparse.Namespace, env: Mapping[str, str], stream: bo
         raise
 
 
-def _existing(options: argparse.Namespace, server: Server, known: Entry) -> Parts:
+def _existing(
+    options: argparse.Namespace, server: ServerConversations, known: ServerSummary
+) -> Parts:
     made_with = (
         ("confirm", options.confirm != "never"),
         ("plan", options.plan),
@@ -181,7 +183,12 @@ def _existing(options: argparse.Namespace, server: Server, known: Entry) -> Part
         )
     if options.model is not None:
         model = next(
-            (event.model for event in server.read(known.id) if isinstance(event, ev.Agent)), None
+            (
+                event.model
+                for event in server.read(known.id)
+                if isinstance(event, ev.AgentConfigured)
+            ),
+            None,
         )
         if model is not None and options.model.rpartition("/")[2] != model.rpartition("/")[2]:
             raise UsageError(
@@ -193,61 +200,49 @@ def _existing(options: argparse.Namespace, server: Server, known: Entry) -> Part
         for name in _CREATION_OPTIONS
         if getattr(options, name) is not None
     ]
-    notes = (
-        [f"{known.id} keeps its agent: {', '.join(left_out)} has no effect."] if left_out else []
-    )
+    notes: list[str] = []
+    if left_out:
+        notes.append(f"{known.id} keeps its agent: {', '.join(left_out)} has no effect.")
     if known.started:
         notes.append("The server runs this conversation by itself; leaving does not stop it.")
-    return _parts(None, server, known.id, There(server, known, notes, own=False))
+    return _parts(server, known.id, ServerSource(server, known.id, known=known), notes)
 
 
 def _new(
-    options: argparse.Namespace, env: Mapping[str, str], server: Server, stream: bool
+    options: argparse.Namespace, env: Mapping[str, str], server: ServerConversations, stream: bool
 ) -> Parts:
-    llm = model_of(options, env, stream and not options.no_stream)
-    prompt = prompt_text(options.system_prompt_file)
-    own = options.workspace is None
-    notes: list[str] = [] if options.id is None else [began(options.id)]
-    there = There(server, None, notes, own)
+    llm = model_of(options, env, stream)
+    settings, own = agent_settings(options), options.workspace is None
+    id = options.id or secrets.token_hex(6)
     try:
         tools = server.workspace.tools
-        asking = confirmation(options.confirm, [tool.name for tool in tools])
-        agent = Agent(
-            llm,
-            [*tools, *(register_asking_tools() if options.ask else ())],
-            system_prompt=prompt,
-            limits=limits_of(options),
-            system_prompt_extensions=[
-                "You work in the current folder, on a server. Paths are relative to it."
-            ],
-            confirm="never" if asking is None else asking.names,
-            condenser=LLMCondenser(),
-            planning=options.plan,
-            output_type=output_schema(options.output_schema),
-        )
+        policy = confirmation(options.confirm, [tool.name for tool in tools])
+        settings["confirm"] = "never" if policy is None else policy.names
+        asking = register_asking_tools() if options.ask else ()
+        agent = agent_in("the current folder, on a server", llm, [*tools, *asking], settings)
     except BaseException:
-        there.forget_workspace()
+        if own:
+            forget_workspace(server)
         raise
+    notes: list[str] = [] if options.id is None else [began(options.id)]
     notes.append(f"on {server.address}, in the workspace {server.workspace.id}")
-    if (
-        urlsplit(llm.base_url).hostname in _LOOPBACK
-        and urlsplit(server.address).hostname not in _LOOPBACK
-    ):
+    if is_loopback(llm.base_url) and not is_loopback(server.address):
         notes.append(
             f"The server calls the model at {llm.base_url}: that address is on the server's"
             " machine, not on this one."
         )
-    return _parts(agent, server, options.id or secrets.token_hex(6), there)
+    parts = _parts(server, id, ServerSource(server, id, agent, own=own), notes)
+    return parts._replace(model=llm.model)
 
 
-def _parts(agent: Agent | None, server: Server, id: str, there: There) -> Parts:
+def _parts(
+    server: ServerConversations, id: str, source: ServerSource, notes: Sequence[str]
+) -> Parts:
     return Parts(
-        agent,
-        server.workspace,
-        id=id,
+        source,
         go_on=shlex.join(["holdfast", "chat", *server.words, "--id", id]),
         tell=shlex.join(["holdfast", "tell", *server.words, id]),
         # The server decides which calls wait; this object remembers the tools allowed here.
-        asking=Asking(frozenset()),
-        there=there,
+        policy=ConfirmOption(frozenset()),
+        notes=notes,
     )

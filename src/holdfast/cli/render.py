@@ -13,9 +13,19 @@ from typing import Any, cast
 import msgspec
 
 from holdfast import events as ev
-from holdfast.cli.lines import GAP, Line
 from holdfast.cli.plans import changed, drawn, steps_of, titled
-from holdfast.cli.text import clip, counted, duration, one_line, plain, safe, size
+from holdfast.cli.text import (
+    GAP,
+    TextLine,
+    clip,
+    counted,
+    duration,
+    one_line,
+    plain,
+    safe,
+    size,
+    styled,
+)
 from holdfast.content import (
     AudioContent,
     ImageContent,
@@ -23,6 +33,7 @@ from holdfast.content import (
     TextContent,
     ToolCall,
     ToolResult,
+    Usage,
 )
 from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.plans import PLAN, plan_of, read_steps
@@ -35,6 +46,13 @@ _MAX_DIFF_CHARS = 1_000_000  # comparing longer texts takes longer than reading 
 # The most informative argument of a call, by its usual names in tools. Other arguments are shown as
 # name=value.
 _TELLING = ("command", "pattern", "query", "url", "path", "file_path", "text", "task", "name")
+
+_DECISIONS = {
+    "allow": "allowed:",
+    "ask": "waits for you:",
+    "approve": "approved:",
+    "reject": "rejected:",
+}
 
 # Arguments that the diff shows, or the file contains.
 _CONTENTS = ("old", "new", "content")
@@ -50,24 +68,13 @@ def call_title(name: str, arguments: dict[str, Any]) -> str:
         return f"$ {one_line(first)}" + (f" (and {more})" if rest.strip() else "")
     if name == PLAN and (steps := read_steps(arguments)):
         return titled(steps)
-    telling = next((key for key in _TELLING if isinstance(arguments.get(key), str)), None)
-    if telling is None:
-        telling = next(
-            (
-                key
-                for key, value in arguments.items()
-                if isinstance(value, str) and "\n" not in value
-            ),
-            None,
-        )
-    parts = [name] if telling is None else [name, one_line(arguments[telling])]
+    texts = {key: value for key, value in arguments.items() if isinstance(value, str)}
+    short = [key for key, value in texts.items() if "\n" not in value]
+    telling = next((key for key in _TELLING if key in texts), next(iter(short), None))
+    parts = [name] if telling is None else [name, one_line(texts[telling])]
     for key, value in arguments.items():
-        if (
-            key not in (telling, *_CONTENTS)
-            and isinstance(value, str | int | float)
-            and len(str(value)) <= 40
-            and "\n" not in str(value)
-        ):
+        shown = str(value) if isinstance(value, str | int | float) else "\n"
+        if key not in (telling, *_CONTENTS) and len(shown) <= 40 and "\n" not in shown:
             parts.append(f"{key}={value}")
     return one_line(" ".join(parts))
 
@@ -75,38 +82,38 @@ def call_title(name: str, arguments: dict[str, Any]) -> str:
 # --- a call in full ---
 
 
-def whole(call: ToolCall, current: Callable[[str], str | None]) -> list[Line]:
+def whole(call: ToolCall, current: Callable[[str], str | None]) -> list[TextLine]:
     """Return the lines of a complete call: its command or name, every argument, an edit as a
     diff. `current` reads the present content of a file."""
     left = dict(call.arguments)
     command = left.get("command")
     if call.name == "terminal" and isinstance(command, str):
         del left["command"]
-        first, *rest = plain(command).split("\n")
-        lines = [Line("call", f"$ {first}"), *[Line("call", f"  {line}") for line in rest]]
+        lines = styled("call", "$ " + plain(command).replace("\n", "\n  "))
     else:
-        lines = [Line("call", plain(call.name))]
-    diff: list[Line] = []
+        lines = [TextLine("call", plain(call.name))]
+    diff: list[TextLine] = []
     old, new, content, path = (left.get(name) for name in ("old", "new", "content", "path"))
     if call.name == "edit_file" and isinstance(old, str) and isinstance(new, str):
         del left["old"], left["new"]
         diff = _diff(old, new, numbered=False)
     elif call.name == "write_file" and isinstance(content, str) and isinstance(path, str):
         del left["content"]
-        before = current(path)
-        if not before:
-            diff = [] if before is None else [Line("dim", "  replaces an empty file:")]
-            diff += [Line("add", f"  +{line}") for line in _lines(content)]
-        elif not content:
-            diff = [
-                Line("dim", "  replaces the present content:"),
-                *[Line("remove", f"  -{line}") for line in _lines(before)],
-            ]
-        else:
-            diff = [Line("dim", "  replaces the present content:"), *_diff(before, content)]
+        diff = _replacement(current(path), content)
     for name, value in left.items():
         lines += _argument(plain(one_line(name)), value)
     return lines + diff
+
+
+def _replacement(before: str | None, content: str) -> list[TextLine]:
+    """Return the lines for a file's new content; `before` is None for a new file."""
+    if not before:
+        head = [] if before is None else [TextLine("dim", "  replaces an empty file:")]
+        return head + [TextLine("add", f"  +{line}") for line in _lines(content)]
+    head = [TextLine("dim", "  replaces the present content:")]
+    if not content:
+        return head + [TextLine("remove", f"  -{line}") for line in _lines(before)]
+    return head + _diff(before, content)
 
 
 def _lines(text: str) -> list[str]:
@@ -114,11 +121,11 @@ def _lines(text: str) -> list[str]:
     return plain(text).removesuffix("\n").split("\n") if text else []
 
 
-def _diff(old: str, new: str, *, numbered: bool = True) -> list[Line]:
+def _diff(old: str, new: str, *, numbered: bool = True) -> list[TextLine]:
     """Return an exact diff, in which a difference in line ends alone is a line of its own.
     `numbered`: the texts are whole files."""
     if old == new:
-        return [Line("dim", "  (no change)")]
+        return [TextLine("dim", "  (no change)")]
     before, after = plain(old).split("\n"), plain(new).split("\n")
     if len(old) + len(new) > _MAX_DIFF_CHARS:
         found = [f"-{line}" for line in before] + [f"+{line}" for line in after]
@@ -126,18 +133,17 @@ def _diff(old: str, new: str, *, numbered: bool = True) -> list[Line]:
         found = list(difflib.unified_diff(before, after, lineterm="", n=3))[2:]
         if not numbered:
             found = ["…" if line.startswith("@@") else line for line in found][1:]
-    return [Line({"+": "add", "-": "remove"}.get(line[:1], "dim"), f"  {line}") for line in found]
+    return [
+        TextLine({"+": "add", "-": "remove"}.get(line[:1], "dim"), f"  {line}") for line in found
+    ]
 
 
-def _argument(name: str, value: Any) -> list[Line]:
-    if isinstance(value, str) and value and value == value.strip():
-        lines = plain(value).split("\n")
-        return (
-            [Line("plain", f"  {name}: {lines[0]}")]
-            if len(lines) == 1
-            else [Line("plain", f"  {name}:"), *[Line("plain", f"    {line}") for line in lines]]
-        )
-    return [Line("plain", f"  {name}: {as_json(value)}")]
+def _argument(name: str, value: Any) -> list[TextLine]:
+    if not isinstance(value, str) or not value or value != value.strip():
+        return [TextLine("plain", f"  {name}: {as_json(value)}")]
+    if "\n" in value:
+        return [TextLine("plain", f"  {name}:"), *styled("plain", plain(value), "    ")]
+    return [TextLine("plain", f"  {name}: {plain(value)}")]
 
 
 def as_json(value: Any, ascii_only: bool = False) -> str:
@@ -187,6 +193,30 @@ def read_arguments(text: str) -> dict[str, Any]:
 # --- events ---
 
 
+class RunTotals:
+    """The steps, tokens, cost in US dollars and seconds of work of a sequence of events."""
+
+    def __init__(self) -> None:
+        self.steps, self.usage, self.seconds = 0, Usage(), 0.0
+        self.cost: float | None = None
+
+    def count(self, event: ev.AnyEvent) -> None:
+        """Add one event."""
+        self.steps += isinstance(event, ev.AssistantReplied)
+        if isinstance(event, ev.AssistantReplied | ev.ToolCallFinished):
+            self.seconds += event.duration
+        if isinstance(
+            event,
+            ev.AssistantReplied
+            | ev.HistoryCondensed
+            | ev.DecisionMade
+            | ev.MessageAdded
+            | ev.NoteRecorded,
+        ) and (event.usage != Usage() or event.cost):
+            self.usage += event.usage
+            self.cost = self.cost if event.cost is None else (self.cost or 0.0) + event.cost
+
+
 class Renderer:
     """A renderer for the events of one conversation, in order. It remembers the calls, so that it
     can label their results.
@@ -203,54 +233,55 @@ class Renderer:
         self._route = ""
         self.plan: tuple[ev.PlanStep, ...] = ()  # as last drawn
 
-    def lines(self, event: ev.AnyEvent) -> list[Line]:
+    def lines(self, event: ev.AnyEvent) -> list[TextLine]:
         """Return the lines of one event; none for events that concern only the machinery."""
         return list(self._lines(event))
 
-    def _lines(self, event: ev.AnyEvent) -> Iterator[Line]:
+    def _lines(self, event: ev.AnyEvent) -> Iterator[TextLine]:
         match event:
-            case ev.Agent():
+            case ev.AgentConfigured():
                 model = f"model {event.model}, " if event.model else ""
                 yield self._cut(
                     "dim",
                     f"{model}{counted(len(event.tools), 'tool')}:"
                     f" {', '.join(tool.name for tool in event.tools)}",
                 )
-            case ev.Message():
+            case ev.MessageAdded():
                 yield from self.message(event)
-            case ev.Assistant():
+            case ev.AssistantReplied():
                 yield from self.answer(event)
                 yield from self.calls(event)
             case ev.ToolCallStarted() if event.attempt > 1:
                 yield self._cut("dim", f"  attempt {event.attempt}: {self.title(event.call_id)}")
-            case ev.ToolResult():
+            case ev.ToolCallFinished():
                 yield from self._result(event)
-            case ev.Decision() if event.decision != "allow" or event.reason:
+            case ev.DecisionMade() if event.decision != "allow" or event.reason:
                 yield from self._decision(event)
-            case ev.Condensation():
+            case ev.HistoryCondensed():
                 yield self._cut("dim", _condensed(event))
-            case ev.Status() if event.status in ("paused", "stuck", "waiting_for_confirmation"):
+            case ev.StatusChanged() if event.status in (
+                "paused",
+                "stuck",
+                "waiting_for_confirmation",
+            ):
                 why = f" ({event.reason})" if event.reason else ""
-                status = (
-                    "waiting for you"
-                    if event.status == "waiting_for_confirmation"
-                    else event.status
-                )
+                waits = event.status == "waiting_for_confirmation"
+                status = "waiting for you" if waits else event.status
                 yield self._cut("error" if event.status == "stuck" else "dim", f"{status}{why}")
-            case ev.Error():
-                yield Line("error", one_line(f"{event.error}: {event.message}"))
-            case ev.Note():
+            case ev.ErrorRecorded():
+                yield TextLine("error", one_line(f"{event.error}: {event.message}"))
+            case ev.NoteRecorded():
                 yield self._cut("dim", f"(note, {event.about}: {event.text})")
-            case ev.Damaged():
+            case ev.DamagedEvent():
                 yield self._cut("error", f"(event {event.seq} is damaged: {event.reason})")
-            case ev.Unknown():
+            case ev.UnknownEvent():
                 yield self._cut("dim", f"({event.original_type}: an event of a newer version)")
             case _:
                 pass
 
     # --- messages and answers ---
 
-    def message(self, event: ev.Message) -> Iterator[Line]:
+    def message(self, event: ev.MessageAdded) -> Iterator[TextLine]:
         """Yield the lines of a message to the agent."""
         kind, _, name = event.about.partition(":")
         if not self.full and kind in ("skill", "instructions"):
@@ -265,20 +296,20 @@ class Renderer:
             f"({_other(block)})" for block in event.content if not isinstance(block, TextContent)
         ]
         for line in lines:
-            yield Line("user", f"> {line}".rstrip())
+            yield TextLine("user", f"> {line}".rstrip())
 
-    def answer(self, event: ev.Assistant) -> Iterator[Line]:
+    def answer(self, event: ev.AssistantReplied) -> Iterator[TextLine]:
         """Yield the lines of the model's text and reasoning, without its calls."""
         reasoning, text = safe(event.reasoning).strip("\n"), safe(event.text).strip("\n")
         if reasoning or text or event.calls:
             yield GAP
         if reasoning:
-            yield from [Line("dim", line) for line in reasoning.split("\n")]
+            yield from styled("dim", reasoning)
         if text:
-            yield from [Line("plain", line) for line in text.split("\n")]
+            yield from styled("plain", text)
         yield from self.notes(event)
 
-    def notes(self, event: ev.Assistant) -> Iterator[Line]:
+    def notes(self, event: ev.AssistantReplied) -> Iterator[TextLine]:
         """Yield the model that answered, if it changed, and the notes on content that the model
         did not receive."""
         if event.route != self._route:
@@ -287,13 +318,13 @@ class Renderer:
         for note in event.notes:
             yield self._cut("dim", f"({note})")
 
-    def know(self, event: ev.Assistant) -> None:
+    def know(self, event: ev.AssistantReplied) -> None:
         """Remember the calls of an answer, without rendering it."""
         if event.calls:
             self._calls = {call.id: call for call in event.calls}
             self._batch = len(event.calls)
 
-    def calls(self, event: ev.Assistant) -> Iterator[Line]:
+    def calls(self, event: ev.AssistantReplied) -> Iterator[TextLine]:
         """Yield the calls of an answer, one line each."""
         self.know(event)
         for call in event.calls:
@@ -301,9 +332,7 @@ class Renderer:
             if steps_of(call):
                 pass  # the plan is drawn when the user is asked, or with the result
             elif self.full and call.name == "terminal" and isinstance(command, str):
-                first, *rest = safe(command).strip("\n").split("\n")
-                yield Line("call", f"$ {first}")
-                yield from [Line("call", f"  {line}") for line in rest]
+                yield from styled("call", "$ " + safe(command).strip("\n").replace("\n", "\n  "))
             else:
                 yield self._cut("call", self.title(call.id))
 
@@ -312,86 +341,62 @@ class Renderer:
         call = self._calls.get(call_id)
         if call is None:
             return f"call {call_id}"
-        return (
-            f"{one_line(call.name)} {one_line(call.raw)}"
-            if call.invalid
-            else call_title(call.name, call.arguments)
-        )
+        if call.invalid:
+            return f"{one_line(call.name)} {one_line(call.raw)}"
+        return call_title(call.name, call.arguments)
 
     def delegates(self, call_id: str) -> bool:
         """Return True if a call gives work to other agents, or waits for them."""
         call = self._calls.get(call_id)
         return call is not None and call.name in ("delegate", "delegate_collect")
 
-    def child(self, progress: str) -> list[Line]:
+    def child(self, progress: str) -> list[TextLine]:
         """Return the line for a sub-agent's progress."""
         return [self._cut("dim", f"    {progress}")]
 
-    def _decision(self, event: ev.Decision) -> Iterator[Line]:
+    def _decision(self, event: ev.DecisionMade) -> Iterator[TextLine]:
         """Yield the lines of a decision: its author and reason, or a call's question and its
         answer."""
-        if event.question is not None:
-            where = f" ({event.question.url})" if event.question.url else ""
-            yield self._cut(
-                "dim",
-                f"  {one_line(event.question.asker)} asks:"
-                f" {one_line(event.question.message)}{where}",
-            )
+        why = f": {event.reason}" if event.reason else ""
+        if (question := event.question) is not None:
+            url = f" ({question.url})" if question.url else ""
+            asks = f"{one_line(question.asker)} asks: {one_line(question.message)}"
+            yield self._cut("dim", f"  {asks}{url}")
             return
         if event.question_id:
             values = f": {msgspec.json.encode(event.arguments).decode()}" if event.arguments else ""
-            why = f": {event.reason}" if event.reason else ""
-            yield self._cut(
-                "dim",
-                f"  {'answered' if event.decision == 'approve' else 'declined'} by"
-                f" {event.by or 'somebody'}{values}{why}",
-            )
+            verb = "answered" if event.decision == "approve" else "declined"
+            yield self._cut("dim", f"  {verb} by {event.by or 'somebody'}{values}{why}")
             return
-        verb = {
-            "allow": "allowed:",
-            "ask": "waits for you:",
-            "approve": "approved:",
-            "reject": "rejected:",
-        }.get(event.decision, event.decision)
+        verb = _DECISIONS.get(event.decision, event.decision)
         by = f", by {event.by}" if event.by not in ("", "policy") else ""
         steps = self.asked_plan(event)
-        why = (
-            f" ({event.reason})"
-            if event.decision == "ask" and event.reason
-            else f": {event.reason}"
-            if event.reason
-            else ""
-        )
-        risk = (
-            f" [{event.risk} risk]"
-            if event.risk and not event.reason.startswith(event.risk)
-            else ""
-        )
+        if event.decision == "ask" and event.reason:
+            why = f" ({event.reason})"
+        known = not event.risk or event.reason.startswith(event.risk)
+        risk = "" if known else f" [{event.risk} risk]"
         yield self._cut("dim", f"  {verb} {self.title(event.call_id)}{risk}{by}{why}")
         if steps:
             yield from drawn(steps, self.width)
         call = self._calls.get(event.call_id)
         # A plan is drawn in its approved form instead.
         if event.arguments is not None and call is not None and not steps_of(call):
-            yield self._cut(
-                "dim", f"    with other arguments: {msgspec.json.encode(event.arguments).decode()}"
-            )
+            arguments = msgspec.json.encode(event.arguments).decode()
+            yield self._cut("dim", f"    with other arguments: {arguments}")
 
-    def asked_plan(self, event: ev.Decision) -> tuple[ev.PlanStep, ...]:
+    def asked_plan(self, event: ev.DecisionMade) -> tuple[ev.PlanStep, ...]:
         """Return the plan that this decision asks the user to approve. The plan counts as drawn
         from now on."""
         call = self._calls.get(event.call_id)
-        steps = (
-            steps_of(call)
-            if call is not None and event.decision == "ask" and event.question is None
-            else ()
-        )
+        if call is None or event.decision != "ask" or event.question is not None:
+            return ()
+        steps = steps_of(call)
         self.plan = steps or self.plan
         return steps
 
     # --- results ---
 
-    def _result(self, event: ev.ToolResult) -> Iterator[Line]:
+    def _result(self, event: ev.ToolCallFinished) -> Iterator[TextLine]:
         result = event.result
         call = self._calls.get(event.call_id)
         if call is not None and (steps := plan_of(result, call.arguments)):
@@ -408,7 +413,7 @@ class Renderer:
             yield from self._text(result, call is not None and call.name == "terminal")
         yield self._outcome(event)
 
-    def _text(self, result: ToolResult, command: bool) -> Iterator[Line]:
+    def _text(self, result: ToolResult, command: bool) -> Iterator[TextLine]:
         text = safe(result.text).strip("\n")
         code = result.meta.get("exitCode")
         if code is not None:  # the last line shows it
@@ -425,23 +430,20 @@ class Renderer:
             head, left_out = len(found), 0
         yield from [self._cut(style, f"  {line}") for line in found[:head]]
         if left_out:
-            yield Line("dim", f"  … {counted(left_out, 'more line')}")
+            yield TextLine("dim", f"  … {counted(left_out, 'more line')}")
             yield from [self._cut(style, f"  {line}") for line in found[len(found) - tail :]]
 
-    def _diff(self, diff: str) -> Iterator[Line]:
-        found = [
-            line
-            for line in safe(diff).rstrip("\n").split("\n")
-            if not line.startswith(("--- ", "+++ "))
-        ]
+    def _diff(self, diff: str) -> Iterator[TextLine]:
+        lines = safe(diff).rstrip("\n").split("\n")
+        found = [line for line in lines if not line.startswith(("--- ", "+++ "))]
         shown = found if self.full or len(found) <= DIFF_LINES + 1 else found[:DIFF_LINES]
         for line in shown:
             style = "add" if line.startswith("+") else "remove" if line.startswith("-") else "dim"
             yield self._cut(style, f"  {line}")
         if len(shown) < len(found):
-            yield Line("dim", f"  … {counted(len(found) - len(shown), 'more line')}")
+            yield TextLine("dim", f"  … {counted(len(found) - len(shown), 'more line')}")
 
-    def _outcome(self, event: ev.ToolResult) -> Line:
+    def _outcome(self, event: ev.ToolCallFinished) -> TextLine:
         result = event.result
         parts: list[str] = []
         code, bad = result.meta.get("exitCode"), result.is_error
@@ -455,17 +457,16 @@ class Renderer:
         child = result.meta.get("holdfast/child")
         if isinstance(child, dict) and "steps" in child:
             found = cast("dict[str, Any]", child)
-            parts.append(
-                f"{one_line(str(found.get('agent')))}: {counted(int(found['steps']), 'step')}"
-            )
+            agent = one_line(str(found.get("agent")))
+            parts.append(f"{agent}: {counted(int(found['steps']), 'step')}")
         parts.append(duration(event.duration))
         return self._cut("error" if bad else "dim", f"  {', '.join(parts)}")
 
-    def _cut(self, style: str, text: str) -> Line:
+    def _cut(self, style: str, text: str) -> TextLine:
         text = one_line(text) if "\n" in text else safe(text)
-        return Line(
-            style, text.expandtabs(4) if self.full or self.width is None else clip(text, self.width)
-        )
+        if self.full or self.width is None:
+            return TextLine(style, text.expandtabs(4))
+        return TextLine(style, clip(text, self.width))
 
 
 def _other(block: object) -> str:
@@ -480,13 +481,12 @@ def _other(block: object) -> str:
             return "an embedded resource"
 
 
-def _condensed(event: ev.Condensation) -> str:
+def _condensed(event: ev.HistoryCondensed) -> str:
     if event.failed:
         return f"the model's view was not shortened: {one_line(event.failed)}"
     if event.request is not None:
-        return "requested: a shorter view for the model" + (
-            f", keeping {one_line(event.request)}" if event.request else ""
-        )
+        keeping = f", keeping {one_line(event.request)}" if event.request else ""
+        return f"requested: a shorter view for the model{keeping}"
     parts = [f"{counted(len(event.hidden), 'event')} left out of"] if event.hidden else []
     parts += [f"{counted(len(event.trimmed), 'output')} cut in"] if event.trimmed else []
     return f"{', '.join(parts)} the model's view from here on"

@@ -9,17 +9,17 @@ import os
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast import events as ev
 from holdfast.agent import Agent
-from holdfast.cli.exits import Exit, UsageError
-from holdfast.cli.render import Line, plain
-from holdfast.cli.screen import Screen
-from holdfast.cli.show import chosen, is_sqlite, open_store
-from holdfast.cli.signals import Ended, Signals
-from holdfast.cli.text import counted, one_line
+from holdfast.cli.console import Console
+from holdfast.cli.conversation_ids import chosen
+from holdfast.cli.exit_codes import Exit, UsageError
+from holdfast.cli.files import path_of
+from holdfast.cli.places import is_sqlite, open_store
+from holdfast.cli.signals import EndRequested, Signals
+from holdfast.cli.text import counted, one_line, plain
 from holdfast.conversation.replay import replay as run_again
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.store.transfer import Exported, read_exported
@@ -35,81 +35,69 @@ class _Found(NamedTuple):
 def replay(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     """Replay the conversations of a file and print the differences. Raises `UsageError`,
     `HoldfastError`."""
-    screen = Screen(env)
+    console = Console(env)
     with Signals() as signals:
         try:
             with signals.prompting():
-                return _replay(options, screen)
-        except Ended as ended:
+                return _replay(options, console)
+        except EndRequested as ended:
             return ended.code
         finally:
-            screen.close()
+            console.close()
 
 
-def _replay(options: argparse.Namespace, screen: Screen) -> Exit:
-    path = Path(options.file).expanduser()
-    found = _stored(path, options) if is_sqlite(path) else _exported(path, options)
+def _replay(options: argparse.Namespace, console: Console) -> Exit:
+    stored = is_sqlite(options.file)
+    found = _stored(options) if stored else _exported(options)
     code, count, differ = Exit.FINISHED, 0, 0
     with _opened(None if options.agent is None else load(options.agent)) as agent:
         for id, number, total, events in found:
             count += 1
-            screen.status(
-                f"replaying {one_line(id)}" + (f" ({number} of {total})" if total > 1 else "")
-            )
+            of = f" ({number} of {total})" if total > 1 else ""
+            console.status(f"replaying {one_line(id)}{of}")
             if isinstance(events, StoreError):
-                screen.error(f"{id}: {events}")
+                console.error(f"{id}: {events}")
                 code = Exit.FAILED
                 continue
-            if not _same(screen, id, events, agent):
+            if not _same(console, id, events, agent):
                 differ += 1
-            if screen.broken:
-                return screen.loss
-    screen.status("")
-    if not count and not is_sqlite(path):
+            if console.broken:
+                return console.loss
+    console.status("")
+    if not count and not stored:
         raise UsageError(
             f"{options.file!r} is empty: neither a store nor the output of `holdfast export`"
         )
     if not count:
-        screen.error(f"there is no conversation in {options.file!r} yet.")
+        console.error(f"there is no conversation in {options.file!r} yet.")
     if count > 1:
-        differences = (
-            f", {differ:,} of them {'differs' if differ == 1 else 'differ'}" if differ else ""
-        )
-        screen.notice(f"{counted(count, 'conversation')}{differences}.", "dim")
+        verb = "differs" if differ == 1 else "differ"
+        differences = f", {differ:,} of them {verb}" if differ else ""
+        console.notice(f"{counted(count, 'conversation')}{differences}.", "dim")
     return Exit.FAILED if differ else code
 
 
-def _same(screen: Screen, id: str, events: Sequence[ev.AnyEvent], agent: Agent | None) -> bool:
+def _same(console: Console, id: str, events: Sequence[ev.AnyEvent], agent: Agent | None) -> bool:
     result = run_again(events, agent)
     difference = result.difference
     if difference is None:
-        bytewise = f", {result.hashed:,} of them compared byte by byte" if result.hashed else ""
-        screen.show(
-            [
-                Line(
-                    "plain",
-                    f"{one_line(id)}: same, {counted(result.requests, 'model request')}{bytewise}",
-                )
-            ]
-        )
+        compared = f", {result.hashed:,} of them compared byte by byte" if result.hashed else ""
+        requests = counted(result.requests, "model request")
+        console.line(f"{one_line(id)}: same, {requests}{compared}")
         return True
     where = f"request {difference.request}, event {difference.seq} of {len(events)}"
-    screen.show([Line("error", f"{one_line(id)}: differs at {where}:")])
+    console.line(f"{one_line(id)}: differs at {where}:", "error")
     styles = {"+": "add", "-": "remove"}
-    screen.show(
-        [
-            Line(styles.get(line[:1], "dim"), f"  {line}")
-            for line in plain(difference.text).split("\n")
-        ]
-    )
+    for line in plain(difference.text).split("\n"):
+        console.line(f"  {line}", styles.get(line[:1], "dim"))
     return False
 
 
 # --- the conversations ---
 
 
-def _stored(path: Path, options: argparse.Namespace) -> Iterator[_Found]:
-    with open_store(path, read_only=True) as store:
+def _stored(options: argparse.Namespace) -> Iterator[_Found]:
+    with open_store(options.file, read_only=True) as store:
         entries = store.list()
         if options.id is not None:
             entries = [chosen(entries, options.id, options.file)]
@@ -121,8 +109,8 @@ def _stored(path: Path, options: argparse.Namespace) -> Iterator[_Found]:
             yield _Found(entry.id, number, len(entries), events)
 
 
-def _exported(path: Path, options: argparse.Namespace) -> Iterator[_Found]:
-    with path.open("rb") as lines:
+def _exported(options: argparse.Namespace) -> Iterator[_Found]:
+    with path_of(options.file).open("rb") as lines:
         if options.id is None:
             for number, found in enumerate(_read(lines, options.file), 1):
                 yield _Found(found.header.id, number, 0, found.events)

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.cli.build import build
-from holdfast.cli.confirm import Confirmer
-from holdfast.cli.exits import Exit, UsageError
-from holdfast.cli.screen import Screen
+from holdfast.cli.console import Console
+from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.session import Session
-from holdfast.cli.signals import Ended, Signals
+from holdfast.cli.signals import EndRequested, Signals
 from holdfast.cli.text import json_shown
 from holdfast.conversation import ConversationStatus
 
@@ -27,10 +26,10 @@ def run(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             task = _task(options.task, signals)
         except KeyboardInterrupt:
             return Exit.INTERRUPTED
-        except Ended as ended:
+        except EndRequested as ended:
             return ended.code
         structured = options.output_schema is not None
-        screen = Screen(env, out=sys.stderr if structured else None)
+        console = Console(env, out=sys.stderr if structured else None)
         outputs: list[Any] = []
 
         def work(session: Session) -> Exit:
@@ -39,7 +38,7 @@ def run(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             return code
 
         with Session(
-            build(options, env, screen.is_terminal), screen, signals, full=options.full
+            build(options, env, console.is_terminal), console, signals, full=options.full
         ) as session:
             code = session.main(work)
         if structured and code is Exit.FINISHED:
@@ -71,13 +70,13 @@ def _task(words: list[str], signals: Signals) -> str:
 
 def _work(session: Session, task: str) -> Exit:
     session.say(task)
-    confirmer = Confirmer(session)
+    call_prompt = session.call_prompt()
     while True:
         code = session.drive()
         if code is None:
             match session.conversation.status:
                 case ConversationStatus.WAITING_FOR_CONFIRMATION if session.interactive:
-                    code = confirmer.ask()
+                    code = call_prompt.ask()
                 case ConversationStatus.PAUSED:
                     code = (
                         _paused(session) if session.was_interrupted else session.wait_while_paused()
@@ -90,7 +89,7 @@ def _work(session: Session, task: str) -> Exit:
 
 def _paused(session: Session) -> Exit | None:
     try:
-        answer = session.ask(PAUSED)
+        answer = session.dialog.ask(PAUSED)
     except (KeyboardInterrupt, EOFError):
         return Exit.INTERRUPTED
     if answer.strip():

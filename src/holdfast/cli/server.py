@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import argparse
 import queue
+import re
 import shlex
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -18,8 +18,9 @@ import msgspec
 from holdfast import __version__
 from holdfast import commands as cmd
 from holdfast import events as ev
-from holdfast.cli.exits import UsageError
-from holdfast.cli.ids import matching
+from holdfast.cli.conversation_ids import matching
+from holdfast.cli.exit_codes import UsageError
+from holdfast.cli.files import read_key
 from holdfast.errors import (
     ConfigurationError,
     ConversationNotFound,
@@ -32,14 +33,21 @@ from holdfast.remote import RemoteConversation, RemoteWorkspace
 from holdfast.store import Summary
 from holdfast.tools import Cancellation
 
-CONNECT = 5.0  # seconds to connect
+_CONNECT_SECONDS = 5.0
 _FIRST_SECONDS, _SLOW_SECONDS = 1.0, 10.0  # seconds for the first try; for a slow server
 _REQUEST_SECONDS = 20.0  # seconds until a request fails, short because a user waits
 _WATCH_SECONDS, _RETURN_SECONDS = 1.0, 0.3  # between checks of a present and of a missing server
 _PAGE = 1000
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+# Parts of the library's errors, and what the command line calls the same.
+_OPTIONS_BY_ERROR = {
+    "RemoteWorkspace: url": "--server",
+    "RemoteWorkspace: key": "HOLDFAST_SERVER_KEY",
+    "give the server's key as key": "the key goes into HOLDFAST_SERVER_KEY",
+}
 
 
-class Entry(Summary, frozen=True):
+class ServerSummary(Summary, frozen=True):
     """A conversation in the server's listing, with its workspace.
 
     `started`: the server continues it by itself. `driven`: it was started, or runs until it
@@ -58,16 +66,20 @@ class Entry(Summary, frozen=True):
         return "running (not driven)" if undriven else self.status
 
 
-class Server:
+class ServerConversations:
     """A connection to an agent server. A context manager.
 
     `words` are the options that name the server in a command line. Raises `UsageError`,
     `StoreError`.
     """
 
-    def __init__(self, url: str, key: str, words: list[str], workspace: str | None = None) -> None:
+    tells_duplicates = False
+
+    def __init__(
+        self, url: str, key: str, words: Sequence[str], workspace: str | None = None
+    ) -> None:
         self.words = words
-        if not is_url(url):
+        if not url.startswith(("http://", "https://")):
             hint = "" if "://" in url else f". Did you mean http://{url}?"
             raise UsageError(
                 "--server takes an agent server's address such as http://127.0.0.1:8765, not"
@@ -79,25 +91,19 @@ class Server:
             )
         try:
             self.workspace = RemoteWorkspace(
-                url, key, id=workspace, timeout=_REQUEST_SECONDS, connect_timeout=CONNECT
+                url, key, id=workspace, timeout=_REQUEST_SECONDS, connect_timeout=_CONNECT_SECONDS
             )
         except ConfigurationError as error:
-            message = (
-                str(error)
-                .replace("RemoteWorkspace: url", "--server")
-                .replace("RemoteWorkspace: key", "HOLDFAST_SERVER_KEY")
-            )
-            raise UsageError(
-                message.replace(
-                    "give the server's key as key", "the key goes into HOLDFAST_SERVER_KEY"
-                )
-            ) from None
+            message = str(error)
+            for text, option in _OPTIONS_BY_ERROR.items():
+                message = message.replace(text, option)
+            raise UsageError(message) from None
         self.address = self.workspace.url
         self._link = self.workspace.link
         self._followed: RemoteConversation | None = None
         self._events_queue: queue.SimpleQueue[ev.AnyEvent] = queue.SimpleQueue()
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> ServerConversations:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,15 +119,12 @@ class Server:
 
     def check(self) -> None:
         """Raise an error unless the server answers and accepts the key."""
+        other = (
+            f"{self.address} is not an agent server's address, or the server has another version"
+        )
         for timeout in (_FIRST_SECONDS, _SLOW_SECONDS):
             try:
-                with self.understood():
-                    msgspec.json.decode(
-                        self._link.request(
-                            "GET", "/api/conversations", query={"limit": 1}, timeout=timeout
-                        ).read(),
-                        type=_Page,
-                    )
+                self._get("/api/conversations", _Page, timeout, limit=1)
                 return
             except KeyRefused as error:
                 raise UsageError(
@@ -129,19 +132,12 @@ class Server:
                     " the server printed, or one made with `holdfast serve keys add`, in"
                     " HOLDFAST_SERVER_KEY or with --server-key-file"
                 ) from error
+            except ConversationNotFound as error:
+                raise UsageError(f"{other}: {error}") from error
             except ConfigurationError as error:
                 if "no such path" in str(error):
-                    raise UsageError(
-                        f"{self.address} is not an agent server's address, or the server has"
-                        " another version"
-                    ) from error
+                    raise UsageError(other) from error
                 raise
-            except ConversationNotFound as error:
-                raise UsageError(
-                    f"{self.address} is not an agent server's address, or the server has another"
-                    " version:"
-                    f" {error}"
-                ) from error
             except StoreError as error:
                 slow = isinstance(error.__cause__, LLMTimeout)
                 if not slow or timeout == _SLOW_SECONDS:
@@ -156,11 +152,7 @@ class Server:
             )
         if " TLS " in text:
             return StoreError(f"{text.rstrip('.')}. Does the server use plain http?")
-        if "could not be reached" in text and urlsplit(self.address).hostname in (
-            "127.0.0.1",
-            "localhost",
-            "::1",
-        ):
+        if "could not be reached" in text and is_loopback(self.address):
             text = text.removesuffix("Check url and that the server runs.").rstrip(". ")
             return StoreError(f"{text}. Is the server running? `holdfast serve` starts one.")
         return error
@@ -179,9 +171,8 @@ class Server:
         return False
 
     @contextmanager
-    def watched(self, say: Callable[[str], object]) -> Generator[Callable[[], bool]]:
-        """Watch the server inside the context; call `say` when it disappears and when it is
-        back. Yields a function that is True while the server is gone."""
+    def watched(self, notice: Callable[[str], object]) -> Generator[Callable[[], bool]]:
+        """See `Place.watched`."""
         stop, gone = Cancellation(), threading.Event()
 
         def watch() -> None:
@@ -191,10 +182,10 @@ class Server:
                     continue
                 if there:
                     gone.clear()
-                    say("the agent server is back.")
+                    notice("the agent server is back.")
                 else:
                     gone.set()
-                    say(
+                    notice(
                         "waiting for the agent server, which cannot be reached now"
                         f" ({self.address}) ..."
                     )
@@ -220,9 +211,9 @@ class Server:
 
     # --- conversations ---
 
-    def list(self, *, status: str | None = None, limit: int | None = None) -> list[Entry]:
+    def list(self, *, status: str | None = None, limit: int | None = None) -> list[ServerSummary]:
         """Return the conversations, the newest first."""
-        found: list[Entry] = []
+        found: list[ServerSummary] = []
         cursor: str | None = None
         while limit is None or len(found) < limit:
             most = _PAGE if limit is None else min(_PAGE, limit - len(found))
@@ -233,20 +224,20 @@ class Server:
                 break
         return found
 
-    def entry(self, id: str) -> Entry | None:
+    def entry(self, id: str) -> ServerSummary | None:
         """Return one conversation, None for an unknown id."""
         try:
-            return self._get(_path(id), Entry)
+            return self._get(_path(id), ServerSummary)
         except ConversationNotFound:
             return None
 
-    def matching(self, id: str) -> Entry | None:
+    def matching(self, id: str) -> ServerSummary | None:
         """Return the conversation that `id` names, by its id or a prefix; None if there is none.
         Raises `UsageError`."""
         exact = self.entry(id) if is_id(id) else None
         return matching(self.list(), id) if exact is None else exact
 
-    def find(self, id: str) -> Entry:
+    def find(self, id: str) -> ServerSummary:
         """Return the conversation that `id` names, by its id or a prefix. Raises `UsageError`."""
         found = self.matching(id)
         if found is None:
@@ -281,11 +272,10 @@ class Server:
             if event.seq > after_seq:
                 yield event
 
-    def _get(self, path: str, kind: Any, **query: object) -> Any:
+    def _get(self, path: str, kind: Any, timeout: float | None = None, **query: object) -> Any:
         with self.understood():
-            return msgspec.json.decode(
-                self._link.request("GET", path, query=query).read(), type=kind
-            )
+            answer = self._link.request("GET", path, query=query, timeout=timeout).read()
+            return msgspec.json.decode(answer, type=kind)
 
     # --- commands ---
 
@@ -301,64 +291,44 @@ class Server:
         self._link.request("POST", f"{_path(id)}/start")
 
     def run(self, id: str) -> str:
-        """Make the server continue a conversation that is not driven, unless it is paused.
-        Return its status afterwards."""
+        """See `Place.run`."""
         entry = self.find(id)
         if entry.started or entry.status == "paused":
             return entry.status
         with self.understood():
-            return msgspec.json.decode(
-                self._link.request("POST", f"{_path(id)}/run").read(), type=_Standing
-            ).status
+            answer = self._link.request("POST", f"{_path(id)}/run").read()
+            return msgspec.json.decode(answer, type=_Standing).status
 
 
-def server_of(
+def connect(
     options: argparse.Namespace, env: Mapping[str, str], url: str, workspace: str | None = None
-) -> Server:
-    """Return the server at `url`, once it has answered and accepted the key from the options or
-    the environment. Raises `UsageError`, `HoldfastError`."""
-    words = ["--server", url]
-    if options.server_key_file is not None:
-        words += ["--server-key-file", options.server_key_file]
-    server = Server(url, _key(options, env), words, workspace)
-    server.check()
-    return server
-
-
-def is_url(text: str) -> bool:
-    """Return True if a place is a server's address, not a file."""
-    return text.startswith(("http://", "https://"))
-
-
-def _key(options: argparse.Namespace, env: Mapping[str, str]) -> str:
-    if options.server_key_file is None:
-        if key := env.get("HOLDFAST_SERVER_KEY", "").strip():
-            return key
+) -> ServerConversations:
+    """Return the conversations of the server at `url`, once it has answered and accepted the key
+    from the options or the environment. Raises `UsageError`, `HoldfastError`."""
+    words, file = ["--server", url], options.server_key_file
+    key = env.get("HOLDFAST_SERVER_KEY", "").strip()
+    if file is not None:
+        words += ["--server-key-file", file]
+        key = read_key(file, "--server-key-file")
+    if not key:
         raise UsageError(
             "no key for the agent server was found. Set HOLDFAST_SERVER_KEY, or give"
             " --server-key-file FILE; `holdfast serve` printed one when it was first started,"
             " `holdfast serve keys add` makes another"
         )
-    path = Path(options.server_key_file).expanduser()
-    try:
-        key = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"--server-key-file {str(path)!r} cannot be read:"
-            f" {getattr(error, 'strerror', None) or 'it is not text'}"
-        ) from None
-    if not key:
-        raise UsageError(f"--server-key-file {str(path)!r} is empty")
-    return key
+    server = ServerConversations(url, key, words, workspace)
+    server.check()
+    return server
+
+
+def is_loopback(url: str) -> bool:
+    """Return True if an address is this machine's own."""
+    return urlsplit(url).hostname in _LOOPBACK
 
 
 def is_id(text: str) -> bool:
     """Return True if a server accepts the text as an id."""
-    return (
-        0 < len(text) <= 128
-        and text.isascii()
-        and text.replace("-", "").replace("_", "").replace(".", "").isalnum()
-    )
+    return re.fullmatch(r"[A-Za-z0-9._-]{1,128}", text) is not None and text.strip("._-") != ""
 
 
 def _path(id: str) -> str:
@@ -384,7 +354,7 @@ def _order(command: cmd.Command) -> tuple[str, dict[str, Any]]:
 
 
 class _Page(msgspec.Struct):
-    items: list[Entry]
+    items: list[ServerSummary]
     next: str | None = None
 
 

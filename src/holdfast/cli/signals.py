@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from holdfast.cli.exits import Exit
+from holdfast.cli.exit_codes import Exit
 
 _NUDGE_SECONDS = 0.05  # after which an unhandled signal is sent again
 _POLL_SECONDS = 0.1  # between two checks if a prompt is still needed
@@ -21,7 +21,7 @@ _WAKE = signal.SIGURG  # wakes a prompt; ignored if nothing handles it
 _ENDING = {signal.SIGTERM: Exit.TERMINATED, signal.SIGHUP: Exit.HUNG_UP}
 
 
-class Ended(Exception):
+class EndRequested(Exception):
     """A request to end the process, received while it waited for a line. `code` is the exit
     code."""
 
@@ -30,7 +30,7 @@ class Ended(Exception):
         self.code = code
 
 
-class Overtaken(Exception):
+class PromptWithdrawn(Exception):
     """The matter of a prompt was settled elsewhere before the user answered."""
 
 
@@ -120,11 +120,11 @@ class Signals:
         self._unserved()
         if self._prompting and self._overtaken:
             self._overtaken = False  # raise only once
-            raise Overtaken
+            raise PromptWithdrawn
 
     def _raise(self) -> None:
         if self.ending is not None:
-            raise Ended(self.ending)
+            raise EndRequested(self.ending)
         if self.take_interrupt():
             raise KeyboardInterrupt
 
@@ -140,8 +140,8 @@ class Signals:
 
     @contextmanager
     def prompting(self, until: Callable[[], bool] | None = None) -> Generator[None]:
-        """Let signals raise inside the context; those recorded before raise at once. `Overtaken`
-        is raised when `until`, called on another thread, returns True."""
+        """Let signals raise inside the context; those recorded before raise at once. Raise
+        `PromptWithdrawn` when `until`, called on another thread, returns True."""
         stop = threading.Event()
         watch = (
             None

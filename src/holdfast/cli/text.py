@@ -1,9 +1,10 @@
-"""Text that is safe and short for a terminal: control characters, widths, durations, amounts."""
+"""Text for a terminal: lines with a style, safe characters, widths, durations, amounts."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from typing import NamedTuple
 
 from holdfast.content import Usage
 
@@ -13,6 +14,25 @@ from holdfast.content import Usage
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )
+
+
+class TextLine(NamedTuple):
+    """One line to show.
+
+    `style` is plain, user, call, dim, error, add, remove, or gap. A gap is a blank line unless
+    the line before it is blank.
+    """
+
+    style: str
+    text: str = ""
+
+
+GAP = TextLine("gap")
+
+
+def styled(style: str, text: str, indent: str = "") -> list[TextLine]:
+    """Return the lines of a text in one style."""
+    return [TextLine(style, f"{indent}{line}") for line in text.split("\n")]
 
 
 def _visible(match: re.Match[str]) -> str:
@@ -77,6 +97,11 @@ def size(count: int) -> str:
     return f"{count / 1000:.0f} KB" if count < 1_000_000 else f"{count / 1_000_000:.1f} MB"
 
 
+def status_text(status: str) -> str:
+    """Return a conversation's status in words."""
+    return status.replace("_", " ")
+
+
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun: `1 step`, `2 steps`, `1,200 steps`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
@@ -87,7 +112,7 @@ def summary(steps: int, seconds: float, usage: Usage, cost: float | None) -> str
     $0.0123`."""
     cached = f" ({usage.cached_input_tokens:,} cached)" if usage.cached_input_tokens else ""
     parts = [counted(steps, "step"), duration(seconds)]
-    if usage != Usage():  # the demo's tokens are invented, so they are not shown
+    if usage != Usage():
         parts += [f"{usage.input_tokens:,} tokens in{cached}", f"{usage.output_tokens:,} out"]
     if cost is not None:
         parts.append(f"${cost:.2f}" if cost >= 1 else f"${cost:.4f}")

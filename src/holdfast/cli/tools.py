@@ -14,12 +14,11 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from holdfast.cli.exits import Exit, UsageError
-from holdfast.cli.render import GAP, Line
-from holdfast.cli.screen import Screen
-from holdfast.cli.text import clip, json_shown, one_line, safe, size
+from holdfast.cli.console import Console
+from holdfast.cli.exit_codes import Exit, UsageError
+from holdfast.cli.text import GAP, TextLine, clip, json_shown, one_line, safe, size, styled
+from holdfast.cli.tool_options import Toolset, toolset
 from holdfast.cli.tools_check import check
-from holdfast.cli.toolset import Toolset, toolset
 from holdfast.content import (
     AudioContent,
     ImageContent,
@@ -50,23 +49,23 @@ def tools(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     if options.words and options.what != "call":
         raise UsageError(f"tools {options.what} takes no ARGUMENT")
     with _reserved_stdout() as out:
-        screen, status = Screen(env, out=out), Screen(env, out=sys.stderr)
+        console, status = Console(env, out=out), Console(env, out=sys.stderr)
         try:
             # `check` prints the collected warnings; the other actions print those they need.
             with _collected() as collected, toolset(options.config, options.workdir, env) as found:
                 match options.what:
                     case "list":
-                        code = _list(options, found.manager, screen, status)
+                        code = _list(options, found.manager, console, status)
                     case "describe":
-                        code = _describe(options, found.manager, screen, status)
+                        code = _describe(options, found.manager, console, status)
                     case "call":
-                        code = _call(options, found, screen, status)
+                        code = _call(options, found, console, status)
                     case _:
-                        code = check(options, found.manager, screen, status, collected)
+                        code = check(options, found.manager, console, status, collected)
         finally:
             status.close()
-            screen.close()
-        return screen.loss if screen.broken else code
+            console.close()
+        return console.loss if console.broken else code
 
 
 @contextmanager
@@ -123,46 +122,31 @@ def _collected() -> Generator[list[str]]:
         logger.removeHandler(collector)
 
 
-def _json(screen: Screen, value: Any) -> None:
-    screen.show([Line("plain", json_shown(json.dumps(value, ensure_ascii=False, indent=2)))])
-
-
-def _first_line(text: str) -> str:
-    return one_line(text.strip().partition("\n")[0])
+def _json(console: Console, value: Any) -> None:
+    console.line(json_shown(json.dumps(value, ensure_ascii=False, indent=2)))
 
 
 # --- list ---
 
 
 def _list(
-    options: argparse.Namespace, manager: ToolManager, screen: Screen, status: Screen
+    options: argparse.Namespace, manager: ToolManager, console: Console, status: Console
 ) -> Exit:
     status.status("asking services")
     manager.discover()
     status.status("")
     infos = [manager.get_tool_info(tool.name) for tool in manager.list_tools()]
     if options.json:
-        _json(screen, infos)
+        _json(console, infos)
     elif infos:
-        rows = [
-            (info["name"], info["service"] or "-", _first_line(info["description"]))
-            for info in infos
-        ]
-        names, services = (max(len(row[column]) for row in rows) for column in (0, 1))
-        for name, service, description in rows:
-            text = safe(f"{name:<{names}}  {service:<{services}}  {description}").rstrip()
-            screen.show(
-                [
-                    Line(
-                        "plain",
-                        (
-                            clip(text, screen.width)
-                            if screen.is_terminal and not options.full
-                            else text
-                        ),
-                    )
-                ]
-            )
+        names = max(len(info["name"]) for info in infos)
+        services = max(len(info["service"] or "-") for info in infos)
+        for info in infos:
+            about = one_line(info["description"].strip().partition("\n")[0])
+            service = info["service"] or "-"
+            text = safe(f"{info['name']:<{names}}  {service:<{services}}  {about}").rstrip()
+            short = console.is_terminal and not options.full
+            console.line(clip(text, console.width) if short else text)
     for id, state in manager.summary()["services"].items():
         if state == "not asked":
             status.notice(
@@ -180,7 +164,7 @@ def _list(
 # --- describe ---
 
 
-def _find(manager: ToolManager, name: str, status: Screen) -> Tool:
+def _find(manager: ToolManager, name: str, status: Console) -> Tool:
     """Return a tool. Asks only the service that the name points to. Raises `UsageError`."""
     if not manager.exists(name):
         services = manager.summary()["services"]
@@ -195,89 +179,71 @@ def _find(manager: ToolManager, name: str, status: Screen) -> Tool:
 
 
 def _describe(
-    options: argparse.Namespace, manager: ToolManager, screen: Screen, status: Screen
+    options: argparse.Namespace, manager: ToolManager, console: Console, status: Console
 ) -> Exit:
     info = manager.get_tool_info(_find(manager, options.name, status).name)
     if options.json:
-        _json(screen, info)
+        _json(console, info)
         return Exit.FINISHED
     schemas = {key: info.pop(key) for key in ("input_schema", "output_schema")}
     head = {key: info.pop(key) for key in ("name", "description")}
-    lines = [
-        Line("call", safe(head["name"])),
-        GAP,
-        *(Line("plain", safe(line)) for line in head["description"].splitlines()),
-        GAP,
-    ]
+    lines = [TextLine("call", safe(head["name"])), GAP]
+    lines += [TextLine("plain", safe(line)) for line in head["description"].splitlines()]
+    lines.append(GAP)
     required = set(schemas["input_schema"].get("required", ()))
     for name, schema in schemas["input_schema"].get("properties", {}).items():
-        lines += _parameter(
-            name,
-            cast("dict[str, Any]", schema) if isinstance(schema, dict) else {},
-            name in required,
-        )
+        known = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+        lines += _parameter(name, known, name in required)
     lines.append(GAP)
     for key, value in info.items():
-        if value not in (None, {}):
-            told = (
-                ", ".join(f"{name}={item}" for name, item in cast("dict[str, Any]", value).items())
-                if isinstance(value, dict)
-                else value
-            )
-            lines.append(Line("dim", one_line(f"{key.replace('_', ' ')}: {told}")))
+        if isinstance(value, dict):
+            pairs = cast("dict[str, Any]", value).items()
+            value = ", ".join(f"{name}={item}" for name, item in pairs) or None
+        if value is not None:
+            lines.append(TextLine("dim", one_line(f"{key.replace('_', ' ')}: {value}")))
     for key, schema in schemas.items():
         if schema is not None:
-            lines += [GAP, Line("dim", f"{key.replace('_', ' ')}:")]
-            lines += [
-                Line("plain", safe(line))
-                for line in json.dumps(schema, ensure_ascii=False, indent=2).splitlines()
-            ]
-    screen.show(lines)
+            lines += [GAP, TextLine("dim", f"{key.replace('_', ' ')}:")]
+            lines += styled("plain", safe(json.dumps(schema, ensure_ascii=False, indent=2)))
+    console.show(lines)
     return Exit.FINISHED
 
 
-def _parameter(name: str, schema: dict[str, Any], required: bool) -> list[Line]:
+def _parameter(name: str, schema: dict[str, Any], required: bool) -> list[TextLine]:
     kind = schema.get("type") or "any"
     kind = " or ".join(cast("list[str]", kind)) if isinstance(kind, list) else str(kind)
     if "enum" in schema:
         kind = " | ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"])
-    default = (
-        f", {json.dumps(schema['default'], ensure_ascii=False)} if not given"
-        if "default" in schema
-        else ""
-    )
-    lines = [
-        Line(
-            "plain",
-            one_line(f"  {name} ({kind}{', required' if required else default})").join(("  ", "")),
-        )
-    ]
-    return lines + [
-        Line("dim", safe(f"      {line.strip()}"))
-        for line in str(schema.get("description", "")).splitlines()
+    more = ", required" if required else ""
+    if "default" in schema and not required:
+        more = f", {json.dumps(schema['default'], ensure_ascii=False)} if not given"
+    about = [line.strip() for line in str(schema.get("description", "")).splitlines()]
+    return [
+        TextLine("plain", "  " + one_line(f"{name} ({kind}{more})")),
+        *[TextLine("dim", safe(f"      {line}")) for line in about],
     ]
 
 
 # --- call ---
 
 
-def _call(options: argparse.Namespace, found: Toolset, screen: Screen, status: Screen) -> Exit:
+def _call(options: argparse.Namespace, found: Toolset, console: Console, status: Console) -> Exit:
     tool = _find(found.manager, options.name, status)
     arguments = _arguments(options.words, tool)
     result = _run(found, ToolCall("1", tool.name, arguments), status)
     if result is None:
         return Exit.INTERRUPTED
     if options.json:
-        screen.show([Line("plain", result.to_json().decode())])
+        console.line(result.to_json().decode())
     elif shown := "\n".join(map(_shown, result.content)):
         shown = shown.removesuffix("\n")
-        if screen.is_terminal:
+        if console.is_terminal:
             shown = safe(shown) if options.full else _bounded(safe(shown))
-        (status if result.is_error else screen).show(
-            [Line("error" if result.is_error else "plain", shown)]
+        (status if result.is_error else console).show(
+            [TextLine("error" if result.is_error else "plain", shown)]
         )
     elif result.structured_content is not None:
-        _json(screen, result.structured_content)
+        _json(console, result.structured_content)
     return Exit.FAILED if result.is_error else Exit.FINISHED
 
 
@@ -322,7 +288,7 @@ def _value(text: str, schema: Any) -> Any:
         return text  # the tool's own validation explains the problem better
 
 
-def _run(found: Toolset, call: ToolCall, status: Screen) -> ToolResult | None:
+def _run(found: Toolset, call: ToolCall, status: Console) -> ToolResult | None:
     """Return the call's result, None if it was interrupted. The call runs on a thread, so that
     Ctrl-C can ask it to stop."""
     results: list[ToolResult | BaseException] = []

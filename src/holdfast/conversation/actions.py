@@ -8,39 +8,32 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.limits import Limits
-from holdfast.agent.output import REPAIR, TEXT_INSTEAD, repair
+from holdfast.agent.output import REPAIR, repair
 from holdfast.agent.prompt import CUT_ANSWER, EMPTY_ANSWER
 from holdfast.agent.stuck import StuckDetector, seen
 from holdfast.content import ToolCall
-from holdfast.conversation.state import ConversationStatus, Fold
+from holdfast.conversation.facts.condensations import excess_tokens
+from holdfast.conversation.fold import Fold
+from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import LimitExceeded, OutputInvalid
 
 if TYPE_CHECKING:
     from holdfast.llm.completion import Completion
 
-# Empty or cut-off answers in a row before a conversation counts as stuck. Two nudges may help; a
-# third has never been seen to.
-MAX_BLANK_ANSWERS = 3
 
-
-# A condensation may leave a request larger than the trigger: nothing more can be left out. The next
-# one waits until the request has grown by the trigger divided by this.
-REGROWTH_DIVISOR = 10
-
-
-class Recover(msgspec.Struct, frozen=True):
+class RecoverCalls(msgspec.Struct, frozen=True):
     """Settle calls that an earlier owner of the conversation started and left without a result."""
 
     calls: tuple[ToolCall, ...]
 
 
-class Call(msgspec.Struct, frozen=True):
+class RunCalls(msgspec.Struct, frozen=True):
     """Run calls whose turn it is, side by side."""
 
     calls: tuple[ToolCall, ...]
 
 
-class Condense(msgspec.Struct, frozen=True):
+class CondenseHistory(msgspec.Struct, frozen=True):
     """Shorten the history that the model is shown.
 
     `asked` holds the instructions of a requested condensation. It is None if the request's
@@ -51,7 +44,7 @@ class Condense(msgspec.Struct, frozen=True):
     tokens: int = 0
 
 
-class Step(msgspec.Struct, frozen=True):
+class CallModel(msgspec.Struct, frozen=True):
     """Ask the model."""
 
 
@@ -61,7 +54,7 @@ class HandOver(msgspec.Struct, frozen=True):
     name: str
 
 
-class Wait(msgspec.Struct, frozen=True):
+class AwaitEvents(msgspec.Struct, frozen=True):
     """Do nothing until a message, a decision or a client's result arrives."""
 
 
@@ -85,8 +78,10 @@ class Stop(msgspec.Struct, frozen=True):
     output: str = ""
 
 
-Action = Recover | Condense | Call | HandOver | Nudge | Step | Wait | Stop
-_STEP, _WAIT = Step(), Wait()
+Action = (
+    RecoverCalls | CondenseHistory | RunCalls | HandOver | Nudge | CallModel | AwaitEvents | Stop
+)
+_STEP, _WAIT = CallModel(), AwaitEvents()
 _FINISHED = Stop(ConversationStatus.FINISHED)
 _CONFIRM = Stop(ConversationStatus.WAITING_FOR_CONFIRMATION)
 
@@ -117,33 +112,30 @@ def next_action(
             output.
     """
     if state.condensing:
-        return Condense(state.wanted)
+        return CondenseHistory(state.condensation.wanted)
     if state.status is not ConversationStatus.RUNNING:
         return _WAIT
     if state.open:
         now = state.turn
         if lost := tuple([item.call for item in now if item.attempt and not item.runner]):
-            return Recover(lost)
+            return RecoverCalls(lost)
         if ready := tuple([item.call for item in now if item.ready]):
-            return Call(ready)
+            return RunCalls(ready)
         return _CONFIRM if state.waits else _WAIT
-    if state.handoff is not None:
-        return HandOver(state.handoff)
-    if state.blanks >= MAX_BLANK_ANSWERS:
-        return Stop(
-            ConversationStatus.STUCK, f"{MAX_BLANK_ANSWERS} answers in a row were empty or cut off"
-        )
+    if state.handoff.target is not None:
+        return HandOver(state.handoff.target)
+    if reason := state.blanks.stuck:
+        return Stop(ConversationStatus.STUCK, reason)
     unseen = state.message_seq > state.based_on
-    if state.output_seq and not unseen:
+    if state.output.seq and not unseen:
         return _FINISHED
-    if rounds and not unseen and (problem := output_problem(state)):
-        if state.output_failures + 1 >= rounds:
+    if rounds and not unseen and (problem := state.output.problem(state.assistant)):
+        if state.output.failures + 1 >= rounds:
             return Stop(ConversationStatus.ERROR, output=problem)
         return Nudge(REPAIR, repair(problem))
     if not state.owed:
         return _FINISHED
-    reached = _reached(state, limits)
-    if reached is not None:
+    if (reached := state.run.reached(limits, state.last_time)) is not None:
         return Stop(ConversationStatus.ERROR, limit=reached)
     if stuck is not None and (found := seen(state.recent, stuck)) is not None:
         return (
@@ -151,21 +143,12 @@ def next_action(
             if found.reason
             else Nudge(found.about, found.text)
         )
-    if trigger is not None and (tokens := _too_many(state, trigger)):
-        return Condense(None, tokens)
+    if trigger is not None and (tokens := excess_tokens(state.sizes, trigger)):
+        return CondenseHistory(None, tokens)
     return _STEP
 
 
-def output_problem(state: Fold) -> str:
-    """Return the problem that left the last answer without an output; "" if the answer is not
-    complete or the model was already told that it was empty or cut off."""
-    last = state.assistant
-    if last is None or last.calls or last.stop_reason == "pause":
-        return state.output_failed
-    return TEXT_INSTEAD
-
-
-def nudge_for(answer: Completion | ev.Assistant) -> str | None:
+def nudge_for(answer: Completion | ev.AssistantReplied) -> str | None:
     """Return the message to the model after an empty or cut-off answer without calls; None if
     none is needed."""
     if answer.calls or answer.stop_reason == "pause":
@@ -179,32 +162,6 @@ def nudge_for(answer: Completion | ev.Assistant) -> str | None:
     )
 
 
-def _too_many(state: Fold, trigger: int) -> int:
-    """Return the next request's tokens if it must be condensed, else 0.
-
-    A request must be condensed from `trigger` tokens on. After a condensation that left it
-    larger than that, it must first grow by a tenth of `trigger`.
-    """
-    sizes = state.sizes
-    if sizes is None or (tokens := sizes.tokens) < trigger:
-        return 0
-    return tokens if tokens - sizes.at_condensation >= max(1, trigger // REGROWTH_DIVISOR) else 0
-
-
-def _reached(state: Fold, limits: Limits) -> tuple[str, float, float] | None:
-    if limits.steps is not None and state.run_steps >= limits.steps:
-        return ("steps", state.run_steps, limits.steps)
-    if limits.tokens is not None and state.run_tokens >= limits.tokens:
-        return ("tokens", state.run_tokens, limits.tokens)
-    if limits.cost is not None and state.run_cost >= limits.cost:
-        return ("cost", state.run_cost, limits.cost)
-    if limits.seconds is not None and state.run_since is not None and state.last_time is not None:
-        spent = state.run_spent + (state.last_time - state.run_since).total_seconds()
-        if spent >= limits.seconds:
-            return ("seconds", spent, limits.seconds)
-    return None
-
-
 def limit_error(limit: tuple[str, float, float], conversation_id: str) -> LimitExceeded:
     """Return the error for a reached limit."""
     kind, value, bound = limit
@@ -213,4 +170,4 @@ def limit_error(limit: tuple[str, float, float], conversation_id: str) -> LimitE
 
 def output_error(action: Stop, state: Fold) -> OutputInvalid:
     """Return the error for a run that ended without a valid output."""
-    return OutputInvalid(action.output, state.output_failures + 1)
+    return OutputInvalid(action.output, state.output.failures + 1)

@@ -18,7 +18,7 @@ from holdfast import events as ev
 from holdfast.agent import tokens
 from holdfast.agent.limits import Limits, check_tree, most_output
 from holdfast.content import Usage
-from holdfast.conversation.state import ConversationStatus
+from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import (
     Cancelled,
     ConfigurationError,
@@ -43,7 +43,7 @@ _ESTIMATE_FACTOR = 1.1  # a factor for estimated request tokens: better too many
 _STEP = Amount(1)
 _MAX_AMOUNT = 10**15  # tokens or billionths of a dollar; no call takes more
 # events that carry the usage of model calls that are not steps
-_USAGE_EVENTS = frozenset((ev.Condensation, ev.Decision, ev.Message))
+_USAGE_EVENTS = frozenset((ev.HistoryCondensed, ev.DecisionMade, ev.MessageAdded))
 
 
 class _Waiter:
@@ -56,7 +56,7 @@ class _Waiter:
         self.root = root
 
 
-class Line:
+class ReservationQueue:
     """The threads of a tree that wait for room in this process, in order of arrival.
 
     No waiter is overtaken for ever in the budget that it waits for. Thread-safe.
@@ -136,7 +136,7 @@ class Spending:
         journal: Journal,
         own: Budget | None,
         budgets: tuple[Budget, ...],
-        line: Line,
+        line: ReservationQueue,
         above: Spending | None = None,
     ) -> None:
         self._journal = journal
@@ -162,7 +162,7 @@ class Spending:
         self._metered: dict[
             bool, MeteredModel
         ] = {}  # the last wrapper handed out, by `in_condensation`
-        # settled amounts that a coming `Condensation` event carries as well
+        # settled amounts that a coming `HistoryCondensed` event carries as well
         self._settled_ahead = Amount()
 
     # --- reservation ---
@@ -175,7 +175,7 @@ class Spending:
         sizes = self._journal.fold.measure(self._journal.tail)
         total = sizes.total
         for event in draft:
-            if type(event) is ev.ToolResult:
+            if type(event) is ev.ToolCallFinished:
                 total += tokens.result(event.result)
         return self._amount(1, int(sizes.worth(total) * _ESTIMATE_FACTOR), llm)
 
@@ -266,7 +266,7 @@ class Spending:
 
         While a call waits for a child, the conversation of that call is at work too.
         """
-        mine = self._journal.fold.run_since
+        mine = self._journal.fold.run.since
         since = self._journal.clock().timestamp() if mine is None else mine.timestamp()
         # time in which a dead owner's run waited to be taken up does not count
         since = max(since, self._began)
@@ -374,6 +374,10 @@ class Spending:
 
     # --- settlement ---
 
+    def cancel(self, key: str) -> None:
+        """Give a reservation back: its model call is not made."""
+        self.settle(key, Amount())
+
     def settle(self, key: str, amount: Amount | None = None) -> None:
         """Settle a reservation now; `amount` None counts the whole reservation as spent."""
         self._journal.store.settle([Settlement(key, amount)])
@@ -407,7 +411,7 @@ class Spending:
         counted, cost = _token_count(event.usage), _billionths(event.cost) or 0
         if not counted and not cost:
             return None
-        if type(event) is not ev.Condensation:
+        if type(event) is not ev.HistoryCondensed:
             return Amount(0, counted, cost)
         known, self._settled_ahead = self._settled_ahead, Amount()
         return Amount(0, max(0, counted - known.tokens), max(0, cost - known.cost))
@@ -425,7 +429,7 @@ class Spending:
     def metered(self, llm: Any, in_condensation: bool = False) -> Any:
         """Return the model for callers beside the loop: each call is reserved and settled.
 
-        `in_condensation` says that a `Condensation` event will carry the usage, too.
+        `in_condensation` says that a `HistoryCondensed` event will carry the usage, too.
         """
         if in_condensation:
             self._settled_ahead = Amount()  # a condensation that left nothing out wrote no event
@@ -511,7 +515,7 @@ def _size(messages: Any, tools: Sequence[Any], system: str | None) -> int:
     return found + sum([len(msgspec.json.encode(item, enc_hook=str)) // 3 + 10 for item in items])
 
 
-def of_tree(event: ev.Error) -> bool:
+def of_tree(event: ev.ErrorRecorded) -> bool:
     """Return True if a run ended on the budget of a tree, whose spending by others its journal
     does not show."""
     return str(event.details.get("source", "")).startswith(_TREE_SOURCE)
@@ -601,4 +605,6 @@ def spending_of(journal: Journal, limits: Limits | None, above: Spending | None)
     )
     if not found:
         return None
-    return Spending(journal, own, found, above.line if above is not None else Line(), above)
+    return Spending(
+        journal, own, found, above.line if above is not None else ReservationQueue(), above
+    )

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -20,29 +20,23 @@ from holdfast.agent.confirmation import Verdict
 from holdfast.agent.output import is_output
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.conversation.callbacks import guarded
-from holdfast.conversation.children import Children
-from holdfast.conversation.counted_model import CountedModel
-from holdfast.conversation.hooking import journal_failed_hook
-from holdfast.conversation.journal import Journal
+from holdfast.conversation.fold import OpenCall
+from holdfast.conversation.hook_points import journal_failed_hook
 from holdfast.conversation.outputs import trim_result
-from holdfast.conversation.questions import OnQuestion, Questions
-from holdfast.conversation.state import ConversationStatus, OpenCall
+from holdfast.conversation.questions import UserQuestions
+from holdfast.conversation.run_context import RunContext
 from holdfast.conversation.verdicts import CallVerdict, decide
 from holdfast.errors import (
     ConversationClosed,
     StoreError,
-    ToolCancelled,
     ToolNotFound,
     UnreadableEvent,
     WrongProcess,
 )
 from holdfast.tools import Cancellation, ToolContext
+from holdfast.tools.context import Spawns
 from holdfast.tools.hooks import HOOK, Hooks
 from holdfast.tools.results import as_result, clean
-
-if TYPE_CHECKING:
-    from holdfast.conversation.conversation import Conversation
-    from holdfast.conversation.delegating import Team
 
 _log = logging.getLogger("holdfast")
 
@@ -129,77 +123,64 @@ class _Batch:
             helper.join()
 
 
+class Delegating(Protocol):
+    """The delegation of a conversation, as its calls and its loop need it."""
+
+    def restore_meta(self, call_id: str, result: ToolResult) -> ToolResult:
+        """Return a call's result after hooks, with the facts about children that it had before."""
+        ...
+
+    def attach(self, agents: Sequence[Agent]) -> None:
+        """Reopen the children that these agents gave work to."""
+        ...
+
+
+class Family(Protocol):
+    """The makers of a conversation's children."""
+
+    def children(self) -> Spawns:
+        """Return the children that its calls spawned, made at the first use."""
+        ...
+
+    def delegation(self) -> Delegating:
+        """Return its delegation, made at the first use."""
+        ...
+
+
 class Calls:
     """The tool calls of one conversation, their threads, and the cleanups that tools registered.
 
-    The driver calls `run` and `recover` on its thread; the rest is thread-safe. `token` cancels
-    the running calls, a model call included. `closing` is True once no further call may begin.
+    The loop calls `run` and `recover` on its thread; the rest is thread-safe.
     """
 
     __slots__ = (
-        "_agent",
         "_batch",
         "_cleaned",
         "_cleanups",
-        "_counted_model",
+        "_context",
+        "_family",
         "_journal",
         "_on_progress",
-        "_on_question",
         "_threads",
-        "children",
-        "closing",
-        "new_conversation",
         "questions",
-        "runtime",
-        "team",
-        "token",
     )
 
     def __init__(
         self,
-        agent: Agent,
-        journal: Journal,
-        runtime: object | None,
+        context: RunContext,
+        questions: UserQuestions,
         on_progress: Callable[[str, str], object] | None,
-        on_question: OnQuestion,
-        new_conversation: Callable[..., Conversation],
+        family: Family,
     ) -> None:
-        self.token = Cancellation()
-        self.closing = False
-        self._agent = agent
-        self._journal = journal
-        self.runtime = runtime
-        self.questions = Questions(journal, on_question)
-        self._on_question: OnQuestion = on_question
-        self.new_conversation = new_conversation
-        self.team: Callable[[], Team] | None = None
-        self.children: Children | None = None
+        self._context = context
+        self._journal = context.journal
+        self.questions = questions
         self._on_progress = None if on_progress is None else guarded(on_progress)
+        self._family = family
         self._batch: _Batch | None = None
         self._threads: set[threading.Thread] | None = None
         self._cleanups: dict[object, Callable[[], None]] | None = None
         self._cleaned = False
-        self._counted_model: CountedModel | None = None  # the model wrapper that calls got last
-
-    def serve(self, agent: Agent) -> None:
-        """Run later calls with another agent's tools."""
-        self._agent = agent
-
-    def cancel(self) -> None:
-        """Cancel the running model call and tool calls; later ones are not affected."""
-        self._cancel(self.token)
-
-    def interrupt(self) -> None:
-        """Cancel the running calls, and interrupt the children that are open here."""
-        self.cancel()
-        if self.children is not None:
-            self.children.interrupt()
-
-    def _cancel(self, token: Cancellation) -> None:
-        with self._journal.changed:
-            if token is self.token:
-                self.token = Cancellation()
-        token.cancel()
 
     def write_start(self, call: ToolCall, attempt: int, runner: str = "") -> None:
         journal = self._journal
@@ -213,7 +194,9 @@ class Calls:
 
     def write_refusal(self, call: ToolCall) -> None:
         self._journal.add(
-            ev.ToolResult, call_id=call.id, result=ToolResult.failure(INTERRUPTED, "cancelled")
+            ev.ToolCallFinished,
+            call_id=call.id,
+            result=ToolResult.failure(INTERRUPTED, "cancelled"),
         )
 
     def run(
@@ -235,7 +218,7 @@ class Calls:
         """
         if token is None:
             with self._journal.changed:
-                token = self.token
+                token = self._context.token
         attempts = attempts or {}
         if len(calls) == 1 and self._is_alone():
             self._run_one(calls[0], calls[0].id in started, token, attempts.get(calls[0].id, 1))
@@ -248,7 +231,9 @@ class Calls:
                         return
             except BaseException as error:
                 batch.failures.append(error)
-                self._cancel(token)  # the store failed, or Ctrl-C: no further call may begin
+                self._context.cancel(
+                    token
+                )  # the store failed, or Ctrl-C: no further call may begin
 
         with self._journal.changed:
             # Helpers get this loop's context even if an approving thread starts them.
@@ -256,7 +241,7 @@ class Calls:
             batch = _Batch(
                 calls,
                 lambda number: self._start_thread(work, f"{name}+{number}", context),
-                self._agent.parallel_calls,
+                self._context.agent.parallel_calls,
             )
             self._batch = batch
         try:
@@ -273,7 +258,7 @@ class Calls:
         except BaseException:  # Ctrl-C between calls or while waiting for them
             with self._journal.changed:
                 self._batch = None
-            self._cancel(token)
+            self._context.cancel(token)
             self.left_running(time.monotonic() + 1.0)
             raise
         if batch.failures:
@@ -304,7 +289,7 @@ class Calls:
         if not started:
             with journal:
                 item = journal.fold.open.get(call.id)
-                if journal.fold.status is not ConversationStatus.RUNNING or self.closing or token:
+                if not self._context.may_ask or token:
                     return False
                 if (
                     item is None
@@ -319,7 +304,7 @@ class Calls:
                     )
                     edited = True
                 self.write_start(call, attempt)
-        context = self._context(call, attempt, token)
+        context = self.context(call, attempt, token)
 
         def before_attempt(number: int) -> None:
             with journal:
@@ -332,7 +317,7 @@ class Calls:
                 result = ToolResult.failure(INTERRUPTED, "cancelled")
             else:
                 work = partial(
-                    self._agent.tools.run,
+                    self._context.agent.tools.run,
                     call,
                     context,
                     before_attempt,
@@ -351,10 +336,10 @@ class Calls:
                 "cancelled",
             )
             interrupt = error if isinstance(error, KeyboardInterrupt) else None
-        if self._agent.delegates is not None and self.team is not None:
-            result = self.team().restore_meta(call.id, result)
-        if self.closing and self._agent.delegates is not None and CONTINUES_LATER in result.meta:
-            return False
+        if self._context.agent.delegates is not None:
+            result = self._family.delegation().restore_meta(call.id, result)
+            if self._context.closing and CONTINUES_LATER in result.meta:
+                return False
         if edited:
             result = _with_edit_note(result, call)
         with journal:
@@ -364,65 +349,42 @@ class Calls:
                 if (
                     journal.spending is not None
                     and len(journal.fold.open) == 1
-                    and not (token or self.closing)
+                    and not (token or self._context.closing)
                 ):
-                    journal.spending.expect(self._agent.llm)
+                    journal.spending.expect(self._context.agent.llm)
         if interrupt is not None:
             raise interrupt
         return True
 
     @property
     def _hooks(self) -> Hooks | None:
-        hooked = self._agent.hooked
+        hooked = self._context.agent.hooked
         return None if hooked is None else hooked.tools
 
-    def _context(self, call: ToolCall, attempt: int, token: Cancellation) -> ToolContext:
-        journal, tell = self._journal, self._progress_of(call)
-        context = ToolContext(
+    def context(
+        self, call: ToolCall, attempt: int = 1, token: Cancellation | None = None
+    ) -> ToolContext:
+        """Return the context of an attempt of a call; `token` None is the present one."""
+        journal, context = self._journal, self._context
+        return ToolContext(
             journal.id,
             call.id,
             attempt,
-            token,
-            self.runtime,
-            tell,
+            context.token if token is None else token,
+            context.runtime,
+            partial(self._report_progress, call.id),
             self._register_cleanup,
             journal.process_environment,
             self.questions,
-            self.llm(),
+            context.llm(),
             journal.output,
-            self.family,
+            self._family.children,
+            self._family.delegation,
         )
-        context.team = self.team
-        return context
 
-    def context(self, call: ToolCall) -> ToolContext:
-        """Return the context of a call that runs elsewhere."""
-        return self._context(call, 1, self.token)
-
-    def llm(self, told: bool = False) -> Any:
-        """Return the agent's model for calls beside the loop, within the budgets of the tree.
-
-        With `in_condensation` the caller's `Condensation` event carries the usage; otherwise
-        each call writes a `Note`.
-        """
-        spending = self._journal.spending
-        llm = self._agent.llm if spending is None else spending.metered(self._agent.llm, told)
-        if told:
-            return llm
-        if self._counted_model is None or self._counted_model.wrapped is not llm:
-            self._counted_model = CountedModel(llm, self._journal)
-        return self._counted_model
-
-    def family(self) -> Children:
-        """Return the children that the conversation's calls spawned and that are open here."""
-        with self._journal.changed:
-            if self.closing:
-                raise ToolCancelled("The conversation is being closed; its calls spawn no more.")
-            if self.children is None:
-                self.children = Children(
-                    self._journal, self.runtime, self._on_question, self.new_conversation
-                )
-            return self.children
+    def _report_progress(self, call_id: str, message: str) -> None:
+        if self._on_progress is not None:
+            self._on_progress(call_id, message)
 
     def write_result(self, call: ToolCall, result: ToolResult, duration: float = 0.0) -> None:
         """Journal a call's result, within a transaction.
@@ -433,8 +395,10 @@ class Calls:
         kept: list[bytes] = []
         try:
             if not is_output(call.name, result):
-                result, kept = trim_result(result, self._agent.output_limit)
-            self._journal.add(ev.ToolResult, call_id=call.id, result=result, duration=duration)
+                result, kept = trim_result(result, self._context.agent.output_limit)
+            self._journal.add(
+                ev.ToolCallFinished, call_id=call.id, result=result, duration=duration
+            )
         except (
             UnreadableEvent,
             TypeError,
@@ -445,7 +409,7 @@ class Calls:
                 UNWRITABLE.format(name=call.name, problem=clean(problem).rstrip("."))
             )
             kept = []
-            self._journal.add(ev.ToolResult, call_id=call.id, result=result, duration=0.0)
+            self._journal.add(ev.ToolCallFinished, call_id=call.id, result=result, duration=0.0)
         for data in kept:
             self._journal.keep(data, self._journal.next_seq - 1)
         if HOOK in result.meta:
@@ -461,12 +425,12 @@ class Calls:
 
         Runs user code.
         """
-        clients, found = self._journal.fold.clients, dict[int, ToolResult]()
+        clients, found = self._journal.fold.call_kinds.clients, dict[int, ToolResult]()
         if clients:
             for index, call in enumerate(calls):
                 if call.name in clients and not (verdicts and verdicts[index].decision == "deny"):
-                    result = self._agent.tools.refused(
-                        call, self._context(call, 1, self.token), self._hooks
+                    result = self._context.agent.tools.refused(
+                        call, self.context(call, 1, self._context.token), self._hooks
                     )
                     if result is not None:
                         found[index] = result
@@ -477,8 +441,8 @@ class Calls:
         Runs user code."""
         call = item.effective
         try:
-            result = self._agent.tools.told(
-                call, result, self._context(call, item.attempt, self.token), self._hooks
+            result = self._context.agent.tools.finish(
+                call, result, self.context(call, item.attempt, self._context.token), self._hooks
             )
         except Exception as error:
             # The effect has happened. A failure to convert its result must not leave the call open.
@@ -502,7 +466,7 @@ class Calls:
 
     def decide(self, calls: Sequence[ToolCall], token: Cancellation) -> list[CallVerdict]:
         """Return the verdict of the agent's analyzer and policy on each call. Runs user code."""
-        return decide(self._agent, self._journal, self.runtime, calls, token)
+        return decide(self._context, calls, token)
 
     def write_decision(self, call: ToolCall, verdict: CallVerdict) -> None:
         """Journal the verdict on a call and, if it is denied, its result. Within a transaction."""
@@ -515,7 +479,7 @@ class Calls:
             else {"usage": risk.usage, "cost": risk.cost, "model": risk.model}
         )
         self._journal.add(
-            ev.Decision,
+            ev.DecisionMade,
             call_id=call.id,
             decision=verdict.decision,
             by=verdict.by or "policy",
@@ -540,7 +504,7 @@ class Calls:
         gets a result that tells the model that its outcome is unknown.
         """
         with self._journal.changed:
-            token = self.token
+            token = self._context.token
             attempts = {call_id: item.attempt for call_id, item in self._journal.fold.open.items()}
             edits = {
                 call_id: item.arguments
@@ -577,7 +541,7 @@ class Calls:
     def _recovered(self, call: ToolCall, attempt: int, token: Cancellation) -> ToolResult | None:
         """Return the result of a call that was started once; None if it is to run again."""
         try:
-            tool = self._agent.tools.get(call.name)
+            tool = self._context.agent.tools.get(call.name)
         except ToolNotFound:
             return _unknown()
         if tool.annotations.repeatable:
@@ -585,7 +549,7 @@ class Calls:
         if tool.reconcile is None:
             return _unknown()
         try:
-            found = tool.reconcile(call, self._context(call, attempt, token))
+            found = tool.reconcile(call, self.context(call, attempt, token))
             # a bool looks like "it happened" or not, but would be taken for the result
             if isinstance(found, bool):
                 raise TypeError(
@@ -594,8 +558,8 @@ class Calls:
                 )
             if found is None:
                 return None
-            return self._agent.tools.told(
-                call, as_result(tool.name, found), self._context(call, attempt, token), self._hooks
+            return self._context.agent.tools.finish(
+                call, as_result(tool.name, found), self.context(call, attempt, token), self._hooks
             )
         except (ConversationClosed, StoreError, KeyboardInterrupt):
             raise
@@ -625,15 +589,6 @@ class Calls:
             self.write_result(
                 call, ToolResult.failure(text, "cancelled", meta={"decision": "reject"})
             )
-
-    def _progress_of(self, call: ToolCall) -> Callable[[str], None]:
-        tell = self._on_progress
-
-        def report(message: str) -> None:
-            if tell is not None:
-                tell(call.id, message)
-
-        return report
 
     # --- threads and cleanups ---
 

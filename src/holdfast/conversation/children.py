@@ -12,14 +12,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.agent.handoffs import check_budget
-from holdfast.conversation.runtimes import runtime_of
-from holdfast.conversation.state import ConversationStatus
+from holdfast.conversation.fold import Fold
+from holdfast.conversation.message_content import checked_content, content_of
+from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import ConfigurationError, ConversationBusy, HoldfastError, ToolCancelled
+from holdfast.events import AnyEvent
+from holdfast.store.namespaces import ReservingStore, id_beside
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
     from holdfast.content import ContentLike, Message
     from holdfast.conversation.conversation import Conversation
+    from holdfast.conversation.hosting import Hosting
     from holdfast.conversation.journal import Journal
     from holdfast.conversation.questions import OnQuestion
     from holdfast.tools import ToolContext
@@ -35,6 +39,14 @@ class Spawned(NamedTuple):
 
     key: str
     family: Children
+
+
+class ConversationOrigin(NamedTuple):
+    """The origin of a conversation that no user opened: the events and the fold of a fork, or the
+    call that spawned it."""
+
+    known: tuple[list[AnyEvent], Fold] | None = None
+    spawned: Spawned | None = None
 
 
 class _Child(NamedTuple):
@@ -105,7 +117,7 @@ class Children:
             if id is None:
                 id = self._derived_id(context.call_id, context.attempt, name)
             else:
-                id = self._in_namespace(id)
+                id = id_beside(self.journal.id, id)
             known = self._open.get(id)
             if known is not None and known.conversation.status is not ConversationStatus.CLOSED:
                 child = known.conversation
@@ -132,7 +144,7 @@ class Children:
                 )
                 self._open[id] = _Child(child, detached, forget)
         if message is not None:
-            child._send_first(message)  # pyright: ignore[reportPrivateUsage]: the two are one thing
+            child.hosting.send_first(checked_content(content_of(message)))
         return child
 
     def _derived_id(self, call_id: str, attempt: int, name: str) -> str:
@@ -143,18 +155,6 @@ class Children:
         count = self._counts.get((call_id, attempt), 0) + 1
         self._counts[call_id, attempt] = count
         return begin if count == 1 else f"{begin}-{count}"
-
-    def _in_namespace(self, id: str) -> str:
-        """Return a given id in the namespace of the parent: an agent server's ids are
-        `{tenant}/{id}`."""
-        tenant, slash, _ = self.journal.id.rpartition("/")
-        own = id.removeprefix(f"{tenant}{slash}")
-        if "/" in own:
-            raise ConfigurationError(
-                f"spawn: id takes no '/', which would leave the namespace of {self.journal.id!r},"
-                f" not {id!r}."
-            )
-        return f"{tenant}{slash}{own}"
 
     def _open_child(self, key: str, id: str, agent: Agent, runtime: object | None) -> Conversation:
         if id == self.journal.id:
@@ -169,27 +169,20 @@ class Children:
             on_question=on_question,
             clock=journal.clock,
             new_id=journal.new_id,
-            _spawned=Spawned(key, self),
+            _origin=ConversationOrigin(spawned=Spawned(key, self)),
         )
-        # only an agent server's store has it
-        recorded: Callable[[str], bool] | None = getattr(journal.store, "recorded", None)
-        if not child._journal.fold.last_seq and recorded is not None and recorded(id):  # pyright: ignore[reportPrivateUsage]
+        begun = bool(child.hosting.journal.fold.last_seq)
+        listed = journal.store.list([id]) if begun else []
+        if listed and listed[0].spawner == journal.id:
+            return child
+        reserved = isinstance(journal.store, ReservingStore) and journal.store.recorded(id)
+        if begun or reserved:
+            spawned_by = listed[0].spawned_by if listed else ""
+            whose = f"spawned by call {spawned_by!r}" if spawned_by else "not spawned by a call"
             raise ConfigurationError(
-                f"spawn: conversation {id!r} exists, and was not spawned by a call; {journal.id!r}"
-                " needs another id for its child."
+                f"spawn: conversation {id!r} exists, and was {whose}; {journal.id!r} needs another"
+                " id for its child."
             )
-        if child._journal.fold.last_seq:  # pyright: ignore[reportPrivateUsage]
-            found = journal.store.list([id])
-            if not found or found[0].spawner != journal.id:
-                whose = (
-                    f"was spawned by call {found[0].spawned_by!r}"
-                    if found and found[0].spawned_by
-                    else "was not spawned by a call"
-                )
-                raise ConfigurationError(
-                    f"spawn: conversation {id!r} exists, and {whose}; {journal.id!r} needs another"
-                    " id for its child."
-                )
         return child
 
     # --- the end of children ---
@@ -227,7 +220,7 @@ class Children:
         with self._lock:
             self._stopped = True
         for child in self._attached():
-            child._stop()  # pyright: ignore[reportPrivateUsage]
+            child.hosting.stop()
 
     def close(self, deadline: float) -> None:
         """Close the children that are not detached, until `deadline` (monotonic seconds)."""
@@ -238,19 +231,19 @@ class Children:
             except Exception:
                 _log.exception("closing %s, a child of conversation %s", child.id, self.journal.id)
 
-    def closed(self, child: Conversation) -> None:
+    def closed(self, id: str, child: Hosting) -> None:
         """Forget a child that is closed."""
         with self._lock:
-            found = self._open.get(child.id)
-            if found is None or found.conversation is not child:
+            found = self._open.get(id)
+            if found is None or found.conversation.hosting is not child:
                 return
-            del self._open[child.id]
+            del self._open[id]
         found.forget()
 
     @property
     def busy(self) -> bool:
         """True if a child or one of its descendants is driven now."""
-        return any(child.busy or child.children_busy for child in self.open())
+        return any(child.hosting.busy or child.hosting.children_busy for child in self.open())
 
 
 def _nothing() -> None:
@@ -260,3 +253,15 @@ def _nothing() -> None:
 def _quietly(work: Callable[[], object]) -> None:
     with suppress(HoldfastError):
         work()
+
+
+def runtime_of(agent: Agent) -> object | None:
+    """Return the runtime that the agent's tools share; None if they use none, or several.
+    Contacts no service."""
+    found = None
+    for tool in agent.tools.list_tools():
+        if tool.runtime is not None and tool.runtime is not found:
+            if found is not None:
+                return None
+            found = tool.runtime
+    return found

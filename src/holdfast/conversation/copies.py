@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from holdfast import events as ev
 from holdfast.content import ToolResult
+from holdfast.conversation.fold import Fold
 from holdfast.conversation.journal import Clock
-from holdfast.conversation.state import ConversationStatus, Fold
+from holdfast.conversation.status import ConversationStatus
 
 CONTINUED = (
     "This conversation was continued from a saved state in which this call had begun and had no"
@@ -40,13 +41,13 @@ def fork_events(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev
         )
         seq = state.last_seq + len(found) + 1
         found.append(
-            ev.ToolResult(
+            ev.ToolCallFinished(
                 seq=seq, id=new_id(), timestamp=clock(), call_id=item.call.id, result=result
             )
         )
     if state.status is ConversationStatus.WAITING_FOR_CONFIRMATION:  # no call waits any more
         found.append(
-            ev.Status(
+            ev.StatusChanged(
                 seq=state.last_seq + len(found) + 1,
                 id=new_id(),
                 timestamp=clock(),
@@ -67,13 +68,13 @@ def copy_events(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev
             left -= 1
             result = _unknown(CONTINUED)
             found.append(
-                ev.ToolResult(
+                ev.ToolCallFinished(
                     seq=seq, id=new_id(), timestamp=clock(), call_id=call.id, result=result
                 )
             )
         elif item.approved:
             found.append(
-                ev.Decision(
+                ev.DecisionMade(
                     seq=seq,
                     id=new_id(),
                     timestamp=clock(),
@@ -88,7 +89,7 @@ def copy_events(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev
     # no call waits any more
     if not left and state.status is ConversationStatus.WAITING_FOR_CONFIRMATION:
         found.append(
-            ev.Status(
+            ev.StatusChanged(
                 seq=state.last_seq + len(found) + 1,
                 id=new_id(),
                 timestamp=clock(),

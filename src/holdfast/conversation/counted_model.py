@@ -1,5 +1,5 @@
-"""The agent's model for tools and hooks: each call is journaled as a `Note`, so that its usage
-counts."""
+"""The agent's model for tools and hooks: each call is journaled as a `NoteRecorded`, so that its
+usage counts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CountedModel:
             model = answer.model or self.wrapped.model or "unknown"
             with suppress(HoldfastError), self._journal as journal:
                 journal.add(
-                    ev.Note,
+                    ev.NoteRecorded,
                     about=LLM_NOTE,
                     text="A tool or a hook asked the model.",
                     usage=usage,

@@ -7,19 +7,20 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from holdfast import events as ev
 from holdfast.agent.planning import kept
 from holdfast.agent.view import whole_until
-from holdfast.content import ToolResult
-from holdfast.conversation.changed import Changed
+from holdfast.content import TextContent, ToolResult
+from holdfast.conversation.fold import Fold, fold, title_of
+from holdfast.conversation.journal_lock import JournalLock
 from holdfast.conversation.outputs import whole
-from holdfast.conversation.state import ConversationStatus, Fold, fold
+from holdfast.conversation.status import STATUSES
 from holdfast.errors import ConversationBusy, ConversationClosed, UnreadableEvent
 from holdfast.processes import OwnerProcess
-from holdfast.store import Blob, Lease, Posted, Store, Summary
+from holdfast.store import Batch, Blob, Lease, Posted, Store, Summary
 
 if TYPE_CHECKING:
     from holdfast.conversation.budget import Spending
@@ -29,9 +30,6 @@ _log = logging.getLogger("holdfast")
 
 E = TypeVar("E", bound=ev.Event)
 Clock = Callable[[], datetime]
-
-
-_STATUSES = frozenset(status.value for status in ConversationStatus)
 
 
 def utc_now() -> datetime:
@@ -81,13 +79,13 @@ class Journal:
         notify: Callable[[], None],
         known: tuple[list[ev.AnyEvent], Fold] | None = None,
         spawned_by: str = "",
+        observe: Callable[[Journal], Observed | None] | None = None,
     ) -> None:
         self.id = id
         self.spawned_by = spawned_by  # the store has it once there are events
-        self.spending: Spending | None = None  # the budgets of its tree
-        self.observed: Observed | None = None  # its observers
+        self.spending: Spending | None = None  # the budgets of its tree (`spend_from`)
         self.owner = OwnerProcess()
-        self._changed = Changed()
+        self._changed = JournalLock()
         self.closed = False
         # an append was aborted (Ctrl-C, a failing disk) after it may have been written
         self.stale = False
@@ -100,11 +98,11 @@ class Journal:
         self._orphan_marks: tuple[str, ...] = ()
         self._needs_catch_up = False  # True if the events before the lease are still to be read
         self._process_mark = ""  # the mark of processes that calls start under this lease
-        self._draft: ev.Recorded | None = None
+        self._draft: ev.RecordedEvents | None = None
         # of the draft: numbers of commands done, blobs referred to
         self._draft_extras: tuple[list[int], list[Blob]] | None = None
         self._events: list[ev.AnyEvent]
-        self._so_far: ev.SoFar | None = None  # the fold of the events before `_events`
+        self._so_far: ev.Checkpoint | None = None  # the fold of the events before `_events`
         # number of condensed events before the first of `_events`; read only on demand
         self._condensed_count = 0
         self.fold: Fold
@@ -112,14 +110,19 @@ class Journal:
             self._read()
         else:
             self._events, self.fold = known
+        self.observed: Observed | None = None if observe is None else observe(self)
 
     @property
-    def changed(self) -> Changed:
+    def changed(self) -> JournalLock:
         """The lock. Raises `WrongProcess` in a forked child, where a thread that does not exist
         there may hold it."""
         if not self.owner.here:
             self.owner.check(f"Conversation {self.id!r}")
         return self._changed
+
+    def spend_from(self, spending: Spending | None) -> None:
+        """Reserve and settle the amounts of these budgets with the appends from now on."""
+        self.spending = spending
 
     def acquire(self) -> None:
         """Take the lease if it is not held yet, and read the events that were appended meanwhile.
@@ -134,7 +137,7 @@ class Journal:
                 )
             if self._lease is None:
                 self._lease = self._store.acquire(self.id, self._notify)
-                self._orphan_marks, self._needs_catch_up = self._lease.left, True
+                self._orphan_marks, self._needs_catch_up = self._lease.orphan_notes, True
                 self.spawned_by = self._lease.spawned_by or self.spawned_by
             # also after an aborted attempt: the lease's marks must not be lost
             if self._needs_catch_up:
@@ -158,10 +161,8 @@ class Journal:
         Done first under the lease, since a repeated call might start the same process again.
         """
         if self._orphan_marks:
-            from holdfast.runtime import processes  # 40 ms of import that few conversations need
-
             assert self._lease is not None
-            if not processes.end_owned(self._orphan_marks):
+            if not _processes().end_owned(self._orphan_marks):
                 _log.error(
                     "conversation %s: processes that a killed owner left could not be ended",
                     self.id,
@@ -174,8 +175,6 @@ class Journal:
 
         The mark is in the store before the first process begins.
         """
-        from holdfast.runtime import processes
-
         with self.changed:
             self.acquire()
             assert self._lease is not None
@@ -183,7 +182,7 @@ class Journal:
                 mark = f"{self._lease.epoch}-{os.urandom(16).hex()}"
                 self._store.note(self._lease, (mark,))
                 self._process_mark = mark
-            return {processes.OWNER: self._process_mark}
+            return {_processes().OWNER: self._process_mark}
 
     @property
     def store(self) -> Store:
@@ -209,10 +208,10 @@ class Journal:
                 (
                     event.so_far
                     for event in tail
-                    if isinstance(event, ev.Condensation)
+                    if isinstance(event, ev.HistoryCondensed)
                     and event.so_far is not None
                     and event.so_far.seq == self._condensed_count
-                    and event.so_far.status in _STATUSES  # a newer version may write other statuses
+                    and event.so_far.status in STATUSES  # a newer version may write other statuses
                 ),
                 None,
             )
@@ -269,8 +268,9 @@ class Journal:
                     f"Conversation {self.id!r} is in an append that a signal handler broke into;"
                     " note it there, act later."
                 )
-            self.acquire()
-            self._draft = ev.Recorded()
+            if self._lease is None or self.stale or self._needs_catch_up:
+                self.acquire()
+            self._draft = ev.RecordedEvents()
         except BaseException:
             self.changed.release()
             raise
@@ -288,7 +288,7 @@ class Journal:
                 or self._draft_extras
                 or (self.spending is not None and self.spending.due)
             ):
-                self._append(self._draft or ev.Recorded())
+                self._append(self._draft or ev.RecordedEvents())
         finally:
             self._draft = self._draft_extras = None
             self._changed.release()
@@ -323,6 +323,10 @@ class Journal:
         draft.add(cast(ev.AnyEvent, event))
         return event
 
+    def tell_model(self, text: str, about: str = "") -> None:
+        """Add a message from Holdfast itself. Within a transaction."""
+        self.add(ev.MessageAdded, content=(TextContent(text),), sender="holdfast", about=about)
+
     def keep(self, data: bytes, seq: int | None = None) -> None:
         """Store bytes with this transaction for event `seq` that refers to them, by default the
         next one."""
@@ -339,70 +343,45 @@ class Journal:
         """The seq that the next added event gets. Only within a transaction."""
         return self.fold.last_seq + len(self._draft or ()) + 1
 
-    def _append(self, draft: ev.Recorded) -> None:
+    def _append(self, draft: ev.RecordedEvents) -> None:
         assert self._lease is not None
-        summary = self.summary(draft)
-        spending = self.spending
-        settled = None if spending is None else spending.settlements(draft)
+        summary, spending = self.summary(draft), self.spending
+        done, blobs = self._draft_extras or ((), ())
+        settled = () if spending is None else spending.settlements(draft)
         reserved = None if spending is None else spending.reservation(draft)
+        batch = Batch(draft, summary, done, blobs, settled, reserved)
         # until the append returns: a failing disk may leave its outcome open
         self.stale = True
         try:
-            if reserved is not None and spending is not None:
-                taken, blobs = self._draft_extras or ((), ())
-                held = self._store.append(
-                    self._lease,
-                    draft,
-                    summary,
-                    taken=taken,
-                    blobs=blobs,
-                    settled=settled or (),
-                    reserved=reserved,
-                )
+            held = self._store.append(self._lease, batch)
+            if spending is not None and reserved is not None:
                 spending.confirm_ahead(held)
-            elif settled:
-                taken, blobs = self._draft_extras or ((), ())
-                self._store.append(
-                    self._lease, draft, summary, taken=taken, blobs=blobs, settled=settled
-                )
-            elif self._draft_extras is None:
-                self._store.append(self._lease, draft, summary)
-            else:
-                self._store.append(
-                    self._lease,
-                    draft,
-                    summary,
-                    taken=self._draft_extras[0],
-                    blobs=self._draft_extras[1],
-                )
             for event in draft:
                 self._apply(event)
             self.stale = False
             if self.observed is not None and draft:
                 self.observed.add(draft)
-            if settled and spending is not None:
+            if spending is not None:
                 spending.confirm_written(settled)
         finally:
             # Ctrl-C may fall after the store's append: waiting threads must look again
-            self.changed.notify_all()
+            self._changed.notify_all()
 
     def summary(self, draft: Sequence[Any]) -> Summary:
         """Return the listing entry of the conversation once `draft` is written."""
-        title, status = self.fold.title, self.fold.status.value
-        condensed = self.fold.condensed
+        fold = self.fold
+        title, status, condensed = fold.title, fold.status.value, fold.condensation.condensed
+        created, last, updated = fold.created, fold.last_seq, fold.last_time
         for event in draft:
-            if type(event) is ev.Status:
+            if type(event) is ev.StatusChanged:
                 status = event.status
-            elif type(event) is ev.Message and not title:
-                title = event.text.strip().split("\n", 1)[0][:80]
-            elif type(event) is ev.Condensation and event.so_far is not None:
+            elif type(event) is ev.MessageAdded:
+                title = title or title_of(event)
+            elif type(event) is ev.HistoryCondensed and event.so_far is not None:
                 condensed = max(condensed, event.so_far.seq)
-        created = self.fold.created or (draft[0].timestamp if draft else None)
-        last, updated = (
-            (draft[-1].seq, draft[-1].timestamp)
-            if draft
-            else (self.fold.last_seq, self.fold.last_time)
-        )
+        if draft:
+            last, updated = draft[-1].seq, draft[-1].timestamp
+            created = created or draft[0].timestamp
         return Summary(
             self.id,
             status,
@@ -416,12 +395,12 @@ class Journal:
 
     def condense(
         self, hidden: Sequence[int], summary: str, replaced: Sequence[int] = (), **more: Any
-    ) -> ev.Condensation:
-        """Add a `Condensation` with these fields. Within a transaction.
+    ) -> ev.HistoryCondensed:
+        """Add a `HistoryCondensed` with these fields. Within a transaction.
 
         A plan that would no longer be shown is appended to the summary.
         """
-        plan = self.fold.planned
+        plan = self.fold.planning.plan
         summary = kept(plan, summary, hidden, replaced)
         # the plan that an agent follows is not trimmed
         if plan is not None and plan.call_id in more.get("trimmed", ()):
@@ -434,9 +413,9 @@ class Journal:
                 more["failed"] = "nothing can be left out but the plan"
         found = whole_until(self._events, hidden, replaced) if hidden else 0
         more["replaced"] = tuple(replaced)
-        so_far = self._fold_until(found).so_far() if found > self._condensed_count else None
+        so_far = self._fold_until(found).checkpoint() if found > self._condensed_count else None
         return self.add(
-            ev.Condensation, hidden=tuple(hidden), summary=summary, so_far=so_far, **more
+            ev.HistoryCondensed, hidden=tuple(hidden), summary=summary, so_far=so_far, **more
         )
 
     def _fold_until(self, seq: int) -> Fold:
@@ -460,7 +439,7 @@ class Journal:
                 (
                     event
                     for event in events
-                    if isinstance(event, ev.ToolResult) and event.call_id == call_id
+                    if isinstance(event, ev.ToolCallFinished) and event.call_id == call_id
                 ),
                 None,
             )
@@ -485,3 +464,9 @@ class Journal:
             self.changed.notify_all()
             if lease is not None:  # under the lock: a thread that finds it closed may open it again
                 self._store.release(lease)
+
+
+def _processes() -> ModuleType:
+    from holdfast.runtime import processes  # 40 ms of import that few conversations need
+
+    return processes

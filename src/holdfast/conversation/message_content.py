@@ -1,12 +1,15 @@
-"""The content of a message to the agent: accepted shapes and checks."""
+"""Accepted shapes and checks of what a user hands to a conversation: a message's content, and new
+arguments for a call."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, cast
 
 from holdfast.content import Content, Message, TextContent, blocks
 from holdfast.errors import ConfigurationError
+from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.results import clean
 
 
@@ -54,3 +57,23 @@ def checked_content(content: tuple[Content, ...]) -> tuple[Content, ...]:
             "send_message takes a text or content blocks; it was given nothing."
         )
     return content
+
+
+def json_arguments(arguments: Any) -> dict[str, Any]:
+    """Return a copy of new arguments for a call. Raises `ConfigurationError` unless they are a
+    JSON object."""
+    try:
+        # fails for half of a surrogate pair, which has no UTF-8 bytes
+        data = json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
+        found = None if too_deep(data) else json.loads(data)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"approve: arguments must be valid JSON: {error}.") from error
+    except RecursionError:
+        found = None
+    if found is None and isinstance(arguments, dict):
+        raise ConfigurationError(f"approve: arguments are nested deeper than {MAX_DEPTH} levels.")
+    if not isinstance(found, dict):
+        raise ConfigurationError(
+            f"approve: arguments takes a dict, not a {type(arguments).__name__}."
+        )
+    return cast("dict[str, Any]", found)

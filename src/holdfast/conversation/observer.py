@@ -16,8 +16,8 @@ from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.agent.condenser import Condensed
+    from holdfast.conversation.fold import Fold
     from holdfast.conversation.journal import Journal
-    from holdfast.conversation.state import Fold
     from holdfast.llm.completion import Completion
 
 _log = logging.getLogger("holdfast")
@@ -41,7 +41,7 @@ class Watch(Protocol):
         """
         ...
 
-    def asking(self, head: ev.Agent) -> Told[Completion]:
+    def asking(self, head: ev.AgentConfigured) -> Told[Completion]:
         """Note that the model is asked on this thread. The returned function is called there
         with the answer or the error."""
         ...
@@ -124,19 +124,18 @@ def quietly(work: Callable[..., T], *arguments: Any) -> T | None:
         return None
 
 
-def observe(journal: Journal, given: Sequence[Observer], above: Journal | None) -> None:
-    """Attach the given observers to a conversation, or by default those of the spawning
-    conversation."""
+def observe(
+    journal: Journal, given: Sequence[Observer], parent: Observed | None
+) -> Observed | None:
+    """Return the watches of a conversation that is opened: of the given observers, or by default
+    those of `parent`, the conversation whose call spawned it."""
 
     def now() -> Fold:
         return journal.fold
 
-    if not given and above is not None and above.observed is not None:
-        journal.observed = above.observed.spawned(
-            journal.id, now, journal.spawned_by.rpartition(":")[2]
-        )
-    else:
-        journal.observed = Observed.of(given, journal.id, now)
+    if not given and parent is not None:
+        return parent.spawned(journal.id, now, journal.spawned_by.rpartition(":")[2])
+    return Observed.of(given, journal.id, now)
 
 
 class Observed:
@@ -188,7 +187,7 @@ class Observed:
         # Only events that begin a run need the context of their appender.
         context = (
             contextvars.copy_context()
-            if any(type(event) is ev.Status for event in events)
+            if any(type(event) is ev.StatusChanged for event in events)
             else None
         )
         self._news.append((context, events))
@@ -218,7 +217,7 @@ class Observed:
             finally:
                 self._teller_id = 0
 
-    def asked(self, head: ev.Agent, ask: Callable[[], Completion]) -> Completion:
+    def asked(self, head: ev.AgentConfigured, ask: Callable[[], Completion]) -> Completion:
         """Ask the model, observed."""
         self.tell()
         return _within(

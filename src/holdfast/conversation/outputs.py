@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.content import Content, TextContent, ToolResult
 from holdfast.events import AnyEvent
-from holdfast.events import ToolResult as ToolResultEvent
+from holdfast.events import ToolCallFinished as ToolResultEvent
 from holdfast.store import BLOBS, blob_id
 
 _HEAD = 0.7  # the beginning's part of the shown text, which says more than the end

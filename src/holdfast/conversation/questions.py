@@ -14,7 +14,7 @@ from holdfast import events as ev
 from holdfast.conversation.journal import Journal
 from holdfast.errors import ConfigurationError, ConversationClosed, StoreError
 from holdfast.tools import Cancellation
-from holdfast.tools.forms import check_form, filled, masked
+from holdfast.tools.question_forms import check_form, complete_answer, mask_secrets
 from holdfast.tools.results import clean
 
 OnQuestion = Callable[[ev.Question], dict[str, Any] | bool | None] | Literal["wait"] | None
@@ -49,7 +49,7 @@ class _WaitingQuestion:
         self.woken.set()
 
 
-class Questions:
+class UserQuestions:
     """The questions of one conversation's calls. `ask` blocks a call's thread. Thread-safe."""
 
     __slots__ = ("_journal", "_live", "_on_question")
@@ -121,7 +121,7 @@ class Questions:
                 f"{call_id}?{item.questioned + 1}", message, schema, url, asker or item.call.name
             )
             journal.add(
-                ev.Decision,
+                ev.DecisionMade,
                 call_id=call_id,
                 decision="ask",
                 by=question.asker,
@@ -158,7 +158,7 @@ class Questions:
         question = asked.question
         try:
             found = callback(question)
-            values = filled("on_question", question.schema, found)
+            values = complete_answer("on_question", question.schema, found)
         except ConfigurationError as error:
             _log.warning(
                 "conversation %s: the answer to question %s was dropped: %s",
@@ -247,11 +247,11 @@ class Questions:
         self, question: ev.Question, values: dict[str, Any] | None, by: str, reason: str
     ) -> None:
         self._journal.add(
-            ev.Decision,
+            ev.DecisionMade,
             call_id=question.id.rpartition("?")[0],
             decision="reject" if values is None else "approve",
             by=by,
             reason=reason,
-            arguments=None if values is None else masked(question.schema, values),
+            arguments=None if values is None else mask_secrets(question.schema, values),
             question_id=question.id,
         )

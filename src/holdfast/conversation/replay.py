@@ -22,26 +22,27 @@ from holdfast.agent.view import View
 from holdfast.content import Data
 from holdfast.conversation.actions import (
     Action,
-    Call,
-    Condense,
+    AwaitEvents,
+    CallModel,
+    CondenseHistory,
     HandOver,
     Nudge,
-    Recover,
-    Step,
+    RecoverCalls,
+    RunCalls,
     Stop,
-    Wait,
     next_action,
     nudge_for,
 )
 from holdfast.conversation.budget import of_tree
-from holdfast.conversation.handoff import in_force
-from holdfast.conversation.state import ConversationStatus, Fold
+from holdfast.conversation.fold import Fold
+from holdfast.conversation.run_context import agent_in_force
+from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import LimitExceeded, OutputInvalid
 from holdfast.llm.composite import routed
-from holdfast.llm.pictures import without_sight
-from holdfast.llm.request import make_request, request_hash
+from holdfast.llm.request import Prompt, RequestTarget, make_request, request_hash
 from holdfast.llm.transcript import Transcript
-from holdfast.llm.wires import known, wire
+from holdfast.llm.vision import without_vision
+from holdfast.llm.wires import is_wire, wire
 from holdfast.llm.wires.protocol import Wire
 
 _UNLIMITED = Limits(None, None, None, None)
@@ -90,12 +91,12 @@ class Replay(Data, frozen=True):
         )
 
 
-class Request(msgspec.Struct, frozen=True):
+class ReplayedRequest(msgspec.Struct, frozen=True):
     """One model request of a replay. Valid until the next one: they share one transcript."""
 
     number: int
-    answer: ev.Assistant
-    head: ev.Agent
+    answer: ev.AssistantReplied
+    head: ev.AgentConfigured
     transcript: Transcript
     action: Action
     """The action of today's loop at the point where the journal asked the model."""
@@ -103,15 +104,14 @@ class Request(msgspec.Struct, frozen=True):
     @property
     def wire(self) -> Wire:
         """The recorded wire; OpenAI's Chat Completions if the model was not Holdfast's."""
-        return wire(self.answer.wire if known(self.answer.wire) else "openai_chat")
+        return wire(self.answer.wire if is_wire(self.answer.wire) else "openai_chat")
 
     @property
     def body(self) -> bytes:
         """The bytes that the recorded model would be sent today."""
         head = routed(self.head, self.answer.route, self.transcript)
-        return make_request(
-            self.wire, head.model, head.parameters, self.transcript, (), None, head, False
-        ).body
+        target = RequestTarget(self.wire, head.model, head.parameters)
+        return make_request(target, Prompt(self.transcript, head=head)).body
 
     @property
     def hash(self) -> str:
@@ -120,7 +120,9 @@ class Request(msgspec.Struct, frozen=True):
         return request_hash(self.wire, head.model, self.transcript, head)
 
 
-def requests(events: Sequence[ev.AnyEvent], agent: Agent | None = None) -> Iterator[Request]:
+def requests(
+    events: Sequence[ev.AnyEvent], agent: Agent | None = None
+) -> Iterator[ReplayedRequest]:
     """Yield the model requests of a journal as today's code makes them; each costs what it adds.
 
     The limits are those of the agent in force at each request; none without an agent.
@@ -128,10 +130,10 @@ def requests(events: Sequence[ev.AnyEvent], agent: Agent | None = None) -> Itera
     view, state = View(), Fold()
     seen = number = 0
     for event in events:
-        if type(event) is not ev.Assistant:
+        if type(event) is not ev.AssistantReplied:
             continue
         new = events[seen : event.based_on]
-        if any(type(found) is ev.Condensation and found.changes for found in new):
+        if any(type(found) is ev.HistoryCondensed and found.changes for found in new):
             view = View.of(events[: event.based_on])
         else:
             for found in new:
@@ -141,7 +143,7 @@ def requests(events: Sequence[ev.AnyEvent], agent: Agent | None = None) -> Itera
         seen = max(seen, event.based_on)
         number += 1
         if state.agent is not None and not state.open:
-            yield Request(number, event, state.agent, view.ready(), _action(agent, state))
+            yield ReplayedRequest(number, event, state.agent, view.ready(), _action(agent, state))
 
 
 def _action(agent: Agent | None, state: Fold, limits: Limits | None = None) -> Action:
@@ -149,7 +151,7 @@ def _action(agent: Agent | None, state: Fold, limits: Limits | None = None) -> A
     journal alone."""
     if agent is None:
         return next_action(state, _UNLIMITED)
-    found = in_force(agent, state)[1]
+    found = agent_in_force(agent, state)[1]
     return next_action(state, limits or found.limits, None, found.stuck, found.output_rounds)
 
 
@@ -158,7 +160,7 @@ def replay(events: Sequence[ev.AnyEvent], agent: Agent | None = None) -> Replay:
     difference."""
     if agent is None:
         return _replay(events, None)
-    heads = {event.name: event for event in events if isinstance(event, ev.Agent)}
+    heads = {event.name: event for event in events if isinstance(event, ev.AgentConfigured)}
     opened: list[Agent] = []
     try:
         for name in ("", *(name for name in heads if name)):
@@ -176,13 +178,13 @@ def replay(events: Sequence[ev.AnyEvent], agent: Agent | None = None) -> Replay:
 
 def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
     count = hashed = 0
-    damaged = next((event for event in events if isinstance(event, ev.Damaged)), None)
+    damaged = next((event for event in events if isinstance(event, ev.DamagedEvent)), None)
     end, otherwise = _ends(events, agent)
     ever: dict[str, set[str]] = {}
     for event in events:
-        if isinstance(event, ev.Agent):
+        if isinstance(event, ev.AgentConfigured):
             ever.setdefault(event.name, set()).update([tool.name for tool in event.tools])
-    compared: ev.Agent | None = None  # the previous head
+    compared: ev.AgentConfigured | None = None  # the previous head
     shown = 0  # items of the transcript in the last equal request
     for request in requests(events, agent):
         answer = request.answer
@@ -195,12 +197,12 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
             )
             return Replay(count, hashed, Difference(request.number, damaged.seq, text))
         count, text = request.number, ""
-        if not isinstance(request.action, Step):
+        if not isinstance(request.action, CallModel):
             text = f"- the model is asked\n+ {_describe(request.action)}"
         elif agent is not None and request.head is not compared:
             text = _head_differs(request.head, compared, agent, ever.get(request.head.name, set()))
             compared = request.head
-        if not text and answer.request_hash and known(answer.wire):
+        if not text and answer.request_hash and is_wire(answer.wire):
             hashed += 1
             if request.hash != answer.request_hash:
                 text = _messages_differ(request, shown)
@@ -211,12 +213,12 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
     return Replay(count, hashed, Difference(count, end, otherwise) if end else None)
 
 
-def _after(events: Sequence[ev.AnyEvent], answer: ev.Assistant) -> str:
+def _after(events: Sequence[ev.AnyEvent], answer: ev.AssistantReplied) -> str:
     """Compare the loop's own message after an empty or cut-off answer. A journal forked there
     has none."""
     following = events[answer.seq] if answer.seq < len(events) else None
     if (
-        not isinstance(following, ev.Message)
+        not isinstance(following, ev.MessageAdded)
         or following.sender != "holdfast"
         or following.about
         or following.text == nudge_for(answer)
@@ -233,9 +235,9 @@ def _ends(events: Sequence[ev.AnyEvent], agent: Agent | None) -> tuple[int, str]
     """
     state = Fold()
     for event in events:
-        if isinstance(event, ev.Damaged):
+        if isinstance(event, ev.DamagedEvent):
             break  # the further actions of today's loop are unknown
-        if isinstance(event, ev.Status) and event.status in (
+        if isinstance(event, ev.StatusChanged) and event.status in (
             ConversationStatus.FINISHED,
             ConversationStatus.STUCK,
         ):
@@ -250,7 +252,7 @@ def _ends(events: Sequence[ev.AnyEvent], agent: Agent | None) -> tuple[int, str]
                 return event.seq, f"- the run is over: {event.status}\n+ {_describe(action)}"
         elif (
             agent is not None
-            and isinstance(event, ev.Message)
+            and isinstance(event, ev.MessageAdded)
             and event.sender == "holdfast"
             and event.about.startswith(_NUDGES)
         ):
@@ -259,7 +261,7 @@ def _ends(events: Sequence[ev.AnyEvent], agent: Agent | None) -> tuple[int, str]
                 return event.seq, f"- the model is told: {event.text!r}\n+ {_describe(action)}"
         elif (
             agent is not None
-            and isinstance(event, ev.Error)
+            and isinstance(event, ev.ErrorRecorded)
             and event.error in (LimitExceeded.__name__, OutputInvalid.__name__)
             and not of_tree(event)
         ):
@@ -281,31 +283,34 @@ def _describe(action: Action) -> str:
                 else ""
             )
             return f"the run is over: {status.value}{why}"
-        case Step():
+        case CallModel():
             return "the model is asked"
         case Nudge(_, text):
             return f"the model is told: {text!r}"
         case HandOver(name):
             return f"{name or 'the first agent'} takes over"
-        case Condense():
+        case CondenseHistory():
             return "the conversation is shortened"
-        case Wait():
+        case AwaitEvents():
             return "nothing is done"
-        case Call(calls) | Recover(calls):
+        case RunCalls(calls) | RecoverCalls(calls):
             return f"calls are run: {', '.join(call.name for call in calls)}"
 
 
-def _head_differs(recorded: ev.Agent, before: ev.Agent | None, agent: Agent, ever: set[str]) -> str:
-    """Return the differences between the agent and an `Agent` event. The journal decides which
-    tools existed, the agent what they are."""
+def _head_differs(
+    recorded: ev.AgentConfigured, before: ev.AgentConfigured | None, agent: Agent, ever: set[str]
+) -> str:
+    """Return the differences between the agent and an `AgentConfigured` event. The journal decides
+    which tools existed, the agent what they are."""
     parts: list[str] = []
-    known = find(agent, recorded.name)
-    if known is None:
+    current = find(agent, recorded.name)
+    if current is None:
         return f"agent:\n- {recorded.name}\n+ the agent has no handoff of that name"
-    agent = known
+    agent = current
     if agent.llm.model != recorded.model:
         parts.append(f"model:\n- {recorded.model}\n+ {agent.llm.model}")
-    written, parameters = without_sight(recorded.parameters), without_sight(agent.llm.parameters())
+    written = without_vision(recorded.parameters)
+    parameters = without_vision(agent.llm.parameters())
     if parameters != written:
         parts.append("parameters:\n" + _diff(_json(written), _json(parameters)))
     if agent.system_prompt != recorded.system_prompt:
@@ -341,7 +346,7 @@ def _model_part(tool: ev.ToolDefinition) -> ev.ToolDefinition:
     )
 
 
-def _messages_differ(request: Request, shown: int) -> str:
+def _messages_differ(request: ReplayedRequest, shown: int) -> str:
     """Return the new messages in today's form, for requests whose heads are equal. Their
     recorded form is unknown."""
     new = request.transcript.items[shown:]

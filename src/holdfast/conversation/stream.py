@@ -4,64 +4,107 @@ from __future__ import annotations
 
 import contextvars
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from holdfast.conversation.driver import Driver
-from holdfast.conversation.journal import Journal
+from holdfast.conversation.fold import Fold
+from holdfast.conversation.journal_lock import JournalLock
+from holdfast.errors import ConversationBusy
 from holdfast.events import AnyEvent
 from holdfast.llm.completion import Delta
+
+
+class StreamedJournal(Protocol):
+    """A journal, or a copy of one, that a stream reads."""
+
+    id: str
+    fold: Fold
+    closed: bool
+
+    @property
+    def changed(self) -> JournalLock:
+        """The lock, with a condition that is notified of every append."""
+        ...
+
+    def after(self, seq: int) -> Sequence[AnyEvent]:
+        """Return the events after `seq`. Needs the lock `changed`."""
+        ...
+
+
+class DeltaSource(Protocol):
+    """The object that passes the deltas of model calls on."""
+
+    def listen(self, listener: Callable[[Delta], None]) -> None:
+        """Pass deltas to `listener` from now on."""
+        ...
+
+    def forget(self, listener: Callable[[Delta], None]) -> None:
+        """Pass no more deltas to `listener`. Idempotent."""
+        ...
 
 
 class EventStream:
     """Yields the events of a run in the journal's order, and the deltas of streamed answers between
     them. Ends when the conversation rests.
 
-    A delta comes after all events that were in the journal when it arrived. The run is on a thread
-    of its own, so a slow consumer does not slow it down. As a context manager the stream interrupts
-    a run that its block leaves; a loop that is left without one lets the run go on.
+    A delta comes after all events that were in the journal when it arrived. The run has a thread of
+    its own, so a slow consumer does not slow it down. As a context manager the stream interrupts
+    a run that its block leaves; a loop that is left without one lets the run continue. One thread
+    at a time may iterate.
     """
 
     def __init__(
         self,
-        journal: Journal,
-        driver: Driver,
+        journal: StreamedJournal,
+        deltas: DeltaSource,
         after_seq: int,
-        run: Callable[[], object] | None,
+        run: Callable[[], object],
         at_rest: Callable[[], bool],
         interrupt: Callable[[], None],
     ) -> None:
-        """`run` drives the conversation until it rests; None if another thread drives it."""
+        """Begin the run, or follow the run of another thread.
+
+        Args:
+            after_seq: The seq of the last event that is not yielded.
+            run: Drives the conversation until it rests. Raises `ConversationBusy` if another
+                thread drives it; the stream then follows that thread.
+            at_rest: Returns True if the loop has nothing to do. Called under the journal's lock.
+            interrupt: Cancels the run.
+        """
         self._journal = journal
-        self._driver = driver
+        self._delta_source = deltas
         self._last_seq = after_seq
         self._at_rest = at_rest
         self._interrupt = interrupt
-        self._deltas: deque[tuple[int, Delta]] = deque()
+        self._deltas: deque[tuple[int, Delta]] = deque()  # each with the last seq when it arrived
         self._events: deque[AnyEvent] = deque()
-        self._error: BaseException | None = None
-        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None  # of the run, raised on the consumer's thread
+        self._runs = True  # True while the stream's own thread drives the conversation
         self._ended = False
-        driver.add_delta_listener(self._on_delta)
-        if run is not None:
-            context = contextvars.copy_context()
-            self._thread = threading.Thread(
-                target=lambda: context.run(self._drive, run),
-                name=f"holdfast-stream-{journal.id}",
-                daemon=True,
-            )
-            self._thread.start()
+        self._listener = _weak_listener(self, deltas)
+        deltas.listen(self._listener)
+        context = contextvars.copy_context()
+        threading.Thread(
+            target=lambda: context.run(self._drive, run),
+            name=f"holdfast-stream-{journal.id}",
+            daemon=True,
+        ).start()
 
     def _drive(self, run: Callable[[], object]) -> None:
         try:
             run()
-        except BaseException as error:  # raised on the consumer's thread
+        except ConversationBusy:
+            pass  # another thread drives the conversation: follow that one
+        except BaseException as error:
             self._error = error
         with self._journal.changed:
-            self._ended = True
+            self._runs = False
             self._journal.changed.notify_all()
 
-    def _on_delta(self, delta: Delta) -> None:
+    def take_delta(self, delta: Delta) -> None:
+        """Queue a delta behind the events that are in the journal now."""
         with self._journal.changed:
             self._deltas.append((self._journal.fold.last_seq, delta))
             self._journal.changed.notify_all()
@@ -70,57 +113,71 @@ class EventStream:
         return self
 
     def __next__(self) -> AnyEvent | Delta:
-        changed = self._journal.changed
         try:
-            with changed:
-                while True:
-                    item = self._take()
-                    if item is not None:
-                        return item
-                    if self._is_over():
-                        break
-                    changed.wait()
+            item = self._next()
         except KeyboardInterrupt:
             self._interrupt()
             raise
-        self._leave()
+        if item is not None:
+            return item
+        self._delta_source.forget(self._listener)
         if self._error is not None:
             error, self._error = self._error, None
             raise error
         raise StopIteration
 
+    def _next(self) -> AnyEvent | Delta | None:
+        """Wait for the next event or delta and return it; None at the end."""
+        with self._journal.changed:
+            while not self._ended:
+                item = self._take()
+                if item is not None:
+                    return item
+                self._ended = self._is_over()
+                if not self._ended:
+                    self._journal.changed.wait()
+        return None
+
     def _take(self) -> AnyEvent | Delta | None:
         """Return the next event or delta, None if there is none yet. Under the lock."""
         if not self._events:
             self._events.extend(self._journal.after(self._last_seq))
-        if self._events:
-            due = self._deltas and self._deltas[0][0] < self._events[0].seq
-            if not due:
-                event = self._events.popleft()
-                self._last_seq = event.seq
-                return event
+        if self._events and not (self._deltas and self._deltas[0][0] < self._events[0].seq):
+            event = self._events.popleft()
+            self._last_seq = event.seq
+            return event
         return self._deltas.popleft()[1] if self._deltas else None
 
     def _is_over(self) -> bool:
-        if self._thread is None:
-            return self._at_rest() or self._journal.closed
-        return self._ended
-
-    def _leave(self) -> None:
-        self._driver.remove_delta_listener(self._on_delta)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(1.0)
+        """Return True if the run has ended. Under the lock."""
+        return not self._runs and (
+            self._error is not None or self._journal.closed or self._at_rest()
+        )
 
     def close(self) -> None:
-        """Interrupt the run if it goes on. Idempotent."""
+        """Interrupt the run if it has not ended. Idempotent."""
         with self._journal.changed:
-            over = self._is_over()
+            over = self._ended or self._is_over()
+        self._delta_source.forget(self._listener)
         if not over:
             self._interrupt()
-        self._leave()
 
     def __enter__(self) -> EventStream:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _weak_listener(stream: EventStream, deltas: DeltaSource) -> Callable[[Delta], None]:
+    """Return a listener that does not keep `stream` alive, and removes itself once it is gone."""
+    reference = weakref.ref(stream)
+
+    def listen(delta: Delta) -> None:
+        found = reference()
+        if found is None:
+            deltas.forget(listen)
+        else:
+            found.take_delta(delta)
+
+    return listen

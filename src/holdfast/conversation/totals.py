@@ -74,12 +74,14 @@ def _own(store: Store, summary: Summary) -> Spent:
     steps = unpriced = 0
     usage, cost = Usage(), 0.0
     for event in store.read(summary.id, summary.parent_seq):
-        if isinstance(event, ev.Assistant):
+        if isinstance(event, ev.AssistantReplied):
             steps += 1
             usage += event.usage
             cost += event.cost or 0.0
             unpriced += event.cost is None
-        elif isinstance(event, ev.Condensation | ev.Message | ev.Decision | ev.Note):
+        elif isinstance(
+            event, ev.HistoryCondensed | ev.MessageAdded | ev.DecisionMade | ev.NoteRecorded
+        ):
             usage += event.usage
             cost += event.cost or 0.0
             unpriced += event.cost is None and event.usage != Usage()

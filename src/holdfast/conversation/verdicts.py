@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast import events as ev
-from holdfast.agent.agent import Agent
 from holdfast.agent.confirmation import Verdict, decided
 from holdfast.agent.output import FINISH, asks_nobody
 from holdfast.agent.planning import judged
 from holdfast.agent.risk import Risk, SecurityAnalyzer, ShellState, Surroundings, assessed
 from holdfast.content import ToolCall
 from holdfast.conversation.journal import Journal
+from holdfast.conversation.run_context import RunContext
 from holdfast.errors import ToolNotFound
 from holdfast.tools import Cancellation
 
@@ -37,11 +37,7 @@ class CallVerdict(Verdict, frozen=True):
 
 
 def decide(
-    agent: Agent,
-    journal: Journal,
-    runtime: object | None,
-    calls: Sequence[ToolCall],
-    cancelled: Cancellation,
+    context: RunContext, calls: Sequence[ToolCall], cancelled: Cancellation
 ) -> list[CallVerdict]:
     """Return the verdicts of the agent's policy and planning, one per call; none if it has no
     policy, no analyzer and no planning. Runs user code, so the caller must not hold the lock.
@@ -50,8 +46,8 @@ def decide(
     invalid JSON is allowed: it is never run. A call of a missing tool is judged as well, since
     the tool may exist when the call runs.
     """
-    policy, analyzer = agent.confirm, agent.security
-    first, plan = agent.planning == "first", journal.fold.planned
+    agent, plan = context.agent, context.journal.fold.planning.plan
+    policy, analyzer, first = agent.confirm, agent.security, agent.planning == "first"
     if policy is None and analyzer is None and not first:
         return []
     found: list[CallVerdict] = []
@@ -73,9 +69,8 @@ def decide(
             key = (call.name, call.arguments_hash) if len(calls) > 1 else ("", "")
             counted = key not in risks
             if counted:
-                risks[key] = _assess(
-                    analyzer, agent, journal, runtime, call, calls[: last.get(key, 0)], cancelled
-                )
+                before = calls[: last.get(key, 0)]
+                risks[key] = _assess(analyzer, context, call, before, cancelled)
             risk = risks[key]
         verdict = Verdict("allow") if policy is None else decided(policy, call, risk or _UNKNOWN)
         if policy is None and risk is not None:
@@ -91,13 +86,12 @@ def decide(
 
 def _assess(
     analyzer: SecurityAnalyzer,
-    agent: Agent,
-    journal: Journal,
-    runtime: object | None,
+    context: RunContext,
     call: ToolCall,
     before: Sequence[ToolCall],
     cancelled: Cancellation,
 ) -> Risk:
+    agent, journal, runtime = context.agent, context.journal, context.runtime
     try:
         tool = agent.tools.get(call.name)
     except ToolNotFound:
@@ -126,7 +120,7 @@ def _history(journal: Journal) -> list[ToolCall]:
         return [
             call
             for event in journal.events
-            if isinstance(event, ev.Assistant)
+            if isinstance(event, ev.AssistantReplied)
             for call in event.calls
         ]
 
@@ -136,6 +130,8 @@ def _user_text(journal: Journal) -> str:
     with journal.changed:
         events = journal.tail[-_MAX_SCANNED_EVENTS:]
     found = [
-        event.text for event in events if isinstance(event, ev.Message) and event.sender == "user"
+        event.text
+        for event in events
+        if isinstance(event, ev.MessageAdded) and event.sender == "user"
     ]
     return "\n\n".join(found[-_MAX_USER_MESSAGES:])

@@ -14,12 +14,12 @@ from holdfast.llm.providers import (
     ALIASES,
     COMPATIBLE,
     PROVIDERS,
-    listed,
+    find_provider,
     makers_of,
     provider_ids,
     provider_of_parts,
 )
-from holdfast.llm.secrets import shown
+from holdfast.llm.secrets import redact_url
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ def locate(model: str, base_url: str | None, wire: str | None = None) -> Address
     return _by_name(model, wire) if base_url is None else _by_address(model, base_url, wire)
 
 
-def take_apart(url: str) -> SplitResult | None:
+def split_url(url: str) -> SplitResult | None:
     """Return the parts of a URL with its host in ASCII (IDNA), or None if the URL is malformed.
 
     `urlsplit`'s own errors are not passed on: they quote parts of the URL, which may hold a
@@ -108,13 +108,7 @@ def _by_name(model: str, wire: str | None) -> Address:
     if not slash or prefix == "models":
         for provider, pattern in _NAME_PATTERNS.items():
             if pattern.match(model):
-                sent_model = model.removeprefix("models/")
-                return Address(
-                    PROVIDERS[provider],
-                    sent_model,
-                    wire or _own_wire(provider, sent_model),
-                    provider,
-                )
+                return _own_address(provider, model.removeprefix("models/"), wire)
         _unknown_name(model)
     provider = ALIASES.get(prefix, prefix)
     if not name:
@@ -122,13 +116,18 @@ def _by_name(model: str, wire: str | None) -> Address:
             f"LLM: model needs a name after the provider's, such as 'openai/gpt-5', not {model!r}."
         )
     if provider in PROVIDERS:
-        return Address(PROVIDERS[provider], name, wire or _own_wire(provider, name), provider)
+        return _own_address(provider, name, wire)
     return _from_table(model, provider, name, wire)
+
+
+def _own_address(provider: str, name: str, wire: str | None) -> Address:
+    """Return the address of a model of OpenAI, Anthropic or Google at the maker."""
+    return Address(PROVIDERS[provider], name, wire or _own_wire(provider, name), provider)
 
 
 def _from_table(model: str, provider: str, name: str, wire: str | None) -> Address:
     """Return the address of a provider from the models.dev table."""
-    entry = listed(provider)
+    entry = find_provider(provider)
     if entry is None and provider not in COMPATIBLE:
         _unknown_provider(model, provider)
     # "nvidia/nemotron-..." and "openrouter/auto" are whole model names.
@@ -147,20 +146,16 @@ def _from_table(model: str, provider: str, name: str, wire: str | None) -> Addre
             f" of the form {api!r}."
         )
     path, ending = _split_ending(api)
-    return Address(
-        path, sent_model, wire or ending or _WIRES_OF_SDKS.get(npm, "openai_chat"), provider
-    )
+    wire = wire or ending or _WIRES_OF_SDKS.get(npm, "openai_chat")
+    return Address(path, sent_model, wire, provider)
 
 
 def _own_wire(provider: str, name: str) -> str:
     """Return the wire for a model of OpenAI, Anthropic or Google at the maker's own address."""
-    if provider == "openai":
-        return (
-            "openai_responses"
-            if _REASONING_MODELS.match(name) and not _CHAT_ONLY_MODELS.search(name)
-            else "openai_chat"
-        )
-    return "gemini" if provider == "google" else "anthropic_messages"
+    if provider != "openai":
+        return "gemini" if provider == "google" else "anthropic_messages"
+    reasons = _REASONING_MODELS.match(name) and not _CHAT_ONLY_MODELS.search(name)
+    return "openai_responses" if reasons else "openai_chat"
 
 
 def _unknown_name(model: str) -> NoReturn:
@@ -198,41 +193,29 @@ def _by_address(model: str, base_url: str, wire: str | None) -> Address:
     provider = provider_of_parts(parts)
     if provider in PROVIDERS and not path:  # a maker's bare host, whose API has a fixed path
         path = urlsplit(PROVIDERS[provider]).path
-    query = f"?{parts.query}" if parts.query else ""
+    url = f"{parts.scheme}://{parts.netloc}{path}"
     sent_model = _model_to_send(model, provider)
-    if not (wire or ending):
-        if provider in PROVIDERS:
-            ending = (
-                "openai_chat"
-                if provider == "google" and "/openai" in path
-                else _own_wire(provider, sent_model)
-            )
-        elif provider not in COMPATIBLE and provider:
-            ending = _wire_of_listed(provider, sent_model, f"{parts.scheme}://{parts.netloc}{path}")
-    return Address(
-        f"{parts.scheme}://{parts.netloc}{path}{query}",
-        sent_model,
-        wire or ending or "openai_chat",
-        provider,
-    )
+    wire = wire or ending
+    if not wire and provider in PROVIDERS:
+        is_compatible = provider == "google" and "/openai" in path
+        wire = "openai_chat" if is_compatible else _own_wire(provider, sent_model)
+    elif not wire and provider and provider not in COMPATIBLE:
+        wire = _wire_of_listed(provider, sent_model, url)
+    query = f"?{parts.query}" if parts.query else ""
+    return Address(url + query, sent_model, wire or "openai_chat", provider)
 
 
 def _validated(base_url: str) -> SplitResult:
-    takes = (
-        "LLM: base_url takes an address such as 'https://api.example.com/v1', not"
-        f" {shown(base_url)!r}"
-    )
-    parts = take_apart(base_url.strip())
+    example = "https://api.example.com/v1"
+    takes = f"LLM: base_url takes an address such as {example!r}, not {redact_url(base_url)!r}"
+    parts = split_url(base_url.strip())
     if "@" in base_url and (parts is None or parts.username is not None):
         raise ConfigurationError(
             "LLM: base_url takes no user and password; give the key as api_key, or use headers."
         )
-    if (
-        parts is None
-        or parts.scheme not in ("http", "https")
-        or not parts.hostname
-        or any(c.isspace() for c in base_url.strip())
-    ):
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigurationError(f"{takes}.")
+    if len(base_url.split()) > 1:  # white space within
         raise ConfigurationError(f"{takes}.")
     if not (parts.path + parts.query).isascii():
         raise ConfigurationError(
@@ -262,13 +245,13 @@ def _model_to_send(model: str, provider: str) -> str:
         return model
     if provider in PROVIDERS:
         return name
-    entry = listed(provider)
+    entry = find_provider(provider)
     return model if entry and model in entry.models else name
 
 
 def _wire_of_listed(provider: str, model: str, base_url: str) -> str:
     """Return the wire of a provider in the table, if `base_url` is exactly the address that the
     table lists."""
-    entry = listed(provider)
+    entry = find_provider(provider)
     npm, api = entry.sdk_and_address(model) if entry else ("", "")
     return _WIRES_OF_SDKS.get(npm, "") if api.rstrip("/") == base_url else ""

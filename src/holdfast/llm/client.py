@@ -21,26 +21,31 @@ from holdfast.errors import (
 )
 from holdfast.llm import prices, settings
 from holdfast.llm.address import Address, locate
-from holdfast.llm.completion import Completion, Delta, OnDelta, Told
+from holdfast.llm.base import CompletionCall, FrozenModel
+from holdfast.llm.completion import Completion, Delta, DeltaListener, OnDelta
 from holdfast.llm.endpoint import ModelEndpoint, read_stream
-from holdfast.llm.model import ToolLike
-from holdfast.llm.pictures import IMAGES_PARAMETER, with_sight
-from holdfast.llm.request import ModelRequest, make_request
+from holdfast.llm.info import ModelInfo, model_info
+from holdfast.llm.request import ModelRequest, RequestTarget, make_request
 from holdfast.llm.retry import retrying
-from holdfast.llm.secrets import blot, credentials_of, holds_secret, redact_bytes, secrets, shown
-from holdfast.llm.transcript import Messages, Transcript, as_transcript
-from holdfast.llm.wires import reader, wire_of
+from holdfast.llm.secrets import (
+    argument_secrets,
+    credentials_of,
+    holds_secret,
+    redact,
+    redact_bytes,
+    redact_url,
+)
+from holdfast.llm.vision import with_vision
+from holdfast.llm.wires import answer_reader, wire_of
 
 if TYPE_CHECKING:
-    from holdfast.events import Agent
     from holdfast.llm.http import HttpExchange, Transport
-    from holdfast.llm.info import ModelInfo
     from holdfast.tools.context import Cancellation
 
 NO_KEY = "No api_key was given, and none is read from the environment."
 
 
-class LLM:
+class LLM(FrozenModel):
     """A model behind an HTTP API.
 
         LLM("anthropic/claude-sonnet-4-5", api_key="...").completion("Hello!").text
@@ -132,24 +137,20 @@ class LLM:
         )
         # Raises for settings that the wire does not support.
         wire_of(parameters).head(address.model, "", (), parameters, {})
-        state = {
-            "model": model,
-            "base_url": address.base_url,
-            "stream": stream,
-            "_arguments": arguments,
-            "_address": address,
-            "_sent_model": address.model,
-            "_parameters": parameters,
-            "_secrets": secrets(arguments),
-            "_lock": threading.Lock(),
-            "_endpoint": None,
-        }
-        for name, value in state.items():
-            object.__setattr__(self, name, value)
+        self._set(
+            model=model,
+            base_url=address.base_url,
+            stream=stream,
+            _arguments=arguments,
+            _address=address,
+            _parameters=parameters,
+            _secrets=argument_secrets(arguments),
+            _lock=threading.Lock(),
+            _endpoint=None,
+        )
 
     _arguments: dict[str, Any]
     _address: Address
-    _sent_model: str
     _parameters: dict[str, Any]
     _secrets: tuple[str, ...]
     _lock: threading.Lock
@@ -157,93 +158,44 @@ class LLM:
 
     # --- completions ---
 
-    def completion(
-        self,
-        messages: Messages,
-        tools: Sequence[ToolLike] = (),
-        *,
-        system: str | None = None,
-        head: Agent | None = None,
-        on_delta: OnDelta | None = None,
-        cancelled: Cancellation | None = None,
-    ) -> Completion:
-        """Return one answer of the model to `messages`.
-
-        Args:
-            messages: A str, a list of `Message`, or a `Transcript`. A transcript costs only its
-                new messages.
-            tools: The tools that the model may call. Calls are returned; nothing is run.
-            system: The system prompt.
-            head: The conversation's `Agent` event. It replaces prompt, tools and parameters.
-            on_delta: Receives the pieces of a streamed answer, on this thread.
-            cancelled: Raising this flag ends the call within 100 ms with `Cancelled`.
-
-        Transient failures are retried up to `max_retries` times, and Retry-After is honoured.
-        Raises the last `LLMError` if no attempt succeeds.
-        """
-        endpoint = self._endpoint or self._open()
-        messages = as_transcript(messages)
-        parameters, key = self._request_parameters(endpoint, head, messages)
-        request = make_request(
-            endpoint.wire,
-            self._sent_model,
-            parameters,
-            messages,
-            tools,
-            system,
-            head,
-            self.stream,
-            key,
-        )
+    def complete(self, call: CompletionCall) -> Completion:
+        """Return one answer. A cancellation takes effect within 100 ms."""
         started = time.monotonic()
+        endpoint = self._endpoint or self._open()
+        target = self._target(endpoint, call)
+        request = make_request(target, call, self.stream)
         deadline: float | None = self._arguments["deadline"]
-        deadline_at = None if deadline is None else started + deadline
-        deltas = Told(on_delta)
+        deadline_at = None if deadline is None else time.monotonic() + deadline
+        deltas = DeltaListener(call.on_delta)
         answer = retrying(
-            lambda: self._attempt(endpoint, request, deltas, cancelled, deadline_at),
+            lambda: self._attempt(endpoint, request, deltas, call.cancelled, deadline_at),
             max_retries=self._arguments["max_retries"],
             deadline=deadline_at,
-            cancelled=cancelled,
+            cancelled=call.cancelled,
             before_retry=deltas.restart,
         )
         return request.with_canonical_names(
             answer,
             duration=time.monotonic() - started,
             cost=self.cost(answer.usage),
-            notes=request.transcript.notes(
-                endpoint.wire,
-                self._sent_model,
-                parameters["host"],
-                parameters.get(IMAGES_PARAMETER) is not False,
-            ),
-            host=parameters["host"],
+            notes=request.notes(),
+            host=target.parameters["host"],
         )
 
-    def _request_parameters(
-        self, endpoint: ModelEndpoint, head: Agent | None, transcript: Transcript
-    ) -> tuple[Mapping[str, Any], str]:
-        """Return the parameters of a request, and the key under which a transcript caches its
-        frame.
-
-        The parameters in the journal (`head`) apply, unless they belong to another model that
-        this one replaces. The host and the wire always come from this LLM.
+    def _target(self, endpoint: ModelEndpoint, call: CompletionCall) -> RequestTarget:
+        """Return the target of a request. The parameters in the journal (`head`) apply, unless they
+        belong to another model that this one replaces. The host and the wire are always this LLM's.
         """
-        own_parameters = self._parameters
+        own, key, head = self._parameters, endpoint.key, call.head
         if head is None or head.model != self.model:
-            key = f"{endpoint.key} {own_parameters}"
-            return (
-                with_sight(self, own_parameters) if transcript.pictures else own_parameters
-            ), key
-        if (
-            head.parameters.get("host") == own_parameters["host"]
-            and head.parameters.get("wire") == own_parameters["wire"]
-        ):
-            return head.parameters, endpoint.key
-        return {
-            **head.parameters,
-            "wire": own_parameters["wire"],
-            "host": own_parameters["host"],
-        }, f"{endpoint.key} at {own_parameters['host']}"
+            key = f"{key} {own}"
+            parameters = with_vision(self, own) if call.transcript.pictures else own
+        else:
+            parameters = head.parameters
+            if (parameters.get("host"), parameters.get("wire")) != (own["host"], own["wire"]):
+                parameters = {**parameters, "wire": own["wire"], "host": own["host"]}
+                key = f"{key} at {own['host']}"
+        return RequestTarget(endpoint.wire, self._address.model, parameters, key)
 
     def _attempt(
         self,
@@ -256,7 +208,7 @@ class LLM:
         if cancelled:
             raise Cancelled("The model call was cancelled.")
         response: HttpExchange | None = None
-        wire = reader(endpoint.wire, bool(request.tools))
+        wire = answer_reader(endpoint.wire, bool(request.tools))
         try:
             response = endpoint.pool.post(
                 endpoint.path,
@@ -298,16 +250,11 @@ class LLM:
             body = response.read()
         except (LLMConnectionError, LLMTimeout):  # the status suffices for an error
             body = b""
-        # Remove secrets before parsing: messages are cut to a length, which could leave a part of a
-        # key.
-        headers = {name: blot(value, self._secrets) for name, value in response.headers.items()}
-        return endpoint.wire.error(
-            response.status,
-            headers,
-            redact_bytes(body, self._secrets),
-            endpoint.url,
-            self._sent_model,
-        )
+        # Remove secrets before parsing, which cuts messages and could leave a part of a key.
+        headers = {name: redact(value, self._secrets) for name, value in response.headers.items()}
+        body = redact_bytes(body, self._secrets)
+        model = self._address.model
+        return endpoint.wire.error(response.status, headers, body, endpoint.url, model)
 
     def _scrub(self, error: LLMError) -> None:
         """Remove secrets from an error, because some servers repeat the key that they refuse.
@@ -317,16 +264,13 @@ class LLM:
         """
         text = str(error)
         if holds_secret(text, self._secrets):
-            error.args = (blot(text, self._secrets),)
-        error.code = blot(error.code, self._secrets)
-        error.request_id = blot(error.request_id, self._secrets)
+            error.args = (redact(text, self._secrets),)
+        error.code = redact(error.code, self._secrets)
+        error.request_id = redact(error.request_id, self._secrets)
         cause: BaseException | None = error.__cause__ or error.__context__
         while cause is not None:
-            cause_text = (
-                f"{cause.args!r} {vars(cause)!r} {getattr(cause, 'doc', '')}"
-                f" {getattr(cause, 'object', '')!r}"
-            )
-            if holds_secret(cause_text, self._secrets):
+            doc, data = getattr(cause, "doc", ""), getattr(cause, "object", "")
+            if holds_secret(f"{cause.args!r} {vars(cause)!r} {doc} {data!r}", self._secrets):
                 error.__cause__ = error.__context__ = None
                 break
             cause = cause.__cause__ or cause.__context__
@@ -335,14 +279,10 @@ class LLM:
         """Return the connection pool and the constant parts of every request, created at the
         first call."""
         with self._lock:
-            if self._endpoint is None:
-                object.__setattr__(
-                    self,
-                    "_endpoint",
-                    ModelEndpoint(self._address, self._parameters, self._arguments),
-                )
             endpoint = self._endpoint
-        assert endpoint is not None
+            if endpoint is None:
+                endpoint = ModelEndpoint(self._address, self._parameters, self._arguments)
+                self._set(_endpoint=endpoint)
         return endpoint
 
     # --- properties ---
@@ -361,15 +301,13 @@ class LLM:
     def cost(self, usage: Usage) -> float | None:
         """Return the cost of `usage` in USD by a table of list prices, or None if the table
         lacks the model. Does not use the network."""
-        return prices.cost(usage, self._sent_model, self.base_url)
+        return prices.cost(usage, self._address.model, self.base_url)
 
     @property
     def info(self) -> ModelInfo | None:
         """The table's entry for this model: context window, modalities, abilities and list
         prices. None if the table lacks the model. Does not use the network."""
-        from holdfast.llm.info import model_info
-
-        return model_info(self._sent_model, self._address.provider, self.base_url)
+        return model_info(self._address.model, self._address.provider, self.base_url)
 
     @property
     def sees(self) -> bool | None:
@@ -389,10 +327,8 @@ class LLM:
         """Return a new LLM with the same arguments, except for `changes`."""
         unknown = changes.keys() - self._arguments.keys()
         if unknown:
-            raise ConfigurationError(
-                f"LLM has no argument {', '.join(sorted(unknown))}. It has:"
-                f" {', '.join(self._arguments)}."
-            )
+            names, known = ", ".join(sorted(unknown)), ", ".join(self._arguments)
+            raise ConfigurationError(f"LLM has no argument {names}. It has: {known}.")
         return LLM(**{**self._arguments, **changes})
 
     def with_transport(self, wrap: Callable[[Transport, Sequence[str]], Transport]) -> LLM:
@@ -405,15 +341,10 @@ class LLM:
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"LLM is frozen; use replace({name}=...) to make another.")
 
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError("LLM is frozen.")
-
     def __repr__(self) -> str:
-        sent = {
-            name: value for name, value in self._parameters.items() if name not in ("wire", "host")
-        }
-        shown_settings = [f"{name}={value!r}" for name, value in sent.items()]
-        arguments = [repr(self.model), f"base_url={shown(self.base_url)!r}", *shown_settings]
+        sent = self._parameters.items()
+        settings = [f"{name}={value!r}" for name, value in sent if name not in ("wire", "host")]
+        arguments = [repr(self.model), f"base_url={redact_url(self.base_url)!r}", *settings]
         return f"LLM({', '.join(arguments)})"
 
     def __copy__(self) -> LLM:

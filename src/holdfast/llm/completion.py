@@ -9,13 +9,14 @@ from typing import Literal
 import msgspec
 
 from holdfast.content import Data, ToolCall, Usage
-from holdfast.events import Assistant
+from holdfast.events import AssistantReplied
 from holdfast.tools.callables import refuse_async
 
-# This must be the identical object that `events.Assistant` has as its default. msgspec omits only
+# This must be the identical object that `events.AssistantReplied` has as its default. msgspec
+# omits only
 # that object from JSON; any other empty Raw is written as no bytes at all, which is invalid JSON.
 NO_NATIVE: msgspec.Raw = next(
-    field.default for field in msgspec.structs.fields(Assistant) if field.name == "native"
+    field.default for field in msgspec.structs.fields(AssistantReplied) if field.name == "native"
 )
 
 
@@ -80,7 +81,7 @@ class Delta(msgspec.Struct, frozen=True):
 OnDelta = Callable[[Delta], object]
 
 
-class Told:
+class DeltaListener:
     """A forwarder of deltas to an optional listener. It records whether any delta came since the
     last restart."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -27,14 +27,15 @@ from holdfast.errors import (
     RateLimited,
     ServerError,
 )
-from holdfast.events import Agent, ToolDefinition
-from holdfast.llm.completion import Completion, OnDelta, Told
-from holdfast.llm.model import Model, ToolLike
+from holdfast.events import AgentConfigured, ToolDefinition
+from holdfast.llm.base import CompletionCall, FrozenModel
+from holdfast.llm.completion import Completion, DeltaListener
+from holdfast.llm.model import Model
 from holdfast.llm.request import definition
-from holdfast.llm.transcript import Item, Messages, Transcript, as_transcript
+from holdfast.llm.transcript import Item, Transcript
 
 if TYPE_CHECKING:
-    from holdfast.tools.context import Cancellation
+    pass
 
 _log = logging.getLogger("holdfast.llm")
 
@@ -55,19 +56,7 @@ FALLBACK_ERRORS: tuple[type[LLMError], ...] = (
 FallbackOn = Iterable[type[LLMError]] | Callable[[LLMError], bool]
 
 
-class _CompletionArguments(msgspec.Struct, frozen=True):
-    """The arguments of `completion`, and the route to this composite."""
-
-    transcript: Transcript
-    tools: Sequence[ToolLike]
-    system: str | None
-    head: Agent | None
-    on_delta: OnDelta | None
-    cancelled: Cancellation | None
-    outer_route: tuple[str, ...] = ()  # names of the enclosing composites, outermost first
-
-
-class _Composite:
+class _Composite(FrozenModel):
     """The base of both composites: named models, frozen, each called as if it were alone."""
 
     models: Mapping[str, Model]
@@ -75,8 +64,7 @@ class _Composite:
 
     def __init__(self, kind: str, models: Mapping[str, Any] | Iterable[Any]) -> None:
         by_name = _models_by_name(kind, models)
-        object.__setattr__(self, "models", by_name)
-        object.__setattr__(self, "model", f"{kind}({', '.join(by_name)})")
+        self._set(models=by_name, model=f"{kind}({', '.join(by_name)})")
 
     def parameters(self) -> dict[str, Any]:
         """Return each model's `model` and parameters under its name."""
@@ -98,50 +86,26 @@ class _Composite:
         for model in self.models.values():
             model.close()
 
-    def completion(
-        self,
-        messages: Messages,
-        tools: Sequence[ToolLike] = (),
-        *,
-        system: str | None = None,
-        head: Agent | None = None,
-        on_delta: OnDelta | None = None,
-        cancelled: Cancellation | None = None,
-    ) -> Completion:
-        """Return the answer of one of the models. Takes the same arguments as `LLM.completion`."""
-        return self._answer(
-            _CompletionArguments(as_transcript(messages), tools, system, head, on_delta, cancelled)
-        )
-
-    def _answer(self, arguments: _CompletionArguments) -> Completion:
-        raise NotImplementedError
-
-    def _ask(self, name: str, arguments: _CompletionArguments) -> Completion:
-        head = (
-            None if arguments.head is None else routed(arguments.head, name, arguments.transcript)
-        )
+    def _ask(self, name: str, call: CompletionCall) -> Completion:
+        """Return the answer of one model, with its name in the route."""
+        head = None if call.head is None else routed(call.head, name, call.transcript)
         model = self.models[name]
         if isinstance(model, _Composite):
-            answer = model._answer(
-                msgspec.structs.replace(
-                    arguments, head=head, outer_route=(*arguments.outer_route, name)
-                )
+            outer_route = (*call.outer_route, name)
+            answer = model.complete(
+                msgspec.structs.replace(call, head=head, outer_route=outer_route)
             )
         else:
             answer = model.completion(
-                arguments.transcript,
-                arguments.tools,
-                system=arguments.system,
+                call.transcript,
+                call.tools,
+                system=call.system,
                 head=head,
-                on_delta=arguments.on_delta,
-                cancelled=arguments.cancelled,
+                on_delta=call.on_delta,
+                cancelled=call.cancelled,
             )
-        return msgspec.structs.replace(
-            answer, route=f"{name}{ROUTE_SEPARATOR}{answer.route}" if answer.route else name
-        )
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} is frozen; make a new one to change {name!r}.")
+        route = f"{name}{ROUTE_SEPARATOR}{answer.route}" if answer.route else name
+        return msgspec.structs.replace(answer, route=route)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({dict(self.models)!r})"
@@ -176,12 +140,13 @@ class FallbackLLM(_Composite):
         sticky: bool = True,
     ) -> None:
         super().__init__("fallback", models)
-        object.__setattr__(self, "sticky", sticky)
-        condition = on if on is None or callable(on) or not isinstance(on, Iterable) else tuple(on)  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-        object.__setattr__(self, "on", condition)
-        object.__setattr__(
-            self, "_moves_on", _moves_on_test(FALLBACK_ERRORS if condition is None else condition)
-        )
+        is_function = callable(on) and not isinstance(on, type)
+        kinds: Any = FALLBACK_ERRORS if on is None else on
+        if not is_function and isinstance(kinds, Iterable):
+            kinds = tuple(cast("Iterable[Any]", kinds))
+            on = None if on is None else kinds
+        moves_on = on if is_function else _one_of(kinds)
+        self._set(sticky=sticky, on=on, _moves_on=moves_on)
 
     on: tuple[type[LLMError], ...] | Callable[[LLMError], bool] | None
     _moves_on: Callable[[LLMError], bool]
@@ -190,19 +155,19 @@ class FallbackLLM(_Composite):
         """Return each model's `model` and parameters under its name, and `sticky`."""
         return {**super().parameters(), "sticky": self.sticky}
 
-    def _answer(self, arguments: _CompletionArguments) -> Completion:
+    def complete(self, call: CompletionCall) -> Completion:
+        """Return the answer of the first model that does not fail."""
         started = time.monotonic()
-        deltas = Told(arguments.on_delta)
-        arguments = msgspec.structs.replace(arguments, on_delta=deltas)
-        names = self._order(arguments)
+        deltas = DeltaListener(call.on_delta)
+        call = msgspec.structs.replace(call, on_delta=deltas)
+        names = self._order(call)
         failures: list[tuple[str, LLMError]] = []
-        while True:
-            name = names[len(failures)]
+        for name in names:
             try:
-                answer = self._ask(name, arguments)
+                answer = self._ask(name, call)
             except LLMError as error:
-                final = isinstance(error, Cancelled) or arguments.cancelled or name == names[-1]
-                if final or not self._moves_on(error):
+                is_final = isinstance(error, Cancelled) or call.cancelled or name == names[-1]
+                if is_final or not self._moves_on(error):
                     for before, earlier in failures:
                         error.add_note(
                             f"Before that {before} failed: {type(earlier).__name__}: {earlier}"
@@ -211,20 +176,16 @@ class FallbackLLM(_Composite):
                 _log.warning("%s failed: %s", name, error)
                 failures.append((name, error))
                 deltas.restart()
-            else:
-                return (
-                    msgspec.structs.replace(answer, duration=time.monotonic() - started)
-                    if failures
-                    else answer
-                )
+                continue
+            if failures:
+                duration = time.monotonic() - started
+                answer = msgspec.structs.replace(answer, duration=duration)
+            return answer
+        raise AssertionError("the last model answers or raises")
 
-    def _order(self, arguments: _CompletionArguments) -> list[str]:
+    def _order(self, call: CompletionCall) -> list[str]:
         names = list(self.models)
-        last = (
-            last_route(arguments.transcript, self.models, arguments.outer_route)
-            if self.sticky
-            else ""
-        )
+        last = last_route(call.transcript, self.models, call.outer_route) if self.sticky else ""
         start = names.index(last) if last in self.models else 0
         return names[start:] + names[:start]
 
@@ -260,21 +221,21 @@ class RouterLLM(_Composite):
             raise ConfigurationError(
                 f"RouterLLM: pick takes a function of a RouterRequest, not {pick!r}."
             )
-        object.__setattr__(self, "pick", pick)
+        self._set(pick=pick)
 
-    def _answer(self, arguments: _CompletionArguments) -> Completion:
-        head = arguments.head
-        tools = (
-            tuple([definition(tool) for tool in arguments.tools]) if head is None else head.tools
-        )
-        prompt = (arguments.system or "") if head is None else head.system_prompt
-        last = last_route(arguments.transcript, self.models, arguments.outer_route)
-        name = self.pick(RouterRequest(arguments.transcript.items, tools, prompt, last))
+    def complete(self, call: CompletionCall) -> Completion:
+        """Return the answer of the model that the function picks."""
+        if call.head is not None:
+            prompt, tools = call.head.system_prompt, call.head.tools
+        else:
+            prompt, tools = call.system or "", tuple(map(definition, call.tools))
+        last = last_route(call.transcript, self.models, call.outer_route)
+        name = self.pick(RouterRequest(call.transcript.items, tools, prompt, last))
         if name not in self.models:
             raise ConfigurationError(
                 f"RouterLLM: pick returns one of {', '.join(self.models)}, not {name!r}."
             )
-        return self._ask(name, arguments)
+        return self._ask(name, call)
 
 
 def last_route(
@@ -289,8 +250,8 @@ def last_route(
     return next((name for name in route[len(outer_route) :] if name in models), "")
 
 
-def routed(head: Agent, route: str, transcript: Transcript) -> Agent:
-    """Return the `Agent` event for the model behind `route`: with that model's name and
+def routed(head: AgentConfigured, route: str, transcript: Transcript) -> AgentConfigured:
+    """Return the `AgentConfigured` event for the model behind `route`: with that model's name and
     parameters instead of the composite's. An event of a plain model is returned unchanged."""
     for name in route.split(ROUTE_SEPARATOR) if route else ():
         routes: Any = head.parameters.get("routes")
@@ -313,49 +274,36 @@ def _models_by_name(kind: str, models: Any) -> dict[str, Model]:
     takes = f"{class_name}: models takes a mapping of names to models" + (
         " or a list of models" if kind == "fallback" else ""
     )
+    pairs: list[tuple[Any, Any]]
     if isinstance(models, Mapping):
-        pairs = [(name, model) for name, model in cast("Mapping[Any, Any]", models).items()]
-    elif (
-        isinstance(models, Iterable) and not isinstance(models, str | bytes) and kind == "fallback"
-    ):
-        pairs = [(getattr(model, "model", None), model) for model in cast("Iterable[Any]", models)]
-    else:
+        pairs = list(cast("Mapping[Any, Any]", models).items())
+    elif kind != "fallback" or isinstance(models, str | bytes) or not isinstance(models, Iterable):
         raise ConfigurationError(f"{takes}, not {models!r}.")
+    else:
+        pairs = [(getattr(model, "model", None), model) for model in cast("Iterable[Any]", models)]
     by_name: dict[str, Model] = {}
     for name, model in pairs:
-        if (
-            isinstance(model, type)
-            or not callable(getattr(model, "completion", None))
-            or not isinstance(name, str)
-        ):
+        is_model = callable(getattr(model, "completion", None)) and not isinstance(model, type)
+        if not is_model or not isinstance(name, str):
             raise ConfigurationError(f"{takes} (LLM, ScriptedLLM, ...), not {model!r}.")
         if not name or ROUTE_SEPARATOR in name:
             raise ConfigurationError(f"{takes}; {name!r} is not a valid name.")
-        number = 2
-        unique = name
+        unique, number = name, 2
         while unique in by_name:  # the same model again, with another key or other settings
             unique, number = f"{name}#{number}", number + 1
-        by_name[unique] = model
+        by_name[unique] = cast(Model, model)
     if not by_name:
         raise ConfigurationError(f"{takes}, at least one.")
     return by_name
 
 
-def _moves_on_test(on: Any) -> Callable[[LLMError], bool]:
-    if callable(on) and not isinstance(on, type):
-        return cast("Callable[[LLMError], bool]", on)
-    kinds = (
-        (on,)
-        if isinstance(on, type)
-        else tuple(cast("Iterable[Any]", on))
-        if isinstance(on, Iterable)
-        else ()
-    )
-    if not kinds or not all(
-        isinstance(kind, type) and issubclass(kind, LLMError)
-        for kind in cast("tuple[Any, ...]", kinds)
+def _one_of(kinds: Any) -> Callable[[LLMError], bool]:
+    """Return a function that tells errors of these classes from others."""
+    classes = cast("tuple[Any, ...]", kinds if isinstance(kinds, tuple) else (kinds,))
+    if not classes or not all(
+        isinstance(kind, type) and issubclass(kind, LLMError) for kind in classes
     ):
         raise ConfigurationError(
-            f"FallbackLLM: on takes classes of LLMError or a function of the error, not {on!r}."
+            f"FallbackLLM: on takes classes of LLMError or a function of the error, not {kinds!r}."
         )
-    return lambda error: isinstance(error, cast("tuple[type[LLMError], ...]", kinds))
+    return lambda error: isinstance(error, classes)

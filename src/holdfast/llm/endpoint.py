@@ -81,9 +81,7 @@ def read_stream(wire: Wire, response: HttpExchange, on_delta: OnDelta) -> Comple
                     raise
                 break
             if parser.done:
-                response.finish_within(
-                    0.1
-                )  # reading the end of the body makes the connection reusable
+                response.finish_within(0.1)  # at the end of the body the connection is reusable
             elif parser.closed is not shortened:
                 shortened = parser.closed
                 response.finish_within(AFTER_FINISH_SECONDS if shortened else None)

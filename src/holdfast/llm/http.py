@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
 
 from holdfast.errors import Cancelled, ConfigurationError, LLMConnectionError, LLMError, LLMTimeout
-from holdfast.llm.address import take_apart
-from holdfast.llm.dial import dial, ready
+from holdfast.llm.address import split_url
 from holdfast.llm.http1 import (
     NO_DEADLINE,
     ConnectionLost,
@@ -25,7 +24,8 @@ from holdfast.llm.http1 import (
     connection_error,
     read_head,
 )
-from holdfast.llm.secrets import basic, shown
+from holdfast.llm.secrets import basic, redact_url
+from holdfast.llm.tcp import connect, is_ready
 
 if TYPE_CHECKING:
     import ssl
@@ -36,18 +36,38 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 180.0
 
 
-class HttpExchange(Protocol):
-    """An HTTP response. `Response` satisfies this protocol."""
+class HttpExchange:
+    """An HTTP response: `status`, `headers` (names in lower case) and the body, read whole or
+    iterated in raw chunks."""
 
-    @property
-    def status(self) -> int: ...
-    @property
-    def headers(self) -> dict[str, str]: ...
-    def __iter__(self) -> Iterator[bytes]: ...
-    def read(self) -> bytes: ...
-    def finish_within(self, seconds: float | None) -> None: ...
-    def record_outcome(self, error: LLMError | None) -> None: ...
-    def close(self) -> None: ...
+    __slots__ = ("_body", "headers", "status")
+
+    def __init__(self, status: int, headers: dict[str, str]) -> None:
+        self.status = status
+        self.headers = headers
+        self._body: bytes | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        raise NotImplementedError
+
+    def read(self) -> bytes:
+        """Return the whole body, or the rest of it if some was iterated. Repeated calls return
+        the same bytes."""
+        if self._body is None:
+            self._body = b"".join(self)
+        return self._body
+
+    def finish_within(self, seconds: float | None) -> None:
+        """Require the rest of the body within `seconds`, because the essential part has arrived.
+        None restores the original deadline."""
+
+    def record_outcome(self, error: LLMError | None) -> None:
+        """Accept the outcome of the exchange: None for an answer, or an error. Not called if
+        anything else ended the reading."""
+
+    def close(self) -> None:
+        """Drop the connection unless the body has been read to its end. May be called
+        repeatedly."""
 
 
 class Transport(Protocol):
@@ -66,16 +86,12 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
-class Response:
-    """An HTTP response: `status`, `headers` (names in lower case) and the body, read whole or as
-    raw chunks.
+class Response(HttpExchange):
+    """A response that holds a pool's connection until the body has been read to its end, which
+    returns the connection, or until `close`, which drops it. Iteration and `read` raise
+    `LLMConnectionError`, `LLMTimeout` or `Cancelled`."""
 
-    A response holds its connection until the body has been read to its end, which returns the
-    connection to the pool, or until `close`, which drops it. Iteration and `read` raise
-    `LLMConnectionError`, `LLMTimeout` or `Cancelled`.
-    """
-
-    __slots__ = ("_body", "_chunks", "_connection", "_deadline", "_pool", "headers", "status")
+    __slots__ = ("_chunks", "_connection", "_deadline", "_pool")
 
     def __init__(
         self,
@@ -85,13 +101,11 @@ class Response:
         headers: dict[str, str],
         first_bytes: bytes,
     ) -> None:
-        self.status = status
-        self.headers = headers
+        super().__init__(status, headers)
         self._pool = pool
         self._connection: HttpConnection | None = connection
         self._deadline = connection.deadline
         self._chunks = body_chunks(connection, status, headers, first_bytes)
-        self._body: bytes | None = None
 
     def __iter__(self) -> Iterator[bytes]:
         connection = self._connection
@@ -107,31 +121,14 @@ class Response:
         finally:
             self.close()
 
-    def read(self) -> bytes:
-        """Return the whole body, or the rest of it if some was iterated. Repeated calls return
-        the same bytes."""
-        if self._body is None:
-            self._body = b"".join(self)
-        return self._body
-
     def finish_within(self, seconds: float | None) -> None:
-        """Require the rest of the body within `seconds`, because the essential part has arrived.
-        None restores the original deadline."""
         connection = self._connection
         if connection is not None:
-            connection.deadline = (
-                self._deadline
-                if seconds is None
-                else min(connection.deadline, time.monotonic() + seconds)
-            )
-
-    def record_outcome(self, error: LLMError | None) -> None:
-        """Accept the outcome of the exchange: None for an answer, or an error. Not called if
-        anything else ended the reading."""
+            limit = NO_DEADLINE if seconds is None else time.monotonic() + seconds
+            earliest = self._deadline if seconds is None else connection.deadline
+            connection.deadline = min(earliest, limit)
 
     def close(self) -> None:
-        """Drop the connection unless the body has been read to its end. May be called
-        repeatedly."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -206,14 +203,8 @@ class HTTPPool:
             f"POST {self._target}{path} HTTP/1.1\r\n{self._always}{head}Content-Length:"
             f" {len(body)}\r\n\r\n".encode("latin-1")
         )
-        return self._exchange(
-            request,
-            body,
-            self.read_timeout,
-            NO_DEADLINE if deadline is None else deadline,
-            cancelled,
-            stream,
-        )
+        deadline = NO_DEADLINE if deadline is None else deadline
+        return self._exchange(request, body, self.read_timeout, deadline, cancelled, stream)
 
     def _exchange(
         self,
@@ -286,7 +277,7 @@ class HTTPPool:
                 if not self._idle:
                     return None
                 connection = self._idle.pop()
-            if time.monotonic() - connection.idle_since <= IDLE_SECONDS and not ready(
+            if time.monotonic() - connection.idle_since <= IDLE_SECONDS and not is_ready(
                 connection.sock, 0
             ):
                 return connection
@@ -299,7 +290,7 @@ class HTTPPool:
         needs_tunnel = self._proxy is not None and self.tls
         host, port = (self._proxy[1], self._proxy[2]) if self._proxy else (self.host, self.port)
         connect_deadline = min(time.monotonic() + self.connect_timeout, deadline)
-        sock = dial(host, port, connect_deadline, cancelled, self._destination())
+        sock = connect(host, port, connect_deadline, cancelled, self._destination())
         connection = HttpConnection(sock, self.address)
         try:
             connection.begin(
@@ -385,36 +376,25 @@ class HTTPPool:
 def header_text(headers: Mapping[str, str]) -> str:
     """Return header lines, built once for many requests. Raises `ConfigurationError` for a name
     or value that does not fit on one line."""
-    lines = ""
-    for name, value in headers.items():
-        line = f"{name}: {value}\r\n"
-        if (
-            "\n" in line[:-2]
-            or "\r" in line[:-2]
-            or not name
-            or not line.isascii()
-            or any(c in name for c in " :")
-        ):
+    lines = [f"{name}: {value}" for name, value in headers.items()]
+    for name, line in zip(headers, lines, strict=True):
+        if not name or not line.isascii() or set(line) & {"\r", "\n"} or set(name) & {" ", ":"}:
             raise ConfigurationError(
                 f"headers: {name!r} takes a name and a value in ASCII, each on one line."
             )
-        lines += line
-    return lines
+    return "".join([f"{line}\r\n" for line in lines])
 
 
 def _split(argument: str, url: str, schemes: tuple[str, ...]) -> tuple[bool, str, int, str]:
     """Return (tls, host, port, Basic credentials) of a URL."""
     takes = " or ".join(f"{scheme}://host[:port]" for scheme in schemes)
-    parts = take_apart(url)
+    parts = split_url(url)
     if parts is not None and argument == "proxy" and "@" in parts.path + parts.query:
         parts = None  # a / in the password makes urlsplit take the user name for the host
     if parts is None or parts.scheme not in schemes or not parts.hostname:
-        hint = (
-            " Percent-encode the credentials before the @ (urllib.parse.quote)."
-            if "@" in url
-            else ""
-        )
-        raise ConfigurationError(f"{argument} takes {takes}, not {shown(url)!r}.{hint}")
+        hint = " Percent-encode the credentials before the @ (urllib.parse.quote)."
+        hint = hint if "@" in url else ""
+        raise ConfigurationError(f"{argument} takes {takes}, not {redact_url(url)!r}.{hint}")
     credentials = ""
     if parts.username is not None:
         credentials = "Basic " + basic(f"{unquote(parts.username)}:{unquote(parts.password or '')}")

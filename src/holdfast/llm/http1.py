@@ -42,16 +42,8 @@ class HttpConnection:
     """
 
     __slots__ = (
-        "_lock",
-        "address",
-        "cancelled",
-        "deadline",
-        "idle_since",
-        "read_timeout",
-        "reused",
-        "sock",
-        "socket_timeout",
-        "unregister",
+        *("_lock", "address", "cancelled", "deadline", "idle_since"),
+        *("read_timeout", "reused", "sock", "socket_timeout", "unregister"),
     )
 
     def __init__(self, sock: socket.socket, address: str) -> None:
@@ -167,10 +159,7 @@ class HttpConnection:
         except TimeoutError:
             self.check()
             raise self.timeout_error() from None
-        except (
-            OSError,
-            ValueError,
-        ) as error:
+        except (OSError, ValueError) as error:
             # ValueError: a TLS socket that the peer closed within a record.
             self.check()
             raise ConnectionLost(str(error), response_begun) from error
@@ -215,12 +204,8 @@ def parse_head(text: str, address: str) -> tuple[int, dict[str, str]]:
     """Return the status and headers of a response head. Repeated headers are joined by ", "."""
     lines = text.split("\n")
     first = lines[0].split(None, 2)
-    if (
-        len(first) < 2
-        or not first[0].startswith("HTTP/1.")
-        or not first[1].isdecimal()
-        or len(first[1]) != 3
-    ):
+    is_http = len(first) > 1 and first[0].startswith("HTTP/1.")
+    if not is_http or not first[1].isdecimal() or len(first[1]) != 3:
         raise BadResponse(
             f"{address} does not speak HTTP/1: its answer begins {lines[0][:80]!r}. Check base_url."
         )
@@ -237,9 +222,8 @@ def parse_head(text: str, address: str) -> tuple[int, dict[str, str]]:
             raise BadResponse(f"{address} sent a header line without a colon: {line[:80]!r}.")
         name = name.strip().lower()
         value = value.strip()
-        headers[name] = (
-            f"{headers[name]}, {value}" if name in headers and name != "connection" else value
-        )
+        repeated = name in headers and name != "connection"
+        headers[name] = f"{headers[name]}, {value}" if repeated else value
     return int(first[1]), headers
 
 
@@ -292,49 +276,36 @@ def _chunked(connection: HttpConnection, data: bytes) -> Iterator[bytes]:
     as one piece, before the next read blocks."""
     pieces: list[bytes] = []
     at = 0
-    # Bytes left of the current chunk; or -1: at the line break after it; -2: at a size line; -3: in
-    # the trailer; -4: at an invalid size.
-    remaining = -2
+    remaining = 0  # bytes left of the current chunk
+    expected = "size"  # the next line: "size", the "break" after a chunk, or the "trailer"
 
     while True:
-        if remaining > 0:
+        if remaining:
             piece = data[at : at + remaining]
             if piece:
                 pieces.append(piece)
                 at += len(piece)
                 remaining -= len(piece)
-            if not remaining:
-                remaining = -1
-        while remaining < 0:
+        while not remaining:
             end = data.find(b"\n", at)
             if end < 0:
                 break
             line = data[at:end].strip()
             at = end + 1
-            if remaining == -3:
-                if not line:
-                    if at < len(data):
-                        raise BadResponse(
-                            f"{connection.address} sent more than its chunked answer."
-                        )
-                    if pieces:
-                        yield b"".join(pieces)
-                    return
-            elif remaining == -1:
+            if expected == "size":
+                remaining = _chunk_size(connection, line)
+                expected = "break" if remaining else "trailer"
+            elif expected == "break":
                 if line:
                     raise BadResponse(f"{connection.address} sent a chunk longer than announced.")
-                remaining = -2
-            else:
-                size = line.partition(b";")[0].strip()
-                try:
-                    remaining = int(size, 16) if size.isalnum() else -4
-                except ValueError:
-                    remaining = -4
-                if remaining < 0:
-                    raise BadResponse(f"{connection.address} sent a chunk size of {line[:40]!r}.")
-                if not remaining:
-                    remaining = -3
-        if remaining > 0 and at < len(data):
+                expected = "size"
+            elif not line:
+                if at < len(data):
+                    raise BadResponse(f"{connection.address} sent more than its chunked answer.")
+                if pieces:
+                    yield b"".join(pieces)
+                return
+        if remaining and at < len(data):
             continue
         if pieces:
             yield b"".join(pieces)
@@ -349,6 +320,16 @@ def _chunked(connection: HttpConnection, data: bytes) -> Iterator[bytes]:
             raise ConnectionLost("closed by the peer before the end of the answer", True)
         data = rest + more if rest else more
         at = 0
+
+
+def _chunk_size(connection: HttpConnection, line: bytes) -> int:
+    size = line.partition(b";")[0].strip()
+    try:
+        if size.isalnum():
+            return int(size, 16)
+    except ValueError:
+        pass
+    raise BadResponse(f"{connection.address} sent a chunk size of {line[:40]!r}.")
 
 
 def connection_error(connection: HttpConnection, error: ConnectionLost) -> LLMConnectionError:

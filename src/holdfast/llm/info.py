@@ -15,8 +15,8 @@ from holdfast.llm.providers import (
     ALIASES,
     MAKERS,
     ProviderEntry,
+    find_provider,
     is_local,
-    listed,
     provider_at,
     provider_ids,
 )
@@ -61,18 +61,15 @@ def model_info(model: str, provider: str = "", base_url: str = "") -> ModelInfo 
     """
     sellers = _sellers(model, provider, base_url)
     for id, name in _lookups(model, provider, base_url):
-        entry = listed(id)
+        entry = find_provider(id)
         if entry is None:
             continue
         names = {each.lower(): each for each in entry.models}
         for form in _name_variants(name.lower()):
             if form in names:
                 info = _to_model_info(entry, names[form])
-                return (
-                    info
-                    if id in sellers
-                    else msgspec.structs.replace(info, **dict.fromkeys(_PRICES))
-                )
+                changes = {} if id in sellers else dict.fromkeys(_PRICES)
+                return msgspec.structs.replace(info, **changes)
     return None
 
 
@@ -90,19 +87,13 @@ def _sellers(model: str, provider: str, base_url: str) -> Collection[str]:
         provider_at(base_url) if base_url else "",
         ALIASES.get(prefix, prefix) if slash else "",
     )
-    return next(((id,) for id in named if id and listed(id) is not None), _SELLING_MAKERS)
+    return next(((id,) for id in named if id and find_provider(id) is not None), _SELLING_MAKERS)
 
 
 # The providers of `MAKERS` that set the prices of their models. The others serve models of several
 # makers.
-_SELLING_MAKERS = frozenset(MAKERS) - {
-    "llama",
-    "perplexity",
-    "nvidia",
-    "groq",
-    "cerebras",
-    "ollama-cloud",
-    "openrouter",
+_SELLING_MAKERS = set(MAKERS) - {
+    *("llama", "perplexity", "nvidia", "groq", "cerebras", "ollama-cloud", "openrouter"),
 }
 _PRICES = ("input_price", "output_price", "cached_input_price", "cache_write_price")
 

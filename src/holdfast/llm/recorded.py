@@ -15,16 +15,14 @@ import msgspec
 from holdfast import errors
 from holdfast.content import Usage
 from holdfast.errors import Cancelled, ConfigurationError, LLMError
+from holdfast.llm.base import BaseModel, CompletionCall
 from holdfast.llm.client import LLM
-from holdfast.llm.completion import Completion, OnDelta
-from holdfast.llm.model import ToolLike
-from holdfast.llm.secrets import blot, redact_bytes, redacted_path
-from holdfast.llm.transcript import Messages
+from holdfast.llm.completion import Completion
+from holdfast.llm.http import HttpExchange, Transport
+from holdfast.llm.info import ModelInfo
+from holdfast.llm.secrets import redact, redact_bytes, redact_path
 
 if TYPE_CHECKING:
-    from holdfast.events import Agent
-    from holdfast.llm.http import HttpExchange, Transport
-    from holdfast.llm.info import ModelInfo
     from holdfast.tools.context import Cancellation
 
 MODES = ("auto", "replay", "record")
@@ -48,11 +46,9 @@ class Recording(msgspec.Struct, rename="camel", omit_defaults=True):
     headers: dict[str, str] = {}
     body: str = ""  # the answer's text, verbatim
     hex: str = ""  # the answer's bytes, if they are not text
-    # The error that broke the exchange off, if any: its class, its message, and True if a retry may
-    # help.
-    error: str = ""
-    message: str = ""
-    retryable: bool = True
+    error: str = ""  # the class of the error that broke the exchange off, if any
+    message: str = ""  # the message of that error
+    retryable: bool = True  # True if a retry may help
     failed: bool = False  # True if the exchange gave no answer
 
     @property
@@ -66,7 +62,7 @@ class Recording(msgspec.Struct, rename="camel", omit_defaults=True):
         return self.hash or _request_key(self.path, bytes(self.request))
 
 
-class RecordedLLM:
+class RecordedLLM(BaseModel):
     """An LLM whose HTTP exchanges are recorded in the file at `path` (JSON lines, one per
     exchange).
 
@@ -98,9 +94,7 @@ class RecordedLLM:
         self.path = Path(path)
         self.mode = mode
         tape = Tape(self.path, mode)
-        self._llm = llm.with_transport(
-            lambda pool, secrets: _RecordingTransport(tape, pool, secrets)
-        )
+        self._llm = llm.with_transport(lambda pool, hidden: _RecordingTransport(tape, pool, hidden))
 
     @property
     def model(self) -> str:
@@ -129,20 +123,9 @@ class RecordedLLM:
         """Close idle connections."""
         self._llm.close()
 
-    def completion(
-        self,
-        messages: Messages,
-        tools: Sequence[ToolLike] = (),
-        *,
-        system: str | None = None,
-        head: Agent | None = None,
-        on_delta: OnDelta | None = None,
-        cancelled: Cancellation | None = None,
-    ) -> Completion:
-        """Return one answer, as `LLM.completion` does. A replayed answer takes no time."""
-        return self._llm.completion(
-            messages, tools, system=system, head=head, on_delta=on_delta, cancelled=cancelled
-        )
+    def complete(self, call: CompletionCall) -> Completion:
+        """Return one answer, as `LLM` does. A replayed answer takes no time."""
+        return self._llm.complete(call)
 
     def __repr__(self) -> str:
         return f"RecordedLLM({self._llm!r}, {str(self.path)!r}, mode={self.mode!r})"
@@ -169,12 +152,9 @@ class Tape:
             if recordings:
                 return recordings.pop(0)
             if self.mode == "replay":
-                unused = sum(len(others) for others in self._recordings.values())
-                reason = (
-                    "all its recorded answers have been replayed"
-                    if recordings is not None
-                    else f"it is not in {str(self.path)!r}"
-                )
+                unused = sum(map(len, self._recordings.values()))
+                reason = "all its recorded answers have been replayed"
+                reason = f"it is not in {str(self.path)!r}" if recordings is None else reason
                 raise ConfigurationError(
                     f"RecordedLLM: this request cannot be replayed: {reason} ({unused} other"
                     f" recorded answers are left). Its end: {request[-300:]!r}. Record again with"
@@ -205,11 +185,7 @@ class Tape:
                 key = recording.key
             except ValueError as error:
                 if "truncated" in str(error):  # a crash during a write
-                    _log.warning(
-                        "line %d of %s is truncated and is skipped",
-                        number,
-                        self.path,
-                    )
+                    _log.warning("line %d of %s is truncated and is skipped", number, self.path)
                     continue
                 raise ConfigurationError(
                     f"RecordedLLM: line {number} of {str(self.path)!r} is not a recorded exchange:"
@@ -273,7 +249,7 @@ class _RecordingTransport:
             if recorded.error and not recorded.status:
                 raise _error(recorded)
             return _ReplayedResponse(recorded)
-        recording = Recording(blot(redacted_path(path), self._secrets), msgspec.Raw(request))
+        recording = Recording(redact(redact_path(path), self._secrets), msgspec.Raw(request))
         if recording.key != key:
             recording.hash = key
         try:
@@ -286,7 +262,7 @@ class _RecordingTransport:
             raise
         recording.status = response.status
         recording.headers = {
-            name: blot(value, self._secrets)
+            name: redact(value, self._secrets)
             for name, value in response.headers.items()
             if name in _KEPT_HEADERS or "ratelimit" in name
         }
@@ -297,11 +273,9 @@ class _RecordingTransport:
 
     def note_error(self, recording: Recording, error: LLMError) -> None:
         """Record the error that ended an answer early or prevented it."""
-        recording.error, recording.message, recording.retryable = (
-            type(error).__name__,
-            blot(str(error), self._secrets),
-            error.retryable,
-        )
+        recording.error = type(error).__name__
+        recording.message = redact(str(error), self._secrets)
+        recording.retryable = error.retryable
 
     def save(self, recording: Recording, data: bytes, error: LLMError | None) -> None:
         """Write an exchange to the file with its bytes and its outcome."""
@@ -319,19 +293,17 @@ class _RecordingTransport:
         self._tape.add(recording)
 
 
-class _RecordingResponse:
+class _RecordingResponse(HttpExchange):
     """A live response that is recorded when its outcome is known."""
 
     def __init__(
-        self, response: HttpExchange, recording: Recording, pool: _RecordingTransport
+        self, response: HttpExchange, recording: Recording, transport: _RecordingTransport
     ) -> None:
-        self.status = response.status
-        self.headers = response.headers
+        super().__init__(response.status, response.headers)
         self._response = response
         self._recording = recording
-        self._pool = pool
+        self._transport = transport
         self._chunks: list[bytes] = []
-        self._body: bytes | None = None
 
     def __iter__(self) -> Iterator[bytes]:
         try:
@@ -339,30 +311,24 @@ class _RecordingResponse:
                 self._chunks.append(chunk)
                 yield chunk
         except LLMError as error:
-            self._pool.note_error(self._recording, error)
+            self._transport.note_error(self._recording, error)
             raise
-
-    def read(self) -> bytes:
-        if self._body is None:
-            self._body = b"".join(self)
-        return self._body
 
     def finish_within(self, seconds: float | None) -> None:
         self._response.finish_within(seconds)
 
     def record_outcome(self, error: LLMError | None) -> None:
-        self._pool.save(self._recording, b"".join(self._chunks), error)
+        self._transport.save(self._recording, b"".join(self._chunks), error)
 
     def close(self) -> None:
         self._response.close()
 
 
-class _ReplayedResponse:
+class _ReplayedResponse(HttpExchange):
     """A response replayed from the file."""
 
     def __init__(self, recorded: Recording) -> None:
-        self.status = recorded.status
-        self.headers = dict(recorded.headers)
+        super().__init__(recorded.status, dict(recorded.headers))
         self._recording = recorded
 
     def __iter__(self) -> Iterator[bytes]:
@@ -371,25 +337,10 @@ class _ReplayedResponse:
         if self._recording.error:
             raise _error(self._recording)
 
-    def read(self) -> bytes:
-        return b"".join(self)
-
-    def finish_within(self, seconds: float | None) -> None:
-        pass
-
-    def record_outcome(self, error: LLMError | None) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
 
 def _error(recorded: Recording) -> LLMError:
     kind: Any = getattr(errors, recorded.error, None)
-    error = (
-        kind(recorded.message)
-        if isinstance(kind, type) and issubclass(kind, LLMError)
-        else LLMError(recorded.message)
-    )
+    is_kind = isinstance(kind, type) and issubclass(kind, LLMError)
+    error: LLMError = (kind if is_kind else LLMError)(recorded.message)
     error.retryable = recorded.retryable
     return error

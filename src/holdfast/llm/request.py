@@ -9,23 +9,52 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import ConfigurationError
-from holdfast.events import Agent, ToolDefinition
+from holdfast.events import AgentConfigured, ToolDefinition
 from holdfast.llm.completion import Completion
 from holdfast.llm.model import ToolLike
-from holdfast.llm.pictures import IMAGES_PARAMETER
-from holdfast.llm.transcript import Messages, Transcript, as_transcript
+from holdfast.llm.transcript import Recipient, Transcript, sha256
+from holdfast.llm.vision import IMAGES_PARAMETER
 from holdfast.llm.wires.protocol import RequestHead, Wire
 from holdfast.tools.names import wire_name
 
 
+class RequestTarget(msgspec.Struct, frozen=True):
+    """The model that a request goes to.
+
+    `cache_key` identifies everything in a request's frame except its head; a transcript caches the
+    frame under it.
+    """
+
+    wire: Wire
+    model: str
+    parameters: Mapping[str, Any]
+    cache_key: str = ""
+
+    def recipient(self) -> Recipient:
+        """Return the rules by which a transcript is encoded for this target."""
+        sees = self.parameters.get(IMAGES_PARAMETER) is not False
+        return Recipient(self.wire, self.model, self.parameters.get("host", ""), sees)
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """The content of a request: a transcript, and either `head` or tools and a system prompt."""
+
+    transcript: Transcript
+    tools: Sequence[ToolLike] = ()
+    system: str | None = None
+    head: AgentConfigured | None = None
+
+
 class RequestFrame(msgspec.Struct, frozen=True):
     """All of a request except its messages, and the mapping of tool names in both directions.
-    Built once for each `events.Agent`."""
+    Built once for each `events.AgentConfigured`."""
 
     head: RequestHead
+    recipient: Recipient
     names: dict[str, str]  # canonical -> wire
     canonical: dict[str, str]  # wire -> canonical
-    # The hash of the head without the model's name, because one model has several names.
+    # The hash of the head without the model's name, because one model has several names. Empty for
+    # a request without an `AgentConfigured` event.
     hash: bytes = b""
 
 
@@ -36,151 +65,101 @@ class ModelRequest(msgspec.Struct, frozen=True):
     transcript: Transcript
     tools: Sequence[ToolDefinition]
     system: str
-    canonical: dict[str, str]
+    frame: RequestFrame
     # 128 bits in hex over everything except the model's name; empty for a request without `head`.
-    hash: str = ""
+    hash: str
+
+    def notes(self) -> tuple[str, ...]:
+        """Return notes on the parts of earlier answers that the request leaves out."""
+        return self.transcript.notes(self.frame.recipient)
 
     def with_canonical_names(self, completion: Completion, **changes: Any) -> Completion:
         """Return the completion with canonical tool names, the request's hash, and `changes`
         applied."""
-        changes["request_hash"] = self.hash
-        if completion.calls:
+        canonical = self.frame.canonical
+        if any(canonical.get(call.name, call.name) != call.name for call in completion.calls):
             changes["calls"] = tuple(
-                [
-                    (
-                        msgspec.structs.replace(call, name=self.canonical[call.name])
-                        if self.canonical.get(call.name, call.name) != call.name
-                        else call
-                    )
-                    for call in completion.calls
-                ]
+                msgspec.structs.replace(call, name=canonical.get(call.name, call.name))
+                for call in completion.calls
             )
-        return msgspec.structs.replace(completion, **changes)
+        return msgspec.structs.replace(completion, request_hash=self.hash, **changes)
 
 
-def make_request(
-    wire: Wire,
-    model: str,
-    parameters: Mapping[str, Any],
-    messages: Messages,
-    tools: Sequence[ToolLike],
-    system: str | None,
-    head: Agent | None,
-    stream: bool,
-    key: str = "",
-) -> ModelRequest:
-    """Return a request for `model`.
-
-    With `head`, the prompt and tools come from that event. The frame built from them is cached on
-    the transcript under `key`, so each further step costs one join. `key` must identify everything
-    in the frame except `head`.
-
-    Raises `ConfigurationError` for invalid arguments.
-    """
-    transcript = as_transcript(messages)
+def make_request(target: RequestTarget, prompt: Prompt, stream: bool = False) -> ModelRequest:
+    """Return a request. With a head, its frame is cached on the transcript, so each further step
+    costs one join. Raises `ConfigurationError` for invalid arguments."""
+    transcript, head = prompt.transcript, prompt.head
     if head is not None:
-        if tools or system is not None:
+        if prompt.tools or prompt.system is not None:
             raise ConfigurationError(
                 "completion takes head, or tools and system, not both: the head has its own."
             )
-        frame = _frame_of(head, transcript, wire, model, parameters, key)
-        prompt, definitions = head.system_prompt, head.tools
+        frame = _frame_of(head, transcript, target)
+        system, tools = head.system_prompt, head.tools
     else:
-        definitions = tuple([definition(tool) for tool in tools])
-        prompt = system or ""
-        frame = make_frame(wire, model, prompt, definitions, parameters)
-    host, sees = parameters.get("host", ""), parameters.get(IMAGES_PARAMETER) is not False
-    fragments = transcript.fragments(wire, frame.names, model, host, sees)
-    hash = (
-        _hash(frame.hash + transcript.digest(wire, model, host, sees)).hex()[:32]
-        if frame.hash
-        else ""
-    )
-    return ModelRequest(
-        wire.body(frame.head, fragments, stream),
-        transcript,
-        definitions,
-        prompt,
-        frame.canonical,
-        hash,
-    )
+        tools = tuple([definition(tool) for tool in prompt.tools])
+        system = prompt.system or ""
+        frame = make_frame(target, system, tools)
+    fragments, digest = transcript.encode(frame.recipient, frame.names, bool(frame.hash))
+    body = target.wire.body(frame.head, fragments, stream)
+    hash = _hash(frame.hash + digest).hex()[:32] if frame.hash else ""
+    return ModelRequest(body, transcript, tools, system, frame, hash)
 
 
-def request_hash(wire: Wire, model: str, transcript: Transcript, head: Agent) -> str:
+def request_hash(wire: Wire, model: str, transcript: Transcript, head: AgentConfigured) -> str:
     """Return the hash that `make_request` would give the same request. The cost is proportional
     to the new messages of the transcript."""
-    frame = _frame_of(head, transcript, wire, model, head.parameters, "")
-    host, sees = head.parameters.get("host", ""), head.parameters.get(IMAGES_PARAMETER) is not False
-    transcript.fragments(wire, frame.names, model, host, sees)
-    return _hash(frame.hash + transcript.digest(wire, model, host, sees)).hex()[:32]
+    frame = _frame_of(head, transcript, RequestTarget(wire, model, head.parameters))
+    _, digest = transcript.encode(frame.recipient, frame.names, True)
+    return _hash(frame.hash + digest).hex()[:32]
 
 
-def _frame_of(
-    head: Agent,
-    transcript: Transcript,
-    wire: Wire,
-    model: str,
-    parameters: Mapping[str, Any],
-    key: str,
-) -> RequestFrame:
+def _frame_of(head: AgentConfigured, transcript: Transcript, target: RequestTarget) -> RequestFrame:
     return transcript.cached(
-        key,
+        target.cache_key or f"{target.wire.name} {target.model}",
         head,
-        lambda: make_frame(wire, model, head.system_prompt, head.tools, parameters, head.id),
+        lambda: make_frame(target, head.system_prompt, head.tools, head.id),
     )
 
 
 def _hash(data: bytes) -> bytes:
-    from hashlib import sha256  # 3 ms of import
-
-    return sha256(data).digest()
+    return sha256()(data).digest()
 
 
 def make_frame(
-    wire: Wire,
-    model: str,
+    target: RequestTarget,
     system: str,
     tools: Sequence[ToolDefinition],
-    parameters: Mapping[str, Any],
     head: str | None = None,
 ) -> RequestFrame:
     """Return the frame of a request.
 
-    `head` is the id of the `Agent` event that the frame is built from. Requests with the same head
-    begin alike and share a provider's prompt cache.
+    `head` is the id of the `AgentConfigured` event that the frame is built from. Requests with the
+    same head begin alike and share a provider's prompt cache.
 
     Raises `ConfigurationError` if two tools have the same name, or if a schema is not JSON.
     """
+    wire, parameters = target.wire, target.parameters
     names: dict[str, str] = {}
+    canonical: dict[str, str] = {}
     for tool in tools:
         if tool.name in names:
             raise ConfigurationError(f"tools has two tools named {tool.name!r}.")
-        names[tool.name] = tool.wire_name or wire_name(tool.name)
-    canonical = {on_wire: name for name, on_wire in names.items()}
-    if len(canonical) < len(names):
-        clash = next(
-            (name, canonical[on_wire])
-            for name, on_wire in names.items()
-            if canonical[on_wire] != name
-        )
-        raise ConfigurationError(
-            f"tools has {clash[0]!r} and {clash[1]!r}, which have the same name on the wire."
-            " Rename one."
-        )
+        on_wire = names[tool.name] = tool.wire_name or wire_name(tool.name)
+        other = canonical.setdefault(on_wire, tool.name)
+        if other != tool.name:
+            raise ConfigurationError(
+                f"tools has {other!r} and {tool.name!r}, which have the same name on the wire."
+                " Rename one."
+            )
     try:
         hash = b""
         if head is not None:
-            hash = _hash(
-                b"%b %b"
-                % (
-                    wire.name.encode(),
-                    wire.body(wire.head("", system, tools, parameters, names), [], False),
-                )
-            )
+            unnamed = wire.body(wire.head("", system, tools, parameters, names), [], False)
+            hash = _hash(b"%b %b" % (wire.name.encode(), unnamed))
             parameters = {"cache_key": head, **parameters}
-        return RequestFrame(
-            wire.head(model, system, tools, parameters, names), names, canonical, hash
-        )
+        request_head = wire.head(target.model, system, tools, parameters, names)
+        return RequestFrame(request_head, target.recipient(), names, canonical, hash)
     except (TypeError, UnicodeEncodeError) as error:
         raise ConfigurationError(f"tools and parameters must be JSON values: {error}.") from error
 

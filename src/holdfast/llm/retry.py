@@ -65,14 +65,9 @@ def retrying(
         if (listener := retry_listener.get()) is not None:
             listener(failure, number, seconds)
         number += 1
-        _log.info(
-            "%s: %s Trying again in %.1f s (%d of %d).",
-            type(failure).__name__,
-            _sentence(str(failure)),
-            seconds,
-            number,
-            max_retries,
-        )
+        text = str(failure)
+        reason = f"{type(failure).__name__}: {text}{'' if text.endswith(('.', '!', '?')) else '.'}"
+        _log.info("%s Trying again in %.1f s (%d of %d).", reason, seconds, number, max_retries)
         if sleep is not None:
             sleep(seconds)
         elif cancelled is not None:
@@ -83,11 +78,6 @@ def retrying(
             raise Cancelled("The model call was cancelled.") from failure
         if before_retry is not None:
             before_retry(failure)
-
-
-def _sentence(text: str) -> str:
-    """Return a provider's message with a final period, which not every message has."""
-    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def delay(error: LLMError, number: int, random: Callable[[], float]) -> float | None:
@@ -180,13 +170,9 @@ def _seconds_until(text: str, now: Callable[[], float]) -> float | None:
     or milliseconds (distinguished by size), a duration, or an RFC 3339 time."""
     number = _number(text)
     if number is not None:
-        return (
-            number - now()
-            if 1e8 < number < 1e11
-            else number / 1000 - now()
-            if number >= 1e11
-            else number
-        )
+        if number <= 1e8:
+            return number
+        return (number if number < 1e11 else number / 1000) - now()
     if "T" not in text:
         return duration(text)
     from datetime import UTC, datetime

@@ -8,22 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 
 from holdfast.content import ToolCall, Usage
 from holdfast.errors import Cancelled, ConfigurationError, LLMError
+from holdfast.llm.base import BaseModel, CompletionCall
 from holdfast.llm.completion import Completion, Delta, OnDelta
-from holdfast.llm.model import ToolLike
-from holdfast.llm.request import ModelRequest, make_request
-from holdfast.llm.transcript import Messages
+from holdfast.llm.request import ModelRequest, RequestTarget, make_request
 from holdfast.llm.wires import openai_chat
 from holdfast.tools.callables import refuse_async
-
-if TYPE_CHECKING:
-    from holdfast.events import Agent
-    from holdfast.tools.context import Cancellation
 
 
 class ScriptedRequest:
@@ -77,7 +72,7 @@ ScriptedAnswer = (
 Script = Iterable[Any] | Callable[[ScriptedRequest], Any]
 
 
-class ScriptedLLM:
+class ScriptedLLM(BaseModel):
     """A model that gives the answers of a script, one for each request.
 
     `script` is a list (or any iterable) of answers, or one function that takes a `ScriptedRequest`
@@ -128,30 +123,12 @@ class ScriptedLLM:
         self._answers = iter(()) if callable(script) else iter(script)
         self._lock = threading.Lock()
 
-    def completion(
-        self,
-        messages: Messages,
-        tools: Sequence[ToolLike] = (),
-        *,
-        system: str | None = None,
-        head: Agent | None = None,
-        on_delta: OnDelta | None = None,
-        cancelled: Cancellation | None = None,
-    ) -> Completion:
-        """Return the script's next answer. Takes the same arguments as `LLM.completion`."""
+    def complete(self, call: CompletionCall) -> Completion:
+        """Return the script's next answer."""
         started = time.monotonic()
-        parameters = self.parameters() if head is None else head.parameters
-        built = make_request(
-            openai_chat,
-            self.model,
-            parameters,
-            messages,
-            tools,
-            system,
-            head,
-            False,
-            f"scripted {self.model}",
-        )
+        parameters = self.parameters() if call.head is None else call.head.parameters
+        target = RequestTarget(openai_chat, self.model, parameters, f"scripted {self.model}")
+        built = make_request(target, call)
         with self._lock:
             request = ScriptedRequest(len(self.requests), built)
             self.requests.append(request)
@@ -164,18 +141,18 @@ class ScriptedLLM:
                 f" there are {request.number} answers. Its last message: {request.text[:200]!r}."
             )
         if self.delay:
-            if cancelled is None:
+            if call.cancelled is None:
                 time.sleep(self.delay)
             else:
-                cancelled.wait(self.delay)
-        if cancelled:
+                call.cancelled.wait(self.delay)
+        if call.cancelled:
             raise Cancelled("The model call was cancelled.")
         while callable(answer) and not isinstance(answer, type):
             answer = answer(request)
         completion = self._completion(answer, len(built.transcript))
-        refuse_async("completion: on_delta", on_delta)
-        if on_delta is not None and self.stream:
-            _emit_deltas(completion, on_delta)
+        refuse_async("completion: on_delta", call.on_delta)
+        if call.on_delta is not None and self.stream:
+            _emit_deltas(completion, call.on_delta)
         if not completion.usage.input_tokens:
             written = completion.text + "".join([call.raw_arguments for call in completion.calls])
             usage = Usage(len(built.body) // 4, len(written) // 4 + 1)

@@ -16,24 +16,14 @@ MIN_SECRET_CHARS = 8
 REDACTED = "***"
 
 # Headers that callers set and that are never secret. Any other header of a caller may be.
-_PUBLIC_HEADERS = frozenset(
-    (
-        "accept",
-        "accept-language",
-        "anthropic-beta",
-        "anthropic-version",
-        "content-type",
-        "http-referer",
-        "openai-beta",
-        "referer",
-        "user-agent",
-        "x-title",
-    )
-)
-_PUBLIC_QUERY_KEYS = frozenset(("alt", "api-version"))
+_PUBLIC_HEADERS = {
+    *("accept", "accept-language", "anthropic-beta", "anthropic-version", "content-type"),
+    *("http-referer", "openai-beta", "referer", "user-agent", "x-title"),
+}
+_PUBLIC_QUERY_KEYS = {"alt", "api-version"}
 
 
-def secrets(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+def argument_secrets(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the secrets among an `LLM`'s arguments: its credentials and the proxy's password."""
     values = credentials_of(arguments)
     proxy = urlsplit(arguments["proxy"] or "")
@@ -87,14 +77,14 @@ def basic(pair: str) -> str:
 def worth_hiding(values: Iterable[str]) -> tuple[str, ...]:
     """Return the distinct secrets and their JSON-escaped forms, longest first. Values too short
     to be a secret are left out."""
-    secrets: set[str] = set()
+    found: set[str] = set()
     for secret in values:
         if len(secret) >= MIN_SECRET_CHARS:
-            secrets |= {secret, msgspec.json.encode(secret).decode()[1:-1]}
-    return tuple(sorted(secrets, key=len, reverse=True))
+            found |= {secret, msgspec.json.encode(secret).decode()[1:-1]}
+    return tuple(sorted(found, key=len, reverse=True))
 
 
-def blot(text: str, secrets: Sequence[str]) -> str:
+def redact(text: str, secrets: Sequence[str]) -> str:
     """Return `text` without the secrets and without prefixes of them. Messages are cut to a
     length, which can leave a prefix."""
     for secret in secrets:
@@ -116,7 +106,7 @@ def holds_secret(text: str, secrets: Sequence[str]) -> bool:
     return any(secret[:MIN_SECRET_CHARS] in text for secret in secrets)
 
 
-def shown(url: object) -> str:
+def redact_url(url: object) -> str:
     """Return a URL for display: without credentials and without its query values."""
     text = str(url)
     scheme, mark, rest = text.partition("://")
@@ -124,21 +114,18 @@ def shown(url: object) -> str:
     # or a ?.
     rest = (rest if mark else text).rpartition("@")[2]
     rest, fragment, _ = rest.partition("#")
-    return f"{scheme}://{redacted_path(rest)}{fragment}" if mark else redacted_path(rest) + fragment
+    return f"{scheme}://{redact_path(rest)}{fragment}" if mark else redact_path(rest) + fragment
 
 
-def redacted_path(path: str) -> str:
+def redact_path(path: str) -> str:
     """Return a path for display: without its query values."""
     path, mark, query = path.partition("?")
-    parts = [
-        part
-        if _is_public(part)
-        else f"{part.partition('=')[0]}={REDACTED}"
-        if "=" in part
-        else REDACTED
-        for part in query.split("&")
-    ]
-    return path + mark + "&".join(parts) if mark else path
+    parts: list[str] = []
+    for part in query.split("&"):
+        name, equals, _ = part.partition("=")
+        hidden = f"{name}={REDACTED}" if equals else REDACTED
+        parts.append(part if _is_public(part) else hidden)
+    return path + mark + "&".join(parts)
 
 
 def _is_public(part: str) -> bool:

@@ -38,7 +38,13 @@ def _is_str_mapping(value: Any) -> bool:
     )
 
 
+def _is_instance(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
 _UNLIMITED = 1e9
+_SECONDS = ("a number of seconds above 0", _number_check(0, _UNLIMITED, open=True))
+_FLAG = ("True or False", _is_instance(bool))
 # argument -> (description of valid values, check of a value). None is also valid unless the
 # argument is in `_REQUIRED`.
 _ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
@@ -50,7 +56,7 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "a str on one line",
         lambda v: isinstance(v, str) and v.isascii() and (not v or v.isprintable()),
     ),
-    "base_url": ("an address such as 'https://api.example.com/v1'", lambda v: isinstance(v, str)),
+    "base_url": ("an address such as 'https://api.example.com/v1'", _is_instance(str)),
     "temperature": ("a number from 0 to 2", _number_check(0, 2)),
     "top_p": ("a number from 0 to 1", _number_check(0, 1)),
     "max_output_tokens": ("a whole number from 1", _number_check(1, _UNLIMITED, whole=True)),
@@ -61,36 +67,35 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "reasoning_budget": ("a number of tokens", _number_check(0, _UNLIMITED, whole=True)),
     "seed": ("a whole number", _number_check(-(2**63), 2**63 - 1, whole=True)),
-    "parallel_tool_calls": ("True or False", lambda v: isinstance(v, bool)),
+    "parallel_tool_calls": _FLAG,
     "response_format": (
         "a JSON Schema, or the value that Chat Completions takes: {'type': 'json_schema', ...}",
         _is_str_mapping,
     ),
-    "prompt_caching": ("True or False", lambda v: isinstance(v, bool)),
+    "prompt_caching": _FLAG,
     "tool_calls": ("'native' or 'text'", lambda v: v in ("native", "text")),
-    "images": ("True or False", lambda v: isinstance(v, bool)),
-    "stream": ("True or False", lambda v: isinstance(v, bool)),
-    "timeout": ("a number of seconds above 0", _number_check(0, _UNLIMITED, open=True)),
-    "connect_timeout": ("a number of seconds above 0", _number_check(0, _UNLIMITED, open=True)),
-    "deadline": ("a number of seconds above 0", _number_check(0, _UNLIMITED, open=True)),
+    "images": _FLAG,
+    "stream": _FLAG,
+    "timeout": _SECONDS,
+    "connect_timeout": _SECONDS,
+    "deadline": _SECONDS,
     "max_retries": ("a whole number from 0", _number_check(0, 1000, whole=True)),
     "headers": ("a mapping of str to str", _is_str_mapping),
     "extra_body": ("a mapping", _is_str_mapping),
-    "proxy": ("an address such as 'http://user:password@host:3128'", lambda v: isinstance(v, str)),
+    "proxy": ("an address such as 'http://user:password@host:3128'", _is_instance(str)),
     "ssl_context": ("an ssl.SSLContext", lambda v: hasattr(v, "wrap_socket")),
     "wire": (f"one of {', '.join(WIRES)}", lambda v: v in WIRES),
 }
 _REQUIRED = {
-    "model",
-    "api_key",
-    "stop",
-    "stream",
-    "timeout",
-    "connect_timeout",
-    "max_retries",
-    "prompt_caching",
-    "tool_calls",
+    *("model", "api_key", "stop", "stream", "timeout", "connect_timeout", "max_retries"),
+    *("prompt_caching", "tool_calls"),
 }
+_SECRET = {"api_key", "base_url", "headers", "proxy"}  # never shown in an error
+# Arguments that the journal stores if they are set.
+_STORED = (
+    *("temperature", "top_p", "max_output_tokens", "reasoning_effort", "reasoning_budget"),
+    *("seed", "parallel_tool_calls", "response_format", "extra_body"),
+)
 
 
 def check(arguments: Mapping[str, Any]) -> None:
@@ -99,12 +104,7 @@ def check(arguments: Mapping[str, Any]) -> None:
         value = arguments[name]
         if (value is None and name not in _REQUIRED) or (value is not None and is_valid(value)):
             continue
-        # These arguments hold secrets, so their values are not shown.
-        shown_value = (
-            "the given value"
-            if name in ("api_key", "base_url", "headers", "proxy")
-            else repr(value)
-        )
+        shown_value = "the given value" if name in _SECRET else repr(value)
         raise ConfigurationError(f"LLM: {name} takes {expected}, not {shown_value}.")
     if arguments["headers"]:
         for name, value in arguments["headers"].items():
@@ -131,26 +131,13 @@ def parameters(arguments: Mapping[str, Any], wire: str, host: str) -> dict[str, 
     """Return the settings that shape answers as JSON values, without secrets and without unset
     ones."""
     kept: dict[str, Any] = {"wire": wire, "host": host}
-    for name in (
-        "temperature",
-        "top_p",
-        "max_output_tokens",
-        "reasoning_effort",
-        "reasoning_budget",
-        "seed",
-        "parallel_tool_calls",
-        "response_format",
-        "extra_body",
-    ):
+    for name in _STORED:
         value = arguments[name]
         if value is not None and value != {}:
-            kept[name] = (
-                dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
-            )
-    if arguments["stop"]:
-        kept["stop"] = (
-            [arguments["stop"]] if isinstance(arguments["stop"], str) else list(arguments["stop"])
-        )
+            kept[name] = {**value} if isinstance(value, Mapping) else value
+    stop = arguments["stop"]
+    if stop:
+        kept["stop"] = [stop] if isinstance(stop, str) else list(stop)
     if "response_format" in kept:
         kept["response_format"] = _answer_format(kept["response_format"])
     if not arguments["prompt_caching"]:

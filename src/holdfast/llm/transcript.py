@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 from zlib import crc32
 
@@ -12,50 +13,75 @@ import msgspec
 
 from holdfast.content import ContentLike, Message, TextContent, ToolCall, ToolResult, blocks
 from holdfast.errors import ConfigurationError
-from holdfast.events import Assistant
-from holdfast.events import Message as MessageEvent
+from holdfast.events import AssistantReplied
+from holdfast.events import MessageAdded as MessageEvent
 from holdfast.llm.completion import NO_NATIVE, Completion
-from holdfast.llm.pictures import has_picture, hide_pictures
+from holdfast.llm.providers import maker
+from holdfast.llm.vision import has_picture, hide_pictures
 from holdfast.llm.wires.calls import wire_id
-from holdfast.llm.wires.makers import maker
 from holdfast.llm.wires.protocol import Names, Wire
 
 T = TypeVar("T")
 
-# The maker of a model, and the only host that accepts its native forms ("" for any host).
-NativeScope = tuple[str, str]
+
+@lru_cache(1)
+def sha256() -> Callable[..., Any]:
+    """Return `hashlib.sha256`, imported at its first use because that takes 3 ms."""
+    from hashlib import sha256
+
+    return sha256
+
 
 CallResult = tuple[ToolCall, ToolResult]
-Item = Message | MessageEvent | Assistant | Completion | CallResult
+Item = Message | MessageEvent | AssistantReplied | Completion | CallResult
 
 
-class _Cache:
-    """The encoded fragments for one wire and one family of a maker's models (at one host if the
-    wire is bound), and the state needed to continue encoding."""
+class Recipient:
+    """A model that receives requests, and the rules for what it may be sent.
+
+    `maker` is the maker of the model, and `only_host` the host to which native forms are bound (""
+    if they are valid anywhere). Both decide which native forms it may receive. Recipients with the
+    same `key` receive the same bytes.
+    """
+
+    __slots__ = ("family", "key", "maker", "model", "only_host", "sees", "wire")
+
+    def __init__(self, wire: Wire, model: str = "", host: str = "", sees: bool = True) -> None:
+        self.wire = wire
+        self.model = model
+        self.sees = sees
+        self.maker = maker(model)
+        self.only_host = host if wire.bound else ""
+        self.family = wire.family(model, host)
+        self.key = (wire.name, self.maker, self.only_host, self.family, sees)
+
+    def may_receive_native(self, item: AssistantReplied | Completion) -> bool:
+        """Return True if the native form of an answer may be sent here. An unknown maker or host
+        counts as the same."""
+        if item.wire != self.wire.name:
+            return False
+        their_maker = maker(item.model)
+        if their_maker and self.maker and their_maker != self.maker:
+            return False
+        return not self.only_host or not item.host or item.host == self.only_host
+
+
+class _Encoding:
+    """The items of a transcript, encoded for recipients with one key, and the state needed to
+    continue."""
 
     __slots__ = (
-        "batch",
-        "encoded",
-        "family",
-        "fragments",
-        "hash",
-        "hashed",
-        "ids",
-        "left_out",
-        "partial",
-        "renamed",
-        "sent_calls",
-        "unanswered",
+        *("batch", "encoded", "fragments", "hash", "hashed", "ids", "is_partial"),
+        *("left_out", "renamed", "sent_calls", "unanswered"),
     )
 
-    def __init__(self, family: str) -> None:
-        self.family = family
+    def __init__(self) -> None:
         self.fragments: list[bytes] = []
         self.encoded = 0  # number of items encoded
         self.batch: list[CallResult] = []  # results since the last assistant item
         self.unanswered = 0  # number of that item's calls without a result
         # True if more results may join the batch of the last fragment.
-        self.partial = False
+        self.is_partial = False
         self.left_out: dict[str, int] = {}  # model -> number of its native forms left out
         self.hash: Any = None  # hash of the first `hashed` fragments
         self.hashed = 0
@@ -65,43 +91,81 @@ class _Cache:
         # Holdfast's id of a call -> the id as sent, if they differ.
         self.renamed: dict[str, str] = {}
 
-    def assign_ids(
-        self, calls: Sequence[ToolCall], wire: Wire, verbatim: bool = False
-    ) -> Sequence[ToolCall]:
-        """Return an answer's calls with ids that are legal on the wire and unique.
+    def add(self, item: Item, to: Recipient, names: Names) -> None:
+        """Encode one more item."""
+        wire = to.wire
+        if not to.sees and not isinstance(item, AssistantReplied | Completion):
+            if isinstance(item, tuple):
+                item = (item[0], hide_pictures(item[1]))
+            else:
+                item = hide_pictures(item)
+        if isinstance(item, tuple):
+            self.batch.append((self._sent_call(item[0]), item[1]))
+            self.unanswered -= 1
+            if self.unanswered <= 0:
+                self._end_batch(wire, names)
+            return
+        if self.batch:  # an incomplete batch, in messages written by hand
+            self._end_batch(wire, names)
+        if isinstance(item, AssistantReplied | Completion):
+            native, verbatim = item.native, False
+            if native:
+                if to.may_receive_native(item):
+                    verbatim = wire.bound
+                else:
+                    native = NO_NATIVE
+                    model = item.model or item.wire
+                    self.left_out[model] = self.left_out.get(model, 0) + 1
+            self._add_answer(item.text, item.calls, native, verbatim, to, names)
+        elif isinstance(item, Message) and item.role == "assistant":
+            self._add_answer(item.text, item.tool_calls, NO_NATIVE, False, to, names)
+        elif isinstance(item, Message) and item.role == "system":
+            self.fragments.append(wire.system(item.text))
+        else:
+            self.fragments.append(wire.user(cast(Message, item).content))
 
-        An id that is both already stays unchanged. All ids stay unchanged in an answer that goes
-        back `verbatim` to the host that assigned them.
-        """
+    def _add_answer(
+        self,
+        text: str,
+        calls: Sequence[ToolCall],
+        native: msgspec.Raw,
+        verbatim: bool,
+        to: Recipient,
+        names: Names,
+    ) -> None:
+        """Encode an answer. Its calls get ids that are legal on the wire and unique; an id that is
+        both stays unchanged. All ids stay unchanged in an answer that goes back `verbatim` to the
+        host that assigned them."""
         self.sent_calls = []
-        if not calls:
-            return calls
-        sent = [self._with_id(call, wire, verbatim) for call in calls]
-        if any(one is not call for one, call in zip(sent, calls, strict=True)):
-            self.sent_calls = list(zip(calls, sent, strict=True))
-            self.renamed.update(
-                (call.id, one.provider_id)
-                for call, one in self.sent_calls
-                if call.id and one is not call
-            )
-        return sent
+        self.unanswered = len(calls)
+        if calls:
+            sent = [self._with_id(call, to, verbatim) for call in calls]
+            pairs = list(zip(calls, sent, strict=True))
+            changed = [(call, one) for call, one in pairs if one is not call]
+            if changed:
+                self.sent_calls = pairs
+                self.renamed.update((call.id, one.provider_id) for call, one in changed if call.id)
+            calls = sent
+        fragment = to.wire.assistant(text, calls, native, names, to.family)
+        if fragment:
+            self.fragments.append(fragment)
 
-    def _with_id(self, call: ToolCall, wire: Wire, verbatim: bool) -> ToolCall:
-        id = wire.call_id(call, self.family)
+    def _with_id(self, call: ToolCall, to: Recipient, verbatim: bool) -> ToolCall:
+        id = to.wire.call_id(call, to.family)
         if not id:
             return call
         if id in self.ids and not verbatim:
             wanted = id
             while id in self.ids:
                 self.ids[wanted] += 1
-                id = wire.call_id(
-                    msgspec.structs.replace(call, provider_id=f"{wanted}_{self.ids[wanted]}"),
-                    self.family,
+                candidate = f"{wanted}_{self.ids[wanted]}"
+                id = to.wire.call_id(
+                    msgspec.structs.replace(call, provider_id=candidate), to.family
                 )
         self.ids.setdefault(id, 1)
         return call if id == wire_id(call) else msgspec.structs.replace(call, provider_id=id)
 
-    def sent_call(self, call: ToolCall) -> ToolCall:
+    def _sent_call(self, call: ToolCall) -> ToolCall:
         """Return an answered call with the id under which it was sent. Of identical calls
         without ids, the first one matches first."""
         for place, (one, sent) in enumerate(self.sent_calls):
@@ -111,40 +175,60 @@ class _Cache:
         id = self.renamed.get(call.id)
         return call if id is None else msgspec.structs.replace(call, provider_id=id)
 
-    def end_batch(self, wire: Wire, names: Names) -> None:
+    def _end_batch(self, wire: Wire, names: Names) -> None:
         self.fragments.append(wire.results(self.batch, names))
         self.batch = []
         self.unanswered = 0
 
+    def begin_partial(self, wire: Wire, names: Names) -> None:
+        """Add a fragment for the results so far of an incomplete batch, if there is one."""
+        if self.batch and not self.is_partial:
+            self.fragments.append(wire.results(self.batch, names))
+            self.is_partial = True
+
     def drop_partial(self) -> None:
-        self.fragments.pop()
-        self.partial = False
-        if self.hashed > len(self.fragments):
-            self.hash, self.hashed = None, 0
+        """Remove the fragment of `begin_partial`, because more items follow."""
+        if self.is_partial:
+            self.fragments.pop()
+            self.is_partial = False
+            if self.hashed > len(self.fragments):
+                self.hash, self.hashed = None, 0
+
+    def digest(self) -> bytes:
+        """Return a hash of all fragments so far."""
+        if self.hash is None:
+            self.hash = sha256()()
+        # Hash only lengths and checksums: a tenth of the time of hashing everything, and enough
+        # to identify a request.
+        new = self.fragments[self.hashed :]
+        self.hash.update(b"".join([b"%d:%d;" % (len(one), crc32(one)) for one in new]))
+        self.hashed = len(self.fragments)
+        return self.hash.digest()
 
 
 class Transcript:
     """An append-only list of user messages, model answers, and tool results.
 
-    `append` takes `events.Message` or `content.Message`, `events.Assistant` or `Completion`, and
+    `append` takes `events.MessageAdded` or `content.Message`, `events.AssistantReplied` or
+    `Completion`, and
     `(ToolCall, ToolResult)` pairs, which follow the answer that requested them. The items belong to
     the caller and are never changed. One thread appends; any thread may read.
 
-    A request costs only the items appended since the last one: `fragments` encodes each item
-    once per wire and maker of models.
+    A request costs only the items appended since the last one: `encode` encodes each item once per
+    wire and maker of models.
     """
 
-    __slots__ = ("_cached_values", "_caches", "_calls", "_items", "_lock", "last_answer")
+    __slots__ = ("_cached_values", "_calls", "_encodings", "_items", "_lock", "last_answer")
 
     def __init__(self, items: Sequence[Item] = ()) -> None:
         self._items: list[Item] = []
         # Calls by both ids, for tool messages that refer to one.
         self._calls: dict[str, ToolCall] = {}
-        self._caches: dict[tuple[str, NativeScope, str, bool], _Cache] = {}
+        self._encodings: dict[object, _Encoding] = {}
         self._cached_values: dict[str, tuple[object, object]] = {}
         self._lock = threading.Lock()
         # The conversation's last answer, even if it is no longer among the items.
-        self.last_answer: Assistant | Completion | None = None
+        self.last_answer: AssistantReplied | Completion | None = None
         for item in items:
             self.append(item)
 
@@ -177,12 +261,12 @@ class Transcript:
                 self._index_calls(item.tool_calls)
         elif isinstance(item, Completion):
             self._index_calls(item.calls)
-        elif not isinstance(item, Assistant | MessageEvent) and not _is_call_result(item):
+        elif not isinstance(item, AssistantReplied | MessageEvent) and not _is_call_result(item):
             raise ConfigurationError(
                 "A transcript takes messages, answers (Assistant, Completion) and (ToolCall,"
                 f" ToolResult) pairs, not {item!r}."
             )
-        if isinstance(item, Assistant | Completion):
+        if isinstance(item, AssistantReplied | Completion):
             self.last_answer = item
         self._items.append(item)
 
@@ -196,90 +280,61 @@ class Transcript:
         return any(
             has_picture(item[1].content if isinstance(item, tuple) else item.content)
             for item in self._items
-            if not isinstance(item, Assistant | Completion)
+            if not isinstance(item, AssistantReplied | Completion)
         )
+
+    def encode(self, to: Recipient, names: Names, hashed: bool) -> tuple[Sequence[bytes], bytes]:
+        """Return all items as messages of the recipient's wire, and a hash of them if `hashed`.
+
+        New items are encoded with the current `names`; items already encoded keep their bytes. The
+        native form of an answer goes back only where it may. For a model without vision, text
+        replaces pictures. The list belongs to the transcript and grows; do not change it.
+        """
+        with self._lock:
+            encoding = self._encodings.get(to.key)
+            if encoding is None:
+                encoding = self._encodings[to.key] = _Encoding()
+            end = len(self._items)
+            if encoding.encoded < end:
+                encoding.drop_partial()
+                for item in self._items[encoding.encoded : end]:
+                    encoding.add(item, to, names)
+                    encoding.encoded += 1
+            encoding.begin_partial(to.wire, names)  # the request may fall within a batch
+            return encoding.fragments, encoding.digest() if hashed else b""
 
     def fragments(
         self, wire: Wire, names: Names, model: str = "", host: str = "", sees: bool = True
     ) -> Sequence[bytes]:
-        """Return all items as messages of `wire`. New items are encoded with the current `names`;
-        items already encoded keep their bytes.
+        """Return the messages of `encode` for a model at a host."""
+        return self.encode(Recipient(wire, model, host, sees), names, False)[0]
 
-        An answer's `native` form goes back to the wire that it came from. It is left out if
-        `model` is known to have another maker. It is also left out if `host` is known to differ
-        and the wire's native forms are valid at one host only. For a model without vision
-        (`sees` is False), text replaces pictures. The list belongs to the transcript and grows;
-        do not change it.
-        """
-        key = _key(wire, model, host, sees)
-        _, scope, family, _ = key
-        with self._lock:
-            cache = self._caches.get(key)
-            if cache is None:
-                cache = self._caches[key] = _Cache(family)
-            end = len(self._items)
-            if cache.partial and cache.encoded < end:
-                cache.drop_partial()
-            while cache.encoded < end:
-                item = self._items[cache.encoded]
-                if not sees and not isinstance(item, Assistant | Completion):
-                    item = (
-                        (item[0], hide_pictures(item[1]))
-                        if isinstance(item, tuple)
-                        else hide_pictures(item)
-                    )
-                self._encode(item, cache, wire, names, scope)
-                cache.encoded += 1
-            if cache.batch and not cache.partial:  # the request falls within a batch
-                cache.fragments.append(wire.results(cache.batch, names))
-                cache.partial = True
-            return cache.fragments
-
-    def digest(self, wire: Wire, model: str = "", host: str = "", sees: bool = True) -> bytes:
-        """Return a hash of all fragments so far. The cost is proportional to the fragments since
-        the last call."""
-        with self._lock:
-            cache = self._caches[_key(wire, model, host, sees)]
-            if cache.hash is None:
-                from hashlib import sha256  # 3 ms of import
-
-                cache.hash = sha256()
-            # Hash only lengths and checksums: a tenth of the time of hashing everything, and enough
-            # to identify a request.
-            new = cache.fragments[cache.hashed :]
-            cache.hash.update(
-                b"".join([b"%d:%d;" % (len(fragment), crc32(fragment)) for fragment in new])
-            )
-            cache.hashed = len(cache.fragments)
-            return cache.hash.digest()
-
-    def notes(
-        self, wire: Wire, model: str = "", host: str = "", sees: bool = True
-    ) -> tuple[str, ...]:
-        """Return notes on the parts of earlier answers that a request to `model` leaves out.
+    def notes(self, to: Recipient) -> tuple[str, ...]:
+        """Return notes on the parts of earlier answers that a request to this recipient leaves out.
 
         These are native forms of other models (signed reasoning, encrypted items), which only
         their own provider can read. Texts, calls and results are kept. The notes are returned
         only for the first request after an answer of another model.
         """
-        key = _key(wire, model, host, sees)
-        _, scope, _, _ = key
-        with self._lock:
-            cache = self._caches.get(key)
-        if cache is None or not cache.left_out:
+        encoding = self._encodings.get(to.key)
+        if encoding is None or not encoding.left_out:
             return ()
         last = next(
-            (item for item in reversed(self._items) if isinstance(item, Assistant | Completion)),
+            (
+                item
+                for item in reversed(self._items)
+                if isinstance(item, AssistantReplied | Completion)
+            ),
             None,
         )
-        if last is None or _may_receive_native(last, wire, scope):
+        if last is None or to.may_receive_native(last):
             return ()
-        destination = f"{model} at {host}" if scope[1] else model
+        destination = f"{to.model} at {to.only_host}" if to.only_host else to.model
         return tuple(
             f"{count} answer{'s' if count > 1 else ''} of {model_name} went to {destination} as"
             f" text and calls only, without the rest that {model_name} sent (such as signed or"
             " encrypted reasoning)."
-            for model_name, count in cache.left_out.items()
+            for model_name, count in encoding.left_out.items()
         )
 
     def cached(self, key: str, source: object, make: Callable[[], T]) -> T:
@@ -288,44 +343,6 @@ class Transcript:
         if entry is None or entry[0] is not source:
             entry = self._cached_values[key] = (source, make())
         return cast(T, entry[1])
-
-    # --- one item ---
-
-    def _encode(
-        self, item: Item, cache: _Cache, wire: Wire, names: Names, scope: NativeScope
-    ) -> None:
-        out = cache.fragments
-        if type(item) is tuple:
-            cache.batch.append((cache.sent_call(item[0]), item[1]))
-            cache.unanswered -= 1
-            if cache.unanswered <= 0:
-                cache.end_batch(wire, names)
-            return
-        if cache.batch:  # an incomplete batch, in messages written by hand
-            cache.end_batch(wire, names)
-        if isinstance(item, Assistant | Completion):
-            native_allowed = _may_receive_native(item, wire, scope)
-            if not native_allowed and item.native:
-                cache.left_out[item.model or item.wire] = (
-                    cache.left_out.get(item.model or item.wire, 0) + 1
-                )
-            native = item.native if native_allowed else NO_NATIVE
-            calls = cache.assign_ids(item.calls, wire, wire.bound and bool(native))
-            fragment = wire.assistant(item.text, calls, native, names, cache.family)
-            if fragment:
-                out.append(fragment)
-            cache.unanswered = len(item.calls)
-        elif isinstance(item, Message) and item.role == "system":
-            out.append(wire.system(item.text))
-        elif isinstance(item, Message) and item.role == "assistant":
-            fragment = wire.assistant(
-                item.text, cache.assign_ids(item.tool_calls, wire), NO_NATIVE, names, cache.family
-            )
-            if fragment:
-                out.append(fragment)
-            cache.unanswered = len(item.tool_calls)
-        else:
-            out.append(wire.user(cast(Message, item).content))
 
     def _index_calls(self, calls: Sequence[ToolCall]) -> None:
         for call in calls:
@@ -342,20 +359,7 @@ class Transcript:
         return self._calls[id]
 
 
-def _key(wire: Wire, model: str, host: str, sees: bool) -> tuple[str, NativeScope, str, bool]:
-    return wire.name, (maker(model), host if wire.bound else ""), wire.family(model, host), sees
-
-
 Messages = str | Sequence[Message | Completion] | Transcript
-
-
-def _may_receive_native(item: Assistant | Completion, wire: Wire, scope: NativeScope) -> bool:
-    """Return True if the native form of an answer may be sent to `scope` over `wire`. An unknown
-    maker or host counts as the same."""
-    their_maker = maker(item.model)
-    if item.wire != wire.name or (their_maker and scope[0] and their_maker != scope[0]):
-        return False
-    return not scope[1] or not item.host or item.host == scope[1]
 
 
 def _is_call_result(item: Any) -> bool:

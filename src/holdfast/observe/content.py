@@ -26,7 +26,7 @@ def _json(value: Any) -> str:
     return _encoder.encode(value).decode()
 
 
-def prompt_json(head: ev.Agent) -> str:
+def prompt_json(head: ev.AgentConfigured) -> str:
     """Return the system prompt as JSON."""
     return _json([{"type": "text", "content": cut(head.system_prompt)}])
 
@@ -45,9 +45,9 @@ def messages_json(events: Sequence[ev.AnyEvent]) -> str:
     """Return the model's input since its last answer as JSON: messages and results."""
     messages: list[dict[str, Any]] = []
     for event in events:
-        if isinstance(event, ev.Message):
+        if isinstance(event, ev.MessageAdded):
             messages.append({"role": "user", "parts": [_part(block) for block in event.content]})
-        elif isinstance(event, ev.ToolResult):
+        elif isinstance(event, ev.ToolCallFinished):
             part = {
                 "type": "tool_call_response",
                 "id": event.call_id,
@@ -64,7 +64,7 @@ def _part(block: Any) -> dict[str, Any]:
     return {"type": "blob", "modality": kind}  # without the data
 
 
-def answer_json(answer: Completion | ev.Assistant) -> str:
+def answer_json(answer: Completion | ev.AssistantReplied) -> str:
     """Return an answer as JSON: its texts and its tool calls."""
     parts: list[dict[str, Any]] = []
     if answer.reasoning:

@@ -9,9 +9,9 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -22,6 +22,7 @@ from holdfast.conversation.observer import Undo
 from holdfast.conversation.state import Fold
 from holdfast.errors import ConfigurationError
 from holdfast.llm.secrets import MIN_SECRET_CHARS, REDACTED
+from holdfast.observe.names import CONVERSATION
 from holdfast.observe.spans import Attributes, Spans
 
 _log = logging.getLogger("holdfast")
@@ -41,27 +42,10 @@ _KEY_FORMS = re.compile(
     r" ]*PRIVATE KEY-----[\s\S]*?(?:-----END|$)"
 )
 # The fields of events that `content=False` leaves out.
-_CONTENT_FIELDS = frozenset(
-    (
-        "content",
-        "text",
-        "reasoning",
-        "arguments",
-        "raw",
-        "systemPrompt",
-        "summary",
-        "structuredContent",
-        "message",
-        "details",
-        "title",
-        "question",
-        "reason",
-        "parameters",
-        "meta",
-        "request",
-        "soFar",
-    )
-)
+_CONTENT_NAMES = """\
+content text reasoning arguments raw systemPrompt summary structuredContent message details title
+question reason parameters meta request soFar"""
+_CONTENT_FIELDS = frozenset(_CONTENT_NAMES.split())
 
 
 class TextStream(Protocol):
@@ -72,31 +56,18 @@ class TextStream(Protocol):
         ...
 
 
+@dataclass(slots=True)
 class _Span:
     """A span of the log: its place and the time it began."""
 
-    __slots__ = (
-        "attributes",
-        "conversation",
-        "id",
-        "name",
-        "notes",
-        "parent",
-        "started",
-        "started_at",
-    )
-
-    def __init__(
-        self, conversation: str, id: int, parent: int, name: str, attributes: Attributes, ago: float
-    ) -> None:
-        self.conversation = conversation
-        self.id = id
-        self.parent = parent
-        self.name = name
-        self.attributes = attributes
-        self.notes: list[dict[str, Any]] = []
-        self.started_at = time.time() - ago
-        self.started = time.monotonic() - ago
+    conversation: str
+    id: int
+    parent: int
+    name: str
+    attributes: Attributes
+    started_at: float  # Unix time
+    started: float  # monotonic time
+    notes: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
 
 class JsonLog:
@@ -133,6 +104,7 @@ class JsonLog:
         if not path and not callable(getattr(to, "write", None)):
             raise ConfigurationError(f"JsonLog takes a path or a stream, not {to!r}.")
         self.content = False  # spans hold no content, because the events do
+        self.on_event = self.event
         self._with_content = bool(content)
         self._longest = longest
         self._secrets = sorted(
@@ -154,9 +126,9 @@ class JsonLog:
 
     def watch(
         self, conversation_id: str, fold: Callable[[], Fold] | None, elsewhere: bool = False
-    ) -> _Watch:
+    ) -> Spans[_Span]:
         """See `Observer.watch`."""
-        return _Watch(self, conversation_id, fold, None, elsewhere)
+        return Spans(self, conversation_id, fold, None, elsewhere)
 
     def headers(self) -> Mapping[str, str]:
         """Return no headers."""
@@ -167,15 +139,9 @@ class JsonLog:
         started = time.monotonic()
 
         def done(route: str, status: int) -> None:
-            self._line(
-                {
-                    "kind": "request",
-                    "method": method,
-                    "route": route,
-                    "status": status,
-                    "seconds": round(time.monotonic() - started, 6),
-                }
-            )
+            seconds = round(time.monotonic() - started, 6)
+            request = {"kind": "request", "method": method, "route": route, "status": status}
+            self._line({**request, "seconds": seconds})
 
         return done
 
@@ -183,38 +149,24 @@ class JsonLog:
 
     def event(self, conversation_id: str, event: ev.AnyEvent) -> None:
         """Write a line for an event."""
-        if isinstance(event, ev.Unknown):
+        if isinstance(event, ev.UnknownEvent):
             fields: dict[str, Any] = {"id": event.id}
         else:
-            if isinstance(event, ev.Assistant):
+            if isinstance(event, ev.AssistantReplied):
                 # The native form repeats the other fields.
                 event = msgspec.structs.replace(event, native=msgspec.Raw())
-            elif isinstance(event, ev.Agent):
+            elif isinstance(event, ev.AgentConfigured):
                 event = msgspec.structs.replace(event, tools=())
             fields = msgspec.to_builtins(event, enc_hook=str)
             fields.pop("native", None)
-        fields = {
-            name: value
-            for name, value in fields.items()
-            if name not in ("type", "seq", "timestamp")
-        }
-        head = {
-            "kind": "event",
-            "conversation": conversation_id,
-            "seq": event.seq,
-            "type": event.type,
-        }
-        self._line({**head, **self._bounded(fields, 0)}, event.timestamp)
+        for name in ("type", "seq", "timestamp"):
+            fields.pop(name, None)
+        head = {"kind": "event", "conversation": conversation_id, "seq": event.seq}
+        self._line({**head, "type": event.type, **self._bounded(fields, 0)}, event.timestamp)
 
     def _line(self, fields: dict[str, Any], at: datetime | None = None) -> None:
-        now = at or datetime.now(UTC)
-        line = (
-            msgspec.json.encode(
-                {"time": now.isoformat(timespec="microseconds").replace("+00:00", "Z"), **fields},
-                enc_hook=str,
-            )
-            + b"\n"
-        )
+        stamped = {"time": _stamp(at or datetime.now(UTC)), **fields}
+        line = msgspec.json.encode(stamped, enc_hook=str) + b"\n"
         with self._lock:
             if self._closed:
                 return
@@ -247,13 +199,10 @@ class JsonLog:
                 return f"... ({len(pairs)} fields)"
             bounded: dict[str, Any] = {}
             for name, item in pairs[:_MAX_ITEMS]:
-                if not self._with_content and name in _CONTENT_FIELDS:
-                    continue
-                bounded[self._cut(str(name))] = (
-                    REDACTED
-                    if isinstance(item, str) and _SECRET_NAMES.search(name)
-                    else self._bounded(item, depth + 1)
-                )
+                if self._with_content or name not in _CONTENT_FIELDS:
+                    secret = isinstance(item, str) and _SECRET_NAMES.search(name)
+                    shown = REDACTED if secret else self._bounded(item, depth + 1)
+                    bounded[self._cut(str(name))] = shown
             if len(pairs) > _MAX_ITEMS:
                 bounded["..."] = f"{len(pairs):,} fields"
             return bounded
@@ -261,8 +210,8 @@ class JsonLog:
             items = cast("list[Any]", value)
             if depth >= _MAX_DEPTH:
                 return f"... ({len(items)} items)"
-            shown = [self._bounded(item, depth + 1) for item in items[:_MAX_ITEMS]]
-            return [*shown, f"... ({len(items):,} items)"] if len(items) > _MAX_ITEMS else shown
+            more = [f"... ({len(items):,} items)"] if len(items) > _MAX_ITEMS else []
+            return [*(self._bounded(item, depth + 1) for item in items[:_MAX_ITEMS]), *more]
         return value
 
     def _cut(self, text: str) -> str:
@@ -274,11 +223,9 @@ class JsonLog:
             if secret in text:
                 text = text.replace(secret, REDACTED)
         text = _KEY_FORMS.sub(REDACTED, text)
-        return (
-            text
-            if len(text) <= self._longest and whole <= 8 * self._longest
-            else f"{text[: self._longest]}... ({whole:,} characters)"
-        )
+        if len(text) <= self._longest and whole <= 8 * self._longest:
+            return text
+        return f"{text[: self._longest]}... ({whole:,} characters)"
 
     # --- the file ---
 
@@ -316,12 +263,7 @@ class JsonLog:
     def __enter__(self) -> JsonLog:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -339,14 +281,14 @@ class JsonLog:
         link: _Span | None = None,
     ) -> _Span:
         """See `SpanMaker.start`."""
-        conversation = attributes.get("gen_ai.conversation.id", "")
         return _Span(
-            conversation,
+            attributes.get(CONVERSATION, ""),
             next(self._span_ids),
             0 if parent is None else parent.id,
             name,
             attributes,
-            ago,
+            time.time() - ago,
+            time.monotonic() - ago,
         )
 
     def note(self, span: _Span, name: str, attributes: Attributes) -> None:
@@ -364,30 +306,18 @@ class JsonLog:
             "name": span.name,
             "span": span.id,
             "parent": span.parent,
-            "start": (
-                datetime.fromtimestamp(span.started_at, UTC)
-                .isoformat(timespec="microseconds")
-                .replace("+00:00", "Z")
-            ),
+            "start": _stamp(datetime.fromtimestamp(span.started_at, UTC)),
             "seconds": round(time.monotonic() - span.started, 6),
         }
         if error:
             fields["error"] = error
             if message and self._with_content:
                 fields["message"] = message
-        fields["attributes"] = {
-            name: value
-            for name, value in (span.attributes | attributes).items()
-            if name != "gen_ai.conversation.id"
-        }
+        fields["attributes"] = {**span.attributes, **attributes}
+        fields["attributes"].pop(CONVERSATION, None)
         if span.notes:
             fields["events"] = span.notes
-        self._line(
-            {
-                name: self._cut(value) if isinstance(value, str) else self._bounded(value, 1)
-                for name, value in fields.items()
-            }
-        )
+        self._line({name: self._bounded(value, 1) for name, value in fields.items()})
 
     def enter(self, span: _Span) -> Undo:
         """Do nothing, because a log has no current span. See `SpanMaker.enter`."""
@@ -404,34 +334,9 @@ class JsonLog:
         """Do nothing: readers of the log can compute metrics. See `SpanMaker.measure`."""
 
 
-class _Watch(Spans[_Span]):
-    __slots__ = ("_json_log",)
-
-    def __init__(
-        self,
-        maker: JsonLog,
-        id: str,
-        fold: Callable[[], Fold] | None,
-        above: Callable[[], _Span | None] | None = None,
-        elsewhere: bool = False,
-    ) -> None:
-        super().__init__(maker, id, fold, above, elsewhere)
-        self._json_log = maker
-
-    def told(self, events: Sequence[ev.AnyEvent]) -> None:
-        """See `Watch.told`."""
-        for event in events:
-            self._json_log.event(self._id, event)
-        super().told(events)
-
-    def spawned(
-        self, conversation_id: str, fold: Callable[[], Fold] | None, call_id: str
-    ) -> _Watch:
-        """See `Watch.spawned`."""
-        opened = self._calls.get(call_id)
-        above = (lambda: self._run) if opened is None else (lambda: opened.span)
-        return _Watch(self._json_log, conversation_id, fold, above, self._elsewhere)
-
-
 def _no_undo() -> None:
     pass
+
+
+def _stamp(time: datetime) -> str:
+    return time.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -43,6 +43,11 @@ class SpanMaker(Protocol[S]):
 
     content: bool  # True if spans hold messages, answers, arguments and results
 
+    @property
+    def on_event(self) -> Callable[[str, ev.AnyEvent], None] | None:
+        """A function that receives each conversation's events, too."""
+        ...
+
     def start(
         self,
         name: str,
@@ -95,28 +100,6 @@ class Spans(Generic[S]):
     """A `Watch` of one conversation. `elsewhere` is True if another process calls the model;
     then only events arrive here."""
 
-    __slots__ = (
-        "_calls",
-        "_closed",
-        "_cost",
-        "_decisions",
-        "_elsewhere",
-        "_error",
-        "_fold",
-        "_head",
-        "_id",
-        "_input_events",
-        "_lock",
-        "_maker",
-        "_model_call",
-        "_parent_span",
-        "_pending_calls",
-        "_run",
-        "_steps",
-        "_usage",
-        "_waiting_run",
-    )
-
     def __init__(
         self,
         maker: SpanMaker[S],
@@ -139,7 +122,7 @@ class Spans(Generic[S]):
         self._calls: dict[str, _OpenSpan[S]] = {}
         self._pending_calls: dict[str, ToolCall] = {}  # requested calls without a result
         self._decisions: dict[str, Attributes] = {}
-        self._head: ev.Agent | None = None
+        self._head: ev.AgentConfigured | None = None
         self._error = ("", "")
         self._input_events: list[ev.AnyEvent] = []
         self._steps, self._usage, self._cost = 0, _NO_USAGE, 0.0
@@ -157,21 +140,21 @@ class Spans(Generic[S]):
             if self._run is not None or self._closed:
                 return self._run
             head = self._known_head()
-            name = head.name if head is not None else ""
-            attributes: Attributes = {
-                names.OPERATION: names.INVOKE_AGENT,
-                names.CONVERSATION: self._id,
-            }
-            if name:
-                attributes[names.AGENT_NAME] = name
+            attributes = self._operation(names.INVOKE_AGENT)
+            title = names.INVOKE_AGENT
+            if head is not None and head.name:
+                attributes[names.AGENT_NAME] = head.name
+                title += f" {head.name}"
             if resumed:
                 attributes[names.RESUMED] = True
             above = None if self._parent_span is None else self._parent_span()
             last, self._waiting_run = self._waiting_run, None
-            title = f"{names.INVOKE_AGENT} {name}" if name else names.INVOKE_AGENT
             self._run = self._maker.start(title, False, above, attributes, link=last)
             self._steps, self._usage, self._cost, self._error = 0, _NO_USAGE, 0.0, ("", "")
             return self._run
+
+    def _operation(self, name: str) -> Attributes:
+        return {names.OPERATION: name, names.CONVERSATION: self._id}
 
     def _end(self, status: str, cut_off: bool = False) -> None:
         with self._lock:
@@ -193,61 +176,64 @@ class Spans(Generic[S]):
                 attributes[names.SYSTEM_INSTRUCTIONS] = prompt_json(head)
         if cut_off:
             attributes[names.CUT_OFF] = True
-        error, message = (
-            self._error if status == "error" else ("stuck", "") if status == "stuck" else ("", "")
-        )
+        error, message = {"error": self._error, "stuck": ("stuck", "")}.get(status, ("", ""))
         self._maker.end(run, attributes, error, message if self._maker.content else "")
 
-    def _known_head(self) -> ev.Agent | None:
+    def _known_head(self) -> ev.AgentConfigured | None:
         return self._head if self._head is not None or self._fold is None else self._fold().agent
 
     # --- events ---
 
     def told(self, events: Sequence[ev.AnyEvent]) -> None:
         """See `Watch.told`."""
+        if self._maker.on_event is not None:
+            for event in events:
+                self._maker.on_event(self._id, event)
         if self._closed:
             return
         for event in events:
             if type(event) is ev.ToolCallStarted:
                 # `type` instead of `isinstance`, because the most frequent events must be cheap.
                 self._on_tool_start(event)
-            elif type(event) is ev.ToolResult:
+            elif type(event) is ev.ToolCallFinished:
                 self._on_tool_result(event)
-            elif type(event) is ev.Assistant:
+            elif type(event) is ev.AssistantReplied:
                 self._on_answer(event)
             else:
                 self._on_other_event(event)
 
     def _on_other_event(self, event: ev.AnyEvent) -> None:
         match event:
-            case ev.Status():
+            case ev.StatusChanged():
                 if event.status == "running":
                     self._begin(False)
                 else:
                     self._end(event.status)
-            case ev.Decision():
+            case ev.DecisionMade():
                 self._add_usage(event)
                 self._on_decision(event)
-            case ev.Agent():
+            case ev.AgentConfigured():
                 self._head = event
-            case ev.Message() | ev.Condensation():
+            case ev.MessageAdded() | ev.HistoryCondensed():
                 self._add_usage(event)
                 self._on_input(event)
-            case ev.Error():
+            case ev.ErrorRecorded():
                 self._error = (event.error, event.message)
-            case ev.Note():
+            case ev.NoteRecorded():
                 self._add_usage(event)
                 self._note(names.NOTE, {names.ABOUT: event.about})
             case _:
                 pass
 
-    def _add_usage(self, event: ev.Message | ev.Condensation | ev.Decision | ev.Note) -> None:
+    def _add_usage(
+        self, event: ev.MessageAdded | ev.HistoryCondensed | ev.DecisionMade | ev.NoteRecorded
+    ) -> None:
         if event.usage is not _NO_USAGE and event.usage != _NO_USAGE:
             self._usage += event.usage
             self._cost += event.cost or 0.0
 
-    def _on_input(self, event: ev.Message | ev.Condensation) -> None:
-        if isinstance(event, ev.Message):
+    def _on_input(self, event: ev.MessageAdded | ev.HistoryCondensed) -> None:
+        if isinstance(event, ev.MessageAdded):
             self._keep_input(event)
             if event.about:
                 self._note(names.NOTE, {names.ABOUT: event.about})
@@ -264,7 +250,7 @@ class Spans(Generic[S]):
         if self._run is not None:
             self._maker.note(self._run, name, attributes)
 
-    def _on_answer(self, event: ev.Assistant) -> None:
+    def _on_answer(self, event: ev.AssistantReplied) -> None:
         self._steps += 1
         self._usage += event.usage
         self._cost += event.cost or 0.0
@@ -276,30 +262,22 @@ class Spans(Generic[S]):
             self._end_chat(chat, head, event, event.duration)
             self._input_events.clear()
 
-    def _on_decision(self, event: ev.Decision) -> None:
+    def _on_decision(self, event: ev.DecisionMade) -> None:
         opened = self._calls.get(event.call_id)
         if event.question is not None or event.question_id:
+            name, id = names.ANSWERED, event.question_id
+            if event.question is not None:
+                name, id = names.ASKED, event.question.id
             if opened is not None:
-                is_question = event.question is not None
-                id = event.question.id if event.question is not None else event.question_id
-                self._maker.note(
-                    opened.span,
-                    names.ASKED if is_question else names.ANSWERED,
-                    {names.QUESTION: id, names.DECISION: event.decision},
-                )
+                fields = {names.QUESTION: id, names.DECISION: event.decision}
+                self._maker.note(opened.span, name, fields)
             return
         decision: Attributes = {names.DECISION: event.decision, names.DECIDED_BY: event.by}
         if event.risk:
             decision[names.RISK] = event.risk
         call = self._find_call(event.call_id)
-        self._note(
-            names.DECISION,
-            {
-                names.TOOL_CALL_ID: event.call_id,
-                names.TOOL_NAME: "" if call is None else call.name,
-                **decision,
-            },
-        )
+        of = {names.TOOL_CALL_ID: event.call_id, names.TOOL_NAME: "" if call is None else call.name}
+        self._note(names.DECISION, {**of, **decision})
         self._decisions[event.call_id] = {**self._decisions.get(event.call_id, {}), **decision}
 
     def _find_call(self, call_id: str) -> ToolCall | None:
@@ -316,12 +294,9 @@ class Spans(Generic[S]):
             return
         call = self._find_call(event.call_id)
         name = "unknown" if call is None else call.name
-        attributes: Attributes = {
-            names.OPERATION: names.EXECUTE_TOOL,
-            names.TOOL_NAME: name,
-            names.TOOL_CALL_ID: event.call_id,
-            names.CONVERSATION: self._id,
-        }
+        attributes = self._operation(names.EXECUTE_TOOL)
+        attributes[names.TOOL_NAME] = name
+        attributes[names.TOOL_CALL_ID] = event.call_id
         if event.attempt > 1:
             attributes[names.ATTEMPT] = event.attempt
         if event.runner:
@@ -331,11 +306,10 @@ class Spans(Generic[S]):
         if self._maker.content and call is not None:
             attributes[names.TOOL_ARGUMENTS] = arguments_json(call)
         run = self._run or self._current_run()
-        self._calls[event.call_id] = _OpenSpan(
-            self._maker.start(f"{names.EXECUTE_TOOL} {name}", False, run, attributes), name
-        )
+        span = self._maker.start(f"{names.EXECUTE_TOOL} {name}", False, run, attributes)
+        self._calls[event.call_id] = _OpenSpan(span, name)
 
-    def _on_tool_result(self, event: ev.ToolResult) -> None:
+    def _on_tool_result(self, event: ev.ToolCallFinished) -> None:
         if self._maker.content:
             self._keep_input(event)
         if self._decisions:
@@ -346,45 +320,28 @@ class Spans(Generic[S]):
         if opened is None:
             if result.meta.get("outcome") == "unknown":
                 name = "unknown" if call is None else call.name
-                self._note(
-                    names.NOTE,
-                    {
-                        names.ABOUT: "outcome:unknown",
-                        names.TOOL_CALL_ID: event.call_id,
-                        names.TOOL_NAME: name,
-                    },
-                )
+                of = {names.TOOL_CALL_ID: event.call_id, names.TOOL_NAME: name}
+                self._note(names.NOTE, {names.ABOUT: "outcome:unknown", **of})
             return
-        attributes: Attributes = {}
-        if self._maker.content:
-            attributes[names.TOOL_RESULT] = result_json(result)
-        error = (
-            result.error.type
-            if result.error is not None
-            else "tool_error"
-            if result.is_error
-            else ""
-        )
-        message = (
-            result.error.message
-            if error and result.error is not None and self._maker.content
-            else ""
-        )
-        self._maker.end(opened.span, attributes, error, message)
-        metric_attributes: Attributes = {names.TOOL_NAME: opened.name}
+        content = {names.TOOL_RESULT: result_json(result)} if self._maker.content else {}
+        error = message = ""
+        if result.error is not None:
+            error = result.error.type
+            message = result.error.message if error and self._maker.content else ""
+        elif result.is_error:
+            error = "tool_error"
+        self._maker.end(opened.span, content, error, message)
+        metric: Attributes = {names.TOOL_NAME: opened.name}
         if error:
-            metric_attributes[names.ERROR_TYPE] = error
-        self._maker.measure(
-            names.EXECUTE_TOOL,
-            time.perf_counter() - opened.started,
-            _NO_USAGE,
-            None,
-            metric_attributes,
-        )
+            metric[names.ERROR_TYPE] = error
+        seconds = time.perf_counter() - opened.started
+        self._maker.measure(names.EXECUTE_TOOL, seconds, _NO_USAGE, None, metric)
 
     # --- operations on this thread ---
 
-    def asking(self, head: ev.Agent) -> Callable[[Completion | BaseException | None], None]:
+    def asking(
+        self, head: ev.AgentConfigured
+    ) -> Callable[[Completion | BaseException | None], None]:
         """See `Watch.asking`."""
         self._head = head
         chat = self._model_call = self._start_chat(head, self._current_run(), 0.0)
@@ -401,16 +358,15 @@ class Spans(Generic[S]):
 
         return done
 
-    def _start_chat(self, head: ev.Agent | None, run: S | None, ago: float) -> _OpenSpan[S]:
+    def _start_chat(
+        self, head: ev.AgentConfigured | None, run: S | None, ago: float
+    ) -> _OpenSpan[S]:
         model = "unknown" if head is None else head.model
         parameters: Mapping[str, Any] = {} if head is None else head.parameters
         host = parameters.get("host", "")
-        attributes: Attributes = {
-            names.OPERATION: names.CHAT,
-            names.PROVIDER: names.provider_of(host),
-            names.REQUEST_MODEL: model,
-            names.CONVERSATION: self._id,
-        }
+        attributes = self._operation(names.CHAT)
+        attributes[names.PROVIDER] = names.provider_of(host)
+        attributes[names.REQUEST_MODEL] = model
         if host:
             attributes[names.SERVER_ADDRESS] = host
         for given, name in _PARAMETERS:
@@ -423,27 +379,25 @@ class Spans(Generic[S]):
     def _end_chat(
         self,
         chat: _OpenSpan[S],
-        head: ev.Agent | None,
-        outcome: Completion | ev.Assistant | BaseException | None,
+        head: ev.AgentConfigured | None,
+        outcome: Completion | ev.AssistantReplied | BaseException | None,
         seconds: float,
     ) -> None:
-        metric_attributes: Attributes = {
-            names.REQUEST_MODEL: "unknown" if head is None else head.model
-        }
+        metric: Attributes = {names.REQUEST_MODEL: "unknown" if head is None else head.model}
         host: str = "" if head is None else head.parameters.get("host", "")
         if isinstance(outcome, BaseException) or outcome is None:
             error = "_OTHER" if outcome is None else type(outcome).__name__
             status = getattr(outcome, "status", None)
-            attributes: Attributes = (
-                {names.HTTP_STATUS: status} if isinstance(status, int) and status else {}
+            known = isinstance(status, int) and status
+            self._maker.end(
+                chat.span, {names.HTTP_STATUS: status} if known else {}, error, str(outcome)
             )
-            self._maker.end(chat.span, attributes, error, str(outcome))
-            metric_attributes |= {names.PROVIDER: names.provider_of(host), names.ERROR_TYPE: error}
-            self._maker.measure(names.CHAT, seconds, _NO_USAGE, None, metric_attributes)
+            metric |= {names.PROVIDER: names.provider_of(host), names.ERROR_TYPE: error}
+            self._maker.measure(names.CHAT, seconds, _NO_USAGE, None, metric)
             return
         provider = names.provider_of(outcome.host or host)
-        model = outcome.model or metric_attributes[names.REQUEST_MODEL]
-        attributes = {
+        model = outcome.model or metric[names.REQUEST_MODEL]
+        attributes: Attributes = {
             names.PROVIDER: provider,
             names.RESPONSE_MODEL: model,
             names.FINISH_REASONS: (outcome.stop_reason,),
@@ -456,21 +410,14 @@ class Spans(Generic[S]):
         if self._maker.content:
             attributes[names.OUTPUT_MESSAGES] = answer_json(outcome)
         self._maker.end(chat.span, attributes)
-        metric_attributes |= {names.PROVIDER: provider, names.RESPONSE_MODEL: model}
-        self._maker.measure(names.CHAT, seconds, outcome.usage, outcome.cost, metric_attributes)
+        metric |= {names.PROVIDER: provider, names.RESPONSE_MODEL: model}
+        self._maker.measure(names.CHAT, seconds, outcome.usage, outcome.cost, metric)
 
     def _note_retry(self, span: S, error: LLMError, number: int, seconds: float) -> None:
+        fields = {names.ERROR_TYPE: type(error).__name__, names.ATTEMPT: number + 1}
         with suppress(Exception):
             # A failure of the maker must not prevent the retry.
-            self._maker.note(
-                span,
-                names.RETRY,
-                {
-                    names.ERROR_TYPE: type(error).__name__,
-                    names.ATTEMPT: number + 1,
-                    names.DELAY: seconds,
-                },
-            )
+            self._maker.note(span, names.RETRY, {**fields, names.DELAY: seconds})
 
     def calling(self, call_id: str) -> Undo:
         """See `Watch.calling`."""
@@ -479,31 +426,26 @@ class Spans(Generic[S]):
 
     def condensing(self) -> Callable[[Condensed | BaseException | None], None]:
         """See `Watch.condensing`."""
-        run = self._run  # None while no run is active
-        span = self._maker.start(
-            names.CONDENSE,
-            False,
-            run,
-            {names.OPERATION: names.CONDENSE, names.CONVERSATION: self._id},
-        )
+        # There may be no run now.
+        operation = self._operation(names.CONDENSE)
+        span = self._maker.start(names.CONDENSE, False, self._run, operation)
         undo = self._maker.enter(span)
 
         def done(outcome: Condensed | BaseException | None) -> None:
             undo()
+            attributes: Attributes = {}
+            error = message = ""
             if isinstance(outcome, BaseException):
-                self._maker.end(
-                    span, {}, type(outcome).__name__, str(outcome) if self._maker.content else ""
-                )
+                error = type(outcome).__name__
+                message = str(outcome) if self._maker.content else ""
             elif outcome is None:
-                self._maker.end(span, {names.HIDDEN: 0})
+                attributes[names.HIDDEN] = 0
             else:
-                attributes: Attributes = {
-                    names.HIDDEN: len(outcome.hidden),
-                    **_usage_attributes(outcome.usage, outcome.cost),
-                }
+                attributes[names.HIDDEN] = len(outcome.hidden)
+                attributes |= _usage_attributes(outcome.usage, outcome.cost)
                 if outcome.model:
                     attributes[names.REQUEST_MODEL] = outcome.model
-                self._maker.end(span, attributes)
+            self._maker.end(span, attributes, error, message)
 
         return done
 
@@ -544,12 +486,13 @@ def _usage_attributes(usage: Usage, cost: float | None) -> Attributes:
     if usage.input_tokens or usage.output_tokens:
         attributes[names.INPUT_TOKENS] = usage.input_tokens
         attributes[names.OUTPUT_TOKENS] = usage.output_tokens
-        if usage.cached_input_tokens:
-            attributes[names.CACHE_READ_TOKENS] = usage.cached_input_tokens
-        if usage.cache_write_tokens:
-            attributes[names.CACHE_CREATION_TOKENS] = usage.cache_write_tokens
-        if usage.reasoning_tokens:
-            attributes[names.REASONING_TOKENS] = usage.reasoning_tokens
+        for name, count in (
+            (names.CACHE_READ_TOKENS, usage.cached_input_tokens),
+            (names.CACHE_CREATION_TOKENS, usage.cache_write_tokens),
+            (names.REASONING_TOKENS, usage.reasoning_tokens),
+        ):
+            if count:
+                attributes[name] = count
     if cost:
         attributes[names.COST] = cost
     return attributes

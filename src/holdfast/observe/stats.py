@@ -18,7 +18,7 @@ _PAGE_EVENTS = 500  # events read and held at once
 _LONGEST_CALLS = 10
 
 
-class Share(msgspec.Struct, frozen=True, rename="camel"):
+class CallTotals(msgspec.Struct, frozen=True, rename="camel"):
     """The calls, failures, seconds, tokens and US dollars of one model or tool. `unpriced` calls
     have no known price."""
 
@@ -31,8 +31,8 @@ class Share(msgspec.Struct, frozen=True, rename="camel"):
     cost: float | None = 0.0
     unpriced: int = 0
 
-    def __add__(self, other: Share) -> Share:
-        return Share(
+    def __add__(self, other: CallTotals) -> CallTotals:
+        return CallTotals(
             self.name,
             self.calls + other.calls,
             self.errors + other.errors,
@@ -44,7 +44,7 @@ class Share(msgspec.Struct, frozen=True, rename="camel"):
         )
 
 
-class Long(msgspec.Struct, frozen=True, order=True, rename="camel"):
+class LongCall(msgspec.Struct, frozen=True, order=True, rename="camel"):
     """One of the longest calls, of a model (`chat`) or a tool (`execute_tool`), ended by event
     `seq`."""
 
@@ -76,9 +76,9 @@ class Stats(msgspec.Struct, frozen=True, rename="camel"):
     waited: float = 0.0
     condensations: int = 0
     errors: dict[str, int] = {}
-    models: tuple[Share, ...] = ()
-    tools: tuple[Share, ...] = ()
-    longest: tuple[Long, ...] = ()
+    models: tuple[CallTotals, ...] = ()
+    tools: tuple[CallTotals, ...] = ()
+    longest: tuple[LongCall, ...] = ()
 
     @property
     def usage(self) -> Usage:
@@ -123,14 +123,14 @@ class Stats(msgspec.Struct, frozen=True, rename="camel"):
 NOTHING = Stats(conversations=0)
 
 
-def _merge(some: Sequence[Share], others: Sequence[Share]) -> tuple[Share, ...]:
+def _merge(some: Sequence[CallTotals], others: Sequence[CallTotals]) -> tuple[CallTotals, ...]:
     by_name = {share.name: share for share in some}
     for share in others:
         by_name[share.name] = by_name[share.name] + share if share.name in by_name else share
     return _sort_shares(by_name.values())
 
 
-def _sort_shares(shares: Iterable[Share]) -> tuple[Share, ...]:
+def _sort_shares(shares: Iterable[CallTotals]) -> tuple[CallTotals, ...]:
     return tuple(sorted(shares, key=lambda share: (-share.seconds, -share.calls, share.name)))
 
 
@@ -166,86 +166,53 @@ class _Counter:
 
     def __init__(self, summary: Summary) -> None:
         self._summary = summary
-        self._models: dict[str, Share] = {}
-        self._tools: dict[str, Share] = {}
+        self._models: dict[str, CallTotals] = {}
+        self._tools: dict[str, CallTotals] = {}
         self._errors: dict[str, int] = {}
         # Calls without a result: id -> name and start time.
         self._open: dict[str, tuple[str, datetime | None]] = {}
-        self._longest: list[Long] = []
+        self._longest: list[LongCall] = []
         self._events = self._steps = self._condensations = 0
         self._seconds = self._waited = 0.0
-        self._status, self._interval_start = "", None
-
-    _interval_start: datetime | None
+        self._status = ""
+        self._interval_start: datetime | None = None
+        self._last_timestamp: datetime | None = None
 
     def take(self, event: ev.AnyEvent) -> None:
         self._events += 1
         match event:
-            case ev.Assistant():
+            case ev.AssistantReplied():
                 self._steps += 1
-                model = event.model or "unknown"
-                self._add(
-                    self._models,
-                    Share(
-                        model,
-                        1,
-                        0,
-                        event.duration,
-                        event.duration,
-                        event.usage,
-                        event.cost,
-                        int(event.cost is None),
-                    ),
-                )
-                self._add_long_call(event, event.duration, "chat", model)
+                self._add_model(event, 1, event.duration)
+                self._add_long_call(event, event.duration, "chat", event.model or "unknown")
                 for call in event.calls:
                     self._open[call.id] = (call.name, None)
             case ev.ToolCallStarted():
                 name, began = self._open.get(event.call_id, ("unknown", None))
                 self._open[event.call_id] = (name, began or event.timestamp)
-            case ev.ToolResult():
+            case ev.ToolCallFinished():
                 name, began = self._open.pop(event.call_id, ("unknown", None))
                 if began is not None:  # otherwise the call was not run
                     # The result of a client's tool has no duration.
                     seconds = event.duration or max(0.0, (event.timestamp - began).total_seconds())
-                    error = (
-                        ""
-                        if not event.result.is_error
-                        else (
-                            event.result.error.type
-                            if event.result.error is not None
-                            else "tool_error"
-                        )
-                    )
-                    self._add(self._tools, Share(name, 1, int(bool(error)), seconds, seconds))
+                    result = event.result
+                    error = result.error.type if result.error is not None else "tool_error"
+                    error = error if result.is_error else ""
+                    self._add(self._tools, CallTotals(name, 1, int(bool(error)), seconds, seconds))
                     self._add_long_call(event, seconds, "execute_tool", name, error)
-            case ev.Status():
+            case ev.StatusChanged():
                 self._close_interval(event.timestamp)
                 self._status, self._interval_start = event.status, event.timestamp
-            case ev.Error():
+            case ev.ErrorRecorded():
                 self._errors[event.error] = self._errors.get(event.error, 0) + 1
-            case ev.Condensation() | ev.Message() | ev.Decision() | ev.Note():
-                if isinstance(event, ev.Condensation) and event.request is None:
+            case ev.HistoryCondensed() | ev.MessageAdded() | ev.DecisionMade() | ev.NoteRecorded():
+                if isinstance(event, ev.HistoryCondensed) and event.request is None:
                     self._condensations += 1
                 if event.usage != Usage():  # of a summary, a picture's description, a judge
-                    self._add(
-                        self._models,
-                        Share(
-                            event.model or "unknown",
-                            0,
-                            0,
-                            0.0,
-                            0.0,
-                            event.usage,
-                            event.cost,
-                            int(event.cost is None),
-                        ),
-                    )
+                    self._add_model(event, 0, 0.0)
             case _:
                 pass
         self._last_timestamp = event.timestamp
-
-    _last_timestamp: datetime | None = None
 
     def _close_interval(self, end: datetime | None) -> None:
         if self._interval_start is not None and end is not None:
@@ -256,13 +223,27 @@ class _Counter:
                 self._waited += seconds
         self._interval_start = None
 
-    def _add(self, shares: dict[str, Share], share: Share) -> None:
+    def _add_model(
+        self,
+        event: ev.AssistantReplied
+        | ev.HistoryCondensed
+        | ev.MessageAdded
+        | ev.DecisionMade
+        | ev.NoteRecorded,
+        calls: int,
+        seconds: float,
+    ) -> None:
+        name, unpriced = event.model or "unknown", int(event.cost is None)
+        totals = CallTotals(name, calls, 0, seconds, seconds, event.usage, event.cost, unpriced)
+        self._add(self._models, totals)
+
+    def _add(self, shares: dict[str, CallTotals], share: CallTotals) -> None:
         shares[share.name] = shares[share.name] + share if share.name in shares else share
 
     def _add_long_call(
         self, event: ev.AnyEvent, seconds: float, operation: str, name: str, error: str = ""
     ) -> None:
-        long_call = Long(seconds, self._summary.id, event.seq, operation, name, error)
+        long_call = LongCall(seconds, self._summary.id, event.seq, operation, name, error)
         if len(self._longest) < _LONGEST_CALLS:
             heappush(self._longest, long_call)
         else:

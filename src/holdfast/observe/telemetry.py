@@ -11,7 +11,7 @@ from holdfast.content import Usage
 from holdfast.errors import ConfigurationError
 from holdfast.observe import names
 from holdfast.observe.spans import Attributes, Spans
-from holdfast.tools.carried import carried
+from holdfast.tools.trace_headers import trace_header_source
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -69,6 +69,7 @@ class Telemetry:
                     f"Telemetry: {name} takes an OpenTelemetry provider or None, not {value!r}."
                 )
         self.content = bool(content)
+        self.on_event = None
         self._trace = trace
         self._context = context
         self._error = trace.StatusCode.ERROR
@@ -176,10 +177,10 @@ class Telemetry:
     def enter(self, span: _TracedSpan) -> Undo:
         """See `SpanMaker.enter`."""
         token = self._attach(span.context)
-        before = carried.set(self._headers)
+        before = trace_header_source.set(self._headers)
 
         def undo() -> None:
-            carried.reset(before)
+            trace_header_source.reset(before)
             self._detach(token)
 
         return undo

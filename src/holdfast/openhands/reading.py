@@ -1,10 +1,11 @@
 """Reading a conversation of OpenHands' SDK from its folder: `base_state.json`, and one event each
 in `events/event-00000-<id>.json`, ...
 
-The result is an ordinary journal. The actions of one answer become one `Assistant` event. Usage
+The result is an ordinary journal. The actions of one answer become one `AssistantReplied` event.
+Usage
 and cost come from the statistics in the base state, by the answer's id. Fields without a place
-in a journal (risks, summaries, the provider's thinking blocks) are kept in a `Note` about
-`openhands`. Events of other kinds are kept as `Unknown`. Nothing is lost in either direction.
+in a journal (risks, summaries, the provider's thinking blocks) are kept in a `NoteRecorded` about
+`openhands`. Events of other kinds are kept as `UnknownEvent`. Nothing is lost in either direction.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from holdfast.openhands.shims import (
     Fields,
     content_of,
     kind_of,
+    mapping,
     to_tool_call,
     to_tool_result,
 )
@@ -41,15 +43,7 @@ PREFIX = "openhands/"  # of the type of an event that is kept verbatim
 _ID = re.compile(r"[\w.:-]{1,200}")
 _NAME = re.compile(r"event-(\d+)-(.+)\.json")
 _S = ConversationStatus
-_STATUSES = {
-    "idle": _S.IDLE,
-    "running": _S.RUNNING,
-    "paused": _S.PAUSED,
-    "waiting_for_confirmation": _S.WAITING_FOR_CONFIRMATION,
-    "finished": _S.FINISHED,
-    "error": _S.ERROR,
-    "stuck": _S.STUCK,
-}
+_STATUSES = {status.value: status for status in _S if status is not _S.CLOSED}
 _CUT_OFF = (
     "This conversation was imported from OpenHands, where this call has no result: its outcome is"
     " unknown. It may have happened, in part or whole, or not at all. Check what is there before"
@@ -57,37 +51,18 @@ _CUT_OFF = (
 )
 
 # The fields of an answer's events that journal events contain; a note keeps the rest.
-_JOURNALED_FIELDS = frozenset(
-    (
-        "id",
-        "timestamp",
-        "source",
-        "kind",
-        "thought",
-        "reasoning_content",
-        "tool_name",
-        "tool_call_id",
-        "tool_call",
-        "llm_response_id",
-        "action",
-    )
-)
+_JOURNALED_FIELDS = """\
+id timestamp source kind thought reasoning_content tool_name tool_call_id tool_call llm_response_id
+action"""
 # The fields of a result's event that the writer makes again.
+_TOKENS = ("prompt", "completion", "cache_read", "cache_write", "reasoning")
 _REWRITTEN_FIELDS = frozenset(("id", "timestamp", "source", "tool_name", "action_id"))
 _EMPTY_VALUES: tuple[Any, ...] = (None, [], {}, "", "UNKNOWN")
 
 
-# Errors that reading a malformed event raises.
-_FORMAT_ERRORS = (
-    ConfigurationError,
-    TypeError,
-    ValueError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-)
+# Errors that reading a malformed event raises. (`ConfigurationError` is a `ValueError`,
+# `KeyError` and `IndexError` are `LookupError`s.)
+_FORMAT_ERRORS = (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
 
 
 class Imported(msgspec.Struct, frozen=True):
@@ -118,37 +93,31 @@ def read_conversation(folder: str | os.PathLike[str]) -> Imported:
             f"There is no folder {str(folder)!r}. Give the one with base_state.json and events/."
         )
     base: Fields = {}
+    notes: list[str] = []
     if (root / "base_state.json").is_file():
         base = _object(root / "base_state.json")
     elif not (root / "events").is_dir():
         inside = sorted(str(path.parent.name) for path in root.glob("*/base_state.json"))
-        hint = (
-            " There are conversations in it:"
-            f" {', '.join(inside[:5])}{', ...' if len(inside) > 5 else ''}."
-            if inside
-            else ""
-        )
+        more = ", ..." if len(inside) > 5 else ""
+        hint = f" There are conversations in it: {', '.join(inside[:5])}{more}." if inside else ""
         raise ConfigurationError(
             f"{str(folder)!r} is not an OpenHands conversation: it has neither base_state.json nor"
             f" events/.{hint}"
         )
-    notes: list[str] = []
     if not base:
         notes.append("base_state.json is missing: usage, cost and status are unknown")
     reader = _Reader(base, notes)
     events = reader.read(_events(root / "events", notes))
-    agent = _mapping(base.get("agent"))
-    tools = [str(tool.get("name")) for tool in _mappings(agent.get("tools")) if tool.get("name")]
     id = base.get("id")
     if not isinstance(id, str) or not _ID.fullmatch(id):
         id = root.resolve().name
-    state = ConversationState(id, events)
+    tools = _objects(mapping(base.get("agent")).get("tools"))
     return Imported(
-        state,
+        ConversationState(id, events),
         tuple(notes),
-        str(_mapping(agent.get("llm")).get("model") or ""),
-        tuple(tools),
-        str(_mapping(base.get("workspace")).get("working_dir") or ""),
+        reader.model,
+        tuple([str(tool.get("name")) for tool in tools if tool.get("name")]),
+        str(mapping(base.get("workspace")).get("working_dir") or ""),
     )
 
 
@@ -166,32 +135,25 @@ def _events(folder: Path, notes: list[str]) -> list[tuple[Fields, bytes]]:
     events: list[tuple[Fields, bytes]] = []
     expected = 0
     for index, path in files:
-        if index > expected:
-            missing = (
-                f"event {expected} is"
-                if index == expected + 1
-                else f"events {expected} to {index - 1} are"
-            )
-            notes.append(f"{missing} not there")
+        if index == expected + 1:
+            notes.append(f"event {expected} is not there")
+        elif index > expected:
+            notes.append(f"events {expected} to {index - 1} are not there")
         elif index < expected:
             notes.append(f"there are two events {index}; both were read")
         expected = index + 1
-        data = Path(path).read_bytes()
-        if too_deep(data, MAX_DOCUMENT_DEPTH):
-            notes.append(
-                f"events/{os.path.basename(path)} is nested deeper than {MAX_DOCUMENT_DEPTH} levels"
-                " and was left out"
-            )
-            continue
+        name, data = f"events/{os.path.basename(path)}", Path(path).read_bytes()
         try:
-            event = msgspec.json.decode(data)
+            if too_deep(data, MAX_DOCUMENT_DEPTH):
+                notes.append(
+                    f"{name} is nested deeper than {MAX_DOCUMENT_DEPTH} levels and was left out"
+                )
+            elif isinstance(event := msgspec.json.decode(data), dict):
+                events.append((cast(Fields, event), data))
+            else:
+                notes.append(f"{name} is not an event and was left out")
         except ValueError as error:
-            notes.append(f"events/{os.path.basename(path)} is not JSON and was left out: {error}")
-            continue
-        if isinstance(event, dict):
-            events.append((cast(Fields, event), data))
-        else:
-            notes.append(f"events/{os.path.basename(path)} is not an event and was left out")
+            notes.append(f"{name} is not JSON and was left out: {error}")
     return events
 
 
@@ -225,6 +187,7 @@ class _Reader:
         self._members: dict[int, list[str]] = {}
         # The seq of each condensation's summary, by OpenHands' id for it.
         self._summaries: dict[str, int] = {}
+        self.model = str(mapping(mapping(base.get("agent")).get("llm")).get("model") or "")
         self._usages, self._costs = _usages(base)
         self._unknown: dict[str, int] = {}
 
@@ -235,11 +198,8 @@ class _Reader:
             self._time, self._id = _time(event.get("timestamp"), self._time), self._ids[place]
             if place in self._within:
                 continue
-            journal, open, status = (
-                len(self._journal),
-                {id: list(calls) for id, calls in self._open.items()},
-                self._status,
-            )
+            journal, status = len(self._journal), self._status
+            open = {id: list(calls) for id, calls in self._open.items()}
             try:
                 self._convert(place, event, data, events)
                 for new in self._journal[journal:]:
@@ -247,24 +207,17 @@ class _Reader:
             except _FORMAT_ERRORS as error:
                 del self._journal[journal:]
                 self._open, self._status = open, status
-                self._members = {
-                    seq: members for seq, members in self._members.items() if seq <= journal
-                }
-                self._notes.append(
-                    (
-                        f"event {self._id} is not in OpenHands' format and was kept verbatim:"
-                        f" {type(error).__name__}: {error}"
-                    )[:500]
-                )
+                for seq in [seq for seq in self._members if seq > journal]:
+                    del self._members[seq]
+                note = f"event {self._id} is not in OpenHands' format and was kept verbatim:"
+                self._notes.append(f"{note} {type(error).__name__}: {error}"[:500])
                 for action_place in self._answers.get(place, [place]):
                     self._id = self._ids[action_place]
                     self._keep(str(event.get("kind"))[:100], events[action_place][1])
         self._finish()
         for kind, count in self._unknown.items():
-            self._notes.append(
-                f"{count} event{'s' if count > 1 else ''} of the kind {kind}"
-                f" {'are' if count > 1 else 'is'} kept verbatim"
-            )
+            are = "s of the kind {} are" if count > 1 else " of the kind {} is"
+            self._notes.append(f"{count} event{are.format(kind)} kept verbatim")
         return self._journal
 
     def _group(self, events: Sequence[Fields]) -> None:
@@ -320,7 +273,7 @@ class _Reader:
                 self._set_status(_S.PAUSED)
             case "ConversationErrorEvent":
                 self._add(
-                    ev.Error,
+                    ev.ErrorRecorded,
                     error=str(event.get("code") or "Error"),
                     message=clean(str(event.get("detail") or "")),
                 )
@@ -344,45 +297,38 @@ class _Reader:
 
     def _system_prompt(self, event: Fields) -> None:
         texts = [
-            _mapping(event.get(name)).get("text") for name in ("system_prompt", "dynamic_context")
+            mapping(event.get(name)).get("text") for name in ("system_prompt", "dynamic_context")
         ]
-        tools: list[ev.ToolDefinition] = []
-        for tool in _mappings(event.get("tools")):
-            name = str(
-                tool.get("name")
-                or tool.get("title")
-                or _mapping(tool.get("annotations")).get("title")
-                or ""
-            )
-            if name and all(name != known.name for known in tools):
-                schema = (
-                    _mapping(tool.get("input_schema"))
-                    or _mapping(tool.get("inputSchema"))
-                    or {"type": "object"}
-                )
-                tools.append(
-                    ev.ToolDefinition(name, clean(str(tool.get("description") or "")), schema, name)
-                )
-        model = str(_mapping(_mapping(self._base.get("agent")).get("llm")).get("model") or "")
+        tools: dict[str, ev.ToolDefinition] = {}
+        for tool in _objects(event.get("tools")):
+            title = mapping(tool.get("annotations")).get("title")
+            name = str(tool.get("name") or tool.get("title") or title or "")
+            schema = mapping(tool.get("input_schema")) or mapping(tool.get("inputSchema"))
+            if name and name not in tools:
+                description = clean(str(tool.get("description") or ""))
+                schema = schema or {"type": "object"}
+                tools[name] = ev.ToolDefinition(name, description, schema, name)
         prompt = "\n\n".join(
             clean(text) for text in texts if isinstance(text, str) and text.strip()
         )
-        self._add(ev.Agent, self._id, system_prompt=prompt, tools=tuple(tools), model=model)
+        self._add(
+            ev.AgentConfigured,
+            self._id,
+            system_prompt=prompt,
+            tools=tuple(tools.values()),
+            model=self.model,
+        )
 
     def _user_message(self, event: Fields) -> None:
         content = (
-            *content_of(_mapping(event.get("llm_message")).get("content")),
+            *content_of(mapping(event.get("llm_message")).get("content")),
             *content_of(event.get("extended_content")),
         )
         if not content:
             return
         sender = event.get("sender")
-        message = self._add(
-            ev.Message,
-            self._id,
-            content=content,
-            **({"sender": clean(sender)} if isinstance(sender, str) and sender else {}),
-        )
+        by = {"sender": clean(sender)} if isinstance(sender, str) and sender else {}
+        message = self._add(ev.MessageAdded, self._id, content=content, **by)
         self._members[message.seq] = [self._id]
         if skills := event.get("activated_skills"):
             self._note({self._id: {"activated_skills": skills}})
@@ -390,20 +336,12 @@ class _Reader:
             self._set_status(_S.RUNNING)
 
     def _agent_message(self, event: Fields) -> None:
-        message = _mapping(event.get("llm_message"))
+        message = mapping(event.get("llm_message"))
         self._close_open_calls()
-        answer = self._answer(
-            str(event.get("llm_response_id") or ""),
-            content_of(message.get("content")),
-            message.get("reasoning_content"),
-            (),
-        )
+        answer = self._answer(event, content_of(message.get("content")), message, ())
         self._members[answer.seq] = [self._id]
-        if rest := {
-            key: message[key]
-            for key in ("thinking_blocks", "responses_reasoning_item")
-            if message.get(key)
-        }:
+        kept = ("thinking_blocks", "responses_reasoning_item")
+        if rest := {key: message[key] for key in kept if message.get(key)}:
             self._note({self._id: rest})
 
     def _actions(self, actions: Sequence[Fields], ids: Sequence[str]) -> None:
@@ -411,14 +349,12 @@ class _Reader:
         seq = len(self._journal) + 1
         calls: list[ToolCall] = []
         for index, action in enumerate(actions):
+            call_id = f"{seq}.{index}"
             try:
-                call = to_tool_call(action, f"{seq}.{index}")
+                call = to_tool_call(action, call_id)
             except ConfigurationError:
-                call = ToolCall(
-                    f"{seq}.{index}",
-                    str(action.get("tool_name") or "unknown"),
-                    invalid="it could not be read",
-                )
+                name = str(action.get("tool_name") or "unknown")
+                call = ToolCall(call_id, name, invalid="it could not be read")
             if isinstance(call, ActionCall):  # a journal holds plain calls only
                 call = ToolCall(
                     call.id, call.name, call.arguments, call.provider_id, call.raw, call.invalid
@@ -426,22 +362,17 @@ class _Reader:
             calls.append(call)
             self._open.setdefault(call.provider_id, []).append(call.id)
         thought = [block for action in actions for block in content_of(action.get("thought"))]
-        reasoning = next(
-            (action["reasoning_content"] for action in actions if action.get("reasoning_content")),
-            None,
-        )
-        self._answer(str(actions[0].get("llm_response_id") or ""), thought, reasoning, tuple(calls))
+        thinking = next((one for one in actions if one.get("reasoning_content")), actions[0])
+        self._answer(actions[0], thought, thinking, tuple(calls))
         self._members[seq] = list(ids)
-        rest = {
-            id: {
+        rest: dict[str, Fields] = {}
+        for id, action in zip(ids, actions, strict=True):
+            rest[id] = {
                 key: value
                 for key, value in action.items()
-                if key not in _JOURNALED_FIELDS and value not in _EMPTY_VALUES
+                if key not in _JOURNALED_FIELDS.split() and value not in _EMPTY_VALUES
             }
-            for id, action in zip(ids, actions, strict=True)
-        }
-        for id, action in zip(ids, actions, strict=True):
-            kind = _mapping(action.get("action")).get("kind")
+            kind = mapping(action.get("action")).get("kind")
             if isinstance(kind, str) and kind != kind_of(str(action.get("tool_name") or "")):
                 rest[id][ACTION_KIND] = kind
         # With several actions the note also maps ids to calls.
@@ -451,23 +382,26 @@ class _Reader:
             self._set_status(_S.RUNNING)
 
     def _answer(
-        self, response: str, content: Sequence[Content], reasoning: Any, calls: tuple[ToolCall, ...]
-    ) -> ev.Assistant:
-        text = "\n".join(
-            block.text for block in content if isinstance(block, TextContent) and block.text
-        )
-        model = str(_mapping(_mapping(self._base.get("agent")).get("llm")).get("model") or "")
+        self,
+        event: Fields,
+        content: Sequence[Content],
+        thinking: Fields,
+        calls: tuple[ToolCall, ...],
+    ) -> ev.AssistantReplied:
+        response = str(event.get("llm_response_id") or "")
+        texts = [block.text for block in content if isinstance(block, TextContent) and block.text]
+        reasoning = thinking.get("reasoning_content")
         return self._add(
-            ev.Assistant,
+            ev.AssistantReplied,
             self._id,
-            text=text,
+            text="\n".join(texts),
             reasoning=clean(reasoning) if isinstance(reasoning, str) else "",
             calls=calls,
             usage=self._usages.get(response, Usage()),
             cost=self._costs.get(response),
             stop_reason="tool_calls" if calls else "stop",
             based_on=len(self._journal),
-            model=model,
+            model=self.model,
             response_id=response,
         )
 
@@ -478,29 +412,21 @@ class _Reader:
             del self._open[provider]
         self._members[int(call_id.partition(".")[0])].append(self._id)
         try:
-            result = to_tool_result(
-                {key: value for key, value in event.items() if key not in _REWRITTEN_FIELDS}
-            )
+            rest = {key: value for key, value in event.items() if key not in _REWRITTEN_FIELDS}
+            result = to_tool_result(rest)
         except ConfigurationError as error:
             result = ToolResult.failure(f"The observation could not be read: {error}", "unknown")
         if event.get("kind") == "UserRejectObservation":
             by = str(event.get("rejection_source") or "user")
-            self._add(
-                ev.Decision,
-                call_id=call_id,
-                decision="reject",
-                by=by,
-                reason=clean(str(event.get("rejection_reason") or "")),
-            )
+            reason = clean(str(event.get("rejection_reason") or ""))
+            self._add(ev.DecisionMade, call_id=call_id, decision="reject", by=by, reason=reason)
         else:
             self._add(ev.ToolCallStarted, call_id=call_id)
-        self._add(ev.ToolResult, self._id, call_id=call_id, result=result)
+        self._add(ev.ToolCallFinished, self._id, call_id=call_id, result=result)
 
     def _condensation(self, event: Fields) -> None:
         ids = event.get("forgotten_event_ids")
-        forgotten = (
-            {str(id) for id in cast("list[Any]", ids)} if isinstance(ids, list) else set[str]()
-        )
+        forgotten = {str(id) for id in cast("list[Any]", ids if isinstance(ids, list) else [])}
         hidden = [seq for seq, members in self._members.items() if forgotten.issuperset(members)]
         parts = [
             seq
@@ -512,23 +438,16 @@ class _Reader:
                 f"the condensation {self._id} forgets only a part of {len(parts)} answers; those"
                 " are shown whole"
             )
-        replaced = tuple(
-            [self._summaries.pop(id) for id in list(self._summaries) if id in forgotten]
-        )
+        gone = [id for id in self._summaries if id in forgotten]
+        replaced = tuple([self._summaries.pop(id) for id in gone])
         summary = event.get("summary")
-        if not hidden and not replaced:
-            return
-        before = {
-            seq
-            for earlier in self._journal
-            if isinstance(earlier, ev.Condensation)
-            for seq in earlier.hidden
-        }
+        earlier = [one for one in self._journal if isinstance(one, ev.HistoryCondensed)]
+        before = {seq for one in earlier for seq in one.hidden}
         new = tuple(seq for seq in hidden if seq not in before) or tuple(hidden)
         if not new:
             return
         self._add(
-            ev.Condensation,
+            ev.HistoryCondensed,
             self._id,
             hidden=new,
             summary=clean(summary) if isinstance(summary, str) else "",
@@ -537,44 +456,32 @@ class _Reader:
         self._summaries[f"{self._id}-summary"] = min(new)
 
     def _keep(self, kind: str, data: bytes) -> None:
-        """Keep an event without a journal form, byte for byte, in an `Unknown` event."""
+        """Keep an event without a journal form, byte for byte, in an `UnknownEvent` event."""
         seq = len(self._journal) + 1
         stamp = self._time.isoformat().replace("+00:00", "Z")
         type, id = PREFIX + kind, self._id or f"openhands.{seq}"
-        raw = msgspec.json.encode(
-            {
-                "type": type,
-                "seq": seq,
-                "id": id,
-                "timestamp": stamp,
-                "event": msgspec.Raw(data.strip()),
-            }
-        )
+        fields = {"type": type, "seq": seq, "id": id, "timestamp": stamp}
+        raw = msgspec.Raw(msgspec.json.encode({**fields, "event": msgspec.Raw(data.strip())}))
         self._journal.append(
-            ev.Unknown(
-                seq=seq, id=id, timestamp=self._time, original_type=type, raw=msgspec.Raw(raw)
-            )
+            ev.UnknownEvent(seq=seq, id=id, timestamp=self._time, original_type=type, raw=raw)
         )
         if kind != "ConversationStateUpdateEvent":  # the base state contains the same
             self._unknown[kind] = self._unknown.get(kind, 0) + 1
 
     def _note(self, details: dict[str, Fields]) -> None:
-        risks = [
-            str(fields["security_risk"]) for fields in details.values() if "security_risk" in fields
-        ]
-        text = "; ".join(
-            str(fields["summary"])
-            for fields in details.values()
-            if isinstance(fields.get("summary"), str)
+        risks = [str(one["security_risk"]) for one in details.values() if "security_risk" in one]
+        summaries = [one.get("summary") for one in details.values()]
+        text = "; ".join(one for one in summaries if isinstance(one, str))
+        self._add(
+            ev.NoteRecorded, about=ABOUT, text=clean(text or ", ".join(risks)), details=details
         )
-        self._add(ev.Note, about=ABOUT, text=clean(text or ", ".join(risks)), details=details)
 
     # --- status ---
 
     def _set_status(self, status: ConversationStatus) -> None:
         if status is not self._status:
             self._status = status
-            self._add(ev.Status, status=status.value)
+            self._add(ev.StatusChanged, status=status.value)
 
     def _apply_status(self, status: ConversationStatus) -> None:
         """Apply a status change of OpenHands.
@@ -588,12 +495,9 @@ class _Reader:
     def _close_open_calls(self) -> None:
         """Answer all open calls, because no answer may follow one with open calls."""
         for call_id in self._open_calls():
+            result = ToolResult.failure(_CUT_OFF, "unknown", meta={"outcome": "unknown"})
             self._add(ev.ToolCallStarted, call_id=call_id)
-            self._add(
-                ev.ToolResult,
-                call_id=call_id,
-                result=ToolResult.failure(_CUT_OFF, "unknown", meta={"outcome": "unknown"}),
-            )
+            self._add(ev.ToolCallFinished, call_id=call_id, result=result)
         self._open.clear()
 
     def _open_calls(self) -> list[str]:
@@ -607,15 +511,11 @@ class _Reader:
         last = _STATUSES.get(str(self._base.get("execution_status") or ""), self._status)
         self._id = ""
         if self._open and last is _S.WAITING_FOR_CONFIRMATION:
-            calls = {
-                call.id: call
-                for event in self._journal
-                if isinstance(event, ev.Assistant)
-                for call in event.calls
-            }
+            answers = [event for event in self._journal if isinstance(event, ev.AssistantReplied)]
+            calls = {call.id: call for answer in answers for call in answer.calls}
             for call_id in self._open_calls():
                 self._add(
-                    ev.Decision,
+                    ev.DecisionMade,
                     call_id=call_id,
                     decision="ask",
                     by="openhands",
@@ -633,16 +533,9 @@ class _Reader:
 # --- JSON values ---
 
 
-def _mapping(value: Any) -> Fields:
-    return cast(Fields, value) if isinstance(value, dict) else {}
-
-
-def _mappings(value: Any) -> list[Fields]:
-    return (
-        [cast(Fields, item) for item in cast("list[Any]", value) if isinstance(item, dict)]
-        if isinstance(value, list)
-        else []
-    )
+def _objects(value: Any) -> list[Fields]:
+    items = cast("list[Any]", value) if isinstance(value, list) else []
+    return [cast(Fields, item) for item in items if isinstance(item, dict)]
 
 
 def _time(text: Any, before: datetime) -> datetime:
@@ -662,21 +555,15 @@ def _usages(base: Fields) -> tuple[dict[str, Usage], dict[str, float]]:
     """Return the tokens and the cost in US dollars of each answer, by its OpenHands id."""
     usages: dict[str, Usage] = {}
     costs: dict[str, float] = {}
-    for metrics in _mapping(_mapping(base.get("stats")).get("usage_to_metrics")).values():
-        counted = _mappings(_mapping(metrics).get("token_usages"))
-        priced = _mappings(_mapping(metrics).get("costs"))
+    for metrics in mapping(mapping(base.get("stats")).get("usage_to_metrics")).values():
+        counted = _objects(mapping(metrics).get("token_usages"))
+        priced = _objects(mapping(metrics).get("costs"))
         for index, usage in enumerate(counted):
             response = str(usage.get("response_id") or "")
-            counts = [
-                usage.get(f"{name}_tokens")
-                for name in ("prompt", "completion", "cache_read", "cache_write", "reasoning")
-            ]
-            if response and all(
-                count is None or (type(count) is int and 0 <= count < 2**53) for count in counts
-            ):
-                usages[response] = Usage(*[count or 0 for count in counts])
-                if len(priced) == len(counted) and isinstance(
-                    cost := priced[index].get("cost"), int | float
-                ):
+            counts = [usage.get(f"{name}_tokens") or 0 for name in _TOKENS]
+            if response and all(type(count) is int and 0 <= count < 2**53 for count in counts):
+                usages[response] = Usage(*counts)
+                cost = priced[index].get("cost") if len(priced) == len(counted) else None
+                if isinstance(cost, int | float):
                     costs[response] = float(cost)
     return usages, costs

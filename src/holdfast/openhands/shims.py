@@ -61,35 +61,10 @@ _ACTIONS_V0 = {
     "request_condensation": "condensation_request",
 }
 # Actions of version 0 that have their tool's name. Other names belong to tools of MCP servers.
-_UNCHANGED_ACTIONS_V0 = frozenset(
-    (
-        "message",
-        "system",
-        "start",
-        "read",
-        "write",
-        "edit",
-        "run",
-        "run_ipython",
-        "browse",
-        "browse_interactive",
-        "delegate",
-        "think",
-        "finish",
-        "reject",
-        "null",
-        "pause",
-        "resume",
-        "stop",
-        "change_agent_state",
-        "push",
-        "send_pr",
-        "recall",
-        "condensation",
-        "condensation_request",
-        "task_tracking",
-    )
-)
+_UNCHANGED_ACTIONS_V0 = """\
+message system start read write edit run run_ipython browse browse_interactive delegate think finish
+reject null pause resume stop change_agent_state push send_pr recall condensation
+condensation_request task_tracking"""
 _MCP_ACTION_V0 = "call_tool_mcp"
 _ONLY_EDITS = frozenset(("file_text", "old_str", "new_str", "insert_line", "content"))
 _OBSERVATIONS_V0 = {"run": "CmdOutputObservation", "run_ipython": "IPythonRunCellObservation"}
@@ -98,7 +73,13 @@ _NOT_ARGUMENTS = frozenset(
 )
 
 _REJECTED = "Action rejected: "  # the prefix of the reason in the model's result
+_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _DATA = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
+
+
+def mapping(value: Any) -> Fields:
+    """Return a JSON object as a new dict; empty for any other value."""
+    return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else {}
 
 
 class ActionCall(ToolCall, frozen=True):
@@ -121,23 +102,14 @@ class ActionCall(ToolCall, frozen=True):
     __hash__ = ToolCall.__hash__
 
 
-_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-
-
 def fields_of(value: Any, what: str) -> Fields:
     """Return a mapping or an OpenHands object as a new dict. Raises `ConfigurationError`."""
     if isinstance(value, Mapping):
-        return dict(cast("Mapping[str, Any]", value))
-    # Actions and observations are pydantic models.
-    dump = getattr(value, "model_dump", None)
-    if callable(dump):
-        dumped = dump(mode="json")
-        if isinstance(dumped, dict):
-            return (
-                cast(Fields, dumped)
-                if "kind" in dumped
-                else {"kind": type(value).__name__, **cast(Fields, dumped)}
-            )
+        return mapping(value)
+    dump = getattr(value, "model_dump", None)  # actions and observations are pydantic models
+    dumped = dump(mode="json") if callable(dump) else None
+    if isinstance(dumped, dict):
+        return {"kind": type(value).__name__, **cast(Fields, dumped)}
     raise ConfigurationError(
         f"{what} takes a mapping or an object of OpenHands' SDK, not {type(value).__name__}."
     )
@@ -154,11 +126,8 @@ def tool_of(kind: str) -> str:
 
 def kind_of(tool: str) -> str:
     """Return the kind of action that uses a tool: the inverse of `tool_of`."""
-    return (
-        _KINDS.get(tool)
-        or "".join(word[:1].upper() + word[1:] for word in re.split(r"[^A-Za-z0-9]+", tool))
-        + "Action"
-    )
+    words = re.split(r"[^A-Za-z0-9]+", tool)
+    return _KINDS.get(tool) or "".join(word[:1].upper() + word[1:] for word in words) + "Action"
 
 
 def to_tool_call(action: Any, id: str = "") -> ToolCall:
@@ -173,15 +142,11 @@ def to_tool_call(action: Any, id: str = "") -> ToolCall:
     fields = fields_of(action, "to_tool_call")
     if "tool_name" in fields:
         inner = fields.get("action")
-        return _with_action(
-            _of_event(fields, id), cast(Fields, inner) if isinstance(inner, dict) else None, 1
-        )
+        action = cast(Fields, inner) if isinstance(inner, dict) else None
+        return _with_action(_of_event(fields, id), action, 1)
     if isinstance(fields.get("action"), str):
-        return _with_action(
-            _of_version_0(fields, id),
-            {key: fields[key] for key in ("action", "args", "timeout") if key in fields},
-            0,
-        )
+        action = {key: fields[key] for key in ("action", "args", "timeout") if key in fields}
+        return _with_action(_of_version_0(fields, id), action, 0)
     return _with_action(_of_action(fields, id), fields, 1)
 
 
@@ -189,15 +154,9 @@ def _with_action(call: ToolCall, action: Fields | None, version: Literal[0, 1]) 
     """Return the call, with its action if the call does not restore the action by itself."""
     if action is None or call.invalid or to_action(call, version) == action:
         return call
+    made = (call.name, deepcopy(call.arguments))
     return ActionCall(
-        call.id,
-        call.name,
-        call.arguments,
-        call.provider_id,
-        call.raw,
-        "",
-        deepcopy(action),
-        (call.name, deepcopy(call.arguments)),
+        call.id, call.name, call.arguments, call.provider_id, call.raw, "", deepcopy(action), made
     )
 
 
@@ -212,69 +171,42 @@ def _of_action(fields: Fields, id: str) -> ToolCall:
     name = tool_of(kind)
     if not name:  # an MCP server's tool, whose name is only in the event
         data = arguments.get("data")
-        return ToolCall(
-            id,
-            str(arguments.get("name") or "mcp"),
-            cast(Fields, data) if isinstance(data, dict) else arguments,
-        )
+        arguments = cast(Fields, data) if isinstance(data, dict) else arguments
+        name = str(fields.get("name") or "mcp")
     return ToolCall(id, name, arguments)
 
 
 def _of_event(event: Fields, id: str) -> ToolCall:
-    name = str(event["tool_name"])
-    tool_call, action = event.get("tool_call"), event.get("action")
-    provider = str(event.get("tool_call_id") or "")
-    if isinstance(tool_call, dict):
-        tool_call = cast(Fields, tool_call)
-        nested = tool_call.get("function")
-        text = tool_call.get(
-            "arguments", cast(Fields, nested).get("arguments") if isinstance(nested, dict) else None
-        )
-        return with_arguments(
-            ToolCall(id, name, provider_id=provider), text if isinstance(text, str) else ""
-        )
-    arguments = (
-        {key: value for key, value in cast(Fields, action).items() if key != "kind"}
-        if isinstance(action, dict)
-        else {}
-    )
+    name, provider = str(event["tool_name"]), str(event.get("tool_call_id") or "")
+    if isinstance(event.get("tool_call"), dict):
+        tool_call = mapping(event["tool_call"])
+        text = tool_call.get("arguments", mapping(tool_call.get("function")).get("arguments"))
+        call = ToolCall(id, name, provider_id=provider)
+        return with_arguments(call, text if isinstance(text, str) else "")
+    arguments = mapping(event.get("action"))
+    arguments.pop("kind", None)
     return ToolCall(id, name, arguments, provider)
 
 
 def _of_version_0(event: Fields, id: str) -> ToolCall:
-    args = event.get("args")
-    args = dict(cast(Fields, args)) if isinstance(args, dict) else {}
-    metadata = event.get("tool_call_metadata")
-    if isinstance(metadata, dict):
-        metadata = cast(Fields, metadata)
-        call = ToolCall(
-            id,
-            str(metadata.get("function_name") or event["action"]),
-            provider_id=str(metadata.get("tool_call_id") or ""),
-        )
-        text = _argument_text_v0(metadata, call.provider_id)
+    args, action = mapping(event.get("args")), str(event["action"])
+    name, provider = _TOOLS_V0.get(action, action), ""
+    if isinstance(event.get("tool_call_metadata"), dict):
+        metadata = mapping(event["tool_call_metadata"])
+        name = str(metadata.get("function_name") or action)
+        provider = str(metadata.get("tool_call_id") or "")
+        text = _argument_text_v0(metadata, provider)
         if text is not None:
-            return with_arguments(call, text)
-        name, provider = call.name, call.provider_id
-    else:
-        name, provider = _TOOLS_V0.get(str(event["action"]), str(event["action"])), ""
-    if event["action"] in (_MCP_ACTION_V0, "mcp"):
-        mcp_arguments = args.get("arguments")
-        return ToolCall(
-            id,
-            str(args.get("name") or name),
-            dict(cast(Fields, mcp_arguments)) if isinstance(mcp_arguments, dict) else {},
-            provider,
-        )
+            return with_arguments(ToolCall(id, name, provider_id=provider), text)
+    if action in (_MCP_ACTION_V0, "mcp"):
+        name = str(args.get("name") or name)
+        return ToolCall(id, name, mapping(args.get("arguments")), provider)
     # The thought is the argument of the tool think.
-    dropped = _NOT_ARGUMENTS - {"thought"} if event["action"] == "think" else _NOT_ARGUMENTS
+    dropped = _NOT_ARGUMENTS - {"thought"} if action == "think" else _NOT_ARGUMENTS
     arguments = {key: value for key, value in args.items() if key not in dropped}
-    return ToolCall(
-        id,
-        name,
-        {"command": "view", **arguments} if event["action"] == "read" else arguments,
-        provider,
-    )
+    if action == "read":
+        arguments = {"command": "view", **arguments}
+    return ToolCall(id, name, arguments, provider)
 
 
 def _argument_text_v0(metadata: Fields, call_id: str) -> str | None:
@@ -294,21 +226,19 @@ def with_arguments(call: ToolCall, text: str) -> ToolCall:
     """Return the call with the arguments of a JSON text; `invalid` is set if the text is not a
     JSON object."""
     text = clean(text)
-    if too_deep(text):
-        return msgspec.structs.replace(
-            call, raw=text, invalid=f"nested deeper than {MAX_DEPTH} levels"
-        )
+    arguments: Any = {}
+    invalid = f"nested deeper than {MAX_DEPTH} levels" if too_deep(text) else ""
     try:
-        arguments: Any = msgspec.json.decode(text) if text.strip() else {}
+        if not invalid and text.strip():
+            arguments = msgspec.json.decode(text)
     except ValueError as error:
-        return msgspec.structs.replace(call, raw=text, invalid=f"not JSON: {error}")
+        invalid = f"not JSON: {error}"
     if not isinstance(arguments, dict):
-        return msgspec.structs.replace(call, raw=text, invalid="not a JSON object")
-    return msgspec.structs.replace(
-        call,
-        arguments=arguments,
-        raw="" if msgspec.json.encode(arguments).decode() == text else text,
-    )
+        invalid = "not a JSON object"
+    if invalid:
+        return msgspec.structs.replace(call, raw=text, invalid=invalid)
+    raw = "" if msgspec.json.encode(arguments).decode() == text else text
+    return msgspec.structs.replace(call, arguments=arguments, raw=raw)
 
 
 def to_action(call: ToolCall, version: Literal[0, 1] = 1) -> Fields:
@@ -324,14 +254,13 @@ def to_action(call: ToolCall, version: Literal[0, 1] = 1) -> Fields:
         and ("kind" in call.action) == (version == 1)
     ):
         return deepcopy(call.action)
+    arguments = dict(call.arguments)
     if version == 0:
-        return _action_v0(call.name, dict(call.arguments))
+        return _action_v0(call.name, arguments)
     if "." in call.name:
-        return {"kind": "MCPToolAction", "name": call.name, "data": dict(call.arguments)}
-    return {
-        "kind": kind_of(call.name),
-        **{key: value for key, value in call.arguments.items() if key != "kind"},
-    }
+        return {"kind": "MCPToolAction", "name": call.name, "data": arguments}
+    arguments.pop("kind", None)
+    return {"kind": kind_of(call.name), **arguments}
 
 
 def _action_v0(name: str, arguments: Fields) -> Fields:
@@ -344,16 +273,12 @@ def _action_v0(name: str, arguments: Fields) -> Fields:
         case "edit_file":
             return {"action": "edit", "args": {"impl_source": "llm_based_edit", **arguments}}
         case "finish" if "message" in arguments:
-            return {
-                "action": "finish",
-                "args": {"final_thought": arguments.pop("message"), **arguments},
-            }
+            arguments = {"final_thought": arguments.pop("message"), **arguments}
+            return {"action": "finish", "args": arguments}
         case "browser" if "code" in arguments:
-            return {
-                "action": "browse_interactive",
-                "args": {"browser_actions": arguments.pop("code"), **arguments},
-            }
-        case _ if name in _ACTIONS_V0 or name in _UNCHANGED_ACTIONS_V0:
+            arguments = {"browser_actions": arguments.pop("code"), **arguments}
+            return {"action": "browse_interactive", "args": arguments}
+        case _ if name in _ACTIONS_V0 or name in _UNCHANGED_ACTIONS_V0.split():
             return {"action": _ACTIONS_V0.get(name, name), "args": arguments}
         case _:
             return {"action": _MCP_ACTION_V0, "args": {"name": name, "arguments": arguments}}
@@ -372,11 +297,8 @@ def to_tool_result(observation: Any) -> ToolResult:
     """
     fields = fields_of(observation, "to_tool_result")
     if isinstance(fields.get("observation"), str):
-        observed = {
-            key: fields[key]
-            for key in ("observation", "content", "extras", "success")
-            if key in fields
-        }
+        names = ("observation", "content", "extras", "success")
+        observed = {key: fields[key] for key in names if key in fields}
         return _with_whole(_result_v0(fields), observed, 0)
     if "observation" in fields:
         inner = fields_of(fields["observation"], "to_tool_result")
@@ -395,13 +317,11 @@ def _with_whole(result: ToolResult, observation: Fields, version: Literal[0, 1])
 
 def _result_v1(fields: Fields) -> ToolResult:
     kind = fields.pop("kind", None)
-    if kind == "AgentErrorEvent" or (
-        kind is None and isinstance(fields.get("error"), str) and "tool_call_id" in fields
-    ):
+    is_error_event = isinstance(fields.get("error"), str) and "tool_call_id" in fields
+    if kind == "AgentErrorEvent" or (kind is None and is_error_event):
         text = clean(str(fields.pop("error", None) or ""))
-        return ToolResult.failure(
-            text, "unknown", meta={KIND: "AgentErrorEvent", **({REST: fields} if fields else {})}
-        )
+        meta = {KIND: "AgentErrorEvent", **({REST: fields} if fields else {})}
+        return ToolResult.failure(text, "unknown", meta=meta)
     if kind == "UserRejectObservation":
         reason = clean(str(fields.pop("rejection_reason", None) or "User rejected the action"))
         meta = {KIND: kind, "decision": "reject", **({REST: fields} if fields else {})}
@@ -435,16 +355,10 @@ def _result_v1(fields: Fields) -> ToolResult:
 
 
 def _result_v0(event: Fields) -> ToolResult:
-    kind = str(event["observation"])
-    extras = event.get("extras")
-    extras = dict(cast(Fields, extras)) if isinstance(extras, dict) else {}
+    kind, extras = str(event["observation"]), mapping(event.get("extras"))
     meta: Fields = {KIND: _OBSERVATIONS_V0.get(kind, kind)}
     metadata = extras.get("metadata")
-    code = (
-        cast(Fields, metadata).get("exit_code")
-        if isinstance(metadata, dict)
-        else extras.get("exit_code")
-    )
+    code = (mapping(metadata) if isinstance(metadata, dict) else extras).get("exit_code")
     if isinstance(code, int):
         meta["exitCode"] = code
     if extras:
@@ -461,29 +375,12 @@ def to_observation(result: ToolResult, version: Literal[0, 1] = 1, tool: str = "
     whole = meta.get(WHOLE)
     if isinstance(whole, dict) and ("kind" in whole) == (version == 1):
         whole = cast(Fields, whole)
-        if (
-            to_tool_result(whole).content == result.content
-        ):  # else the result was edited or shortened
+        # Else the result was edited or shortened.
+        if to_tool_result(whole).content == result.content:
             return deepcopy(whole)
-    kind = str(meta.get(KIND) or "")
-    rest = meta.get(REST)
-    rest = dict(cast(Fields, rest)) if isinstance(rest, dict) else {}
+    kind, rest = str(meta.get(KIND) or ""), mapping(meta.get(REST))
     if version == 0:
-        names = {name: kind for kind, name in _OBSERVATIONS_V0.items()}
-        is_known = kind in names or (bool(kind) and not kind.endswith(("Observation", "Event")))
-        kind = (
-            names.get(kind, kind)
-            if is_known
-            else "error"
-            if result.is_error
-            else _action_v0(tool or "execute_bash", {})["action"]
-        )
-        if kind == _MCP_ACTION_V0:
-            kind = "mcp"
-        if "exitCode" in meta and not rest:
-            rest = {"metadata": {"exit_code": meta["exitCode"]}}
-        more: Fields = {"success": meta["success"]} if isinstance(meta.get("success"), bool) else {}
-        return {"observation": kind, "content": result.text, "extras": rest, **more}
+        return _observation_v0(result, kind, rest, tool)
     if kind == "AgentErrorEvent":
         return {"error": result.text, **rest, "kind": kind}
     if kind == "UserRejectObservation":
@@ -496,12 +393,25 @@ def to_observation(result: ToolResult, version: Literal[0, 1] = 1, tool: str = "
     if not blocks and result.structured_content is not None:
         blocks = [{"type": "text", "text": msgspec.json.encode(result.structured_content).decode()}]
     place = rest.pop("content", "content")
-    content: Fields = (
-        {"content": blocks}
-        if place == "content" or not isinstance(place, str)
-        else {"content": [], place: result.text}
-    )
+    content: Fields = {"content": blocks}
+    if place != "content" and isinstance(place, str):
+        content = {"content": [], place: result.text}
     return {**content, "is_error": result.is_error, **rest, "kind": kind}
+
+
+def _observation_v0(result: ToolResult, kind: str, rest: Fields, tool: str) -> Fields:
+    meta, names = result.meta, {name: kind for kind, name in _OBSERVATIONS_V0.items()}
+    if kind in names or (kind and not kind.endswith(("Observation", "Event"))):
+        kind = names.get(kind, kind)
+    elif result.is_error:
+        kind = "error"
+    else:
+        kind = _action_v0(tool or "execute_bash", {})["action"]
+    if "exitCode" in meta and not rest:
+        rest = {"metadata": {"exit_code": meta["exitCode"]}}
+    more: Fields = {"success": meta["success"]} if isinstance(meta.get("success"), bool) else {}
+    kind = "mcp" if kind == _MCP_ACTION_V0 else kind
+    return {"observation": kind, "content": result.text, "extras": rest, **more}
 
 
 def _shape(blocks: list[Any]) -> list[Any] | None:
@@ -512,36 +422,24 @@ def _shape(blocks: list[Any]) -> list[Any] | None:
     """
     shape: list[Any] = []
     for block in blocks:
-        rest = dict(cast(Fields, block)) if isinstance(block, dict) else {}
-        urls = rest.pop("image_urls", None)
-        rest.pop("text", None)
-        shape.append(
-            [
-                len(content_of([block])),
-                "image" if urls is not None else "text",
-                {k: v for k, v in rest.items() if k != "type"},
-            ]
-        )
+        rest = mapping(block)
+        kind = "text" if rest.pop("image_urls", None) is None else "image"
+        rest = {key: value for key, value in rest.items() if key not in ("text", "type")}
+        shape.append([len(content_of([block])), kind, rest])
     return None if all(count == 1 and not rest for count, _, rest in shape) else shape
 
 
 def _shaped(content: Sequence[Content], shape: Any) -> list[Fields]:
     blocks = [written(block) for block in content]
-    if not isinstance(shape, list) or sum(part[0] for part in cast("list[Any]", shape)) != len(
-        blocks
-    ):
+    parts = cast("list[Any]", shape) if isinstance(shape, list) else []
+    if not parts or sum(part[0] for part in parts) != len(blocks):
         return blocks
     shaped: list[Fields] = []
-    for count, kind, rest in cast("list[Any]", shape):
+    for count, kind, rest in parts:
         mine, blocks = blocks[:count], blocks[count:]
         if kind == "image":
-            shaped.append(
-                {
-                    "type": "image",
-                    "image_urls": [url for block in mine for url in block.get("image_urls", [])],
-                    **rest,
-                }
-            )
+            urls = [url for block in mine for url in block.get("image_urls", [])]
+            shaped.append({"type": "image", "image_urls": urls, **rest})
         else:
             shaped += [{**block, **rest} for block in mine]
     return shaped
@@ -562,11 +460,8 @@ def content_of(content: Any) -> tuple[Content, ...]:
             if isinstance(text := block.get("text"), str):
                 blocks.append(TextContent(clean(text)))
             urls = block.get("image_urls")
-            blocks += [
-                _image(url)
-                for url in cast("list[Any]", urls if isinstance(urls, list) else [])
-                if isinstance(url, str)
-            ]
+            listed = cast("list[Any]", urls) if isinstance(urls, list) else []
+            blocks += [_image(url) for url in listed if isinstance(url, str)]
     return tuple(blocks)
 
 
@@ -586,10 +481,8 @@ def written(block: Content) -> Fields:
         case TextContent(text):
             return {"type": "text", "text": text}
         case ImageContent(data, mime_type):
-            return {
-                "type": "image",
-                "image_urls": [f"data:{mime_type};base64,{b64encode(data).decode()}"],
-            }
+            url = f"data:{mime_type};base64,{b64encode(data).decode()}"
+            return {"type": "image", "image_urls": [url]}
         case ResourceLink(uri, _, mime_type) if (mime_type or "").startswith("image/"):
             return {"type": "image", "image_urls": [uri]}
         case _:

@@ -19,9 +19,19 @@ from holdfast.content import ToolCall, ToolResult, Usage
 from holdfast.conversation.state import ConversationState, ConversationStatus
 from holdfast.errors import ConfigurationError
 from holdfast.openhands.reading import ABOUT, ACTION_KIND, PREFIX
-from holdfast.openhands.shims import KIND, REST, Fields, kind_of, to_action, to_observation, written
+from holdfast.openhands.shims import (
+    KIND,
+    REST,
+    Fields,
+    kind_of,
+    mapping,
+    to_action,
+    to_observation,
+    written,
+)
 
 _FILE = re.compile(r"[0-9A-Za-z-]{1,64}")
+_WRITTEN_APART = ("thinking_blocks", "security_risk", ACTION_KIND)
 _STATUSES = {ConversationStatus.CLOSED: "paused"}
 
 
@@ -79,50 +89,36 @@ class _Writer:
         """Return the events' files in order."""
         head = False
         for event in self._state.events:
-            if isinstance(event, ev.Damaged):
+            if isinstance(event, ev.DamagedEvent):
                 self.notes.append(
                     f"event {event.seq} is damaged and cannot be read ({event.reason})"
                 )
                 event = stand_in(event) or event
             match event:
-                case ev.Agent() if not head:
+                case ev.AgentConfigured() if not head:
                     head = True
-                    tools = [
-                        {
-                            "kind": kind_of(tool.name).removesuffix("Action") + "Tool",
-                            "title": tool.name,
-                            "description": tool.description,
-                        }
-                        for tool in event.tools
-                    ]
-                    self._file(
-                        event,
-                        "SystemPromptEvent",
-                        "agent",
-                        system_prompt={"type": "text", "text": event.system_prompt},
-                        tools=tools,
-                    )
-                case ev.Message():
+                    self._head(event)
+                case ev.MessageAdded():
                     self._message(event)
-                case ev.Assistant():
+                case ev.AssistantReplied():
                     self._answer(event)
-                case ev.ToolResult() if event.call_id in self._calls:
+                case ev.ToolCallFinished() if event.call_id in self._calls:
                     self._result(event)
-                case ev.Condensation() if event.hidden:
+                case ev.HistoryCondensed() if event.hidden:
                     self._condensation(event)
-                case ev.Status(status="paused"):
+                case ev.StatusChanged(status="paused"):
                     self._file(event, "PauseEvent", "user")
-                case ev.Error():
-                    self._file(
-                        event,
-                        "ConversationErrorEvent",
-                        "environment",
-                        code=event.error,
-                        detail=event.message,
-                    )
-                case ev.Unknown() if (original := _original(event)) is not None:
+                case ev.ErrorRecorded():
+                    fields = {"code": event.error, "detail": event.message}
+                    self._file(event, "ConversationErrorEvent", "environment", **fields)
+                case ev.UnknownEvent() if (original := _original(event)) is not None:
                     self._files.append(original)
-                case ev.Damaged() | ev.Status() | ev.ToolCallStarted() | ev.Note(about="openhands"):
+                case (
+                    ev.DamagedEvent()
+                    | ev.StatusChanged()
+                    | ev.ToolCallStarted()
+                    | ev.NoteRecorded(about="openhands")
+                ):
                     pass  # contained in other files
                 case _:
                     self._skipped[event.type] = self._skipped.get(event.type, 0) + 1
@@ -139,68 +135,57 @@ class _Writer:
         self._files.append({"id": id, "timestamp": stamp, "source": source, **fields, "kind": kind})
         return id
 
-    def _message(self, event: ev.Message) -> None:
-        message = {
+    def _head(self, event: ev.AgentConfigured) -> None:
+        tools = [
+            {
+                "kind": kind_of(tool.name).removesuffix("Action") + "Tool",
+                "title": tool.name,
+                "description": tool.description,
+            }
+            for tool in event.tools
+        ]
+        prompt = {"type": "text", "text": event.system_prompt}
+        self._file(event, "SystemPromptEvent", "agent", system_prompt=prompt, tools=tools)
+
+    def _message(self, event: ev.MessageAdded) -> None:
+        message: Fields = {
             "role": "user",
             "content": [written(block) for block in event.content],
-            "thinking_blocks": list[Any](),
+            "thinking_blocks": [],
         }
-        more: Fields = {} if event.sender == "user" else {"sender": event.sender}
-        rest = self._rest.get(event.id, {})
-        skills = rest.get("activated_skills", [])
-        id = self._file(
-            event,
-            "MessageEvent",
-            "user",
-            llm_message=message,
-            activated_skills=skills,
-            extended_content=[],
-            **more,
-        )
-        self._ids[event.seq] = [id]
+        skills = self._rest.get(event.id, {}).get("activated_skills", [])
+        fields: Fields = {"llm_message": message, "activated_skills": skills}
+        fields |= {"extended_content": []}
+        fields |= {} if event.sender == "user" else {"sender": event.sender}
+        self._ids[event.seq] = [self._file(event, "MessageEvent", "user", **fields)]
 
-    def _answer(self, event: ev.Assistant) -> None:
+    def _answer(self, event: ev.AssistantReplied) -> None:
         response = event.response_id or _uuid(event.id)
         reasoning: Fields = {"reasoning_content": event.reasoning} if event.reasoning else {}
         thought = [{"type": "text", "text": event.text}] if event.text else []
         if not event.calls:
-            rest = self._rest.get(event.id, {})
-            message = {
+            message: Fields = {
                 "role": "assistant",
                 "content": thought,
                 "thinking_blocks": [],
                 **reasoning,
-                **rest,
+                **self._rest.get(event.id, {}),
             }
-            id = self._file(
-                event,
-                "MessageEvent",
-                "agent",
-                llm_message=message,
-                llm_response_id=response,
-                activated_skills=[],
-                extended_content=[],
-            )
-            self._ids[event.seq] = [id]
+            fields: Fields = {"llm_message": message, "llm_response_id": response}
+            fields |= {"activated_skills": [], "extended_content": []}
+            self._ids[event.seq] = [self._file(event, "MessageEvent", "agent", **fields)]
             return
         self._ids[event.seq] = []
         for index, call in enumerate(event.calls):
             provider = call.provider_id or f"call_{call.id}"
-            if (
-                provider in self._providers
-            ):  # OpenHands finds results by this id, so it must be unique
+            if provider in self._providers:  # OpenHands finds results by this id
                 provider = f"{provider}-{call.id}"
             self._providers.add(provider)
-            id = self._originals.get(call.id) or (
-                _uuid(event.id) if index == 0 else str(uuid5(NAMESPACE_OID, f"{event.id}:{index}"))
-            )
+            made = _uuid(event.id) if index == 0 else _uuid(f"{event.id}:{index}")
+            id = self._originals.get(call.id) or made
             rest = self._rest.get(id, {})
-            tool_call = {
-                "id": provider,
-                "name": call.name,
-                "arguments": call.raw_arguments,
-                "origin": "completion",
-            }
+            tool_call = {"id": provider, "name": call.name, "arguments": call.raw_arguments}
+            tool_call["origin"] = "completion"
             action = None if call.invalid else _action(call, rest.get(ACTION_KIND))
             for name in ("security_risk", "summary"):
                 if action is not None and name in rest:
@@ -219,67 +204,39 @@ class _Writer:
                 tool_call=tool_call,
                 llm_response_id=response,
                 security_risk=rest.get("security_risk", "UNKNOWN"),
-                **{
-                    key: value
-                    for key, value in rest.items()
-                    if key not in ("thinking_blocks", "security_risk", ACTION_KIND)
-                },
+                **{key: value for key, value in rest.items() if key not in _WRITTEN_APART},
             )
             self._ids[event.seq].append(id)
             self._calls[call.id] = (provider, call.name, id, event.seq)
 
-    def _result(self, event: ev.ToolResult) -> None:
+    def _result(self, event: ev.ToolCallFinished) -> None:
         provider, tool, action, answer = self._calls[event.call_id]
-        call_fields: Fields = {"tool_name": tool, "tool_call_id": provider}
-        kind, result = event.result.meta.get(KIND), event.result
-        if kind == "AgentErrorEvent" or result.meta.get("outcome") == "unknown":
-            id = self._file(
-                event,
-                "AgentErrorEvent",
-                "agent",
-                **call_fields,
-                error=result.text,
-                **_classified(result),
-            )
-        elif result.meta.get("decision") == "reject":
-            reason = result.text.removeprefix("Action rejected: ")
-            id = self._file(
-                event,
-                "UserRejectObservation",
-                "environment",
-                **call_fields,
-                rejection_reason=reason,
-                **_classified(result),
-                action_id=action,
-            )
+        result, meta = event.result, event.result.meta
+        fields: Fields = {"tool_name": tool, "tool_call_id": provider}
+        kind, source = "ObservationEvent", "environment"
+        if meta.get(KIND) == "AgentErrorEvent" or meta.get("outcome") == "unknown":
+            kind, source = "AgentErrorEvent", "agent"
+            fields |= {"error": result.text, **_classified(result)}
+        elif meta.get("decision") == "reject":
+            kind, reason = "UserRejectObservation", result.text.removeprefix("Action rejected: ")
+            fields |= {"rejection_reason": reason, **_classified(result), "action_id": action}
         else:
-            observation = to_observation(result, tool=tool)
-            id = self._file(
-                event,
-                "ObservationEvent",
-                "environment",
-                **call_fields,
-                observation=observation,
-                action_id=action,
-            )
-        self._ids[answer].append(id)
+            fields |= {"observation": to_observation(result, tool=tool), "action_id": action}
+        self._ids[answer].append(self._file(event, kind, source, **fields))
 
-    def _condensation(self, event: ev.Condensation) -> None:
+    def _condensation(self, event: ev.HistoryCondensed) -> None:
         forgotten = [id for seq in event.hidden for id in self._ids.get(seq, [])]
+        before = self._state.events[: event.seq]
         hidden = {
-            seq
-            for earlier in self._state.events[: event.seq]
-            if isinstance(earlier, ev.Condensation)
-            for seq in earlier.hidden
+            seq for one in before if isinstance(one, ev.HistoryCondensed) for seq in one.hidden
         }
         place = min(event.hidden)
-        offset = sum(
-            len(ids) for seq, ids in self._ids.items() if seq < place and seq not in hidden
-        )
+        shown = [ids for seq, ids in self._ids.items() if seq < place and seq not in hidden]
         head = any(file["kind"] == "SystemPromptEvent" for file in self._files)
-        more: Fields = (
-            {"summary": event.summary, "summary_offset": offset + head} if event.summary else {}
-        )
+        more: Fields = {}
+        if event.summary:
+            offset = sum(map(len, shown)) + head
+            more = {"summary": event.summary, "summary_offset": offset}
         if event.trimmed:
             self.notes.append(
                 f"the condensation {event.seq} shortens {len(event.trimmed)} results, which"
@@ -298,32 +255,21 @@ class _Writer:
         """Return `base_state.json`. Its agent is a placeholder: OpenHands gets an agent when it
         opens the conversation."""
         state = self._state
-        answers = [event for event in state.events if isinstance(event, ev.Assistant)]
-        heads = [event for event in state.events if isinstance(event, ev.Agent)]
-        model = next(
-            (event.model for event in reversed(answers) if event.model),
-            heads[-1].model if heads else "",
-        )
+        answers = [event for event in state.events if isinstance(event, ev.AssistantReplied)]
+        heads = [event for event in state.events if isinstance(event, ev.AgentConfigured)]
+        models = [event.model for event in reversed(answers) if event.model]
+        model = next(iter(models), heads[-1].model if heads else "")
         tools: list[Fields] = (
             [{"name": tool.name, "params": {}} for tool in heads[-1].tools] if heads else []
         )
-        costs = [
-            {
-                "model": event.model or model,
-                "cost": event.cost or 0.0,
-                "timestamp": event.timestamp.timestamp(),
-            }
-            for event in answers
-        ]
-        usages = [
-            {
-                **_usage(event.usage),
-                "model": event.model or model,
-                "response_id": event.response_id or _uuid(event.id),
-            }
-            for event in answers
-        ]
-        metrics = {
+        costs: list[Fields] = []
+        usages: list[Fields] = []
+        for event in answers:
+            cost, name = event.cost or 0.0, event.model or model
+            response = event.response_id or _uuid(event.id)
+            costs.append({"model": name, "cost": cost, "timestamp": event.timestamp.timestamp()})
+            usages.append({**_usage(event.usage), "model": name, "response_id": response})
+        metrics: Fields = {
             "model_name": model,
             "accumulated_cost": state.cost or 0.0,
             "accumulated_token_usage": {**_usage(state.usage), "model": model, "response_id": ""},
@@ -331,13 +277,10 @@ class _Writer:
             "response_latencies": [],
             "token_usages": usages,
         }
+        llm = {"model": model, "usage_id": "agent"}
         return {
             "id": _uuid(state.id),
-            "agent": {
-                "kind": "Agent",
-                "llm": {"model": model, "usage_id": "agent"},
-                "tools": tools,
-            },
+            "agent": {"kind": "Agent", "llm": llm, "tools": tools},
             "workspace": {"kind": "LocalWorkspace", "working_dir": workdir or "workspace"},
             "persistence_dir": folder,
             "max_iterations": 500,
@@ -351,8 +294,7 @@ class _Writer:
 
 def _classified(result: ToolResult) -> Fields:
     """Return the fields of a failed call's event that classify the failure."""
-    rest = result.meta.get(REST)
-    rest = cast(Fields, rest) if isinstance(rest, dict) else {}
+    rest = mapping(result.meta.get(REST))
     return {key: rest[key] for key in ("classification", "rejection_source") if key in rest}
 
 
@@ -372,12 +314,12 @@ def _originals(events: Any) -> dict[str, str]:
     The note that follows an answer lists the ids in the order of the answer's calls.
     """
     ids: dict[str, str] = {}
-    answer: ev.Assistant | None = None
+    answer: ev.AssistantReplied | None = None
     for event in events:
-        if isinstance(event, ev.Assistant):
+        if isinstance(event, ev.AssistantReplied):
             answer = event
         elif (
-            isinstance(event, ev.Note)
+            isinstance(event, ev.NoteRecorded)
             and event.about == ABOUT
             and answer is not None
             and len(event.details) == len(answer.calls)
@@ -392,13 +334,13 @@ def _rest(events: Iterable[ev.AnyEvent]) -> dict[str, Fields]:
     return {
         id: cast(Fields, fields)
         for event in events
-        if isinstance(event, ev.Note) and event.about == ABOUT
+        if isinstance(event, ev.NoteRecorded) and event.about == ABOUT
         for id, fields in event.details.items()
         if isinstance(fields, dict)
     }
 
 
-def _original(event: ev.Unknown) -> Fields | None:
+def _original(event: ev.UnknownEvent) -> Fields | None:
     """Return the OpenHands event that was kept verbatim, None for other events."""
     if not event.original_type.startswith(PREFIX):
         return None

@@ -18,23 +18,25 @@ from holdfast.agent.agent import Agent
 from holdfast.content import ToolCall, ToolResult
 from holdfast.conversation.callbacks import guarded
 from holdfast.conversation.calls import INTERRUPTED
-from holdfast.conversation.driver import inside
+from holdfast.conversation.run_context import inside
 from holdfast.conversation.state import ConversationStatus
-from holdfast.errors import ConfigurationError, HoldfastError, StoreError, WrongProcess
-from holdfast.remote.copy import Copy
-from holdfast.remote.link import Link, pause
+from holdfast.errors import ConfigurationError, HoldfastError, StoreError, TooMany, WrongProcess
+from holdfast.remote.journal_copy import JournalCopy
+from holdfast.remote.server_client import send_until_answered
 from holdfast.tools import Cancellation, ToolContext
 from holdfast.tools.context import Asks
 from holdfast.tools.running import start_thread
 
 _log = logging.getLogger("holdfast.remote")
 
+_MAX_RESULT_BYTES = 1_000_000  # a result above this size may be one that the server refuses
+
 
 class ClientCalls:
     """The calls of one conversation that this client runs, at most `parallel_calls` at once, each
     on a thread.
 
-    Call `look` when the copy has news; `cancel` and `close` end running calls. A call that this
+    Call `update` when the copy has news; `cancel` and `close` end running calls. A call that this
     client claimed stays its own over any number of reconnects. One that another client claimed
     is left alone.
     """
@@ -43,11 +45,9 @@ class ClientCalls:
         "_agent",
         "_asks",
         "_cleanups",
-        "_client",
         "_copy",
         "_done",
         "_ended",
-        "_link",
         "_on_idle",
         "_on_progress",
         "_queue",
@@ -57,33 +57,25 @@ class ClientCalls:
         "_threads",
         "closing",
         "context",
-        "mark",
     )
 
     def __init__(
         self,
+        copy: JournalCopy,
         agent: Agent,
-        copy: Copy,
-        link: Link,
-        client: str,
         runtime: object,
-        on_progress: Callable[[str, str], object] | None,
-        mark: int,
-        on_idle: Callable[[], None],
         asks: Asks,
+        on_progress: Callable[[str, str], object] | None,
     ) -> None:
         self.closing = False
-        self._ended = Cancellation()  # cancelled once no further request may be sent
         self.context = contextvars.copy_context()
-        self.mark = mark
-        self._agent = agent
         self._copy = copy
-        self._link = link
-        self._client = client
+        self._agent = agent
         self._runtime = runtime
-        self._on_progress = None if on_progress is None else guarded(on_progress)
-        self._on_idle = on_idle
         self._asks = asks
+        self._on_progress = None if on_progress is None else guarded(on_progress)
+        self._on_idle: Callable[[], None] | None = None
+        self._ended = Cancellation()  # cancelled once no further request may be sent
         self._queue: list[ToolCall] = []
         self._running: dict[str, Cancellation] = {}  # running and queued calls
         self._done: set[str] = set()
@@ -92,14 +84,9 @@ class ClientCalls:
         self._threads: set[threading.Thread] = set()
         self._cleanups: dict[object, Callable[[], None]] = {}
 
-    @property
-    def working(self) -> bool:
-        """True if a call runs here."""
-        return bool(self._threads)
-
     # --- news from the stream ---
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Start offered calls, and cancel those that are no longer wanted. Does not block."""
         copy = self._copy
         stale: list[Cancellation] = []
@@ -107,22 +94,24 @@ class ClientCalls:
             fold = copy.fold
             for call_id, token in self._running.items():
                 item = fold.open.get(call_id)
-                if self._interrupted() or item is None or item.runner not in ("", self._client):
+                if self._interrupted() or item is None or item.runner not in ("", copy.client):
                     stale.append(token)
             if fold.status is ConversationStatus.RUNNING and not self.closing:
                 for item in fold.offers:
                     call = item.effective
-                    known = (
-                        call.id in self._running
-                        or call.id in self._done
-                        or self._refused_at_seq.get(call.id) == fold.last_seq
-                    )
-                    if not known and item.runner in ("", self._client) and self._has(call):
+                    if item.runner in ("", copy.client) and self._is_new(call) and self._has(call):
                         self._running[call.id] = Cancellation()
                         self._queue.append(call)
                 self._start_threads()
         for token in stale:
             token.cancel()
+
+    def _is_new(self, call: ToolCall) -> bool:
+        return not (
+            call.id in self._running
+            or call.id in self._done
+            or self._refused_at_seq.get(call.id) == self._copy.fold.last_seq
+        )
 
     def _has(self, call: ToolCall) -> bool:
         tools = self._agent.tools
@@ -132,14 +121,13 @@ class ClientCalls:
         fold = self._copy.fold
         if fold.status is not ConversationStatus.PAUSED:
             return False
-        said = self._copy.after(fold.status_seq - 1)[0]
-        return isinstance(said, ev.Status) and said.reason == "interrupted"
+        event = self._copy.after(fold.status_seq - 1)[0]
+        return isinstance(event, ev.StatusChanged) and event.reason == "interrupted"
 
     def _start_threads(self) -> None:
         for _ in range(min(len(self._queue), self._agent.parallel_calls - len(self._threads))):
-            context = self.context.copy()
             thread = threading.Thread(
-                target=context.run,
+                target=self.context.copy().run,
                 args=(self._work,),
                 name=f"holdfast-call-{self._queue[0].id}",
                 daemon=True,
@@ -154,13 +142,13 @@ class ClientCalls:
     # --- call threads ---
 
     def _work(self) -> None:
-        inside.set((*inside.get(), self.mark))
+        inside.set((*inside.get(), self._copy.mark))
         while True:
             with self._copy.changed:
                 if not self._queue:
                     self._threads.discard(threading.current_thread())
                     self._copy.changed.notify_all()
-                    last = not self._threads
+                    on_idle = None if self._threads else self._on_idle
                     break
                 call = self._queue.pop(0)
                 token = self._running[call.id]
@@ -178,16 +166,13 @@ class ClientCalls:
                 if done:
                     self._done.add(call.id)
                 self._copy.changed.notify_all()
-        if last:
-            self._on_idle()
+        if on_idle is not None:
+            on_idle()
 
     def _run_one(self, call: ToolCall, token: Cancellation) -> bool:
-        """Claim a call, run it and return its result to the server; return False if it was not
-        ours to run."""
-        if token or self.closing:
-            return False
+        """Claim a call, run it and post its result; return False if it was not ours to run."""
         path = f"{self._copy.path}/calls/{quote(call.id, safe='')}"
-        if not self._claim(f"{path}/claim", call, token):
+        if token or self.closing or not self._claim(f"{path}/claim", call, token):
             return False
         began = time.monotonic()
         if token or self.closing:
@@ -195,41 +180,50 @@ class ClientCalls:
         else:
             result = self._result(call, token)
             # a child process that the callback forked must not answer the call
-            self._link.owner.check(f"Conversation {self._copy.id!r}")
+            self._copy.server.owner.check(f"Conversation {self._copy.id!r}")
         self._post_result(f"{path}/result", call, result, time.monotonic() - began)
         return True
 
     def _claim(self, path: str, call: ToolCall, token: Cancellation) -> bool:
-        number = 0
-        while not (token or self.closing):
-            try:
-                self._link.request("POST", path, {}, client=self._client, cancelled=self._ended)
-                return True
-            except HoldfastError as error:
-                # the server cannot be reached now; the request may have arrived all the same
-                if type(error) is StoreError:
-                    self._ended.wait(pause(number))
-                    number += 1
-                    continue
+        try:
+            self._send(path, {}, None, lambda: bool(token) or self.closing)
+            return True
+        except HoldfastError as error:
+            if type(error) is not StoreError:
                 with self._copy.changed:
                     self._refused_at_seq[call.id] = self._copy.fold.last_seq
-                _log.info(
-                    "conversation %s: call %s is not run by this client: %s",
-                    self._copy.id,
-                    call.id,
-                    error,
-                )
-                break
-        return False
+            _log.info(
+                "conversation %s: call %s is not run by this client: %s",
+                self._copy.id,
+                call.id,
+                error,
+            )
+            return False
+
+    def _send(
+        self, path: str, body: dict[str, Any], key: str | None, stopped: Callable[[], bool]
+    ) -> None:
+        server, client = self._copy.server, self._copy.client
+        send_until_answered(
+            lambda: server.request(
+                "POST", path, body, client=client, once=key, cancelled=self._ended
+            ),
+            self._ended,
+            stopped,
+        )
 
     def _result(self, call: ToolCall, token: Cancellation) -> ToolResult:
+        def report(message: str) -> None:
+            if self._on_progress is not None:
+                self._on_progress(call.id, message)
+
         context = ToolContext(
             self._copy.id,
             call.id,
             1,
             token,
             self._runtime,
-            self._progress_of(call),
+            report,
             self._register_cleanup,
             None,
             self._asks,
@@ -243,15 +237,6 @@ class ClientCalls:
                 "cancelled",
             )
 
-    def _progress_of(self, call: ToolCall) -> Callable[[str], None]:
-        tell = self._on_progress
-
-        def report(message: str) -> None:
-            if tell is not None:
-                tell(call.id, message)
-
-        return report
-
     def _register_cleanup(self, key: object, cleanup: Callable[[], None]) -> None:
         with self._copy.changed:
             self._cleanups.setdefault(key, cleanup)
@@ -260,48 +245,37 @@ class ClientCalls:
         """Post a result until the server takes or refuses it. A call whose result cannot be
         posted stays this client's as long as it lives."""
         try:
-            msgspec.json.encode(result)
+            size = len(msgspec.json.encode(result))
         except (TypeError, ValueError) as error:
-            result = ToolResult.failure(
-                f"{call.name!r} ran, but its result is not valid JSON: {error}.", "internal"
-            )
+            text = f"{call.name!r} ran, but its result is not valid JSON: {error}."
+            result, size = ToolResult.failure(text, "internal"), 0
+        key = f"{self._copy.client}-{call.id}"
         body: dict[str, Any] = {"result": result, "duration": duration}
-        once = f"{self._client}-{call.id}"
-        number = 0
-        while True:
+        try:
             try:
-                self._link.request(
-                    "POST", path, body, client=self._client, once=once, cancelled=self._ended
-                )
-                return
-            except HoldfastError as error:
-                if type(error) is StoreError and not self.closing:
-                    # the server cannot be reached now
-                    self._ended.wait(pause(number))
-                    number += 1
-                    continue
-                if (
-                    "result" in body
-                    and isinstance(error, ConfigurationError)
-                    and _size(result) > 1_000_000
-                ):
-                    text = (
-                        f"{call.name!r} ran, but its result was too large for the agent server:"
-                        f" {error}"
-                    )
-                    body = {**body, "result": ToolResult.failure(text, "internal")}
-                    result = ToolResult()
-                    once = f"{once}-cut"
-                    continue
-                _log.warning(
-                    "conversation %s: the agent server refused the result of call %s: %s",
-                    self._copy.id,
-                    call.id,
-                    error,
-                )
-                return
+                self._send(path, body, key, lambda: self.closing)
+            except (ConfigurationError, TooMany) as error:
+                if size <= _MAX_RESULT_BYTES:
+                    raise
+                text = f"{call.name!r} ran, but its result was too large for the agent server:"
+                body["result"] = ToolResult.failure(f"{text} {error}", "internal")
+                self._send(path, body, f"{key}-cut", lambda: self.closing)
+        except HoldfastError as error:
+            _log.warning(
+                "conversation %s: the agent server refused the result of call %s: %s",
+                self._copy.id,
+                call.id,
+                error,
+            )
 
     # --- closing ---
+
+    def close_when_idle(self, on_idle: Callable[[], None]) -> bool:
+        """Start no call, and call `on_idle` after the last one; return False if none runs."""
+        with self._copy.changed:
+            if self._threads:
+                self.closing, self._on_idle = True, on_idle
+            return bool(self._threads)
 
     def cancel(self) -> None:
         """Cancel the running calls."""
@@ -311,13 +285,12 @@ class ClientCalls:
             token.cancel()
 
     def close(self, deadline: float) -> list[str]:
-        """Cancel the running calls, wait for them until `deadline`, and clean up. Return the
-        names of threads that still run."""
+        """Cancel and await the running calls, then clean up. Return the threads that still run."""
         self.closing = True
         self.cancel()
         with self._copy.changed:
             current = threading.current_thread()
-            while (left := self._threads - {current}) and (
+            while (running := self._threads - {current}) and (
                 seconds := deadline - time.monotonic()
             ) > 0:
                 self._copy.changed.wait(seconds)
@@ -325,8 +298,4 @@ class ClientCalls:
             cleanups, self._cleanups = list(self._cleanups.values()), {}
         for cleanup in cleanups:
             guarded(cleanup)()
-        return [thread.name for thread in left]
-
-
-def _size(result: ToolResult) -> int:
-    return len(msgspec.json.encode(result))
+        return [thread.name for thread in running]

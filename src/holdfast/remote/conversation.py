@@ -20,12 +20,12 @@ from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.output import made
 from holdfast.content import ContentLike, Message, ToolResult
-from holdfast.conversation import orders
-from holdfast.conversation.callbacks import Callback, Subscription, guarded
-from holdfast.conversation.driver import inside
+from holdfast.conversation.callbacks import Callback, Subscription
+from holdfast.conversation.interface import ConversationInterface
 from holdfast.conversation.message_content import checked_content, content_of
-from holdfast.conversation.set_once import SetOnce
+from holdfast.conversation.run_context import inside
 from holdfast.conversation.state import ConversationState, ConversationStatus
+from holdfast.conversation.stream import EventStream
 from holdfast.errors import (
     ConfigurationError,
     Conflict,
@@ -33,16 +33,18 @@ from holdfast.errors import (
     ConversationClosed,
     ConversationNotFound,
     HoldfastError,
+    NotFound,
+    NotPending,
     StoreError,
 )
 from holdfast.llm.completion import Delta
 from holdfast.remote.calls import ClientCalls
-from holdfast.remote.copy import Copy
-from holdfast.remote.follower import Follower
-from holdfast.remote.questions import Questions
+from holdfast.remote.follower import StreamFollower
+from holdfast.remote.journal_copy import JournalCopy
+from holdfast.remote.questions import ClientQuestions
 from holdfast.remote.shapes import (
     ID,
-    Created,
+    CreateReply,
     agent_request,
     created,
     needs_workspace,
@@ -53,7 +55,6 @@ from holdfast.tools.callables import refuse_async
 
 if TYPE_CHECKING:
     from holdfast.conversation.questions import OnQuestion
-    from holdfast.conversation.replay import Replay
 
 _log = logging.getLogger("holdfast.remote")
 
@@ -61,7 +62,7 @@ RUNNING = ConversationStatus.RUNNING
 _STATUS_POLL_SECONDS = 15.0  # seconds of silence after which the server is asked for its status
 
 
-class RemoteConversation(SetOnce):
+class RemoteConversation(ConversationInterface):
     """One conversation with an agent on the agent server of `workspace`.
 
     The server holds its journal and runs its loop, even without this program. The methods, their
@@ -72,16 +73,21 @@ class RemoteConversation(SetOnce):
     functions of `__main__`, closures, methods of objects, clients of MCP and A2A.
 
     An `id` that the server knows continues where it stopped. Then `agent` may be None (no tool runs
-    here); an agent that differs from the conversation's is a `ConfigurationError`. `on_delta`,
-    `on_progress` and `on_question` are as in `Conversation`. The pieces of a streamed answer and
-    the progress of the server's tools arrive over the network, so some may be missing.
+    here); an agent that differs from the conversation's is a `ConfigurationError`.
 
     `detach` leaves the conversation running; `close` and `with` stop it, as they do a
     `Conversation`. Thread-safe. The constructor sends a request. It raises the server's error,
     or `StoreError` if the server cannot be reached.
+
+    Args:
+        deltas: True has the server send the pieces of streamed answers, for `stream`; `on_delta`
+            implies it. Settled when the conversation is created.
+        on_delta: As in `Conversation`. Pieces arrive over the network, so some may be missing.
+        on_progress: As in `Conversation`, also for tools that run on the server.
+        on_question: As in `Conversation`.
     """
 
-    set_once = {
+    fixed = {
         "agent": (
             "To continue with another agent use conversation.fork(agent=...); other tools are"
             " registered with agent.tools."
@@ -104,79 +110,65 @@ class RemoteConversation(SetOnce):
         id: str | None = None,
         *,
         client_tools: bool = True,
+        deltas: bool = False,
         on_delta: Callable[[Delta], object] | None = None,
         on_progress: Callable[[str, str], object] | None = None,
         on_question: OnQuestion = None,
-        _made: Created | None = None,
+        _made: CreateReply | None = None,
     ) -> None:
-        _check(agent, workspace, id, on_delta, on_progress, on_question)
-        assert workspace is not None
-        self.agent = agent
-        self.workspace = workspace
-        self.client = os.urandom(16).hex()
-        self._link = workspace.link
-        self._client_tools = client_tools
         self._options: dict[str, Any] = {
             "client_tools": client_tools,
+            "deltas": deltas,
             "on_delta": on_delta,
             "on_progress": on_progress,
             "on_question": on_question,
         }
+        _check(agent, workspace, id, self._options)
+        assert workspace is not None
+        self.agent = agent
+        self.workspace = workspace
+        self.client = os.urandom(16).hex()
+        self._server = workspace.link
         self._sent_tools = None if agent is None else agent.tools.definitions()
         found = _made if _made is not None else self._create(id)
         self.id = found.id
         self.warnings = tuple(found.warnings)
-        for warning in found.warnings:
-            _log.warning("conversation %s: %s", self.id, warning)
+        self._log_warnings(found)
         workspace.adopt(found.workspace)
-        self._mark = hash((self._link.address, self.id))
-        self._copy = Copy(self.id, self._link, self.client)
+        self._copy = JournalCopy(self.id, self._server, self.client)
         if agent is not None and id is not None and _made is None:
             self._copy.catch_up()
-            _same_agent(agent, self._copy.fold.agent, self.id)
-        self._questions = Questions(self._copy, on_question, self._answer, self._mark)
+            _check_same_agent(agent, self._copy.fold.agent, self.id)
+        self._questions = ClientQuestions(self._copy, on_question, self._send_answer)
         self._calls: ClientCalls | None = None
         if agent is not None and client_tools:
-            self._calls = ClientCalls(
-                agent,
-                self._copy,
-                self._link,
-                self.client,
-                workspace,
-                on_progress,
-                self._mark,
-                self._calls_idle,
-                self._questions,
-            )
-        self._on_delta = None if on_delta is None else guarded(on_delta)
-        self._on_progress = None if on_progress is None else guarded(on_progress)
-        self._follower = Follower(
-            self._copy, self._link, self.client, self._look, self._note, self._mark
-        )
+            self._calls = ClientCalls(self._copy, agent, workspace, self._questions, on_progress)
+        self._follower = StreamFollower(self._copy, self._on_events, on_delta, on_progress)
         self._subscriptions: list[Subscription] = []
         self._lock = threading.RLock()
         # The server does not say who runs the tools of a parked conversation.
-        self._clients = self._calls is not None and (
+        self._has_client_tools = self._calls is not None and (
             found.clients or (_made is None and not found.tools)
         )
         self._started = found.started
         self._drives = False  # True if this object started the loop
         self._runner: threading.Thread | None = None
-        self._closing = self._closed = self._close_from_within = self._stop = False
-        self._link.opened()
+        self._closing = self._closed = self._stops_server = False
+        self._server.opened()
         if agent is not None:
             agent.connections.opened()
 
-    def _create(self, id: str | None) -> Created:
-        agent = self.agent
+    def _create(self, id: str | None) -> CreateReply:
+        agent, options = self.agent, self._options
         if agent is None:
             assert id is not None
             return self._info(id)
-        tools = tools_request(agent, self.workspace, self._client_tools)
-        body: dict[str, Any] = {**agent_request(agent), **tools}
-        body |= {
-            "questions": self._options["on_question"] is not None,
-            "deltas": self._options["on_delta"] is not None,
+        tools = tools_request(agent, self.workspace, options["client_tools"])
+        body: dict[str, Any] = {
+            **agent_request(agent),
+            **tools,
+            "questions": options["on_question"] is not None,
+            "deltas": options["deltas"] or options["on_delta"] is not None,
         }
         if id is not None:
             body["id"] = id
@@ -184,12 +176,16 @@ class RemoteConversation(SetOnce):
                 return self._info(id)
         if self.workspace.id is not None or needs_workspace(tools):
             body["workspace"] = self.workspace.made()
-        return self._link.read(created, "POST", "/api/conversations", body, client=self.client)
+        return self._server.read(created, "POST", "/api/conversations", body, client=self.client)
 
-    def _info(self, id: str) -> Created:
-        return self._link.read(
+    def _info(self, id: str) -> CreateReply:
+        return self._server.read(
             created, "GET", f"/api/conversations/{quote(id, safe='')}", client=self.client
         )
+
+    def _log_warnings(self, found: CreateReply) -> None:
+        for warning in found.warnings:
+            _log.warning("conversation %s: %s", self.id, warning)
 
     @classmethod
     def from_state(
@@ -205,7 +201,7 @@ class RemoteConversation(SetOnce):
 
         The state may be of a local or a remote conversation. Its pending calls are treated as in
         `Conversation.from_state`. The server takes states of up to 32 MB; large outputs are not
-        sent with it. Raises `ConfigurationError` if `id` has events already.
+        sent with it. Raises `Conflict` if `id` has events already.
         """
         if not isinstance(state, ConversationState):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"from_state: state takes a ConversationState, not {state!r}.")
@@ -223,7 +219,7 @@ class RemoteConversation(SetOnce):
         new = not self._copy.fold.last_seq
         try:
             if new and state.events:
-                self._link.request(
+                self._server.request(
                     "PUT",
                     f"{self._copy.path}/state",
                     msgspec.Raw(state.to_json()),
@@ -233,13 +229,13 @@ class RemoteConversation(SetOnce):
                 raise Conflict("It has events.")
             self._catch_up()
         except Conflict as error:
-            raise ConfigurationError(
+            raise Conflict(
                 f"from_state: conversation {self.id!r} has events already; give another id."
             ) from error
         except ConfigurationError:
             if new:
                 with suppress(HoldfastError):
-                    self._link.request("DELETE", self._copy.path, client=self.client)
+                    self._server.request("DELETE", self._copy.path, client=self.client)
             raise
 
     def fork(
@@ -255,23 +251,17 @@ class RemoteConversation(SetOnce):
         last = self._copy.fold.last_seq
         if seq is not None and (not isinstance(seq, int) or not 0 <= seq <= last):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"fork takes a seq from 0 to {last}, not {seq!r}.")
-        given = {**self._options, **options}
+        options = {**self._options, **options}
         body: dict[str, Any] = {"seq": last if seq is None else seq}
         if id is not None:
             body["id"] = id
         if agent is not None:
-            body |= {
-                **agent_request(agent),
-                **tools_request(agent, self.workspace, given["client_tools"]),
-            }
-        try:
-            found = self._link.read(
-                created, "POST", f"{self._copy.path}/fork", body, client=self.client
-            )
-        except Conflict as error:  # the error of a local store
-            raise StoreError(str(error)) from error
+            body |= agent_request(agent)
+            body |= tools_request(agent, self.workspace, options["client_tools"])
+        path = f"{self._copy.path}/fork"
+        found = self._server.read(created, "POST", path, body, client=self.client)
         return RemoteConversation(
-            agent or self.agent, self.workspace, found.id, **given, _made=found
+            agent or self.agent, self.workspace, found.id, **options, _made=found
         )
 
     # --- state ---
@@ -285,10 +275,6 @@ class RemoteConversation(SetOnce):
         with copy.changed:
             return ConversationState.of(self.id, self._status(), copy.fold.copy(), copy.until)
 
-    def get_state(self) -> ConversationState:
-        """Return a snapshot of everything so far, as `state`."""
-        return self.state
-
     @property
     def status(self) -> ConversationStatus:
         """The conversation's status, without a snapshot."""
@@ -298,14 +284,12 @@ class RemoteConversation(SetOnce):
     def _status(self) -> ConversationStatus:
         if self._closing:
             return ConversationStatus.CLOSED
-        return (
-            ConversationStatus.ERROR if self._follower.lost is not None else self._copy.fold.status
-        )
+        lost = self._follower.lost is not None
+        return ConversationStatus.ERROR if lost else self._copy.fold.status
 
     @property
     def failure(self) -> Exception | None:
-        """The error that ended following (it was deleted, or the key is no longer valid); None
-        if there is none."""
+        """The error that ended following (deleted, or the key is invalid), or None."""
         return self._follower.lost
 
     @property
@@ -314,7 +298,7 @@ class RemoteConversation(SetOnce):
         `Conversation.output`. Without an agent, the JSON value."""
         self._follow()
         with self._copy.changed:
-            seq, value = self._copy.fold.output_seq, self._copy.fold.output
+            seq, value = self._copy.fold.output.seq, self._copy.fold.output.value
         return made(None if self.agent is None else self.agent.output, value) if seq else None
 
     def get_history(self) -> list[ev.AnyEvent]:
@@ -324,52 +308,42 @@ class RemoteConversation(SetOnce):
 
     def get_output(self, call_id: str) -> ToolResult:
         """Return the whole result of a call, even if the journal holds only its beginning and
-        end. Raises `ConfigurationError` if the call has no result."""
+        end. Raises `NotFound` if the call has no result."""
         if not call_id or "/" in call_id or call_id in (".", ".."):  # not possible in a path
-            raise ConfigurationError(f"get_output: call {call_id!r} has no result.")
-        return self._link.read(
+            raise NotFound(f"get_output: call {call_id!r} has no result.", "call", call_id)
+        return self._server.read(
             ToolResult.from_json,
             "GET",
             f"{self._copy.path}/outputs/{quote(call_id, safe='')}",
             client=self.client,
         )
 
-    def replay(self, agent: Agent | None = None) -> Replay:
-        """Replay the journal on this machine, like `Conversation.replay`."""
-        if agent is not None and not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"replay takes an Agent or None, not {agent!r}.")
-        from holdfast.conversation.replay import replay
-
-        return replay(self.get_history(), agent)
-
     def __repr__(self) -> str:
-        status, fold = self._status(), self._copy.fold
         return (
-            f"RemoteConversation(id={self.id!r}, status={status.value!r}, events={fold.last_seq},"
-            f" url={self._link.address!r})"
+            f"RemoteConversation(id={self.id!r}, status={self._status().value!r},"
+            f" events={self._copy.fold.last_seq}, url={self._server.address!r})"
         )
 
     # --- operations ---
 
-    def send_message(self, message: str | Message | ContentLike) -> ev.Message:
-        """Send the agent a message from the user, like `Conversation.send_message`. Returns the
-        journaled event."""
+    def send_message(self, message: str | Message | ContentLike) -> ev.MessageAdded:
+        """Send a message from the user, like `Conversation.send_message`."""
         content = checked_content(content_of(message))
         self._check_open()
         self._send_tools()
         event_id, before = os.urandom(16).hex(), self._copy.fold.last_seq
-        self._post("POST", "messages", {"content": content, "eventId": event_id})
-        deadline, number = time.monotonic() + self._link.timeout, 0
+        self._post("messages", {"content": content, "eventId": event_id})
+        deadline, number = time.monotonic() + self._server.timeout, 0
         while True:
             self._catch_up()
             found = self._copy.find(event_id, before)
-            if isinstance(found, ev.Message):
+            if isinstance(found, ev.MessageAdded):
                 return found
             number += 1
             if time.monotonic() > deadline:
                 raise StoreError(
                     f"Conversation {self.id!r}: the agent server took the message, but did not"
-                    f" journal it within {self._link.timeout:g} s."
+                    f" journal it within {self._server.timeout:g} s."
                 )
             time.sleep(min(0.01 * number, 0.5))
 
@@ -386,7 +360,7 @@ class RemoteConversation(SetOnce):
                 return
             self._prepare()
             self._send_tools()
-            self._post("POST", "start")
+            self._post("start")
             self._started = True
         self._catch_up()
 
@@ -405,7 +379,7 @@ class RemoteConversation(SetOnce):
             self._prepare()
             self._send_tools()
             self._follow()
-            self._post("POST", "run")
+            self._post("run")
             self._catch_up()
             self._wait(None)
         except KeyboardInterrupt:
@@ -416,111 +390,39 @@ class RemoteConversation(SetOnce):
             self._runner = None
         return self.state
 
-    def pause(self) -> None:
-        """Stop after the current model call or the calls that have begun. Survives a restart;
-        `resume` ends it."""
-        self._order("pause")
+    def stream(self, message: str | Message | ContentLike | None = None) -> EventStream:
+        """Send `message`, if one is given, and run; return an iterator of the events and deltas as
+        they come, on the caller's thread, until the conversation rests, like
+        `Conversation.stream`.
 
-    def resume(self) -> None:
-        """Continue after a pause or an interrupt; try again after ERROR or STUCK. Otherwise does
-        nothing."""
-        self._order("resume")
-
-    def interrupt(self) -> None:
-        """Pause at once, like `Conversation.interrupt`; cancels the calls that run here, too."""
-        self._order("interrupt")
-
-    def condense(self, instructions: str | None = None) -> None:
-        """Have the agent's condenser shorten the history that the model is shown, like
-        `Conversation.condense`; the server does it when it can."""
-        self._order("condense", {"instructions": instructions})
-
-    def approve(
-        self,
-        call_id: str | None = None,
-        *,
-        arguments: dict[str, Any] | None = None,
-        arguments_hash: str | None = None,
-        by: str = "user",
-        reason: str = "",
-    ) -> None:
-        """Approve a call that waits for confirmation, like `Conversation.approve`; without
-        `call_id` all that wait now."""
-        if call_id is None and (arguments is not None or arguments_hash is not None):
-            raise ConfigurationError(
-                "approve takes arguments and arguments_hash with a call_id alone."
-            )
-        if arguments is not None:
-            arguments = orders.json_arguments(arguments)
-        given = {
-            "callId": call_id,
-            "arguments": arguments,
-            "argumentsHash": arguments_hash,
-            "by": by,
-            "reason": reason,
-        }
-        self._order("approve", given)
-
-    def reject(self, call_id: str | None = None, reason: str = "", *, by: str = "user") -> None:
-        """Answer a call that waits for confirmation as not run, like `Conversation.reject`;
-        without `call_id` all that wait now."""
-        if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"reject: reason takes a str, not {reason!r}.")
-        self._order("reject", {"callId": call_id, "reason": reason, "by": by})
-
-    def answer(
-        self,
-        question_id: str | None = None,
-        values: dict[str, Any] | bool | None = True,
-        *,
-        by: str = "user",
-    ) -> None:
-        """Answer a running call's question, like `Conversation.answer`; without `question_id`
-        the only one."""
-        self._order(
-            "answer",
-            {"questionId": self._question(question_id), "values": values, "by": by},
-            keep=("values",),
+        Deltas come if the conversation was created with `deltas` or `on_delta`.
+        """
+        self._check_open()
+        self._not_inside("stream")
+        self._follow()
+        self._catch_up()
+        after_seq = self._copy.fold.last_seq
+        if message is not None:
+            self.send_message(message)
+        return EventStream(
+            self._copy,
+            self._follower,
+            after_seq,
+            self._run_or_wait,
+            lambda: True,  # `_run_or_wait` has waited for the end
+            self.interrupt,
         )
 
-    def decline(
-        self, question_id: str | None = None, reason: str = "", *, by: str = "user"
-    ) -> None:
-        """Decline a running call's question, like `Conversation.decline`; without `question_id`
-        the only one."""
-        if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"decline: reason takes a str, not {reason!r}.")
-        given = {
-            "questionId": self._question(question_id),
-            "values": None,
-            "reason": reason,
-            "by": by,
-        }
-        self._order("answer", given, keep=("values",))
-
-    def _question(self, question_id: str | None) -> str:
-        if question_id is not None:
-            return question_id
-        self._check_open()
-        self._catch_up()
-        waiting = [
-            question.id for item in self._copy.fold.open.values() for question in item.questions
-        ]
-        if len(waiting) != 1:
-            raise ConfigurationError(
-                "No question waits for an answer."
-                if not waiting
-                else f"Several questions wait for an answer; say which: {', '.join(waiting)}."
-            )
-        return waiting[0]
-
-    def _answer(self, question_id: str, values: Any, reason: str) -> None:
-        given = {"questionId": question_id, "values": values, "reason": reason, "by": "on_question"}
-        self._order("answer", given, keep=("values",), once=f"{self.client}-{question_id}")
+    def _run_or_wait(self) -> None:
+        try:
+            self.run()
+        except ConversationBusy:
+            self._wait(None)
+        if self._follower.lost is not None:
+            raise self._follower.lost.with_traceback(None)
 
     def drain_inbox(self) -> None:
-        """Read the events that other clients' commands caused. A followed conversation does this
-        by itself."""
+        """Read the events that other clients' commands caused, if not followed already."""
         if not self._closing:
             self._catch_up()
 
@@ -538,22 +440,18 @@ class RemoteConversation(SetOnce):
 
     def _wait(self, timeout: float | None) -> None:
         copy = self._copy
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
         while True:
             with copy.changed:
-                seq, until = copy.fold.last_seq, time.monotonic() + _STATUS_POLL_SECONDS
+                seq, poll = copy.fold.last_seq, time.monotonic() + _STATUS_POLL_SECONDS
                 while not self._at_rest():
-                    left = (
-                        until - time.monotonic()
-                        if deadline is None
-                        else min(deadline, until) - time.monotonic()
-                    )
-                    if left <= 0:
+                    seconds = min(deadline, poll) - time.monotonic()
+                    if seconds <= 0:
                         break
-                    copy.changed.wait(left)
+                    copy.changed.wait(seconds)
                 else:
                     return
-            if deadline is not None and time.monotonic() >= deadline:
+            if time.monotonic() >= deadline:
                 return
             if copy.fold.last_seq == seq:
                 with suppress(StoreError):
@@ -585,33 +483,13 @@ class RemoteConversation(SetOnce):
         )
 
     def _not_inside(self, method: str) -> None:
-        if self._mark in inside.get():
+        if self._copy.mark in inside.get():
             raise ConversationBusy(
                 f"Conversation {self.id!r}: its own model, tool or listener called {method}(),"
                 " which would wait for itself forever."
             )
 
-    # --- callbacks ---
-
-    def register_event_callback(
-        self, callback: Callback, after_seq: int | None = None
-    ) -> Subscription:
-        """Call `callback(event)` for every event from now on (or after `after_seq`), like
-        `Conversation.register_event_callback`.
-
-        Events come in order, each once despite network failures, on a thread of its own.
-        """
-        if not callable(callback):
-            raise ConfigurationError(
-                "register_event_callback: callback takes a function of one event, not"
-                f" {callback!r}."
-            )
-        refuse_async("register_event_callback: callback", callback)
-        if after_seq is not None and (not isinstance(after_seq, int) or after_seq < 0):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(
-                "register_event_callback: after_seq takes a seq, 0 for all events, not"
-                f" {after_seq!r}."
-            )
+    def _subscribe(self, callback: Callback, after_seq: int | None) -> Subscription:
         self._check_open()
         self._follow()
         with self._copy.changed:
@@ -619,8 +497,6 @@ class RemoteConversation(SetOnce):
             subscription = Subscription(cast("Any", self._copy), callback, after)
             self._subscriptions.append(subscription)
         return subscription
-
-    register_callback = register_event_callback
 
     # --- closing ---
 
@@ -639,30 +515,30 @@ class RemoteConversation(SetOnce):
         self._end(timeout, stop=False)
 
     def _end(self, timeout: float, stop: bool) -> None:
-        if not self.workspace.link.owner.here:  # a forked child process owns nothing here
+        if not self._server.owner.here:  # a forked child process owns nothing here
             return
         deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
         with self._lock:
             if self._closing:
                 return
             self._closing = True
-            self._stop = stop and self._drives
+            self._stops_server = stop and self._drives
         with self._copy.changed:
+            self._copy.closed = True
             self._copy.changed.notify_all()
         self._questions.close()
         if not stop:
             self.workspace.keep()
-        if self._calls is not None and self._mark in inside.get() and self._calls.working:
-            self._close_from_within = True  # done when the call returns
-            self._calls.closing = True
+        if (
+            self._calls is not None
+            and self._copy.mark in inside.get()
+            # one of the calls may be the caller: the rest is done when it returns
+            and self._calls.close_when_idle(lambda: self._finish(time.monotonic() + 5.0))
+        ):
             self._stop_on_server(deadline)
             self._calls.cancel()
             return
         self._finish(deadline)
-
-    def _calls_idle(self) -> None:
-        if self._close_from_within:
-            self._finish(time.monotonic() + 5.0)
 
     def _finish(self, deadline: float) -> None:
         with self._lock:
@@ -670,12 +546,12 @@ class RemoteConversation(SetOnce):
                 return
             self._closed = True
         self._stop_on_server(deadline)
-        left = [] if self._calls is None else self._calls.close(deadline)
-        if left:
+        running = [] if self._calls is None else self._calls.close(deadline)
+        if running:
             _log.warning(
                 "conversation %s closed while calls that ignore their cancellation still run: %s",
                 self.id,
-                ", ".join(left),
+                ", ".join(running),
             )
         if self._follower.started and self._follower.lost is None:
             with suppress(HoldfastError):  # callbacks also get the last events
@@ -687,32 +563,20 @@ class RemoteConversation(SetOnce):
             subscription.close(max(0.1, deadline - time.monotonic()))
         if self.agent is not None:
             self.agent.connections.closed()
-        self._link.closed()
+        self._server.closed()
 
     def _stop_on_server(self, deadline: float) -> None:
-        """Stop the conversation on the server, once, before calls end here; their results would
-        otherwise make the server ask the model."""
-        stop, self._stop = self._stop, False
+        """Stop the server's run once, before results of calls that end here reach the model."""
+        stop, self._stops_server = self._stops_server, False
         if stop and self._follower.lost is None:
             try:
-                self._link.request(
-                    "POST",
-                    f"{self._copy.path}/close",
-                    client=self.client,
-                    timeout=max(1.0, deadline - time.monotonic()),
-                )
+                self._post("close", timeout=max(1.0, deadline - time.monotonic()))
             except HoldfastError as error:
                 _log.warning(
                     "conversation %s: the request to stop it on the agent server failed: %s",
                     self.id,
                     error,
                 )
-
-    def __enter__(self) -> RemoteConversation:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -731,46 +595,56 @@ class RemoteConversation(SetOnce):
         if self._follower.lost is not None:
             raise self._follower.lost.with_traceback(None)
 
-    def _post(
-        self, method: str, what: str, body: dict[str, Any] | None = None, once: str | None = None
-    ) -> None:
-        self._link.request(method, f"{self._copy.path}/{what}", body, client=self.client, once=once)
+    def _post(self, path: str, body: dict[str, Any] | None = None, **options: Any) -> None:
+        self._server.request(
+            "POST", f"{self._copy.path}/{path}", body, client=self.client, **options
+        )
 
-    def _order(
-        self,
-        what: str,
-        given: dict[str, Any] | None = None,
-        keep: tuple[str, ...] = (),
-        once: str | None = None,
-    ) -> None:
+    def _command(self, name: str, once: str | None = None, **fields: Any) -> None:
         """Send a command to the server, and read the resulting events."""
         self._check_open()
         body = {
-            name: value
-            for name, value in (given or {}).items()
-            if value is not None or name in keep
+            _camel(field): value
+            for field, value in fields.items()
+            if value is not None or field == "values"
         }
         try:
             json.dumps(body.get("values"))
         except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"{what}: values must be valid JSON: {error}.") from error
-        self._post("POST", what, body, once)
+            raise ConfigurationError(f"{name}: values must be valid JSON: {error}.") from error
+        self._post(name, body, once=once)
         self._catch_up()
 
+    def _only_question(self) -> str:
+        self._check_open()
+        self._catch_up()
+        ids = [question.id for item in self._copy.fold.open.values() for question in item.questions]
+        if not ids:
+            raise NotPending("No question waits for an answer.")
+        if len(ids) > 1:
+            raise ConfigurationError(
+                f"Several questions wait for an answer; say which: {', '.join(ids)}."
+            )
+        return ids[0]
+
+    def _send_answer(self, question_id: str, values: Any, reason: str) -> None:
+        self._command(
+            "answer",
+            once=f"{self.client}-{question_id}",
+            question_id=question_id,
+            values=values,
+            reason=reason,
+            by="on_question",
+        )
+
     def _prepare(self) -> None:
-        """Give the caller's context to calls and questions, so that no tool waits for a
-        conversation that waits for it."""
+        """Give the caller's context to calls and questions, so that none waits for itself."""
         self._drives = True
         context = contextvars.copy_context()
         self._questions.context = context
         if self._calls is not None:
             self._calls.context = context
-        if (
-            self._clients
-            or callable(self._options["on_question"])
-            or self._on_delta is not None
-            or self._on_progress is not None
-        ):
+        if self._has_client_tools or self._questions.reachable or self._follower.has_listeners:
             self._follow()
 
     def _send_tools(self) -> None:
@@ -783,70 +657,55 @@ class RemoteConversation(SetOnce):
             return
         with self._lock:
             if now != self._sent_tools:
-                body = tools_request(agent, self.workspace, self._client_tools)
-                found = self._link.read(
+                body = tools_request(agent, self.workspace, self._options["client_tools"])
+                found = self._server.read(
                     created, "PUT", f"{self._copy.path}/tools", body, client=self.client
                 )
-                for warning in found.warnings:
-                    _log.warning("conversation %s: %s", self.id, warning)
-                self._clients = found.clients and self._calls is not None
+                self._log_warnings(found)
+                self._has_client_tools = found.clients and self._calls is not None
             self._sent_tools = now
-            if self._clients and self._drives:
+            if self._has_client_tools and self._drives:
                 self._follow()
 
     def _catch_up(self) -> None:
         """Bring the copy up to date with the server."""
         self._copy.catch_up()
-        self._look()
+        self._on_events()
 
     def _follow(self) -> None:
         """Follow the event stream from now on."""
         if not self._follower.started and not self._closing:
             self._copy.catch_up()
             self._follower.start()
-            self._look()
+            self._on_events()
 
-    def _look(self) -> None:
+    def _on_events(self) -> None:
         if self._closing:
             return
-        if self._calls is not None and self._clients:
-            self._calls.look()
-        self._questions.look()
-
-    def _note(self, kind: str, data: bytes) -> None:
-        """Deliver data that is not journaled: a piece of an answer, a tool's progress."""
-        try:
-            if kind == "delta" and self._on_delta is not None:
-                self._on_delta(msgspec.json.decode(data, type=Delta))
-            elif kind == "progress" and self._on_progress is not None:
-                said = msgspec.json.decode(data, type=_Progress)
-                self._on_progress(said.call_id, said.message)
-        except ValueError:
-            _log.debug("conversation %s: a %s that cannot be read was dropped", self.id, kind)
+        if self._calls is not None and self._has_client_tools:
+            self._calls.update()
+        self._questions.update()
 
 
-class _Progress(msgspec.Struct, rename="camel"):
-    call_id: str
-    message: str
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
 
 
-def _same_agent(agent: Agent, head: ev.Agent | None, id: str) -> None:
+def _check_same_agent(agent: Agent, head: ev.AgentConfigured | None, id: str) -> None:
     """Raise `ConfigurationError` if the journal of an existing conversation shows another agent."""
     if head is None:
         return
-    theirs = {tool.name: tool for tool in head.tools}
+    known = {tool.name: tool for tool in head.tools}
     other: list[str] = []
     if agent.system_prompt != head.system_prompt:
         other.append("another system prompt")
     if agent.llm.model != head.model:
         other.append(f"the model {head.model!r}, not {agent.llm.model!r}")
     for tool in agent.tools.definitions():
-        if tool.name not in theirs:
+        if (same := known.get(tool.name)) is None:
             other.append(f"no tool {tool.name!r}")
-        elif (tool.description, tool.input_schema) != (
-            theirs[tool.name].description,
-            theirs[tool.name].input_schema,
-        ):
+        elif (tool.description, tool.input_schema) != (same.description, same.input_schema):
             other.append(f"another tool {tool.name!r}")
     if other:
         raise ConfigurationError(
@@ -856,34 +715,27 @@ def _same_agent(agent: Agent, head: ev.Agent | None, id: str) -> None:
         )
 
 
-def _check(
-    agent: Any, workspace: Any, id: Any, on_delta: Any, on_progress: Any, on_question: Any
-) -> None:
+def _check(agent: Any, workspace: Any, id: Any, options: dict[str, Any]) -> None:
+    def refuse(what: str, value: object) -> ConfigurationError:
+        return ConfigurationError(f"RemoteConversation: {what}, not {value!r}.")
+
     if not isinstance(workspace, RemoteWorkspace):
-        raise ConfigurationError(
-            f"RemoteConversation: workspace takes a RemoteWorkspace(url, key), not {workspace!r}."
-        )
+        raise refuse("workspace takes a RemoteWorkspace(url, key)", workspace)
     if agent is None and id is None:
         raise ConfigurationError(
             "RemoteConversation: agent takes an Agent; only an existing conversation (id=...) needs"
             " none."
         )
     if agent is not None and not isinstance(agent, Agent):
-        raise ConfigurationError(f"RemoteConversation: agent takes an Agent, not {agent!r}.")
+        raise refuse("agent takes an Agent", agent)
     if id is not None and (not isinstance(id, str) or not ID.fullmatch(id)):
-        raise ConfigurationError(
-            "RemoteConversation: id takes 1 to 128 letters, digits, '.', '_' or '-', or None, not"
-            f" {id!r}."
-        )
-    for name, value in (("on_delta", on_delta), ("on_progress", on_progress)):
-        if value is not None and not callable(value):
-            raise ConfigurationError(
-                f"RemoteConversation: {name} takes a function or None, not {value!r}."
-            )
+        raise refuse("id takes 1 to 128 letters, digits, '.', '_' or '-', or None", id)
+    for name in ("on_delta", "on_progress", "on_question"):
+        value = options[name]
         refuse_async(f"RemoteConversation: {name}", value)
-    refuse_async("RemoteConversation: on_question", on_question)
-    if on_question not in (None, "wait") and not callable(on_question):
-        raise ConfigurationError(
-            "RemoteConversation: on_question takes a function of a Question, 'wait' or None, not"
-            f" {on_question!r}."
-        )
+        if value is None or callable(value):
+            continue
+        if name != "on_question":
+            raise refuse(f"{name} takes a function or None", value)
+        if value != "wait":
+            raise refuse("on_question takes a function of a Question, 'wait' or None", value)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from holdfast import errors
 from holdfast.errors import (
     ConfigurationError,
+    Conflict,
     ConversationNotFound,
     HoldfastError,
     RuntimeFault,
     StoreError,
 )
+from holdfast.runtime.textfile import NoSuchFile
 
 
 class _Error(msgspec.Struct, frozen=True):
@@ -27,60 +29,50 @@ class _Body(msgspec.Struct, frozen=True):
 
 
 def failure(status: int, body: bytes, address: str, what: str) -> HoldfastError:
-    """Return the error for a failed response; `what` names the request.
-
-    An unknown error becomes a `ConfigurationError`, a `ConversationNotFound` or a `StoreError`
-    by its status.
-    """
+    """Return the error for a failed response; `what` names the request. The class of an unknown
+    error follows from its status."""
     try:
-        said = msgspec.json.decode(body, type=_Body).error
+        error = msgspec.json.decode(body, type=_Body).error
     except ValueError:
-        said = _Error()
-    if not said.message:
+        error = _Error()
+    if not error.message:
         text = " ".join(body[:200].decode("utf-8", "replace").split())
         return _by_status(status)(
             f"{what}: {address} answered {status}{_hint(status)}{f': {text}' if text else '.'}"
         )
-    return named(said.type, said.message, said.details, status)
+    return named(error.type, error.message, error.details, status)
 
 
 def named(
     name: str, message: str, details: dict[str, Any] | None = None, status: int = 0
 ) -> HoldfastError:
-    """Return an error of `holdfast.errors` by the name of its class."""
+    """Return an error by the name of its class, with its fields from `details`."""
     if name in ("NoSuchFile", "FileNotFoundError"):
-        from holdfast.runtime.textfile import NoSuchFile
-
         return NoSuchFile(message)
     if status == 401 and name == "ConfigurationError":
         name = "KeyRefused"
-    found: Any = getattr(errors, name, None)
-    if not (isinstance(found, type) and issubclass(found, HoldfastError)):
-        found = _by_status(status)
-    kind = cast("type[HoldfastError]", found)
-    if kind in (errors.LimitExceeded, errors.LeaseHeld):
-        # these classes build their message from their fields
-        made = kind.__new__(kind)
-        BaseException.__init__(made, message)
+    kind: Any = getattr(errors, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, HoldfastError)):
+        kind = _by_status(status)
+    if kind is errors.LimitExceeded:
+        made = errors.LimitExceeded("", 0, 0, "")
+    elif kind is errors.LeaseHeld:
+        made = errors.LeaseHeld("", "")
     else:
         made = kind(message)
-    for field in _FIELDS.get(kind.__name__, ()):
-        setattr(made, field, (details or {}).get(field, ""))
+    made.args = (message,)  # some classes build their own message from their fields
+    for field, value in (details or {}).items():
+        if field in vars(made):
+            setattr(made, field, value)
     return made
-
-
-_FIELDS = {
-    "LimitExceeded": ("type", "value", "limit", "source"),
-    "LeaseHeld": ("conversation_id", "holder"),
-}
 
 
 def _by_status(status: int) -> type[HoldfastError]:
     if status == 404:
         return ConversationNotFound
-    if status in (400, 409, 413, 422):
-        return ConfigurationError
-    return StoreError
+    if status == 409:
+        return Conflict
+    return ConfigurationError if status in (400, 413, 422) else StoreError
 
 
 def _hint(status: int) -> str:
@@ -93,6 +85,6 @@ def _hint(status: int) -> str:
 
 def as_fault(error: HoldfastError) -> HoldfastError:
     """Return the error as a workspace raises it: the errors of a runtime."""
-    if isinstance(error, StoreError) and type(error) in (StoreError, ConversationNotFound):
+    if type(error) in (StoreError, ConversationNotFound):
         return RuntimeFault(str(error))
     return error

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
+
+import msgspec
 
 from holdfast import events as ev
-from holdfast.conversation.driver import inside
+from holdfast.conversation.callbacks import guarded
+from holdfast.conversation.run_context import inside
 from holdfast.errors import Cancelled, HoldfastError, StoreError
+from holdfast.llm.completion import Delta
 from holdfast.llm.wires.sse import EventReader
-from holdfast.remote.copy import Copy
-from holdfast.remote.link import Link, pause
+from holdfast.remote.journal_copy import JournalCopy
+from holdfast.remote.server_client import pause
 from holdfast.tools import Cancellation
 
 SILENCE_SECONDS = 30.0  # seconds without a byte; the server pings every 10
@@ -21,21 +24,24 @@ MAX_EVENT_BYTES = 64 * 1024 * 1024  # bytes of one event; twice the limit of a r
 _log = logging.getLogger("holdfast.remote")
 
 
-class Follower:
-    """A thread that keeps a `Copy` up to date from the server's stream until `stop`.
+class _Progress(msgspec.Struct, rename="camel"):
+    call_id: str
+    message: str
 
-    Calls `on_events` after each batch of new events, and `on_note(kind, data)` with data that is
-    not journaled; neither may block. `lost` is the error that ended following: the server does
-    not know the conversation or the key.
+
+class StreamFollower:
+    """A thread that keeps a `JournalCopy` up to date from the server's stream until `stop`.
+
+    Calls `on_events` after each batch of new events, and listeners with deltas of answers and
+    tools' progress, which are not journaled; none may block. `lost` is the error that ended
+    following: the server does not know the conversation or the key.
     """
 
     __slots__ = (
-        "_client",
         "_copy",
-        "_link",
-        "_mark",
+        "_delta_listeners",
         "_on_events",
-        "_on_note",
+        "_on_progress",
         "_stopping",
         "_thread",
         "lost",
@@ -44,22 +50,17 @@ class Follower:
 
     def __init__(
         self,
-        copy: Copy,
-        link: Link,
-        client: str,
+        copy: JournalCopy,
         on_events: Callable[[], None],
-        on_note: Callable[[str, bytes], None],
-        mark: int,
-        silence: float = SILENCE_SECONDS,
+        on_delta: Callable[[Delta], object] | None = None,
+        on_progress: Callable[[str, str], object] | None = None,
     ) -> None:
         self.lost: HoldfastError | None = None
-        self.silence = silence
+        self.silence = SILENCE_SECONDS
         self._copy = copy
-        self._link = link
-        self._client = client
         self._on_events = on_events
-        self._on_note = on_note
-        self._mark = mark
+        self._delta_listeners = () if on_delta is None else (guarded(on_delta),)
+        self._on_progress = None if on_progress is None else guarded(on_progress)
         self._stopping = Cancellation()
         self._thread: threading.Thread | None = None
 
@@ -67,6 +68,21 @@ class Follower:
     def started(self) -> bool:
         """True once `start` was called."""
         return self._thread is not None
+
+    @property
+    def has_listeners(self) -> bool:
+        """True if anyone wants deltas or progress."""
+        return bool(self._delta_listeners) or self._on_progress is not None
+
+    def listen(self, listener: Callable[[Delta], None]) -> None:
+        """Pass deltas that arrive from now on to `listener` as well."""
+        with self._copy.changed:
+            self._delta_listeners += (listener,)
+
+    def forget(self, listener: Callable[[Delta], None]) -> None:
+        """Pass no more deltas to `listener`. Idempotent."""
+        with self._copy.changed:
+            self._delta_listeners = tuple(one for one in self._delta_listeners if one != listener)
 
     def start(self) -> None:
         """Begin to follow. Idempotent."""
@@ -92,7 +108,8 @@ class Follower:
                 )
 
     def _run(self) -> None:
-        inside.set((*inside.get(), self._mark))  # a listener that waits would wait for this thread
+        # a listener that waits would wait for this thread
+        inside.set((*inside.get(), self._copy.mark))
         failures = 0
         while not self._stopping:
             before = self._copy.fold.last_seq
@@ -101,17 +118,13 @@ class Follower:
                 why = "it ended"  # as when the server is stopped
             except Cancelled:
                 return
-            except (
-                StoreError,
-                ValueError,
-            ) as error:  # ValueError: the data is no event, so a proxy must have changed it
-                if isinstance(error, HoldfastError) and type(error) is not StoreError:
+            except HoldfastError as error:
+                if type(error) is not StoreError:  # the server refuses
                     self._give_up(error)
                     return
                 why = str(error)
-            except HoldfastError as error:
-                self._give_up(error)
-                return
+            except ValueError as error:  # the data is no event: a proxy must have changed it
+                why = str(error)
             except Exception as error:
                 _log.exception("conversation %s: following its events failed", self._copy.id)
                 why = type(error).__name__
@@ -137,35 +150,50 @@ class Follower:
     def _follow(self) -> None:
         copy, reader = self._copy, EventReader()
         last = copy.fold.last_seq
-        query, headers = {"after_seq": last}, {"Last-Event-ID": str(last)}
-        with self._link.stream(
-            f"{copy.path}/stream", query, headers, self._client, self.silence, self._stopping
+        with copy.server.stream(
+            f"{copy.path}/stream",
+            {"after_seq": last},
+            {"Last-Event-ID": str(last)},
+            copy.client,
+            silence=self.silence,
+            cancelled=self._stopping,
         ) as chunks:
             self._on_events()  # work that waited for the server
             size = 0  # bytes since the last whole event
-            at = last
             for chunk in chunks:
-                found: list[ev.AnyEvent] = []
+                batch: list[ev.AnyEvent] = []
                 whole = reader.feed(chunk)
                 size = 0 if whole else size + len(chunk)
                 if size > MAX_EVENT_BYTES:
                     raise StoreError(
-                        f"{self._link.address} sent {size:,} bytes of a stream without an event"
+                        f"{copy.server.address} sent {size:,} bytes of a stream without an event"
                     )
                 for name, data in whole:
-                    kind = name.decode("ascii", "replace")
-                    if kind in ("delta", "progress"):
-                        self._take(found)
+                    if name in (b"delta", b"progress"):
+                        self._take(batch)
                         answer = copy.fold.assistant
                         # otherwise the answer was read already
-                        if kind == "progress" or answer is None or answer.seq <= at:
-                            self._on_note(kind, data)
+                        if name == b"progress" or answer is None or answer.seq <= last:
+                            self._notify(name, data)
                     else:
-                        found.append(self._event(data, found))
-                        at = found[-1].seq
-                self._take(found)
+                        batch.append(self._event(data, batch))
+                        last = batch[-1].seq
+                self._take(batch)
 
-    def _event(self, data: bytes, before: list[Any]) -> ev.AnyEvent:
+    def _notify(self, name: bytes, data: bytes) -> None:
+        """Deliver data that is not journaled: a piece of an answer, a tool's progress."""
+        try:
+            if name == b"delta" and self._delta_listeners:
+                delta = msgspec.json.decode(data, type=Delta)
+                for listener in self._delta_listeners:
+                    listener(delta)
+            elif name == b"progress" and self._on_progress is not None:
+                progress = msgspec.json.decode(data, type=_Progress)
+                self._on_progress(progress.call_id, progress.message)
+        except ValueError:
+            _log.debug("conversation %s: a %s could not be decoded", self._copy.id, name.decode())
+
+    def _event(self, data: bytes, before: list[ev.AnyEvent]) -> ev.AnyEvent:
         try:
             return ev.decode(data)
         except ValueError:
@@ -175,10 +203,11 @@ class Follower:
             self._on_events()
             raise
 
-    def _take(self, events: list[Any]) -> None:
+    def _take(self, events: list[ev.AnyEvent]) -> None:
+        """Move events to the copy."""
         if not events:
             return
-        given, events[:] = list(events), []
-        if not self._copy.take(given):
+        batch, events[:] = list(events), []
+        if not self._copy.take(batch):
             self._copy.catch_up()  # events between are missing
         self._on_events()

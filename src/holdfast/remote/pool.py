@@ -45,9 +45,8 @@ class BoundedResponse(Response):
         return self._body
 
 
-class Pool(HTTPPool):
-    """An `HTTPPool` for every method, with a read timeout for each request, and a bound on
-    responses."""
+class ServerPool(HTTPPool):
+    """An `HTTPPool` for every method, with read timeouts and bounded responses."""
 
     _answer = BoundedResponse
 
@@ -67,7 +66,7 @@ class Pool(HTTPPool):
         too.
 
         A reused connection may turn out to be closed before any byte of a response. It is
-        replaced once, silently, since every request here may be repeated (see `Link`).
+        replaced once, silently, since every request here may be repeated (see `ServerClient`).
         `deadline` is a `time.monotonic()` value. Raises `LLMConnectionError`, `LLMTimeout`,
         `Cancelled`, `BadResponse`.
         """

@@ -10,64 +10,51 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast import events as ev
-from holdfast.conversation.driver import inside
 from holdfast.conversation.questions import OnQuestion
-from holdfast.errors import HoldfastError, StoreError
-from holdfast.remote.copy import Copy
-from holdfast.remote.link import pause
+from holdfast.conversation.run_context import inside
+from holdfast.errors import HoldfastError
+from holdfast.remote.journal_copy import JournalCopy
+from holdfast.remote.server_client import send_until_answered
 from holdfast.tools import Cancellation
-from holdfast.tools.forms import check_form, filled
+from holdfast.tools.question_forms import check_form, complete_answer
 from holdfast.tools.results import clean
 
 _log = logging.getLogger("holdfast.remote")
 
 
-class Questions:
+class ClientQuestions:
     """Answers questions with the program's function, each on its own thread;
     `answer(question_id, values, reason)` sends the answer to the server."""
 
     def __init__(
-        self,
-        copy: Copy,
-        on_question: OnQuestion,
-        answer: Callable[[str, Any, str], None],
-        mark: int,
+        self, copy: JournalCopy, on_question: OnQuestion, answer: Callable[[str, Any, str], None]
     ) -> None:
         self._copy = copy
         self._on_question = on_question
         self._answer = answer
-        self._mark = mark
         self._seen: set[str] = set()
-        self._threads: set[threading.Thread] = set()
-        self._asked = 0
+        self._own_questions = 0
         self._ended = Cancellation()
         self.context = contextvars.copy_context()
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Ask the new questions in the journal. Does not block."""
         if not callable(self._on_question):
             return
         with self._copy.changed:
-            new = [
-                one
-                for item in self._copy.fold.open.values()
-                for one in item.questions
-                if one.id not in self._seen
-            ]
-            for question in new:
-                self._seen.add(question.id)
-                context = self.context.copy()
-                thread = threading.Thread(
-                    target=context.run,
-                    args=(self._ask_user, question),
-                    name=f"holdfast-question-{question.id}",
-                    daemon=True,
-                )
-                self._threads.add(thread)
-                thread.start()
+            for item in self._copy.fold.open.values():
+                for question in item.questions:
+                    if question.id not in self._seen:
+                        self._seen.add(question.id)
+                        threading.Thread(
+                            target=self.context.copy().run,
+                            args=(self._ask_user, question),
+                            name=f"holdfast-question-{question.id}",
+                            daemon=True,
+                        ).start()
 
     def _ask_user(self, question: ev.Question) -> None:
-        inside.set((*inside.get(), self._mark))
+        inside.set((*inside.get(), self._copy.mark))
         values, reason = None, "the user declined"
         try:
             assert callable(self._on_question)
@@ -79,33 +66,19 @@ class Questions:
                 question.id,
             )
             reason = f"on_question raised {type(error).__name__}"
-        try:
-            self._send_answer(question.id, values, "" if values not in (None, False) else reason)
-        finally:
-            with self._copy.changed:
-                self._threads.discard(threading.current_thread())
-
-    def _send_answer(self, id: str, values: Any, reason: str) -> None:
-        """Send an answer until the server takes or refuses it, so that the user is not asked
-        again."""
-        number = 0
-        while True:
-            try:
-                self._answer(id, values, reason)
-                return
-            except HoldfastError as error:
-                if type(error) is StoreError and not self._ended:
-                    # the server cannot be reached now
-                    self._ended.wait(pause(number))
-                    number += 1
-                    continue
-                _log.warning(
-                    "conversation %s: the agent server refused the answer to question %s: %s",
-                    self._copy.id,
-                    id,
-                    error,
-                )
-                return
+        if values not in (None, False):
+            reason = ""
+        try:  # until the server takes it, so that the user is not asked again
+            send_until_answered(
+                lambda: self._answer(question.id, values, reason), self._ended, lambda: False
+            )
+        except HoldfastError as error:
+            _log.warning(
+                "conversation %s: the agent server refused the answer to question %s: %s",
+                self._copy.id,
+                question.id,
+                error,
+            )
 
     def close(self) -> None:
         """Send no further answer."""
@@ -132,9 +105,9 @@ class Questions:
         if not callable(self._on_question):
             return None
         with self._copy.changed:
-            self._asked += 1
-            number = self._asked
-        found = self._on_question(
-            ev.Question(f"{call_id}?{number}", clean(message), schema, clean(url), clean(asker))
+            self._own_questions += 1
+            id = f"{call_id}?{self._own_questions}"
+        answer = self._on_question(
+            ev.Question(id, clean(message), schema, clean(url), clean(asker))
         )
-        return filled("on_question", schema, found)
+        return complete_answer("on_question", schema, answer)

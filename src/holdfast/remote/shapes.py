@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.agent.agent import Agent
-from holdfast.agent.form import all_tools, form_of, tools_of
+from holdfast.agent.serial_form import all_tools, form_of, tools_of
 from holdfast.remote.tools import BUILTIN, RemoteTool
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class ToolPlacement(msgspec.Struct, rename="camel"):
     warning: str = ""
 
 
-class Created(msgspec.Struct, rename="camel"):
+class CreateReply(msgspec.Struct, rename="camel"):
     """The server's description of a new or existing conversation."""
 
     id: str
@@ -47,9 +47,9 @@ class Created(msgspec.Struct, rename="camel"):
         return any(tool.executor == "client" for tool in self.tools)
 
 
-def created(data: bytes) -> Created:
+def created(data: bytes) -> CreateReply:
     """Decode a `Created`. Raises `ValueError`, also for an invalid id."""
-    found = msgspec.json.decode(data, type=Created)
+    found = msgspec.json.decode(data, type=CreateReply)
     if not ID.fullmatch(found.id):
         raise ValueError(f"the id {found.id[:80]!r}")
     return found
@@ -71,8 +71,7 @@ def tools_request(agent: Agent, workspace: RemoteWorkspace, client_tools: bool) 
 
 
 def agent_request(agent: Agent) -> dict[str, Any]:
-    """Return an agent's serial form with its secrets apart. Raises `ConfigurationError` that
-    names a part without a serial form."""
+    """Return an agent's serial form with its secrets apart."""
     form = form_of(agent)
     return {"agent": form.mapping, "secrets": form.secrets}
 

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.content import ToolResult
 from holdfast.errors import Cancelled, ToolCancelled
 from holdfast.tools import Tool, ToolAnnotations, ToolContext
-from holdfast.tools.json_values import copied
+from holdfast.tools.json_values import copy_json
 
 if TYPE_CHECKING:
     from holdfast.remote.workspace import RemoteWorkspace
@@ -53,9 +53,8 @@ class RemoteTool(Tool):
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        """The server's schema, unchanged: identical definitions let conversations share a
-        provider's prompt cache."""
-        return copied(self._schema_there)
+        """The server's schema, unchanged, so that conversations share a provider's cache."""
+        return copy_json(self._schema_there)
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Run the tool in the workspace. Raises `ToolCancelled`, and the server's errors."""

@@ -18,7 +18,7 @@ from holdfast.conversation.observer import Observing, observers
 from holdfast.errors import Cancelled, ConfigurationError, Conflict, HoldfastError, RuntimeFault
 from holdfast.llm.http import Response
 from holdfast.remote.failures import as_fault
-from holdfast.remote.link import UNEXPECTED_ANSWER, Found, Link
+from holdfast.remote.server_client import UNEXPECTED_ANSWER, Found, ServerClient
 from holdfast.remote.tools import Described, RemoteTool
 from holdfast.runtime.microagents import Microagent
 
@@ -81,11 +81,10 @@ class RemoteWorkspace:
             ssl_context = ssl.create_default_context()
             ssl_context.check_hostname = False
             ssl_context.verify_mode = ssl.CERT_NONE
-        self.link = Link(
+        self.link = ServerClient(
             url,
             key,
-            timeout,
-            connect_timeout,
+            (connect_timeout, timeout),
             ssl_context,
             observers("RemoteWorkspace: observer", observer),
         )
@@ -106,7 +105,7 @@ class RemoteWorkspace:
         """Return the id of the workspace, and create it on the server if needed."""
         with self._lock:
             if self._closed:
-                raise ConfigurationError(f"{self!r} is closed; make another one.")
+                raise Conflict(f"{self!r} is closed; make another one.")
             if not self._open:
                 # named here, so that a retry creates no second one
                 id = self.id or f"w-{self._once}"
@@ -121,8 +120,7 @@ class RemoteWorkspace:
             return self.id
 
     def adopt(self, id: str) -> None:
-        """Use the workspace of an existing conversation, unless this has one already. It stays
-        on the server, since it was not created here."""
+        """Use the workspace of an existing conversation, which `close` keeps, if this has none."""
         with self._lock:
             if id and self.id is None and not self._closed:
                 self.id, self._open, self._keep_on_close = id, True, True
@@ -141,8 +139,7 @@ class RemoteWorkspace:
         conversation_id: str = "",
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
-        """Run a command like `LocalRuntime.run_command`, in the conversation's shell on the
-        server."""
+        """Run a command in the conversation's shell there, like `LocalRuntime.run_command`."""
         body: dict[str, Any] = {"command": command}
         if timeout is not None:
             body["timeout"] = timeout
@@ -186,13 +183,12 @@ class RemoteWorkspace:
             "target": None if target is None else os.fspath(target),
             "timeout": timeout,
         }
-        given = {name: value for name, value in body.items() if value is not None}
-        answer = self._ask("POST", "/clone", given, patience=timeout + 30.0)
+        fields = {name: value for name, value in body.items() if value is not None}
+        answer = self._ask("POST", "/clone", fields, patience=timeout + 30.0)
         return Path(PurePosixPath(self._read(msgspec.json.Decoder(_Cloned).decode, answer).path))
 
     def load_microagents(self, folder: str | os.PathLike[str] | None = None) -> list[Microagent]:
-        """Return the microagents of the workspace or of a folder there, like
-        `LocalRuntime.load_microagents`."""
+        """Return the microagents there, like `LocalRuntime.load_microagents`."""
         answer = self._ask(
             "GET", "/microagents", query={"folder": None if folder is None else os.fspath(folder)}
         )
@@ -202,8 +198,7 @@ class RemoteWorkspace:
 
     @property
     def tools(self) -> list[Tool]:
-        """The tools with which a model works there, like `LocalRuntime.tools`. A new list; the
-        server is asked once."""
+        """The tools that a model uses there, in a new list; the server is asked once."""
         if self._tools is None:
             found = self._read(msgspec.json.Decoder(_Tools).decode, self._ask("GET", "/tools"))
             self._tools = [RemoteTool(self, one) for one in found.tools]
@@ -237,8 +232,7 @@ class RemoteWorkspace:
     # --- closing ---
 
     def process_groups(self) -> list[int]:
-        """Return the local process groups of the workspace: none, since the server runs its
-        processes."""
+        """Return no process group: the server runs the workspace's processes."""
         return []
 
     def close(self) -> None:

@@ -44,37 +44,10 @@ _ACTED_ON = re.compile(
     r"|CHILD_MAX|_"
 )
 # Names that bash sets itself; most of them are readonly or change.
-_SET_BY_BASH = frozenset(
-    [
-        "COLUMNS",
-        "COMPREPLY",
-        "COPROC",
-        "DIRSTACK",
-        "EPOCHREALTIME",
-        "EPOCHSECONDS",
-        "EUID",
-        "FUNCNAME",
-        "GROUPS",
-        "HOSTNAME",
-        "HOSTTYPE",
-        "LINENO",
-        "LINES",
-        "MACHTYPE",
-        "MAPFILE",
-        "OLDPWD",
-        "OSTYPE",
-        "PIPESTATUS",
-        "PPID",
-        "PWD",
-        "RANDOM",
-        "REPLY",
-        "SECONDS",
-        "SHELL",
-        "SHLVL",
-        "SRANDOM",
-        "TERM",
-        "UID",
-    ]
+_SET_BY_BASH = re.compile(
+    r"COLUMNS|COMPREPLY|COPROC|DIRSTACK|EPOCHREALTIME|EPOCHSECONDS|EUID|FUNCNAME|GROUPS"
+    r"|HOSTNAME|HOSTTYPE|LINENO|LINES|MACHTYPE|MAPFILE|OLDPWD|OSTYPE|PIPESTATUS|PPID|PWD"
+    r"|RANDOM|REPLY|SECONDS|SHELL|SHLVL|SRANDOM|TERM|UID"
 )
 _DECLARED = re.compile(
     rb"""^declare -([-\w]+) ([A-Za-z_]\w*)="""
@@ -130,10 +103,7 @@ def acts_on(name: str) -> bool:
 
 def arguments(name: str, script: str, state: str, status: int) -> list[str]:
     """Return the arguments of a bash that runs the file `script` and writes its state to the file
-    `state`.
-
-    `name` is a random identifier; `status` is the initial value of `$?`.
-    """
+    `state`. `name` is a random identifier; `status` is the initial value of `$?`."""
     line = _SCRIPT.format(name=name, script=_quoted(script), state=_quoted(state), status=status)
     return [*ARGUMENTS, "-c", line, "bash"]
 
@@ -189,7 +159,7 @@ def after(
                 too_large.append(found)
             else:
                 exported[found] = text
-        elif found not in _SET_BY_BASH:
+        elif not _SET_BY_BASH.fullmatch(found):
             variables[found] = text
     if not cwd.startswith("/"):
         cwd = before.cwd

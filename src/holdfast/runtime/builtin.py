@@ -14,7 +14,7 @@ from pydantic import Field
 from holdfast.content import ToolResult
 from holdfast.errors import RuntimeFault, ToolError, ToolNotFound
 from holdfast.runtime.files import Files
-from holdfast.runtime.search import Search
+from holdfast.runtime.search import GrepQuery, Search
 from holdfast.runtime.terminal import Terminal
 from holdfast.tools import Tool, ToolAnnotations, ToolContext
 
@@ -29,8 +29,7 @@ _RUNS = ToolAnnotations(read_only=False, destructive=True, idempotent=False, ope
 
 @contextmanager
 def _tool_errors() -> Generator[None]:
-    """Convert a `RuntimeFault` to an error that the model is shown and that a retry would not
-    fix."""
+    """Convert a `RuntimeFault` to an error for the model, which no retry would fix."""
     try:
         yield
     except FileNotFoundError as error:
@@ -181,9 +180,8 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
         """
         with _tool_errors():
             lines = min(max(0, context_lines), 50)
-            return search.grep(
-                pattern, path, glob, ignore_case, lines, mode, limit, context.cancelled
-            )
+            query = GrepQuery(pattern, path, glob, ignore_case, lines, mode, limit)
+            return search.grep(query, context.cancelled)
 
     made = (
         (terminal, _RUNS, "terminal"),

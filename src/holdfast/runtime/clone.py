@@ -20,11 +20,8 @@ _PASSWORD = re.compile(r"(\w+://)[^/@\s]+@")
 
 
 def repository_url(repo: str, workdir: Path) -> str:
-    """Return the repository argument for git.
-
-    `owner/name` is on GitHub. URLs, `user@host:path` and local paths (`/...`, `./...`, `../...`,
-    `~...`) are kept. Raises `ConfigurationError`.
-    """
+    """Return the repository argument for git. `owner/name` is on GitHub. URLs, `user@host:path` and
+    local paths (`/...`, `./...`, `../...`, `~...`) are kept. Raises `ConfigurationError`."""
     if not repo.strip() or repo.startswith("-") or "\0" in repo:
         raise ConfigurationError(f"repo takes 'owner/name', a URL or a path, not {repo!r}.")
     if repo.startswith(("/", "./", "../", "~")) or repo in (".", ".."):
@@ -40,10 +37,7 @@ def repository_url(repo: str, workdir: Path) -> str:
 
 
 def is_remote(repo: str) -> bool:
-    """Return True if a repo is certainly on the network.
-
-    That is 'owner/name', an http, https, git or ssh URL, or `user@host:path`.
-    """
+    """Return True if a repo is certainly on the network, not a local path."""
     return ".." not in repo.split("/") and bool(_ON_GITHUB.match(repo) or _REMOTE.match(repo))
 
 
@@ -64,15 +58,8 @@ def clone(
             f"{repo!r} was not cloned: {target} exists and is not empty. Give another target."
         )
     git = find_program("git", env)
-    command = [
-        git,
-        "clone",
-        "--quiet",
-        *(["--branch", branch] if branch else []),
-        "--",
-        url,
-        str(target),
-    ]
+    options = ["--quiet", *(["--branch", branch] if branch else [])]
+    command = [git, "clone", *options, "--", url, str(target)]
     # git tries a repo as a path first: a folder `https:` in the workdir must not replace the
     # network.
     remote = is_remote(repo)

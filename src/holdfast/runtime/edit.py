@@ -15,11 +15,8 @@ _WORD = re.compile(r"\w+")
 
 
 class Edited(NamedTuple):
-    """A text after an edit.
-
-    `line` is the first changed line (from 1), `lines` the number of lines of the new text,
-    `places` the number of replacements.
-    """
+    """A text after an edit. `line` is the first changed line (from 1), `lines` the number of lines
+    of the new text, `places` the number of replacements."""
 
     text: str
     line: int
@@ -92,13 +89,11 @@ def _find_all(text: str, old: str) -> list[int]:
 
 def _explain(text: str, old: str) -> str:
     lines, wanted = text.split("\n"), old.split("\n")
-    stripped = [line.strip() for line in wanted]
-    while stripped and not stripped[0]:
-        stripped.pop(0)
+    while wanted and not wanted[0].strip():
         wanted.pop(0)
-    while stripped and not stripped[-1]:
-        stripped.pop()
+    while wanted and not wanted[-1].strip():
         wanted.pop()
+    stripped = [line.strip() for line in wanted]
     if not stripped:
         return "It is only white space. Give some of the text around it."
     at = _same_but_white_space(lines, stripped)
@@ -136,11 +131,8 @@ def _same_but_white_space(lines: list[str], wanted: list[str]) -> int | None:
 
 
 def _nearest(lines: list[str], wanted: list[str]) -> int | None:
-    """Return the start of the most similar region; None if nothing is similar.
-
-    The cost grows with the file's size only for counting. A bounded number of regions is
-    compared.
-    """
+    """Return the start of the most similar region; None if nothing is similar. The cost grows with
+    the file's size only for counting. A bounded number of regions is compared."""
     places: dict[str, list[int]] = {line: [] for line in wanted[:200] if len(line) > 3}
     for at, line in enumerate(lines):
         found = places.get(line.strip())
@@ -155,13 +147,10 @@ def _nearest(lines: list[str], wanted: list[str]) -> int | None:
         words = set(_WORD.findall(wanted[anchor][:400]))
         if not words:
             return None
-        shared = Counter(
-            {
-                at: count
-                for at, line in enumerate(lines)
-                if (count := len(words.intersection(_WORD.findall(line[:400]))))
-            }
-        )
+        shared: Counter[int] = Counter()
+        for at, line in enumerate(lines):
+            if count := len(words.intersection(_WORD.findall(line[:400]))):
+                shared[at] = count
         candidates = [at - anchor for at, _ in shared.most_common(30)]
     best, best_score = None, 0.5
     for start in candidates:
@@ -173,10 +162,8 @@ def _nearest(lines: list[str], wanted: list[str]) -> int | None:
 
 
 def _likeness(region: list[str], wanted: list[str]) -> float:
-    """Return the similarity of two pieces of text, line by line, from 0 to 1.
-
-    At most 40 lines and 400 characters of each line count.
-    """
+    """Return the similarity of two pieces of text, line by line, from 0 to 1. At most 40 lines and
+    400 characters of each line count."""
     total = 0.0
     lines = wanted[:40]
     for n, line in enumerate(lines):
@@ -210,20 +197,15 @@ def snippet(edited: Edited, around: int = 4) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines with their ends.
-
-    `str.splitlines` would also split at form feeds and other characters that are not line ends
-    in a file.
-    """
+    """Return the lines with their ends. `str.splitlines` would also split at form feeds and other
+    characters that are not line ends in a file."""
     found = [line + "\n" for line in text.split("\n")]
     return found[:-1] + ([found[-1][:-1]] if found[-1] != "\n" else [])
 
 
 def unified_diff(before: str, after: str, name: str, most: int = 100_000) -> str:
-    """Return a unified diff of at most about `most` characters.
-
-    Only the text between the first and the last change is compared.
-    """
+    """Return a unified diff of at most about `most` characters. Only the text between the first and
+    the last change is compared."""
     old, new = _lines(before), _lines(after)
     head = 0
     while head < min(len(old), len(new)) and old[head] == new[head]:

@@ -57,10 +57,7 @@ def child_environment(workdir: Path, env: Mapping[str, str] | None) -> dict[str,
 
 
 def find_program(name: str, env: Mapping[str, str]) -> str:
-    """Return the absolute path of a program in the child's PATH.
-
-    Raises `RuntimeFault` if the program is missing.
-    """
+    """Return the path of a program in the child's PATH. Raises `RuntimeFault`."""
     found = shutil.which(name, path=env.get("PATH", _DEFAULT_PATH))
     if found is None:
         raise RuntimeFault(

@@ -22,35 +22,27 @@ _MAX_ENTRIES = 500  # of a directory listing
 
 
 def _image_type(data: bytes) -> str | None:
-    """Return the MIME type of an image that models accept, from its first bytes; None otherwise.
-
-    A file name's extension may be wrong.
-    """
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if data.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
+    """Return the MIME type of an image that models accept by its first bytes, or None."""
+    kinds = {
+        b"\x89PNG\r\n\x1a\n": "image/png",
+        b"\xff\xd8\xff": "image/jpeg",
+        b"GIF87a": "image/gif",
+        b"GIF89a": "image/gif",
+    }
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
         return "image/webp"
-    return None
+    return next((kind for start, kind in kinds.items() if data.startswith(start)), None)
 
 
-def _shortened(line: str) -> str:
-    return (
-        line
-        if len(line) <= _MAX_LINE_CHARS
-        else f"{line[:_MAX_LINE_CHARS]}"
-        f" [... {len(line) - _MAX_LINE_CHARS:,} characters more in this line]"
-    )
+def _shortened(line: str, more: str = "") -> str:
+    """Return the shown part of a line; `more` is the size of a part that was not read."""
+    if len(line) > _MAX_LINE_CHARS:
+        more = more or f"{len(line) - _MAX_LINE_CHARS:,} characters"
+    return f"{line[:_MAX_LINE_CHARS]} [... {more} more in this line]" if more else line
 
 
 def _lines(file: BinaryIO, terminal: bool) -> Iterator[str]:
-    """Yield the lines of a file as they are shown.
-
-    A line that is too long for memory is never read as a whole.
-    """
+    """Yield a file's lines as shown, without ever reading a huge line as a whole."""
     most = 4 * _MAX_LINE_CHARS  # a character has at most four bytes
     while data := file.readline(64 * most):
         rest = 0
@@ -63,19 +55,13 @@ def _lines(file: BinaryIO, terminal: bool) -> Iterator[str]:
         except UnicodeDecodeError:
             text = data.decode(errors="replace") if terminal or rest else data.decode("latin-1")
         text = output.clean(text) if terminal else text.removeprefix("\ufeff")
-        text = text.rstrip("\r\n")
-        yield (
-            _shortened(text)
-            if not rest
-            else f"{text[:_MAX_LINE_CHARS]} [... more than {rest:,} bytes more in this line]"
-        )
+        text = _shortened(text.rstrip("\r\n"), f"more than {rest:,} bytes" if rest else "")
+        yield text
 
 
 class Files:
-    """The files below a runtime's paths.
-
-    Thread-safe. Methods raise `RuntimeFault`, whose message says what to do instead.
-    """
+    """The files below a runtime's paths. Thread-safe. Methods raise `RuntimeFault`, whose message
+    says what to do instead."""
 
     def __init__(self, paths: Paths, limit: int, outputs: Path) -> None:
         self._paths = paths
@@ -91,14 +77,12 @@ class Files:
     # --- reading ---
 
     def read_text(self, path: str | os.PathLike[str]) -> str:
-        """Return the whole text of a file, without the byte order mark and with its original
-        line ends."""
+        """Return the text of a file without byte order mark, with its original line ends."""
         found = self._paths.resolve(path)
         return textfile.load(found, self._paths.shown(found)).text
 
     def view(self, path: str, offset: int = 1, limit: int = _DEFAULT_LINES) -> ToolResult:
-        """Return a file's numbered lines from `offset` (the first is 1), an image, or a
-        directory's entries."""
+        """Return a file's numbered lines from `offset`, an image, or a directory's entries."""
         found = self._paths.resolve(path)
         shown = self._paths.shown(found)
         if os.path.isdir(found):
@@ -111,35 +95,23 @@ class Files:
                 if stat.st_size > _MAX_IMAGE_BYTES:
                     raise RuntimeFault(
                         f"{shown} is an image of {stat.st_size:,} bytes; at most"
-                        f" {_MAX_IMAGE_BYTES:,} can be"
-                        " shown. Make it smaller first."
+                        f" {_MAX_IMAGE_BYTES:,} can be shown. Make it smaller first."
                     )
                 file.seek(0)
-                return ToolResult(
-                    (
-                        TextContent(f"{shown}: {kind}"),
-                        ImageContent(file.read(_MAX_IMAGE_BYTES), kind),
-                    ),
-                    meta={"path": str(found)},
-                )
+                image = ImageContent(file.read(_MAX_IMAGE_BYTES), kind)
+                content = (TextContent(f"{shown}: {kind}"), image)
+                return ToolResult(content, meta={"path": str(found)})
             terminal = self._outputs in found.parents
             if textfile.is_binary(start) and not terminal:
-                raise RuntimeFault(
-                    f"{shown} is a binary file ({stat.st_size:,} bytes), not text. Look at it with"
-                    " a command, such as `file` or `xxd`."
-                )
+                raise textfile.binary_fault(shown, stat.st_size)
             file.seek(0)
             first = max(1, offset)
-            small = stat.st_size <= (
-                _MAX_WHOLE_BYTES
-                if not start.startswith((b"\xff\xfe", b"\xfe\xff"))
-                else textfile.MAX_FILE_BYTES
-            )
-            if small and not terminal:
+            utf_16 = start.startswith((b"\xff\xfe", b"\xfe\xff"))
+            most = textfile.MAX_FILE_BYTES if utf_16 else _MAX_WHOLE_BYTES
+            if stat.st_size <= most and not terminal:
                 # Read as a whole, so that it is decoded as `edit` decodes it.
-                text = textfile.decode(file.read(textfile.MAX_FILE_BYTES)).text.replace(
-                    "\r\n", "\n"
-                )
+                text = textfile.decode(file.read(textfile.MAX_FILE_BYTES)).text
+                text = text.replace("\r\n", "\n")
                 lines = map(_shortened, text.removesuffix("\n").split("\n")) if text else iter(())
             else:
                 lines = _lines(file, terminal)
@@ -179,20 +151,15 @@ class Files:
             ) from error
         if not names:
             return f"(the directory {shown} is empty)"
-        more = (
-            [f"[... {len(names) - _MAX_ENTRIES} more; use glob to narrow them down]"]
-            if len(names) > _MAX_ENTRIES
-            else []
-        )
-        return "\n".join([f"{shown} is a directory:", *names[:_MAX_ENTRIES], *more])
+        lines = [f"{shown} is a directory:", *names[:_MAX_ENTRIES]]
+        if len(names) > _MAX_ENTRIES:
+            lines.append(f"[... {len(names) - _MAX_ENTRIES} more; use glob to narrow them down]")
+        return "\n".join(lines)
 
     # --- writing ---
 
     def write_text(self, path: str | os.PathLike[str], text: str) -> ToolResult:
-        """Create or overwrite a file with exactly `text` in UTF-8, atomically.
-
-        Missing parent folders are created.
-        """
+        """Create or overwrite a file in UTF-8, atomically, with missing parent folders."""
         found = self._paths.resolve(path, write=True)
         shown = self._paths.shown(found)
         data = textfile.DecodedText(text).encode(text)
@@ -210,20 +177,12 @@ class Files:
             f"{'Overwrote' if existed else 'Created'} {shown}: {lines}"
             f" line{'' if lines == 1 else 's'}, {len(data):,} bytes."
         )
-        return ToolResult(
-            blocks(message),
-            meta={
-                "path": str(found),
-                "diff": edit.unified_diff(before, text, shown),
-                "created": not existed,
-            },
-        )
+        diff = edit.unified_diff(before, text, shown)
+        meta = {"path": str(found), "diff": diff, "created": not existed}
+        return ToolResult(blocks(message), meta=meta)
 
     def edit(self, path: str, old: str, new: str, replace_all: bool = False) -> ToolResult:
-        """Replace the exact text `old`, which must be unique unless `replace_all`.
-
-        Encoding, line ends and mode are kept.
-        """
+        """Replace the text `old`; encoding, line ends and mode are kept."""
         found = self._paths.resolve(path, write=True)
         shown = self._paths.shown(found)
         with self._lock(found):
@@ -232,21 +191,13 @@ class Files:
             textfile.store(found, file.encode(edited.text), shown)
         places = f" in {edited.places} places; the first" if edited.places > 1 else ""
         message = f"Edited {shown}{places}:\n{edit.snippet(edited)}"
-        return ToolResult(
-            blocks(message),
-            meta={
-                "path": str(found),
-                "diff": edit.unified_diff(file.text, edited.text, shown),
-                "replaced": edited.places,
-            },
-        )
+        diff = edit.unified_diff(file.text, edited.text, shown)
+        meta = {"path": str(found), "diff": diff, "replaced": edited.places}
+        return ToolResult(blocks(message), meta=meta)
 
 
 def _suffix(entry: os.DirEntry[str]) -> str:
-    """Return the suffix of a name in a listing: / for a directory, @ for a link to anything else.
-
-    Broken and circular links get @ too.
-    """
+    """Return the suffix of a name in a listing: / for a directory, @ for any other link."""
     try:
         if entry.is_dir():
             return "/"

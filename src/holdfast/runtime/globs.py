@@ -39,6 +39,14 @@ class _NoMatch(Exception):
     """A pattern that matches nothing."""
 
 
+def too_long(pattern: str) -> RuntimeFault:
+    """Return the error for a pattern that is too long."""
+    return RuntimeFault(
+        f"The pattern has {len(pattern):,} characters; at most {MAX_PATTERN:,} are taken. Use a"
+        " shorter one."
+    )
+
+
 # --- braces ---
 
 
@@ -49,10 +57,7 @@ def braces(pattern: str) -> list[str]:
     pattern that is too long or expands to too many.
     """
     if len(pattern) > MAX_PATTERN:
-        raise RuntimeFault(
-            f"The pattern has {len(pattern):,} characters; at most {MAX_PATTERN:,} are taken. Use a"
-            " shorter one."
-        )
+        raise too_long(pattern)
     # The position of an opening brace -> the positions of its commas and its closing brace.
     pairs: dict[int, tuple[int, ...]] = {}
     open: list[list[int]] = []
@@ -110,10 +115,7 @@ def _expanded(
 
 
 def _class(part: str, at: int, git: bool) -> tuple[str, int] | None:
-    """Return the bracket expression that opens at `at` as a regular expression, and its end.
-
-    Return None if the bracket is not closed.
-    """
+    """Return the bracket at `at` as a regular expression with its end; None if unclosed."""
     begun = at + 1
     at = begun
     negated = part[at : at + 1] in ("!", "^") and at < len(part)
@@ -259,10 +261,8 @@ def ignored(pattern: str) -> re.Pattern[str] | None:
 
 
 def _split(pattern: str) -> list[str]:
-    """Return the parts between slashes.
-
-    A slash in brackets is not a separator. A backslash before a slash has no effect.
-    """
+    """Return the parts between slashes. A slash in brackets is not a separator. A backslash before
+    a slash has no effect."""
     found = [""]
     at = 0
     while at < len(pattern):

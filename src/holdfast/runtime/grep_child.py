@@ -52,10 +52,8 @@ def read(path: str) -> tuple[str, bool] | None:
 def search(
     pattern: "re.Pattern[str]", path: str, mode: str, context: int, room: int
 ) -> dict[str, Any] | None:
-    """Return the number of matching lines of one file; None if there is nothing to report.
-
-    With mode `content`, at most `room` of the lines are included, with context.
-    """
+    """Return the number of matching lines of one file; None if there is nothing to report. With
+    mode `content`, at most `room` of the lines are included, with context."""
     text = read(path)
     if text is None:
         return None

@@ -202,10 +202,7 @@ class LocalRuntime:
 
     @property
     def tools(self) -> list[Tool]:
-        """A new list of the tools with which a model works here.
-
-        They are terminal, terminal_input, read_file, write_file, edit_file, glob and grep.
-        """
+        """A new list of the tools with which a model works here."""
         with self._lock:
             if self._tools is None:
                 from holdfast.runtime.builtin import make_tools
@@ -225,17 +222,11 @@ class LocalRuntime:
 
     def close_conversation(self, conversation_id: str) -> None:
         """End the shell of one conversation and all its processes; its next command gets a new
-        shell.
-
-        Idempotent.
-        """
+        shell. Idempotent."""
         self.terminal.close_conversation(conversation_id)
 
     def close(self) -> None:
-        """End all commands and their processes, and remove temporary files.
-
-        Idempotent; does nothing in a forked child.
-        """
+        """End all commands and remove temporary files. Idempotent; not in a forked child."""
         if not self._process.here:
             return
         with self._lock:

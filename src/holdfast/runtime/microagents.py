@@ -73,18 +73,15 @@ def load_microagents(folder: str | os.PathLike[str], *, loose: bool = True) -> l
 
 
 def read_microagent(path: str | os.PathLike[str]) -> Microagent:
-    """Read one Markdown file, with or without YAML front matter.
-
-    The keys are `name`, `description`, `triggers`, `paths` and `always`. Raises `ValueError` or
-    `OSError`.
-    """
+    """Read one Markdown file, with or without YAML front matter. The keys are `name`,
+    `description`, `triggers`, `paths` and `always`. Raises `ValueError` or `OSError`."""
     path = Path(path)
     head, content = front_matter(text_below(path.parent, path.name, follow=True))
     # A skill is named by its folder, a note by its file.
     default = path.resolve().parent.name if path.name == "SKILL.md" else path.stem
     for key, what in (("triggers", "words"), ("paths", "globs")):
-        if (given := head.get(key)) and not isinstance(given, str | list | tuple):
-            raise ValueError(f"{key} takes a list of {what}, not {given!r}")
+        if (value := head.get(key)) and not isinstance(value, str | list | tuple):
+            raise ValueError(f"{key} takes a list of {what}, not {value!r}")
     shown = shown_when(head)
     return Microagent(
         name=str(head.get("name") or default),

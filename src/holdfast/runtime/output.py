@@ -45,11 +45,8 @@ def _last_state(line: str) -> str:
 
 
 def shorten(text: str, limit: int, note: Callable[[int], str]) -> tuple[str, bool]:
-    """Return `text` in at most about `limit` characters, and True if it was cut.
-
-    A cut text consists of its head, `note(characters_left_out)` on a line of its own, and its
-    tail.
-    """
+    """Return `text` in at most about `limit` characters, and True if it was cut. A cut text
+    consists of its head, `note(characters_left_out)` on a line of its own, and its tail."""
     if len(text) <= limit:
         return text, False
     return _join(text, text, limit, len(text), note), True
@@ -159,18 +156,11 @@ class CommandOutput:
             except OSError:  # removed by the command, or as the oldest of too many outputs
                 data = b""
         before = self.total - len(self._tail)
-        return (
-            data + bytes(self._tail[max(0, start - before) : max(0, end - before)])
-            if end > before
-            else data
-        )
+        return data + bytes(self._tail[max(0, start - before) : max(0, end - before)])
 
     def text(self, start: int, limit: int, note: Callable[[int], str]) -> tuple[str, bool, int]:
-        """Return the cleaned output after byte `start`, in at most about `limit` characters.
-
-        The second value is True if some of it was left out; the third is the number of bytes so
-        far.
-        """
+        """Return the cleaned output after byte `start`, in at most about `limit` characters. The
+        second value is True if some of it was left out; the third is the number of bytes so far."""
         with self._lock:
             end = self.total
             size = end - start

@@ -14,10 +14,7 @@ from holdfast.errors import PathRefused, RuntimeFault
 
 
 def with_home(path: str | os.PathLike[str], home: str | None = None) -> str:
-    """Replace a leading `~` with `home`, by default the folder in the user database.
-
-    No environment variable is read.
-    """
+    """Replace a leading `~` with `home`, by default the folder in the user database."""
     text = os.fspath(path)
     if text != "~" and not text.startswith("~/"):
         return text
@@ -25,10 +22,7 @@ def with_home(path: str | os.PathLike[str], home: str | None = None) -> str:
 
 
 def home_folder() -> str | None:
-    """Return the user's home from the user database.
-
-    Return None for a user id without an entry, as in some containers.
-    """
+    """Return the user's home from the user database, None without an entry there."""
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 # Every process of a command inherits this variable. It finds processes that left the command's
@@ -21,10 +21,7 @@ _HAS_PROC = sys.platform == "linux"
 
 
 class Process(NamedTuple):
-    """One living process.
-
-    `started` is in clock ticks since boot, 10 ms apart on most machines.
-    """
+    """One living process; `started` is in clock ticks since boot."""
 
     pid: int
     group: int
@@ -32,18 +29,8 @@ class Process(NamedTuple):
     started: int
 
 
-def of_commands(sessions: Collection[int], mark: str) -> list[Process]:
-    """Return the living processes of the sessions with these leaders' pids, and those with the
-    mark.
-
-    A process has the mark if its variable `MARK` begins with `mark`.
-    """
-    return _from_proc(sessions, mark) if _HAS_PROC else _from_ps(sessions)
-
-
-def _from_proc(sessions: Collection[int], mark: str) -> list[Process]:
-    found: list[Process] = []
-    wanted = f"{MARK}={mark}".encode()
+def _living() -> Iterator[tuple[Process, int]]:
+    """Yield the living processes and the pids of their parents, from /proc."""
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -51,17 +38,33 @@ def _from_proc(sessions: Collection[int], mark: str) -> list[Process]:
             with open(f"/proc/{name}/stat", "rb") as file:
                 # The command's name, in parentheses, may contain spaces and parentheses.
                 fields = file.read().rpartition(b")")[2].split()
-            if fields[0] in b"ZX":  # a zombie is dead; its parent will reap it
-                continue
-            if int(fields[3]) not in sessions:
-                with open(f"/proc/{name}/environ", "rb") as file:
-                    environment = file.read()
-                if not environment.startswith(wanted) and b"\0" + wanted not in environment:
-                    continue
-        except (OSError, IndexError):  # it ended meanwhile, or belongs to another user
+        except OSError:  # it ended meanwhile
             continue
-        found.append(Process(int(name), int(fields[2]), int(fields[3]), int(fields[19])))
-    return found
+        if fields and fields[0] not in b"ZX":  # a zombie is dead; its parent will reap it
+            ids = (int(name), int(fields[2]), int(fields[3]), int(fields[19]))
+            yield Process(*ids), int(fields[1])
+
+
+def _environment(pid: int) -> bytes:
+    """Return a process's variables, each between two NULs; empty for another user's process."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return b"\0" + file.read()
+    except OSError:
+        return b""
+
+
+def of_commands(sessions: Collection[int], mark: str) -> list[Process]:
+    """Return the living processes of the sessions with these leaders' pids, and those with the
+    mark. A process has the mark if its variable `MARK` begins with `mark`."""
+    if not _HAS_PROC:
+        return _from_ps(sessions)
+    wanted = f"\0{MARK}={mark}".encode()
+    return [
+        process
+        for process, _ in _living()
+        if process.session in sessions or wanted in _environment(process.pid)
+    ]
 
 
 def _from_ps(sessions: Collection[int]) -> list[Process]:
@@ -86,10 +89,8 @@ def _from_ps(sessions: Collection[int]) -> list[Process]:
 
 
 def send(processes: Iterable[Process], number: int) -> None:
-    """Send a signal to each process, and to each of their process groups.
-
-    Signalling the groups reaches processes that are born meanwhile.
-    """
+    """Send a signal to each process, and to each of their process groups. Signalling the groups
+    reaches processes that are born meanwhile."""
     processes = list(processes)
     own = os.getpgrp()
     for group in {p.group for p in processes} - {own, 0}:
@@ -105,16 +106,17 @@ def send(processes: Iterable[Process], number: int) -> None:
                 pass
 
 
-def kill(find: Callable[[], list[Process]], tries: int = 20) -> bool:
-    """Send SIGKILL to the processes that `find` returns, until it returns none.
-
-    Return False if some are left after `tries` rounds. A fork bomb may outrun the loop.
-    """
-    for attempt in range(tries):
+def kill(
+    find: Callable[[], list[Process]],
+    signal_all: Callable[[list[Process], int], None] = send,
+) -> bool:
+    """Send SIGKILL to the processes that `find` returns, until it returns none. Return False if
+    some are left after 20 rounds. A fork bomb may outrun the loop."""
+    for attempt in range(20):
         found = find()
         if not found:
             return True
-        send(found, signal.SIGKILL)
+        signal_all(found, signal.SIGKILL)
         # A killed process stays visible until the kernel has removed it; wait a moment, longer each
         # time.
         time.sleep(min(0.001 * 2**attempt, 0.05))
@@ -137,41 +139,22 @@ def of_owners(marks: Iterable[str], ours: bool = False) -> list[Process]:
 
 def _marked(marks: Iterable[str], ours: bool) -> list[Process]:
     wanted = [f"\0{OWNER}={mark}\0".encode() for mark in marks]
-    every: dict[int, tuple[Process, int, int]] = {}  # pid -> process, parent, session
+    every: dict[int, Process] = {}
+    parents: dict[int, int] = {}
     carriers: set[int] = set()
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-            if fields[0] in b"ZX":
-                continue
-            every[int(name)] = (
-                Process(int(name), int(fields[2]), int(fields[3]), int(fields[19])),
-                int(fields[1]),
-                int(fields[3]),
-            )
-            with open(f"/proc/{name}/environ", "rb") as file:
-                environment = b"\0" + file.read()
-            if any(mark in environment for mark in wanted):
-                carriers.add(int(name))
-        except (OSError, IndexError):  # it ended meanwhile, or belongs to another user
-            continue
+    for process, parent in _living():
+        every[process.pid], parents[process.pid] = process, parent
+        environment = _environment(process.pid)
+        if any(mark in environment for mark in wanted):
+            carriers.add(process.pid)
     # This process and its descendants are spared: it may carry the mark itself, as a program that
     # the dead owner's agent ran.
     spared = _ancestry()
     if not ours:
-        spared |= _descendants(
-            {os.getpid()}, {pid: parent for pid, (_, parent, _) in every.items()}
-        )
+        spared |= _descendants({os.getpid()}, parents)
     carriers -= spared
-    led = {pid for pid, (_, _, session) in every.items() if session in carriers}
-    found = (
-        _descendants(carriers | led, {pid: parent for pid, (_, parent, _) in every.items()})
-        - spared
-    )
-    return [every[pid][0] for pid in found]
+    led = {process.pid for process in every.values() if process.session in carriers}
+    return [every[pid] for pid in _descendants(carriers | led, parents) - spared if pid in every]
 
 
 def _descendants(found: set[int], parents: Mapping[int, int]) -> set[int]:
@@ -215,18 +198,14 @@ def _ancestry() -> set[int]:
 
 def end_owned(marks: Iterable[str], ours: bool = False) -> bool:
     """Send SIGKILL to the processes that a dead owner left running; return True if none is left.
-
-    See `of_owners`. Set `ours` if the owner was a child of this process.
-    """
+    See `of_owners`. Set `ours` if the owner was a child of this process."""
     marks = list(marks)
-    for attempt in range(20):
-        found = of_owners(marks, ours)
-        if not found:
-            return True
-        for process in found:  # one by one: a group may contain processes of others
-            try:
-                os.kill(process.pid, signal.SIGKILL)
-            except OSError:
-                pass
-        time.sleep(min(0.001 * 2**attempt, 0.05))
-    return False
+    return kill(lambda: of_owners(marks, ours), _send_to_each)
+
+
+def _send_to_each(processes: list[Process], number: int) -> None:
+    for process in processes:  # one by one: a group may contain processes of others
+        try:
+            os.kill(process.pid, number)
+        except OSError:
+            pass

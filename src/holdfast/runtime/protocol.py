@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Runtime(Protocol):
-    """A place with files and a shell.
-
-    `LocalRuntime` is this machine; sandboxes and containers are others.
-    """
+    """A place with files and a shell. `LocalRuntime` is this machine; sandboxes and containers are
+    others."""
 
     @property
     def tools(self) -> list[Tool]:

@@ -79,10 +79,8 @@ class Pump:
             pass
 
     def after(self, seconds: float, work: Callback) -> None:
-        """Run `work` once, `seconds` from now. On the pump's thread only.
-
-        A timer cannot be cancelled: `work` must check that it is still due.
-        """
+        """Run `work` once, `seconds` from now. On the pump's thread only. A timer cannot be
+        cancelled: `work` must check that it is still due."""
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), work))
 
     def _run(self, selector: selectors.BaseSelector, waker: int) -> None:

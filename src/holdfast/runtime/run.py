@@ -14,10 +14,8 @@ from holdfast.runtime.output import CommandOutput
 
 
 class Run:
-    """One command of a shell.
-
-    `done` is set when the command's bash has ended, even if background processes continue.
-    """
+    """One command of a shell. `done` is set when the command's bash has ended, even if background
+    processes continue."""
 
     def __init__(
         self,
@@ -53,7 +51,7 @@ class Run:
         self.output_held = False
         """True if a process of the command still held its output open at the end."""
         self.background_pids: tuple[int, ...] = ()
-        """Pids of processes that it left running in its process group."""
+        """Pids of processes that it seconds_left running in its process group."""
         self.process: subprocess.Popen[bytes] | None = None
         self.pidfd = -1
         self.out_fd = -1
@@ -71,9 +69,12 @@ class Run:
         """
         deadline = time.monotonic() + wait
         with self.changed:
-            while not self.done.is_set() and (left := deadline - time.monotonic()) > 0:
+            while not self.done.is_set() and (seconds_left := deadline - time.monotonic()) > 0:
                 answered = self.output.total > since
-                if not self.changed.wait(min(left, quiet) if answered else left) and answered:
+                if (
+                    not self.changed.wait(min(seconds_left, quiet) if answered else seconds_left)
+                    and answered
+                ):
                     return
 
     def notify(self) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from holdfast.content import ToolResult, blocks
 from holdfast.errors import RuntimeFault, ToolCancelled
 from holdfast.runtime import globs, grep_child, textfile, walk
@@ -28,11 +30,23 @@ _MAX_EXPRESSION_CHARS = 10_000  # of a regular expression
 Mode = Literal["content", "files", "count"]
 
 
-class Search:
-    """A search below a runtime's paths.
+class GrepQuery(msgspec.Struct, frozen=True):
+    """A search for a regular expression (Python's) in the lines of the file, or of the text files
+    below the directory, `path`. `context` lines are shown around a match, at most `limit`
+    matching lines or files."""
 
-    Thread-safe. Methods raise `RuntimeFault`, whose message says what to do instead.
-    """
+    pattern: str
+    path: str = "."
+    glob: str | None = None
+    ignore_case: bool = False
+    context: int = 0
+    mode: Mode = "content"
+    limit: int = 100
+
+
+class Search:
+    """A search below a runtime's paths. Thread-safe. Methods raise `RuntimeFault`, whose message
+    says what to do instead."""
 
     def __init__(self, paths: Paths, env: Mapping[str, str], limit: int) -> None:
         self._paths = paths
@@ -62,13 +76,9 @@ class Search:
     def glob(
         self, pattern: str, path: str = ".", limit: int = 100, cancelled: Cancellation | None = None
     ) -> ToolResult:
-        """Return the files below `path` whose relative path matches `pattern`, last changed
-        first."""
+        """Return the files below `path` that match `pattern`, last changed first."""
         if len(pattern) > 2 * globs.MAX_PATTERN:  # the pattern may contain the path
-            raise RuntimeFault(
-                f"The pattern has {len(pattern):,} characters; at most {globs.MAX_PATTERN:,} are"
-                " taken. Use a shorter one."
-            )
+            raise globs.too_long(pattern)
         if pattern.startswith(("/", "~")):
             # Models often pass one absolute pattern: its fixed part is the path.
             parts = pattern.split("/")
@@ -123,44 +133,23 @@ class Search:
             )
         return folder
 
-    def grep(
-        self,
-        pattern: str,
-        path: str = ".",
-        glob: str | None = None,
-        ignore_case: bool = False,
-        context: int = 0,
-        mode: Mode = "content",
-        limit: int = 100,
-        cancelled: Cancellation | None = None,
-    ) -> ToolResult:
-        """Return the lines of text files that match a regular expression (Python's `re`).
-
-        Files are in the order of their names.
-        """
+    def grep(self, query: GrepQuery, cancelled: Cancellation | None = None) -> ToolResult:
+        """Return the lines of text files that match a regular expression, by file name."""
+        pattern = query.pattern
         if len(pattern) > _MAX_EXPRESSION_CHARS:
             raise RuntimeFault(
                 f"The regular expression has {len(pattern):,} characters; at most"
                 f" {_MAX_EXPRESSION_CHARS:,} are taken. Use a shorter one."
             )
-        fits = walk.matcher(glob) if glob else None
-        found = self._paths.resolve(path)
+        fits = walk.matcher(query.glob) if query.glob else None
+        found = self._paths.resolve(query.path)
         if os.path.isdir(found) or not os.path.lexists(found):
-            folder, names = self._folder(path), None
-            names = self._files(folder, cancelled)
-            if fits is not None:
-                names = list(filter(fits, names))
+            folder = self._folder(query.path)
+            names = [name for name in self._files(folder, cancelled) if fits is None or fits(name)]
         else:
             folder, names = found.parent, [found.name]
         names = [name for name in names if self._may_read(folder, name)]
-        ask = {
-            "root": str(folder),
-            "pattern": pattern,
-            "ignore_case": ignore_case,
-            "context": context,
-            "mode": mode,
-            "limit": limit,
-        }
+        ask = {"root": str(folder), **msgspec.structs.asdict(query)}
         answers, problem = self._run_child(ask, names, cancelled)
         if cancelled:
             raise ToolCancelled("The search was cancelled.")
@@ -169,7 +158,7 @@ class Search:
                 f"{pattern!r} is not a regular expression: {answers[0]['error']}. To search for"
                 " text as it is, put a backslash before ( ) [ ] { } . * + ? | ^ $"
             )
-        return self._result(answers, problem, folder, mode, limit, pattern)
+        return self._result(answers, problem, folder, query)
 
     def _may_read(self, folder: Path, name: str) -> bool:
         """Return True if a found file may be read: a link may lead outside."""
@@ -222,30 +211,21 @@ class Search:
                 forget()
         answers: list[dict[str, Any]] = [json.loads(line) for line in out.split(b"\n")[:-1]]
         if late.is_set():
-            return (
-                answers,
-                (
-                    f"the search was stopped after {_TIMEOUT_SECONDS:.0f} s; use a simpler"
-                    " pattern or a"
-                    " narrower path"
-                ),
+            problem = (
+                f"the search was stopped after {_TIMEOUT_SECONDS:.0f} s; use a simpler pattern or a"
+                " narrower path"
             )
-        if process.returncode and not cancelled:
-            return (
-                answers,
-                f"the search failed: {err.decode(errors='replace').strip().rpartition(chr(10))[2]}",
-            )
-        return answers, ""
+        elif process.returncode and not cancelled:
+            reason = err.decode(errors="replace").strip().rpartition("\n")[2]
+            problem = f"the search failed: {reason}"
+        else:
+            problem = ""
+        return answers, problem
 
     def _result(
-        self,
-        answers: list[dict[str, Any]],
-        problem: str,
-        folder: Path,
-        mode: Mode,
-        limit: int,
-        pattern: str,
+        self, answers: list[dict[str, Any]], problem: str, folder: Path, query: GrepQuery
     ) -> ToolResult:
+        mode = query.mode
         lines: list[str] = []
         size = matches = long = cut = files = 0
         full = False
@@ -259,17 +239,7 @@ class Search:
             name = self._paths.shown(folder / answer["path"])
             files += 1
             matches += answer["count"]
-            if mode == "files":
-                block = [name]
-            elif mode == "count":
-                block = [f"{name}: {answer['count']}"]
-            else:
-                block: list[str] = []
-                for number, hit, follows, text in answer["lines"]:
-                    if not follows and block and any(not line[1] for line in answer["lines"]):
-                        block.append("--")
-                    block.append(f"{name}:{number}:{text}" if hit else f"{name}-{number}-{text}")
-            for line in block:
+            for line in _shown(name, answer, mode):
                 size += len(line) + 1
                 full = full or size > self._limit
                 if not full:
@@ -279,7 +249,7 @@ class Search:
         more = full or not end.get("all", False) or (mode == "content" and shown < matches)
         meta: dict[str, Any] = {"matches": matches, "files": files, "truncated": more}
         if not lines and not problem:
-            lines.append(f"No line below {self._paths.shown(folder)} fits {pattern!r}.")
+            lines.append(f"No line below {self._paths.shown(folder)} fits {query.pattern!r}.")
         if problem:
             lines.append(f"[{problem}]")
         elif full:
@@ -290,21 +260,29 @@ class Search:
         elif more:
             what = "matching lines" if mode == "content" else "files"
             lines.append(
-                f"[stopped at {limit} {what}; there may be more: use a narrower pattern, path or"
-                " glob, or a higher limit]"
+                f"[stopped at {query.limit} {what}; there may be more: use a narrower pattern,"
+                " path or glob, or a higher limit]"
             )
-        if long:
-            lines.append(
-                f"[{long} lines longer than {grep_child.MAX_LINE_CHARS:,} characters were"
-                " searched at"
-                " their start only]"
-            )
-        if cut:
-            lines.append(
-                f"[{cut} files larger than {grep_child.MAX_FILE_BYTES // 1024**2} MB were"
-                " searched at"
-                " their start only]"
-            )
-        return ToolResult(
-            blocks("\n".join(lines)), meta=meta, is_error=bool(problem) and matches == 0
-        )
+        for count, what in (
+            (long, f"lines longer than {grep_child.MAX_LINE_CHARS:,} characters"),
+            (cut, f"files larger than {grep_child.MAX_FILE_BYTES // 1024**2} MB"),
+        ):
+            if count:
+                lines.append(f"[{count} {what} were searched at their start only]")
+        failed = bool(problem) and matches == 0
+        return ToolResult(blocks("\n".join(lines)), meta=meta, is_error=failed)
+
+
+def _shown(name: str, answer: dict[str, Any], mode: Mode) -> list[str]:
+    """Return the lines for one file with a match."""
+    if mode == "files":
+        return [name]
+    if mode == "count":
+        return [f"{name}: {answer['count']}"]
+    with_context = any(not line[1] for line in answer["lines"])
+    lines: list[str] = []
+    for number, hit, follows, text in answer["lines"]:
+        if not follows and lines and with_context:
+            lines.append("--")
+        lines.append(f"{name}:{number}:{text}" if hit else f"{name}-{number}-{text}")
+    return lines

@@ -37,7 +37,7 @@ class _BackgroundSession:
     """A command that has ended and left processes in its session."""
 
     session: int
-    known: set[tuple[int, int]]
+    members: set[tuple[int, int]]
     """Pid and start time of its living processes.
 
     While one of them lives, the kernel does not reuse the session's id.
@@ -80,19 +80,11 @@ class Shell:
         interactive: bool,
         marks: Mapping[str, str],
     ) -> Run:
-        """Start `command`, which is ended `timeout` seconds from now.
-
-        `marks` are added to the command's environment. Raises `RuntimeFault` if the command
-        cannot be started.
-        """
+        """Start `command`, which is ended `timeout` seconds from now. `marks` are added to the
+        command's environment. Raises `RuntimeFault` if the command cannot be started."""
         self._number += 1
-        run = Run(
-            self._number,
-            command,
-            output,
-            timeout,
-            {**marks, processes.MARK: f"{self._mark}.{self._number}."},
-        )
+        marks = {**marks, processes.MARK: f"{self._mark}.{self._number}."}
+        run = Run(self._number, command, output, timeout, marks)
         if not os.path.isdir(self.state.cwd):
             self.state = replace(self.state, cwd=self._workdir)
         script, state = str(self._file(run, "sh")), str(self._file(run, "state"))
@@ -112,6 +104,9 @@ class Shell:
                 theirs.append(child_in)
                 os.set_blocking(run.in_fd, False)
             os.set_blocking(run.out_fd, False)
+            # bash cannot restore a signal that was ignored at its start, as in a script's
+            # background.
+            ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
             run.process = subprocess.Popen(
                 [self._program, *bash.arguments(run.name, script, state, self.state.status)],
                 stdin=child_in,
@@ -120,19 +115,13 @@ class Shell:
                 cwd=self.state.cwd,
                 env=env,
                 start_new_session=True,
-                # bash cannot restore a signal that was ignored at its start, as in a script's
-                # background.
-                preexec_fn=(
-                    _restore_sigint if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else None
-                ),
+                preexec_fn=_restore_sigint if ignored else None,
             )
         except OSError as error:
             self._close_pipes(run)
             self._remove_files(run)
-            raise RuntimeFault(
-                f"The command was not run: {self._program} could not be started in"
-                f" {self.state.cwd}: {error}"
-            ) from error
+            what = f"{self._program} could not be started in {self.state.cwd}"
+            raise RuntimeFault(f"The command was not run: {what}: {error}") from error
         finally:
             for fd in theirs:
                 os.close(fd)
@@ -173,10 +162,7 @@ class Shell:
         threading.Thread(target=wait, name="holdfast-shell", daemon=True).start()
 
     def send_input(self, run: Run, data: bytes) -> int:
-        """Write to the command's stdin, and return the number of bytes that fitted.
-
-        Raises `RuntimeFault` if the command's stdin is not open.
-        """
+        """Write to the command's stdin; return the number of bytes that fitted."""
         with self._lock:
             if run.in_fd < 0:
                 raise RuntimeFault(
@@ -203,10 +189,8 @@ class Shell:
                 run.in_fd = -1
 
     def interrupt(self, run: Run) -> None:
-        """Send SIGINT to all processes of the command, as Ctrl-C does.
-
-        bash ends together with the program that SIGINT ended.
-        """
+        """Send SIGINT to all processes of the command, as Ctrl-C does. bash ends together with the
+        program that SIGINT ended."""
 
         def work() -> None:
             if self._run is run:
@@ -215,19 +199,14 @@ class Shell:
         self._pump.call(work)
 
     def end(self, run: Run, reason: str) -> None:
-        """End the command and all its processes, by force if necessary.
-
-        Return at once; `run.done` follows in well under a second.
-        """
+        """End the command and all its processes, by force if necessary. Return at once; `run.done`
+        follows in well under a second."""
         self._pump.call(lambda: self._force(run, reason))
 
     # --- on the pump's thread ---
 
     def _drain(self, run: Run) -> None:
-        """Read the available output, at most 4 MB at a time.
-
-        The bound keeps a command that writes endlessly from delaying the others.
-        """
+        """Read available output, at most 4 MB, so that no command delays the others."""
         if run.out_fd < 0:
             return
         for _ in range(64):
@@ -289,18 +268,13 @@ class Shell:
         """Carry directory and variables to the next command, if bash could write them."""
         data = b""
         try:
-            fd = os.open(
-                self._file(run, "state"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            )
-            with open(fd, "rb") as file:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with open(os.open(self._file(run, "state"), flags), "rb") as file:
                 data = file.read(bash.MAX_STATE_BYTES + 1)
         except OSError:
             pass
-        found = (
-            bash.after(self.state, data, run.name, run.marks, status)
-            if len(data) <= bash.MAX_STATE_BYTES
-            else None
-        )
+        too_large = len(data) > bash.MAX_STATE_BYTES
+        found = bash.after(self.state, b"" if too_large else data, run.name, run.marks, status)
         if found is not None:
             self.state, run.change = found
         else:
@@ -315,26 +289,25 @@ class Shell:
             pass
         members = processes.of_commands((session,), run.mark)
         if members:
-            self._background.append(
-                _BackgroundSession(session, {(p.pid, p.started) for p in members})
-            )
+            known = {(p.pid, p.started) for p in members}
+            self._background.append(_BackgroundSession(session, known))
             run.background_pids = tuple(p.pid for p in members[:_MAX_LISTED_PIDS])
 
     def _family(self) -> list[processes.Process]:
         """Return all living processes that the shell's commands have started."""
         run = self._run
-        sessions = {left.session for left in self._background}
+        sessions = {one.session for one in self._background}
         if run is not None and run.process is not None:
             sessions.add(run.process.pid)
         found = processes.of_commands(sessions, f"{self._mark}.")
         gone: set[int] = set()
-        for left in self._background:
-            members = {(p.pid, p.started) for p in found if p.session == left.session}
-            if members & left.known:
-                left.known = members
+        for one in self._background:
+            members = {(p.pid, p.started) for p in found if p.session == one.session}
+            if members & one.members:
+                one.members = members
             else:  # the session's id may be reused by now
-                gone.add(left.session)
-        self._background = [left for left in self._background if left.session not in gone]
+                gone.add(one.session)
+        self._background = [one for one in self._background if one.session not in gone]
         return [p for p in found if p.session not in gone] if gone else found
 
     def _started_by(self, run: Run) -> list[processes.Process]:
@@ -362,15 +335,13 @@ class Shell:
     # --- closing ---
 
     def groups(self) -> list[int]:
-        """Return the living process groups: that of the running command, then those in the
-        background."""
+        """Return the living process groups, that of the running command first."""
         run = self._run
         first = [run.process.pid] if run is not None and run.process is not None else []
         return [*first, *sorted({p.group for p in self._family()} - set(first))]
 
     def close(self) -> None:
-        """End all processes of the commands, and complete runs that callers wait for.
-        Idempotent."""
+        """End all processes of the commands, and complete runs that callers wait for."""
         closed = threading.Event()
 
         def work() -> None:
@@ -392,9 +363,9 @@ class Shell:
             assert run.process is not None
             run.process.kill()
             self._on_end(run)
-        for left in list(self._drains.values()):
-            self._drain(left)
-            self._drop_output(left)
+        for drained in list(self._drains.values()):
+            self._drain(drained)
+            self._drop_output(drained)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _remove_files(self, run: Run) -> None:

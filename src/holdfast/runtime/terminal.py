@@ -51,10 +51,7 @@ class _Seat:
 
 
 class Terminal:
-    """A set of shells, one per conversation id.
-
-    Thread-safe; calls of one conversation wait for each other.
-    """
+    """A set of shells, one per conversation. Calls of one conversation wait for each other."""
 
     def __init__(
         self,
@@ -105,37 +102,32 @@ class Terminal:
             cancelled: Ends the command when it is set.
             mark: Returns variables to add to the command's environment.
         """
-        if "\0" in command:
-            return ToolResult.failure(
-                "The command was not run: it has a NUL character, which bash cannot take.",
-                "validation",
-            )
         try:
             command.encode(errors="surrogateescape")
+            problem = "a NUL character, which bash cannot take" if "\0" in command else ""
         except UnicodeEncodeError:
-            return ToolResult.failure(
-                "The command was not run: it has half of a surrogate pair, which is not a"
-                " character.",
-                "validation",
-            )
+            problem = "half of a surrogate pair, which is not a character"
+        if problem:
+            return ToolResult.failure(f"The command was not run: it has {problem}.", "validation")
         limit = self.command_timeout if timeout is None else max(0.0, timeout)
         seat = self._seat(conversation_id)
         with self._turn(seat, cancelled):
             earlier = ""
-            left = seat.running
-            if left is not None:
-                if not left.done.is_set():
+            previous = seat.running
+            if previous is not None:
+                name = _quoted(previous.command)
+                if not previous.done.is_set():
                     return ToolResult.failure(
-                        f"Not run: {_quoted(left.command)} is still running in this shell. Wait for"
-                        " it, send it input or stop it with terminal_input, or start programs that"
-                        " go on, such as servers, in the background with &.",
+                        f"Not run: {name} is still running in this shell. Wait for it, send it"
+                        " input or stop it with terminal_input, or start programs that go on, such"
+                        " as servers, in the background with &.",
                         "validation",
                         meta={"running": True},
                     )
-                text = self._report(seat, left, {})
+                text = self._report(seat, previous, {})
                 earlier = (
-                    f"[The command that was still running, {_quoted(left.command)}, has"
-                    f" ended:]\n{text}\n\n[This command:]\n"
+                    f"[The command that was still running, {name}, has ended:]\n{text}\n\n"
+                    "[This command:]\n"
                 )
                 seat.running = None
             try:
@@ -174,9 +166,8 @@ class Terminal:
                 try:
                     if text:
                         since = run.output.total
-                        data = (text if text.endswith("\n") or not enter else text + "\n").encode(
-                            errors="surrogateescape"
-                        )
+                        line = text if text.endswith("\n") or not enter else text + "\n"
+                        data = line.encode(errors="surrogateescape")
                         sent = shell.send_input(run, data)
                         if sent < len(data):
                             note = (
@@ -244,14 +235,8 @@ class Terminal:
         if seat.shell is None:
             folder = self._folder / f"shell-{seat.number}"
             mark = f"{self._folder.name}-{seat.number}"
-            shell = Shell(
-                self._pump,
-                find_program(self._shell, self._env),
-                self._workdir,
-                self._env,
-                folder,
-                mark,
-            )
+            program = find_program(self._shell, self._env)
+            shell = Shell(self._pump, program, self._workdir, self._env, folder, mark)
             with seat.turn:
                 seat.shell = shell
                 closed = seat.closed
@@ -259,12 +244,10 @@ class Terminal:
                 shell.close()
                 raise RuntimeFault("The shell of this conversation was closed.")
         seat.commands += 1
-        output = CommandOutput(
-            self.outputs / f"{seat.number}-{seat.commands}.txt", _MAX_OUTPUT_BYTES
-        )
-        return seat.shell.start(
-            command, output, timeout, interactive, marked() if marked is not None else {}
-        )
+        path = self.outputs / f"{seat.number}-{seat.commands}.txt"
+        output = CommandOutput(path, _MAX_OUTPUT_BYTES)
+        marks: Mapping[str, str] = {} if marked is None else marked()
+        return seat.shell.start(command, output, timeout, interactive, marks)
 
     def _wait(
         self,
@@ -274,11 +257,10 @@ class Terminal:
         cancelled: Cancellation | None,
         since: int | None = None,
     ) -> None:
-        forget = (
-            cancelled.add_callback(lambda: shell.end(run, "cancel"))
-            if cancelled is not None
-            else None
-        )
+        def cancel() -> None:
+            shell.end(run, "cancel")
+
+        forget = None if cancelled is None else cancelled.add_callback(cancel)
         try:
             if since is None or wait is None:
                 run.done.wait(wait)
@@ -288,7 +270,7 @@ class Terminal:
                 run.done.wait()
         # Such as a KeyboardInterrupt in a script: no command must keep running unnoticed.
         except BaseException:
-            shell.end(run, "cancel")
+            cancel()
             raise
         finally:
             if forget is not None:
@@ -303,21 +285,16 @@ class Terminal:
         return ToolResult((TextContent(text),), None, meta, error is not None, error)
 
     def _report(self, seat: _Seat, run: Run, meta: dict[str, Any]) -> str:
-        """Return the output of `run` since the last call and the run's state as text, and fill
-        `meta`."""
+        """Return the output since the last call and the run's state; fill `meta`."""
         done = run.done.is_set()
 
         def left_out(count: int) -> str:
             run.output.spool()
             self._keep(run.output)
-            part = (
-                "all of it"
-                if run.output.total <= _MAX_OUTPUT_BYTES
-                else f"its first {_MAX_OUTPUT_BYTES // 1024**2} MB"
-            )
-            return f"... {count:,} characters left out" + (
-                f"; {part} is in {run.output.path} ..." if run.output.on_disk else " ..."
-            )
+            cut = run.output.total > _MAX_OUTPUT_BYTES
+            part = f"its first {_MAX_OUTPUT_BYTES // 1024**2} MB" if cut else "all of it"
+            where = f"; {part} is in {run.output.path}" if run.output.on_disk else ""
+            return f"... {count:,} characters left out{where} ..."
 
         text, cut, run.reported_bytes = run.output.text(run.reported_bytes, self._limit, left_out)
         meta["durationSeconds"] = round(run.seconds if done else run.elapsed(), 3)
@@ -346,21 +323,16 @@ class Terminal:
                 numbers = ", ".join(str(pid) for pid in run.background_pids)
                 notes.append(f"still running in the background: process {numbers}")
             if run.output_held:
-                notes.append(
-                    "something in the background still writes; its output goes to"
-                    f" {run.output.path}"
-                )
+                goes_to = f"its output goes to {run.output.path}"
+                notes.append(f"something in the background still writes; {goes_to}")
                 self._keep(run.output)
         if run.output.on_disk:
             meta["outputFile"] = str(run.output.path)
         if not text:
-            text = (
-                "(no output)\n"
-                if done
-                else "(no output yet)\n"
-                if not run.reported_bytes
-                else "(no new output)\n"
+            what = (
+                "no output" if done else "no new output" if run.reported_bytes else "no output yet"
             )
+            text = f"({what})\n"
         elif not text.endswith("\n"):
             text += "\n"
         return text + "\n".join(f"[{line}]" for line in notes)
@@ -369,11 +341,9 @@ class Terminal:
         with self._lock:
             if output.on_disk and output not in self._files:
                 self._files.append(output)
-            while (
-                len(self._files) > 1
-                and sum(min(kept.total, _MAX_OUTPUT_BYTES) for kept in self._files)
-                > _MAX_ALL_OUTPUTS_BYTES
-            ):
+            sizes = [min(kept.total, _MAX_OUTPUT_BYTES) for kept in self._files]
+            while len(sizes) > 1 and sum(sizes) > _MAX_ALL_OUTPUTS_BYTES:
+                sizes.pop(0)
                 self._files.popleft().path.unlink(missing_ok=True)
 
     # --- closing ---
@@ -386,9 +356,7 @@ class Terminal:
 
     def close_conversation(self, conversation_id: str) -> None:
         """End everything that runs for one conversation; its next command gets a new shell.
-
-        Idempotent; does nothing in a forked child.
-        """
+        Idempotent; does nothing in a forked child."""
         if not self._process.here:
             return
         with self._lock:
@@ -405,10 +373,7 @@ class Terminal:
             shell.close()
 
     def close(self) -> None:
-        """End all shells and the pump's thread, and remove the outputs.
-
-        Idempotent; does nothing in a forked child.
-        """
+        """End all shells and the pump's thread, and remove the outputs. Idempotent."""
         if not self._process.here:
             return
         with self._lock:
@@ -436,9 +401,8 @@ def _state_notes(run: Run) -> list[str]:
             " a file and source it"
         )
     if change.too_large:
-        notes.append(
-            f"variables too large to keep for the next command: {_names(change.too_large)}"
-        )
+        names = _names(change.too_large)
+        notes.append(f"variables too large to keep for the next command: {names}")
     return notes
 
 

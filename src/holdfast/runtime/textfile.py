@@ -27,20 +27,15 @@ class NoSuchFile(RuntimeFault, FileNotFoundError):
 
 
 class DecodedText(NamedTuple):
-    """A file's text, with the data that are needed to write it back.
-
-    `bom` is not part of `text`. Line ends are those of the file.
-    """
+    """A file's text, with the data that are needed to write it back. `bom` is not part of `text`.
+    Line ends are those of the file."""
 
     text: str
     encoding: str = "utf-8"
     bom: bytes = b""
 
     def encode(self, text: str) -> bytes:
-        """Return `text` in this file's encoding.
-
-        Raises `RuntimeFault` that names the first character that the encoding cannot represent.
-        """
+        """Return `text` in this file's encoding. Raises `RuntimeFault`."""
         try:
             return self.bom + text.encode(self.encoding)
         except UnicodeEncodeError as error:
@@ -51,16 +46,21 @@ class DecodedText(NamedTuple):
 
 
 def is_binary(data: bytes) -> bool:
-    """Return True if the first bytes of a file are not text: they contain a NUL and no UTF-16
-    mark."""
+    """Return True if a file's first bytes contain a NUL and no UTF-16 mark."""
     return b"\0" in data and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
 
 
-def decode(data: bytes) -> DecodedText:
-    """Decode bytes by their byte order mark, else as UTF-8, else as Latin-1.
+def binary_fault(shown: str, size: int) -> RuntimeFault:
+    """Return the error for a binary file of `size` bytes."""
+    return RuntimeFault(
+        f"{shown} is a binary file ({size:,} bytes), not text. Look at it with a command, such as"
+        " `file` or `xxd`."
+    )
 
-    In Latin-1 every byte is a character, so that the bytes survive a write.
-    """
+
+def decode(data: bytes) -> DecodedText:
+    """Decode bytes by their byte order mark, else as UTF-8, else as Latin-1. In Latin-1 every byte
+    is a character, so that the bytes survive a write."""
     for bom, encoding in _BOMS:
         if data.startswith(bom):
             try:
@@ -75,9 +75,7 @@ def decode(data: bytes) -> DecodedText:
 
 def open_file(path: Path, shown: str) -> tuple[int, os.stat_result]:
     """Return a descriptor for reading a regular file, and its stat. The path must be resolved.
-
-    Raises `RuntimeFault` that names the kind of any other file.
-    """
+    Raises `RuntimeFault` that names the kind of any other file."""
     try:
         # O_NOFOLLOW: a link now was not a link when the path was checked. O_NONBLOCK: opening a
         # FIFO would wait for a writer.
@@ -89,12 +87,8 @@ def open_file(path: Path, shown: str) -> tuple[int, os.stat_result]:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         os.close(fd)
-        kind = (
-            "a directory"
-            if stat.S_ISDIR(found.st_mode)
-            else "not a regular file (a device, pipe or socket)"
-        )
-        raise RuntimeFault(f"{shown} is {kind}.")
+        other = "not a regular file (a device, pipe or socket)"
+        raise RuntimeFault(f"{shown} is {'a directory' if stat.S_ISDIR(found.st_mode) else other}.")
     return fd, found
 
 
@@ -104,43 +98,31 @@ def _near(path: Path) -> str:
     try:
         names = sorted(os.listdir(path.parent))[:5000]
     except OSError:
-        return (
-            f" The directory {path.parent} does not exist either."
-            if not path.parent.exists()
-            else ""
-        )
+        missing = not path.parent.exists()
+        return f" The directory {path.parent} does not exist either." if missing else ""
     near = difflib.get_close_matches(path.name, names, 3)
     return f" Did you mean {' or '.join(near)}, in the same directory?" if near else ""
 
 
 def load(path: Path, shown: str) -> DecodedText:
-    """Return the whole text of a file.
-
-    Raises `RuntimeFault` if it is missing, binary, too large or not a file.
-    """
+    """Return the whole text of a file. Raises `RuntimeFault` if it is missing, binary, too large or
+    not a file."""
     fd, found = open_file(path, shown)
     with open(fd, "rb") as file:
         if found.st_size > MAX_FILE_BYTES:
             raise RuntimeFault(
                 f"{shown} has {found.st_size:,} bytes, more than {MAX_FILE_BYTES:,}. Read or"
-                " change it in"
-                " parts, with a command."
+                " change it in parts, with a command."
             )
         data = file.read(MAX_FILE_BYTES)
     if is_binary(data[:8192]):
-        raise RuntimeFault(
-            f"{shown} is a binary file ({len(data):,} bytes), not text. Look at it with a command,"
-            " such as `file` or `xxd`."
-        )
+        raise binary_fault(shown, len(data))
     return decode(data)
 
 
 def store(path: Path, data: bytes, shown: str) -> None:
-    """Write `data` to a file atomically, even if the machine crashes.
-
-    Missing parent folders are created. An existing file keeps its mode and owner. Raises
-    `RuntimeFault`.
-    """
+    """Write `data` to a file atomically, even if the machine crashes. Missing parent folders are
+    created. An existing file keeps its mode and owner. Raises `RuntimeFault`."""
     temporary = path.parent / f".{path.name[:100]}.{secrets.token_hex(4)}.tmp"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from holdfast.runtime import globs
 
 # Folders that are never searched: tools fill them with files that a search is not about.
 SKIPPED = frozenset(
-    (
+    [
         ".git",
         ".hg",
         ".svn",
@@ -24,10 +24,8 @@ SKIPPED = frozenset(
         ".mypy_cache",
         ".pytest_cache",
         ".ruff_cache",
-    )
+    ]
 )
-
-
 _MAX_IGNORE_BYTES = 256 * 1024
 _MAX_RULES = 2_000  # of one file: compiling one rule takes 0.2 ms
 
@@ -36,10 +34,8 @@ _MAX_RULES = 2_000  # of one file: compiling one rule takes 0.2 ms
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Return a predicate for relative paths, with the rules of `.gitignore` and ripgrep.
-
-    A pattern without a slash matches the name at any depth.
-    """
+    """Return a predicate for relative paths, with the rules of `.gitignore` and ripgrep. A pattern
+    without a slash matches the name at any depth."""
     rule = globs.glob(pattern.lstrip("/") if "/" in pattern else f"**/{pattern}")
     return lambda path: rule.match(path) is not None
 
@@ -130,17 +126,8 @@ def files_below(
 
 def _from_git(folder: Path, git: str, env: Mapping[str, str]) -> list[str] | None:
     # core.fsmonitor names a program that git would run: a cloned repository must not choose one.
-    command = [
-        git,
-        "-C",
-        str(folder),
-        "-c",
-        "core.fsmonitor=false",
-        "ls-files",
-        "-co",
-        "--exclude-standard",
-        "-z",
-    ]
+    options = ["-C", str(folder), "-c", "core.fsmonitor=false"]
+    command = [git, *options, "ls-files", "-co", "--exclude-standard", "-z"]
     try:
         done = subprocess.run(
             command,

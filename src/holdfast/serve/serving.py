@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError
 from holdfast.serve import http, stdio
-from holdfast.serve.offer import Offer
+from holdfast.serve.tool_server import ToolServer
 from holdfast.server import sockets
 from holdfast.tools.loop import LoopThread
 
@@ -55,9 +55,7 @@ def mcp(
     argument that is invalid. Must not be called from a coroutine.
     """
     if http is not None:
-        from holdfast.server.sockets import address
-
-        host, port = address(http)
+        host, port = sockets.address(http)
         endpoint = MCPEndpoint(
             manager,
             host,
@@ -74,12 +72,12 @@ def mcp(
             if on_ready is not None:
                 on_ready(endpoint.url)
             return signals.wait(endpoint.ended)
-    offer = Offer(manager, name, instructions, max_calls, runtime)
+    offer = ToolServer(manager, name, instructions, max_calls, runtime)
     with stdio.claimed() as wire:
         return over_stdio(offer, wire)
 
 
-def over_stdio(offer: Offer, wire: stdio.Wire) -> int:
+def over_stdio(offer: ToolServer, wire: stdio.StdioStreams) -> int:
     """Serve one client on a wire that the caller has claimed. Returns the number of the signal
     that ended it, or 0."""
     with (
@@ -125,7 +123,7 @@ class MCPEndpoint:
         runtime: object | None = None,
     ) -> None:
         http.check(host, token)
-        offer = Offer(manager, name, instructions, max_calls, runtime)
+        offer = ToolServer(manager, name, instructions, max_calls, runtime)
         self._web = http.web(offer.server, host, token, allowed_hosts, allowed_origins)
         self._socket = sockets.listen(host, port)
         self.url = http.url(host, self._socket)
@@ -177,7 +175,7 @@ class _ServedOffer:
 
     def __init__(
         self,
-        offer: Offer,
+        offer: ToolServer,
         work: Callable[[], Coroutine[Any, Any, None]],
         stop: Callable[[], None] | None = None,
     ) -> None:

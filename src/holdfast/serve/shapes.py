@@ -104,7 +104,7 @@ class Outputs:
             if known_problem is None or known_problem[0] is not tool:
                 known_problem = self._bounded[tool.name] = (
                     tool,
-                    schemas.of_results(tool.name, schema),
+                    schemas.result_checker(tool.name, schema),
                 )
             problem = known_problem[1](tool_result.structured_content)
             return f"its result does not fit its output schema: {problem}" if problem else ""

@@ -24,7 +24,7 @@ _ATOMIC_BYTES = 4096
 _LINGER_SECONDS = 0.5
 
 
-class Wire(NamedTuple):
+class StdioStreams(NamedTuple):
     """The descriptors from which the protocol is read and to which it is written."""
 
     read: int
@@ -32,7 +32,7 @@ class Wire(NamedTuple):
 
 
 @contextlib.contextmanager
-def claimed() -> Generator[Wire]:
+def claimed() -> Generator[StdioStreams]:
     """Reserve the standard streams as a wire for the duration of the block.
 
     Within the block standard output is stderr and standard input is empty, also for child
@@ -41,7 +41,7 @@ def claimed() -> Generator[Wire]:
     """
     _flush()
     try:
-        wire = Wire(
+        wire = StdioStreams(
             fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3), fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
         )
     except OSError:
@@ -76,7 +76,7 @@ def _flush() -> None:
         sys.stdout.flush()
 
 
-async def serve(server: Server[Any], wire: Wire) -> None:
+async def serve(server: Server[Any], wire: StdioStreams) -> None:
     """Serve one client until its end of the wire is closed."""
     import anyio
     from mcp.shared.message import SessionMessage
@@ -123,7 +123,7 @@ class _Channel:
     Runs on the loop's thread.
     """
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: StdioStreams) -> None:
         self._wire = wire
         self._loop = asyncio.get_running_loop()
         self._writable = select.poll()

@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.agent.form import RUNTIME, ToolForm
-from holdfast.conversation import ConversationStatus
+from holdfast.agent.serial_form import RUNTIME, ToolForm
 from holdfast.errors import ConfigurationError, ConversationNotFound
+from holdfast.runtime import LocalRuntime
 from holdfast.server import building, forms
 from holdfast.server.building import AgentParts, BuiltAgent, ToolRecord
 from holdfast.server.feed import Feeds
-from holdfast.server.learning import Policy, check_agent
 from holdfast.server.limits import Bounds
-from holdfast.server.live import LocalConversation, OpenConversation
+from holdfast.server.local_conversation import LocalConversation, OpenConversation
+from holdfast.server.policy import Policy, check_agent
 from holdfast.server.records import (
     DEFAULT,
-    HOSTED,
-    RUN,
     ConversationOptions,
     ConversationRecord,
     NewRecord,
@@ -32,14 +30,12 @@ from holdfast.server.workspaces import Workspaces
 
 if TYPE_CHECKING:
     from holdfast.conversation.observer import Observer
-    from holdfast.server.observing import WorkerObservations
-    from holdfast.server.workers.workshop import WorkerPool
+    from holdfast.server.worker_observations import WorkerObservations
+    from holdfast.server.workers.worker_pool import WorkerPool
     from holdfast.store import Store
     from holdfast.tools import Tool
 
 _log = logging.getLogger("holdfast")
-
-RUNNING = ConversationStatus.RUNNING
 
 
 def encode(value: object) -> bytes:
@@ -53,7 +49,7 @@ def tool_record(wanted: AgentParts, built: BuiltAgent) -> ToolRecord:
 
 
 class Agents:
-    """Builds agents and opens conversations with them, in this process or in a workshop's worker
+    """Builds agents and opens conversations with them, in this process or in a workers's worker
     processes. Thread-safe; blocking."""
 
     def __init__(
@@ -65,7 +61,7 @@ class Agents:
         policy: Policy,
         variables: Mapping[str, str],
         bounds: Bounds,
-        workshop: WorkerPool | None = None,
+        workers: WorkerPool | None = None,
         observers: Sequence[Observer] = (),
         elsewhere: WorkerObservations | None = None,
     ) -> None:
@@ -76,7 +72,7 @@ class Agents:
         self._policy = policy
         self._variables = variables
         self._bounds = bounds
-        self._workshop = workshop
+        self._workers = workers
         self._observers = observers
         self._elsewhere = elsewhere
         self._runtime_tools: list[str] | None = None
@@ -95,7 +91,7 @@ class Agents:
         tenant, workspace = record.tenant, record.workspace
         runtime, folder = None, ""
         try:
-            if workspace and self._workshop is not None:
+            if workspace and self._workers is not None:
                 folder = str(self._workspaces.hold(tenant, workspace))
             elif workspace:
                 runtime = self._workspaces.enter(tenant, workspace)
@@ -115,10 +111,10 @@ class Agents:
             self._feeds.note(record.store_id, kind, make)
 
         try:
-            if self._workshop is not None:
+            if self._workers is not None:
                 if self._elsewhere is not None:
                     self._elsewhere.open(record.store_id)
-                return self._workshop.open(record, self.stored_parts, folder, note, leave)
+                return self._workers.open(record, self.stored_parts, folder, note, leave)
             built = building.build(
                 self.stored_parts(record),
                 [] if runtime is None else runtime.tools,
@@ -133,8 +129,7 @@ class Agents:
         except BaseException:
             leave()
             raise
-        live.hosted = record.driven == HOSTED
-        live.running = record.driven == RUN and live.status is RUNNING
+        live.resume(record.driven)
         return live
 
     def requested_parts(
@@ -193,8 +188,8 @@ class Agents:
         """Build an agent to check that it can be built. Raises `ConfigurationError` if it
         cannot."""
         runtime_tools: list[Tool] = []
-        if self._workshop is not None:
-            return self._workshop.check(
+        if self._workers is not None:
+            return self._workers.check(
                 wanted, str(self._workspaces.check(wanted.tenant, workspace)) if workspace else ""
             )
         if workspace:
@@ -208,8 +203,6 @@ class Agents:
         if not names:
             return False
         if self._runtime_tools is None:
-            from holdfast.runtime import LocalRuntime
-
             with LocalRuntime() as runtime:
                 self._runtime_tools = [tool.name for tool in runtime.tools]
         elsewhere = {

@@ -15,23 +15,23 @@ from holdfast import errors
 _log = logging.getLogger("holdfast.server")
 _encoder = msgspec.json.Encoder()
 
-# The first matching class counts. Classes for invalid requests precede those for server faults.
+# The status of each kind of error. The first matching class counts.
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
+    (errors.NotFound, 404),
     (errors.ConversationNotFound, 404),
-    (errors.PathRefused, 403),
-    (FileNotFoundError, 404),
-    (errors.RuntimeFault, 422),
     (errors.ToolNotFound, 404),
+    (FileNotFoundError, 404),
+    (errors.KeyRefused, 401),
+    (errors.PathRefused, 403),
+    (errors.Denied, 403),
+    (errors.RuntimeFault, 422),
     (errors.ToolValidationError, 422),
     (errors.ConfigurationError, 422),
-    (errors.Conflict, 409),
-    (errors.ConversationError, 409),
     (errors.LeaseHeld, 409),
     (errors.Fenced, 409),
     (errors.StoreError, 503),
     (errors.HoldfastError, 409),
 )
-
 _DETAILS: Mapping[str, tuple[str, ...]] = {
     "LimitExceeded": ("type", "value", "limit", "source"),
     "LeaseHeld": ("conversation_id", "holder"),

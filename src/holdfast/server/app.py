@@ -20,16 +20,15 @@ from holdfast.errors import StoreError
 from holdfast.server import (
     page,
     routes_agents,
-    routes_calls,
+    routes_commands,
     routes_conversations,
     routes_events,
     routes_openai,
-    routes_seen,
     routes_webhooks,
     routes_workspaces,
 )
 from holdfast.server.answers import answer, error_answer, refusal
-from holdfast.server.bodies import Health
+from holdfast.server.bodies import ServerHealth
 from holdfast.server.guard import OPEN, Caller, Guard, Quota, QuotaUsage, RequestRefused
 from holdfast.server.host import Host
 from holdfast.server.keys import Keys
@@ -203,12 +202,12 @@ def _fastapi(
     description = Description()
     routes = Routes(app, service, description)
     routes_events.add(routes)
-    routes_calls.add(routes)
+    routes_commands.add(routes, routes_commands.CALLS, "calls")
     routes_conversations.add(routes)
     routes_workspaces.add(routes)
     routes_openai.add(routes, agents)
     routes_agents.add(routes, agents)
-    routes_seen.add(routes)
+    routes_events.add_family(routes)
     routes_webhooks.add(routes)
     _add_own(routes, usage, metrics)
     methods = _methods(app)
@@ -265,20 +264,21 @@ def _add_own(routes: Routes, usage: QuotaUsage, metrics: Metrics) -> None:
         "GET",
         "/health",
         "Liveness",
-        gives=Health,
+        gives=ServerHealth,
         gave={"status": "ok"},
         open=True,
+        also=(),
         tag="server",
     )
     async def health(request: Request) -> Response:
         """Report that the server process is running. Needs no key."""
-        return answer(Health("ok"))
+        return answer(ServerHealth("ok"))
 
     @routes.add(
         "GET",
         "/ready",
         "Readiness",
-        gives=Health,
+        gives=ServerHealth,
         gave={"status": "ready"},
         open=True,
         also=(503,),
@@ -305,7 +305,7 @@ def _add_own(routes: Routes, usage: QuotaUsage, metrics: Metrics) -> None:
                 StoreError.__name__,
                 "The server's store or its records were removed. See the server's log.",
             )
-        return answer(Health("ready"))
+        return answer(ServerHealth("ready"))
 
     @routes.add(
         "GET",
@@ -331,6 +331,7 @@ def _add_own(routes: Routes, usage: QuotaUsage, metrics: Metrics) -> None:
         "The OpenAPI document",
         schema={"type": "object"},
         client=False,
+        also=(),
         tag="server",
     )
     async def get_openapi(request: Request) -> Response:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from holdfast.agent.form import ToolForm
+from holdfast.agent.serial_form import ToolForm
 from holdfast.content import Content, TextContent, ToolResult
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.microagents import Microagent
@@ -136,7 +136,7 @@ class StartRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
 # --- answers ---
 
 
-class Health(msgspec.Struct, frozen=True):
+class ServerHealth(msgspec.Struct, frozen=True):
     """The state of the server: `ok` or `ready`."""
 
     status: str

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from holdfast.agent.form import RUNTIME, ToolForm, agent_of
+from holdfast.agent.agent import Agent
+from holdfast.agent.serial_form import RUNTIME, ToolForm
 from holdfast.errors import ConfigurationError
 from holdfast.server.forms import builtin_names, names_of_others, own_variables
-from holdfast.server.learning import Policy, import_parts, resolve_tools
+from holdfast.server.policy import Policy
 from holdfast.server.records import DEFAULT, ConversationOptions
 from holdfast.server.shapes import Executor, ToolStanding
+from holdfast.server.tool_resolution import import_parts, resolve_tools
 
 if TYPE_CHECKING:
-    from holdfast.agent.agent import Agent
     from holdfast.tools import Tool
 
 
@@ -92,7 +93,6 @@ def build(
         )
         standings.append(ToolStanding(name, executor, module, learned.reasons.get(name, "")))
     import_parts(form, policy)
-    agent = agent_of(msgspec.json.encode(form), {**known, **wanted.secrets}, tools)
-    if agent.output is not None:
-        agent.output.distrust()
+    variables = {**known, **wanted.secrets}
+    agent = Agent.from_json(msgspec.json.encode(form), variables=variables, builtins=tools)
     return BuiltAgent(agent, tools, standings, learned.warnings)

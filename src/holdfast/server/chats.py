@@ -1,317 +1,234 @@
-"""Finds the conversation for a chat request: one with the same history, a fork of it, or a new
-one. Sends it the new messages and starts its run."""
+"""The operations on a host that only chats need: one turn at a time, changed instructions, forks
+with answered calls, removal of old chats, and a pause when the client disconnects."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any, NamedTuple
+import logging
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast import commands as cmd
+import msgspec
+
 from holdfast import events as ev
-from holdfast.agent.form import ToolForm
-from holdfast.content import ToolResult
-from holdfast.conversation import ConversationState, ConversationStatus
-from holdfast.errors import ConfigurationError, ConversationNotFound
-from holdfast.server.forms import builtin_names, with_tools
-from holdfast.server.host import Host
-from holdfast.server.openai import ChatTurn, Published, TurnProgress, history_events, own_id
-from holdfast.server.shapes import CreateRequest, ForkRequest
+from holdfast.conversation import ConversationStatus
+from holdfast.conversation.conversation import random_id
+from holdfast.conversation.journal import Journal, utc_now
+from holdfast.errors import ConversationNotFound, HoldfastError, LeaseHeld, TooMany
+from holdfast.server.agents import Agents, encode, tool_record
+from holdfast.server.chat_records import ChatRecords
+from holdfast.server.open_conversations import OpenConversations
+from holdfast.server.records import HOSTED, IDLE, RUN, Records
+from holdfast.store import Batch, Blob, Store
+from holdfast.store.transfer import blobs_of
 
-RUNNER = "chat-completions"  # the runner's name in results of a client's tools
+if TYPE_CHECKING:
+    from holdfast.server.shapes import ToolForm
 
-_RESUME_SECONDS = 3600.0  # a repeated request resumes an interrupted turn within this time
-_NO_RESULT = "the client gave no result."
+_log = logging.getLogger("holdfast")
 
-# Events which show that a conversation has continued.
-_CONTINUING = (ev.Message, ev.Assistant, ev.ToolCallStarted, ev.ToolResult, ev.Decision)
+T = TypeVar("T")
 
-
-class ChatPlace(NamedTuple):
-    """A conversation and the seq after which the turn begins. Statuses up to `since` belong to
-    an earlier rest. `run` is True if the run must be started."""
-
-    id: str
-    seq: int
-    since: int = 0
-    run: bool = True
+_MAX_REMOVED = 100  # the most chats that are removed for a new one
+_OLDEST = 200  # the number of oldest chats that are considered for removal
 
 
-def begin(host: Host, tenant: str, agent: Published, turn: ChatTurn) -> ChatPlace:
-    """Return the conversation of a turn after sending it the new messages. `host.run` starts the
-    run, and `leave` ends waiting for it. Blocks. Raises the errors of `Host`."""
-    return (
-        _joined(host, tenant, turn)
-        or _continued(host, tenant, agent, turn)
-        or _begun(host, tenant, agent, turn)
-    )
+class _TurnLock:
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
 
 
-def remember(
-    host: Host, tenant: str, place: ChatPlace, turn: ChatTurn, progress: TurnProgress
-) -> None:
-    """Store the hash by which the client's next request is recognised. A conversation whose
-    client must run calls is paused until then. Blocks."""
-    if not place.run:
-        return
-    rows = host.chats.rows
-    with host.chats.turn(tenant, place.id):
-        rows.store_history(tenant, turn.digest(progress.as_sent_back()), place.id, progress.seq)
-        rows.end_turn(tenant, turn.asked, place.id, keep=bool(turn.results))
-        if progress.calls and not _has_continued(host.read(tenant, place.id, progress.seq)):
-            host.obey(tenant, place.id, cmd.Pause())
+class Chats:
+    """The chats of one host. Thread-safe; blocking."""
 
+    def __init__(
+        self,
+        store: Store,
+        records: Records,
+        agents: Agents,
+        conversations: OpenConversations,
+        delete: Callable[[str, str], None],
+    ) -> None:
+        self.rows = ChatRecords(records)
+        self._store = store
+        self._records = records
+        self._agents = agents
+        self._conversations = conversations
+        self._delete = delete
+        self._lock = threading.Lock()
+        self._held: dict[tuple[str, str], _TurnLock] = {}
+        self._waiting: dict[tuple[str, str], int] = {}
 
-def forget(host: Host, tenant: str, place: ChatPlace, turn: ChatTurn) -> None:
-    """Forget a failed turn, so that a repeated request starts a new one. Blocks."""
-    if place.run:
-        host.chats.rows.end_turn(tenant, turn.asked, place.id, keep=False)
+    # --- exclusion and waiting clients ---
 
-
-def leave(host: Host, tenant: str, place: ChatPlace, done: bool) -> None:
-    """End a client's wait. If the turn is not over and no other client waits for it, interrupt
-    it. Blocks."""
-    with host.chats.turn(tenant, place.id):
-        if not host.chats.leave(tenant, place.id) and not done and place.run:
-            host.obey(tenant, place.id, cmd.Interrupt())
-
-
-def _joined(host: Host, tenant: str, turn: ChatTurn) -> ChatPlace | None:
-    """Return the place of an earlier request for the same turn: one that brought tool results,
-    or one that was broken off and for which no client waits."""
-    found = host.chats.rows.find_turn(tenant, turn.asked)
-    if found is None:
-        return None
-    id = found.conversation
-    with host.chats.turn(tenant, id):
+    @contextmanager
+    def turn(self, tenant: str, id: str) -> Generator[None]:
+        """Hold a conversation exclusively: within the block no other thread decides about its
+        continuation or continues it. A thread may nest a second block only for a conversation
+        that no other thread knows."""
+        held = self._hold(tenant, id)
         try:
-            state = host.state(tenant, id)
-        except ConversationNotFound:
-            return None
-        if found.answered:
-            host.chats.enter(tenant, id)
-            return ChatPlace(id, found.seq, state.last_seq, run=False)
-        if not turn.results and (
-            host.chats.waiting(tenant, id) or time.time() - found.at > _RESUME_SECONDS
-        ):
-            return None
-        said = [
-            event
-            for event in state.events[found.seq :]
-            if isinstance(event, ev.Message) and event.sender == "user"
+            with held.lock:
+                yield
+        finally:
+            self._let_go(tenant, id, held)
+
+    def _hold(self, tenant: str, id: str) -> _TurnLock:
+        with self._lock:
+            held = self._held.setdefault((tenant, id), _TurnLock())
+            held.users += 1
+            return held
+
+    def _let_go(self, tenant: str, id: str, held: _TurnLock) -> None:
+        with self._lock:
+            held.users -= 1
+            if not held.users:
+                del self._held[tenant, id]
+
+    def enter(self, tenant: str, id: str) -> None:
+        """Add a client that waits for an answer."""
+        with self._lock:
+            self._waiting[tenant, id] = self._waiting.get((tenant, id), 0) + 1
+
+    def leave(self, tenant: str, id: str) -> int:
+        """Remove a waiting client. Return the number of those that still wait."""
+        with self._lock:
+            remaining = self._waiting.pop((tenant, id), 1) - 1
+            if remaining > 0:
+                self._waiting[tenant, id] = remaining
+            return remaining
+
+    def waiting(self, tenant: str, id: str) -> int:
+        """Return the number of clients that wait for an answer."""
+        with self._lock:
+            return self._waiting.get((tenant, id), 0)
+
+    # --- contents ---
+
+    def refit(
+        self,
+        tenant: str,
+        id: str,
+        form: dict[str, Any],
+        tools: Sequence[ToolForm],
+        modules: Mapping[str, str],
+        setting: bytes,
+    ) -> None:
+        """Change the instructions and tools of a conversation at rest. Its secrets stay."""
+        record = self._records.find(tenant, id)
+        kept = self._agents.stored_parts(record)
+        options = msgspec.structs.replace(record.options, modules=dict(modules))
+        wanted = self._agents.requested_parts(tenant, form, kept.secrets, tools, options)
+        built = self._agents.build(wanted, record.workspace)
+        self._records.set_tools(
+            record, encode(wanted.form), encode(tool_record(wanted, built)), options
+        )
+        self._conversations.park(record.store_id, force=True)
+        self.rows.add(tenant, id, setting)
+
+    def append(self, tenant: str, id: str, events: Sequence[ev.AnyEvent]) -> None:
+        """Append events of another conversation to a journal that is not open. The last event is
+        a `Status`."""
+        record = self._records.find(tenant, id)
+        blobs = [
+            Blob(event.seq, self._store.blob(name)) for event in events for name in blobs_of(event)
         ]
-        if [event.content for event in said] != turn.said[: len(said)]:
-            return None  # other requests have continued the conversation
-        return _sent(host, tenant, turn, ChatPlace(id, found.seq), state, len(said))
-
-
-def _continued(host: Host, tenant: str, agent: Published, turn: ChatTurn) -> ChatPlace | None:
-    """Return the conversation that gave the last answer, or a fork of it if it has continued
-    differently since."""
-    known = host.chats.rows.find_history(tenant, turn.digest()) if turn.history else None
-    if known is None:
-        return None
-    id, seq = known
-    with host.chats.turn(tenant, id):
-        if not turn.results or host.chats.rows.find_turn(tenant, turn.asked) is None:
-            return _continued_alone(host, tenant, agent, turn, id, seq)
-    return _joined(host, tenant, turn)  # another request with these results was first
-
-
-def _continued_alone(
-    host: Host, tenant: str, agent: Published, turn: ChatTurn, id: str, seq: int
-) -> ChatPlace | None:
-    try:
-        state = host.state(tenant, id)
-    except ConversationNotFound:
-        return None
-    begun, open = _open_at(state.events[:seq])
-    if not all(own_id(call_id) in open for call_id in turn.results):
-        return None  # the ids are not from this server
-    if not _has_continued(state.events[seq:]) and (
-        open or state.status is not ConversationStatus.RUNNING
-    ):
-        _refit(host, tenant, agent, turn, id)
-        return _sent(host, tenant, turn, ChatPlace(id, seq), state)
-    at = begun - 1 if open else seq
-    forked = host.chats.with_room(tenant, lambda: host.fork(tenant, id, ForkRequest(seq=at)))
-    host.chats.rows.add(tenant, forked.id, b"")
-    if open:
-        host.chats.append(tenant, forked.id, _answered(state.events[at:seq], open, turn))
-    _refit(host, tenant, agent, turn, forked.id)
-    return _sent_first(host, tenant, turn, forked.id)
-
-
-def _begun(host: Host, tenant: str, agent: Published, turn: ChatTurn) -> ChatPlace:
-    """Create a conversation with the content of the history."""
-    events = history_events(turn, agent.name)
-    made = _made(host, tenant, agent, turn)
-    host.chats.rows.add(tenant, made, turn.setting)
-    if events:
-        host.seed(tenant, made, events)
-    return _sent_first(host, tenant, turn, made)
-
-
-def _sent_first(host: Host, tenant: str, turn: ChatTurn, id: str) -> ChatPlace:
-    with host.chats.turn(tenant, id):
-        state = host.state(tenant, id)
-        return _sent(host, tenant, turn, ChatPlace(id, state.last_seq), state)
-
-
-def _sent(
-    host: Host,
-    tenant: str,
-    turn: ChatTurn,
-    place: ChatPlace,
-    state: ConversationState,
-    heard: int = 0,
-) -> ChatPlace:
-    """Send a conversation the new messages and results of a turn, except the first `heard`
-    messages, which it already has.
-
-    A call for which the client sends no result is settled as not run. A client that sends no
-    result at all has moved on; then the calls behind those are settled as well.
-    """
-    id = place.id
-    host.chats.rows.begin_turn(tenant, turn.asked, id, place.seq)
-    open = [offer.call.id for offer in state.offers]
-    results = {
-        call_id: result
-        for wire, result in turn.results.items()
-        if (call_id := own_id(wire)) in open
-    }
-    # Calls can be claimed only while the conversation runs. Results are returned while it is
-    # paused, so that all of them precede the next request to the model.
-    if results:
-        if state.status is ConversationStatus.PAUSED:
-            host.obey(tenant, id, cmd.Resume())
-        for call_id in results:
-            host.obey(tenant, id, cmd.Claim(call_id, RUNNER))
-        host.obey(tenant, id, cmd.Pause())
-        for call_id, result in results.items():
-            host.obey(tenant, id, cmd.Return(call_id, RUNNER, result))
-    for call_id in open if results else _calls_of_clients(state):
-        if call_id not in results:
-            host.obey(tenant, id, cmd.Settle(call_id, _NO_RESULT, "cancelled"))
-    for content in turn.said[heard:]:
-        host.obey(tenant, id, cmd.Send(content))
-    state = host.state(tenant, id)
-    host.chats.enter(tenant, id)
-    rests = next((event.seq for event in reversed(state.events) if isinstance(event, ev.Status)), 0)
-    # A conversation that still waits for a decision is reported to the client.
-    waits = state.status is ConversationStatus.WAITING_FOR_CONFIRMATION
-    return place._replace(since=rests - 1 if waits else state.last_seq)
-
-
-def _calls_of_clients(state: ConversationState) -> list[str]:
-    """Return the ids of all open calls that clients run and that wait for no decision, including
-    calls behind others."""
-    head = next((event for event in reversed(state.events) if isinstance(event, ev.Agent)), None)
-    names = (
-        {tool.name for tool in head.tools if tool.executor == "client"}
-        if head is not None
-        else set[str]()
-    )
-    undecided = {pending.call.id for pending in state.pending_confirmations}
-    return [
-        call.id for call in state.pending_calls if call.name in names and call.id not in undecided
-    ]
-
-
-def _has_continued(events: Sequence[ev.AnyEvent]) -> bool:
-    return any(isinstance(event, _CONTINUING) for event in events)
-
-
-def _open_at(events: Sequence[ev.AnyEvent]) -> tuple[int, list[str]]:
-    """Return the seq of a journal's last answer, and its calls without a result."""
-    done: set[str] = set()
-    for event in reversed(events):
-        if isinstance(event, ev.ToolResult):
-            done.add(event.call_id)
-        elif isinstance(event, ev.Assistant):
-            return event.seq, [call.id for call in event.calls if call.id not in done]
-    return 0, []
-
-
-def _answered(
-    events: Sequence[ev.AnyEvent], open: Sequence[str], turn: ChatTurn
-) -> list[ev.AnyEvent]:
-    """Return an answer with results for all its calls, followed by a pause. A fork with these
-    events never runs the calls."""
-    now, found = datetime.now(UTC), list(events)
-    results = {own_id(call_id): result for call_id, result in turn.results.items()}
-    for call_id in open:
-        result = results.get(call_id) or ToolResult.failure(f"Not run: {_NO_RESULT}", "cancelled")
-        found.append(
-            ev.ToolResult(
-                seq=found[-1].seq + 1,
-                id=f"r{call_id}",
-                timestamp=now,
-                call_id=call_id,
-                result=result,
+        status = events[-1]
+        assert isinstance(status, ev.StatusChanged)
+        lease = self._store.acquire(record.store_id)
+        try:
+            (summary,) = self._store.list([record.store_id])
+            found = msgspec.structs.replace(
+                summary, status=status.status, last_seq=status.seq, updated=status.timestamp
             )
+            self._store.append(lease, Batch(events, found, blobs=blobs))
+        finally:
+            self._store.release(lease)
+
+    # --- limits ---
+
+    def with_room(self, tenant: str, make: Callable[[], T]) -> T:
+        """Return the result of `make`. If the tenant has reached its limit of conversations or
+        workspaces, remove its oldest chats at rest first."""
+        for _ in range(_MAX_REMOVED):
+            try:
+                return make()
+            except TooMany as error:
+                if error.bound not in ("conversations", "workspaces") or not self._remove_oldest(
+                    tenant
+                ):
+                    raise
+        return make()
+
+    def _remove_oldest(self, tenant: str) -> bool:
+        for id in self.rows.oldest(tenant, _OLDEST):
+            held = self._hold(tenant, id)
+            try:
+                if not held.lock.acquire(blocking=False):
+                    continue
+                try:
+                    if self._rests(tenant, id):
+                        self._delete(tenant, id)
+                        return True
+                except ConversationNotFound:
+                    self.rows.forget(tenant, id)
+                except LeaseHeld:
+                    continue
+                finally:
+                    held.lock.release()
+            finally:
+                self._let_go(tenant, id, held)
+        return False
+
+    def _rests(self, tenant: str, id: str) -> bool:
+        record = self._records.find(tenant, id)
+        if record.driven == HOSTED or self.waiting(tenant, id):
+            return False
+        found = self._store.list([record.store_id])
+        return not found or found[0].status not in (
+            ConversationStatus.RUNNING,
+            ConversationStatus.WAITING_FOR_CONFIRMATION,
         )
-    return [
-        *found,
-        ev.Status(
-            seq=found[-1].seq + 1, id="paused", timestamp=now, status="paused", reason="forked"
-        ),
-    ]
+
+    # --- after a crash ---
+
+    def pause(self) -> None:
+        """Pause the runs of the last process, whose clients' connections ended with it. Call it
+        before anything is opened."""
+        for tenant, id in self.rows.unanswered():
+            try:
+                record = self._records.find(tenant, id)
+                if record.driven != RUN:
+                    continue
+                self._records.set_driven(record, IDLE)
+                with _journal(self._store, record.store_id) as journal:
+                    if journal.fold.status is ConversationStatus.RUNNING:
+                        journal.add(
+                            ev.StatusChanged,
+                            status=ConversationStatus.PAUSED.value,
+                            reason="the client is gone",
+                        )
+            except ConversationNotFound:
+                self.rows.forget(tenant, id)
+            except HoldfastError as error:
+                _log.warning(
+                    "conversation %s of tenant %s: its client disconnected, but the conversation"
+                    " could not be paused: %s",
+                    id,
+                    tenant,
+                    error,
+                )
 
 
-# --- agent and tools ---
-
-
-def _form(agent: Published, turn: ChatTurn) -> dict[str, Any]:
-    """Return the agent's form with the client's instructions, taken literally, and the names of
-    the client's tools."""
-    form: dict[str, Any] = dict(agent.form.mapping)
-    if turn.instructions:
-        form["system_prompt_extensions"] = [
-            *form.get("system_prompt_extensions", []),
-            turn.instructions.replace("${", "$${"),
-        ]
-    return (
-        with_tools(form, [*builtin_names(form), *(tool.name for tool in turn.offers)])
-        if turn.offers
-        else form
-    )
-
-
-def _tools(agent: Published, turn: ChatTurn) -> tuple[list[ToolForm], Mapping[str, str]]:
-    return [*agent.tools, *turn.offers], {
-        tool.name: tool.module for tool in agent.tools if tool.module
-    }
-
-
-def _refit(host: Host, tenant: str, agent: Published, turn: ChatTurn, id: str) -> None:
-    """Apply the instructions and tools of the latest request."""
-    if host.chats.rows.setting(tenant, id) != turn.setting:
-        tools, modules = _tools(agent, turn)
-        host.chats.refit(tenant, id, _form(agent, turn), tools, modules, turn.setting)
-
-
-def _made(host: Host, tenant: str, agent: Published, turn: ChatTurn) -> str:
-    tools, modules = _tools(agent, turn)
-    request = CreateRequest(
-        agent=_form(agent, turn),
-        secrets=dict(agent.form.secrets),
-        tools=tools,
-        tool_module_qualnames=dict(modules),
-        client_tools=True,
-        deltas=True,
-    )
-    made = host.chats.with_room(tenant, lambda: host.create(tenant, request))
-    refused = [
-        tool.name
-        for tool in made.tools
-        if tool.executor != "server" and all(tool.name != offer.name for offer in turn.offers)
-    ]
-    if refused:
-        host.delete(tenant, made.id)
-        raise ConfigurationError(
-            f"This server may not run these tools of the agent {agent.name!r}:"
-            f" {', '.join(refused)}. Its operator can allow them with --allow-tools."
-        )
-    return made.id
+@contextmanager
+def _journal(store: Store, id: str) -> Generator[Journal]:
+    journal = Journal(store, id, utc_now, random_id, lambda: None)
+    try:
+        with journal:
+            yield journal
+    finally:
+        journal.close()

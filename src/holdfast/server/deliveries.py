@@ -23,10 +23,16 @@ import msgspec
 from holdfast import __version__
 from holdfast.errors import ConfigurationError, ConversationNotFound
 from holdfast.events import AnyEvent
-from holdfast.server.outgoing import AllowedHosts, WebhookSender, destination_of, lookups
-from holdfast.server.records import DEFAULT
+from holdfast.server.outgoing import (
+    AllowedHosts,
+    DeliveryOutcome,
+    WebhookSender,
+    destination_of,
+    lookups,
+)
+from holdfast.server.records import tenant_of
 from holdfast.server.webhook_records import WebhookCursor, WebhookRecord, WebhookRecords
-from holdfast.server.webhooks import body_of, headers_of, message_id, wants
+from holdfast.server.webhooks import body_of, headers_of, message_id
 from holdfast.store import Store
 
 _log = logging.getLogger("holdfast.server")
@@ -103,12 +109,8 @@ class _Hook:
         self.slots = asyncio.Semaphore(parallel)
         # While the webhook fails as a whole, only one lane at a time sends.
         self.probing = asyncio.Lock()
-        self.failures, self.since, self.again, self.error = (
-            kept.failures,
-            kept.since,
-            kept.again,
-            kept.error,
-        )
+        self.failures, self.since = kept.failures, kept.since
+        self.again, self.error = kept.again, kept.error
         self.ended = False
 
 
@@ -144,22 +146,17 @@ class Deliveries:
 
     def appended(self, id: str, events: Sequence[AnyEvent]) -> None:
         """Send events that are in the store now. Neither blocks nor raises."""
-        hooks = self._index.get(_tenant(id))
-        if hooks:
-            self._wake(
-                id,
-                [
-                    kept.number
-                    for kept in hooks
-                    if _covers(kept, id)
-                    and any(wants(kept.target.events, event) for event in events)
-                ],
-            )
+        covering = self._covering(id)
+        numbers = [one.number for one in covering if any(map(one.target.wants, events))]
+        self._wake(id, numbers)
 
     def look(self, id: str) -> None:
         """Check a conversation for unsent events."""
-        hooks = self._index.get(_tenant(id), ())
-        self._wake(id, [kept.number for kept in hooks if _covers(kept, id)])
+        self._wake(id, [kept.number for kept in self._covering(id)])
+
+    def _covering(self, id: str) -> list[WebhookRecord]:
+        hooks = self._index.get(tenant_of(id), ())
+        return [kept for kept in hooks if kept.conversation in ("", id)]
 
     def _wake(self, id: str, numbers: Sequence[int]) -> None:
         loop = self._loop
@@ -220,7 +217,7 @@ class Deliveries:
         cursors = self._records.cursors(kept.number)
         found: list[str] = []
         for one in self._store.list([kept.conversation] if kept.conversation else None):
-            if _tenant(one.id) == kept.tenant and one.last_seq > cursors.get(
+            if tenant_of(one.id) == kept.tenant and one.last_seq > cursors.get(
                 one.id, one.parent_seq
             ):
                 found.append(one.id)
@@ -368,14 +365,12 @@ class Deliveries:
         """Send a page of events. Return True if there may be more."""
         lane.more = False
         events = await self._off(self._store.read, lane.id, lane.cursor.seq, _PAGE_EVENTS)
-        if (
-            not events and lane.saved != lane.cursor
-        ):  # also saves the position after filtered events
-            await self._off(self._save, hook, lane)
+        if not events and lane.saved != lane.cursor:  # the position after filtered events
+            await self._save_cursor(hook, lane)
         for event in events:
             if self._closed:
                 return False
-            if not wants(hook.kept.target.events, event):
+            if not hook.kept.target.wants(event):
                 lane.cursor = msgspec.structs.replace(lane.cursor, seq=event.seq)
             elif not await self._turn(hook, lane, event):
                 return True
@@ -394,121 +389,106 @@ class Deliveries:
         kept, now = hook.kept, time.time()
         conversation = lane.id.rpartition("/")[2]
         body = body_of(conversation, event, self.sending.largest)
-        signed = headers_of(
-            message_id(kept.id, conversation, event), body, kept.target.secrets(now), now
-        )
+        id = message_id(kept.id, conversation, event)
+        headers = {
+            "content-type": "application/json",
+            "user-agent": f"Holdfast/{__version__}",
+            **headers_of(id, body, kept.target.secrets(now), now),
+        }
         lane.sending = True
         try:
-            outcome = await hook.sender.post(
-                body,
-                {
-                    "content-type": "application/json",
-                    "user-agent": f"Holdfast/{__version__}",
-                    **signed,
-                },
-            )
+            outcome = await hook.sender.post(body, headers)
             if 200 <= outcome.status < 300:
                 self.accepted += 1
                 lane.cursor = WebhookCursor(event.seq)
-                await self._off(self._save, hook, lane)
-                await self._standing(hook, 0, 0.0, "")
+                await self._save_cursor(hook, lane)
+                await self._note_failures(hook, 0, 0.0, "")
                 return True
             self.failed += 1
             if outcome.status == 410:
-                await self._off(self._gone, hook, lane, event)
+                await self._retire(hook)
                 raise _Ended
-            as_a_whole = outcome.unreached or outcome.wait is not None
-            return await self._failed(
-                hook, lane, event, as_a_whole, outcome.wait or 0.0, outcome.error
-            )
+            await self._failed(hook, lane, event, outcome)
+            return False
         finally:
             lane.sending = False
 
     async def _failed(
-        self, hook: _Hook, lane: _Lane, event: AnyEvent, as_a_whole: bool, wait: float, error: str
-    ) -> bool:
+        self, hook: _Hook, lane: _Lane, event: AnyEvent, outcome: DeliveryOutcome
+    ) -> None:
         """Handle an event that was not accepted: retry it later, or give it up."""
-        now, cursor = time.time(), lane.cursor
-        attempts, since = cursor.attempts + 1, cursor.since or now
+        now, cursor, error, kept = time.time(), lane.cursor, outcome.error, hook.kept
+        attempts, since, limit = cursor.attempts + 1, cursor.since or now, self.sending.give_up
         again = 0.0
-        if as_a_whole:
-            await self._standing(
-                hook,
-                hook.failures + 1,
-                now + max(self._backoff(hook.failures + 1), min(wait, _MAX_RETRY_AFTER_SECONDS)),
-                error,
-            )
+        if outcome.unreached or outcome.wait is not None:  # the webhook fails as a whole
+            wait = min(outcome.wait or 0.0, _MAX_RETRY_AFTER_SECONDS)
+            delay = max(self._backoff(hook.failures + 1), wait)
+            await self._note_failures(hook, hook.failures + 1, now + delay, error)
         else:
             again = now + self._backoff(attempts)
-        if (
-            now - since >= self.sending.give_up
-            and now - event.timestamp.timestamp() >= self.sending.give_up
-        ):
-            self.dead += 1
+        if now - since < limit or now - event.timestamp.timestamp() < limit:
+            lane.cursor = WebhookCursor(cursor.seq, attempts, since, again, error)
+            await self._save_cursor(hook, lane)
+            return
+        self.dead += 1
+        _log.warning(
+            "Webhook %s of tenant %s gave up event %d of conversation %s",
+            kept.id,
+            kept.tenant,
+            event.seq,
+            lane.id,
+        )
+        given_up = WebhookCursor(event.seq, 1, since, now + self.sending.first, error)
+        lane.cursor = given_up
+        await self._save(
+            hook, lane, lambda: self._records.give_up(kept.number, lane.id, given_up, now, error)
+        )
+
+    async def _retire(self, hook: _Hook) -> None:
+        """End a webhook whose receiver accepts no further messages."""
+        kept = msgspec.structs.replace(
+            hook.kept,
+            state="gone",
+            failures=0,
+            since=0.0,
+            again=0.0,
+            error="The receiver answered 410: it accepts no further messages.",
+        )
+        await self._save(hook, None, lambda: self._records.change(kept))
+        if not hook.ended:
             _log.warning(
-                "Webhook %s of tenant %s gave up event %d of conversation %s",
-                hook.kept.id,
-                hook.kept.tenant,
-                event.seq,
-                lane.id,
+                "Webhook %s of tenant %s has ended: its receiver answered 410", kept.id, kept.tenant
             )
-            lane.cursor = WebhookCursor(event.seq, 1, since, now + self.sending.first, error)
-            await self._off(self._bury, hook, lane, now, error)
-            return False
-        lane.cursor = WebhookCursor(cursor.seq, attempts, since, again, error)
-        await self._off(self._save, hook, lane)
-        return False
+            self.stop(kept.number)
 
     def _backoff(self, failures: int) -> float:
         return min(self.sending.longest, self.sending.first * 2.0 ** min(failures - 1, 40)) * (
             0.5 + 0.5 * random.random()
         )
 
-    async def _standing(self, hook: _Hook, failures: int, again: float, error: str) -> None:
+    async def _note_failures(self, hook: _Hook, failures: int, again: float, error: str) -> None:
         if (failures, error) == (hook.failures, hook.error):
             return
         hook.since = (hook.since or time.time()) if failures else 0.0
         hook.failures, hook.again, hook.error = failures, again, error
-        await self._off(self._save_standing, hook)
+        values = hook.kept.number, failures, hook.since, again, error
+        await self._save(hook, None, lambda: self._records.save_failures(*values))
 
-    # --- saving, on the file threads ---
+    async def _save(self, hook: _Hook, lane: _Lane | None, save: Callable[[], None]) -> None:
+        """Save on a file thread, unless the webhook or the conversation has ended."""
 
-    def _save(self, hook: _Hook, lane: _Lane) -> None:
-        with self._saving:
-            if not (hook.ended or lane.ended):
-                self._records.save(hook.kept.number, lane.id, lane.cursor)
-                lane.saved = lane.cursor
+        def work() -> None:
+            with self._saving:
+                if not (hook.ended or (lane is not None and lane.ended)):
+                    save()
+                    if lane is not None:
+                        lane.saved = lane.cursor
 
-    def _bury(self, hook: _Hook, lane: _Lane, at: float, error: str) -> None:
-        with self._saving:
-            if not (hook.ended or lane.ended):
-                self._records.give_up(hook.kept.number, lane.id, lane.cursor, at, error)
-                lane.saved = lane.cursor
+        await self._off(work)
 
-    def _save_standing(self, hook: _Hook) -> None:
-        with self._saving:
-            if not hook.ended:
-                self._records.save_failures(
-                    hook.kept.number, hook.failures, hook.since, hook.again, hook.error
-                )
-
-    def _gone(self, hook: _Hook, lane: _Lane, event: AnyEvent) -> None:
-        with self._saving:
-            if hook.ended:
-                return
-            kept = msgspec.structs.replace(
-                hook.kept,
-                state="gone",
-                failures=0,
-                since=0.0,
-                again=0.0,
-                error="The receiver answered 410: it accepts no further messages.",
-            )
-            self._records.change(kept)
-        _log.warning(
-            "Webhook %s of tenant %s has ended: its receiver answered 410", kept.id, kept.tenant
-        )
-        self.stop(kept.number)
+    async def _save_cursor(self, hook: _Hook, lane: _Lane) -> None:
+        number, cursor = hook.kept.number, lane.cursor
+        await self._save(hook, lane, lambda: self._records.save(number, lane.id, cursor))
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -531,13 +511,3 @@ def _cancel(hook: _Hook) -> None:
         if lane.task is not None:
             lane.task.cancel()
     hook.sender.close()
-
-
-def _covers(kept: WebhookRecord, id: str) -> bool:
-    return not kept.conversation or kept.conversation == id
-
-
-def _tenant(id: str) -> str:
-    """Return the tenant of a store id. Ids that clients give contain no `/`."""
-    tenant, slash, _ = id.partition("/")
-    return tenant if slash else DEFAULT

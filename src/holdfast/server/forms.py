@@ -17,20 +17,9 @@ _SECRET = re.compile(r"secret_[0-9]{1,6}")
 
 # Fields in which a secret reaches only its recipient. Other fields are shown: prompts and names are
 # in the journal.
+_URLS = ("base_url", "origins", "proxy", "url")
 _SECRET_FIELDS = frozenset(
-    (
-        "api_key",
-        "args",
-        "auth",
-        "base_url",
-        "env",
-        "headers",
-        "origins",
-        "parameters",
-        "proxy",
-        "token",
-        "url",
-    )
+    ("api_key", "args", "auth", "env", "headers", "parameters", "token", *_URLS)
 )
 _SECRET_REFERENCE = re.compile(r"(?<!\$)\$\{secret_[0-9]+[:}]")
 
@@ -81,15 +70,8 @@ def others(form: Mapping[str, Any]) -> list[dict[str, Any]]:
         one = remaining.pop()
         for key in ("delegates", "handoffs"):
             members = one.get(key)
-            inner = (
-                [
-                    cast("dict[str, Any]", member)
-                    for member in cast("dict[str, Any]", members).values()
-                    if isinstance(member, dict)
-                ]
-                if isinstance(members, dict)
-                else []
-            )
+            listed = cast("dict[str, Any]", members) if isinstance(members, dict) else {}
+            inner: list[dict[str, Any]] = [one for one in listed.values() if isinstance(one, dict)]
             found += inner
             remaining += inner
     return found
@@ -98,17 +80,9 @@ def others(form: Mapping[str, Any]) -> list[dict[str, Any]]:
 def names_of_others(form: Mapping[str, Any]) -> list[str]:
     """Return the names of the tools that nested agents have and the agent itself does not."""
     own = set(builtin_names(form))
-    return list(
-        dict.fromkeys(
-            [
-                name
-                for other in others(form)
-                if "prompt" not in other
-                for name in builtin_names(other)
-                if name not in own
-            ]
-        )
-    )
+    loaded = [other for other in others(form) if "prompt" not in other]
+    names = dict.fromkeys(name for other in loaded for name in builtin_names(other))
+    return [name for name in names if name not in own]
 
 
 def with_tools(form: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -194,8 +168,8 @@ def own_variables(
 def _may_have(model: Any, name: str, variables: Mapping[str, str]) -> bool:
     """Return True if the variable `name` holds a key of the model's provider, and the model is
     reached at the provider's own network address."""
-    from holdfast.llm.address import locate
-    from holdfast.llm.providers import is_local, listed
+    from holdfast.llm.address import locate  # for start-up time
+    from holdfast.llm.providers import find_provider, is_local
 
     try:
         at = locate(model, None) if isinstance(model, str) else None
@@ -207,7 +181,7 @@ def _may_have(model: Any, name: str, variables: Mapping[str, str]) -> bool:
     # Anyone who can run a command on this machine can listen at a local address.
     if parts.scheme != "https" or is_local(parts.hostname or ""):
         return False
-    entry = listed(at.provider)
+    entry = find_provider(at.provider)
     return f"{at.provider}:{name}" in variables or (entry is not None and name in entry.env)
 
 

@@ -20,26 +20,29 @@ from holdfast import events as ev
 from holdfast.conversation import Conversation, ConversationState, ConversationStatus
 from holdfast.conversation.observer import Observing, observers
 from holdfast.conversation.outputs import whole
+from holdfast.conversation.state import fold
 from holdfast.errors import (
     ConfigurationError,
     Conflict,
     ConversationNotFound,
     HoldfastError,
     LeaseHeld,
+    NotFound,
+    NotPending,
     StoreError,
 )
 from holdfast.server import forms, records
 from holdfast.server.agents import Agents, encode, tool_record
 from holdfast.server.building import BuiltAgent
-from holdfast.server.chat_desk import ChatDesk
+from holdfast.server.chats import Chats
 from holdfast.server.claims import Claims
-from holdfast.server.driving import ConversationDriver
-from holdfast.server.family import Descendants, item_of
+from holdfast.server.deliveries import Sending
+from holdfast.server.descendants import Descendants, item_of
 from holdfast.server.feed import Feed, Feeds
-from holdfast.server.keyed import IdempotentCommands
+from holdfast.server.idempotent_commands import Call, IdempotentCommands
 from holdfast.server.limits import Bounds, checked_id
-from holdfast.server.live import OpenConversation
-from holdfast.server.observing import WorkerObservations
+from holdfast.server.local_conversation import OpenConversation
+from holdfast.server.notifying_store import NotifyingStore
 from holdfast.server.records import (
     HOSTED,
     IDLE,
@@ -50,34 +53,42 @@ from holdfast.server.records import (
     Records,
     SameFile,
 )
-from holdfast.server.shapes import Created, CreateRequest, ForkRequest, Info, Item, Page, ToolForm
-from holdfast.server.watched import NotifyingStore
-from holdfast.server.webhook_desk import Webhooks
+from holdfast.server.scheduler import Scheduler
+from holdfast.server.shapes import (
+    CreatedConversation,
+    CreateRequest,
+    ForkRequest,
+    Info,
+    Item,
+    Page,
+    ToolForm,
+)
+from holdfast.server.webhook_service import WebhookService
+from holdfast.server.worker_observations import WorkerObservations
 from holdfast.server.workers.deaths import Deaths
 from holdfast.server.workspaces import Workspaces
-from holdfast.store import SQLiteStore, Store, Summary
-from holdfast.tools.sources import Health
+from holdfast.store import Batch, SQLiteStore, Store, Summary
+from holdfast.tools.sources import SourceHealth
 
 if TYPE_CHECKING:
     from holdfast.content import ToolResult
     from holdfast.events import AnyEvent
     from holdfast.runtime import LocalRuntime
-    from holdfast.server.deliveries import Sending
-    from holdfast.server.learning import Policy
-    from holdfast.server.workers.live import Patience
-    from holdfast.server.workers.workshop import WorkerPool
+    from holdfast.server.policy import Policy
+    from holdfast.server.workers.worker_conversation import Patience
+    from holdfast.server.workers.worker_pool import WorkerPool
+    from holdfast.tools.sources import SourceHealth
 
 _log = logging.getLogger("holdfast")
 
 DEFAULT = records.DEFAULT
 
 _MAX_PAGE = 1000  # conversations or events in one answer
-
-_Items = list[tuple[int, Item]]
 # `Host.list` hides the builtin `list` in annotations of later methods, hence these aliases.
-_Pairs = list[tuple[str, str]]
+_Items = list[tuple[int, Item]]
 _ItemList = list[Item]
-_Healths = list[Health]
+_Calls = list[Call]
+_Healths = list[SourceHealth]
 
 
 class Host:
@@ -94,8 +105,7 @@ class Host:
         policy: Decides which modules clients may have imported.
         root: Workspaces are created below this folder.
         variables: The values of `${NAME}` in agents. Other tenants than the default one may use
-            them
-            only for models of known providers.
+            them only for models of known providers.
         max_running: The number of conversations that run at once.
         idle: Seconds after which an unused conversation or workspace is closed.
         claim_timeout: Seconds that a call waits for a client to claim it.
@@ -133,37 +143,30 @@ class Host:
             raise ConfigurationError(f"max_running takes a number above 0, not {max_running!r}.")
         if isolation not in ("thread", "process"):
             raise ConfigurationError(f"isolation takes 'thread' or 'process', not {isolation!r}.")
-        self.bounds = bounds or Bounds()
-        if self.bounds.open < 2 * max_running:
+        self.bounds = bounds = bounds or Bounds()
+        if bounds.open < 2 * max_running:
             raise ConfigurationError(
-                f"Bounds: open takes at least twice max_running ({max_running}), not"
-                f" {self.bounds.open}."
+                f"Bounds: open takes at least twice max_running ({max_running}), not {bounds.open}."
             )
+        known, isolated = dict(variables or {}), isolation == "process"
         self._records = records
-        self._keyed = IdempotentCommands(records)
+        self._idempotent = IdempotentCommands(records)
         self._feeds = Feeds(store.read)
         self.observers = observers("Host: observer", observer)
-        self._elsewhere = (
-            WorkerObservations(self.observers, store)
-            if self.observers and isolation == "process"
-            else None
-        )
+        watches = self.observers and isolated
+        self._elsewhere = WorkerObservations(self.observers, store) if watches else None
         self._store = NotifyingStore(
             store, self._appended, lambda gone: self.webhooks.forget(gone), records.recorded
         )
         self._file = SameFile(store.path, "The store") if isinstance(store, SQLiteStore) else None
-        self._workspaces = Workspaces(Path(root), self.bounds, idle, clock)
+        self._workspaces = Workspaces(Path(root), bounds, idle, clock)
         records.own()
         deaths = Deaths()
-        self._workshop: WorkerPool | None = None
-        if isolation == "process":
-            from holdfast.server.workers.live import Patience
-            from holdfast.server.workers.workshop import WorkerPool
+        self._workers: WorkerPool | None = None
+        if isolated:
+            from holdfast.server.workers.worker_pool import WorkerPool  # for start-up time
 
-            self._workshop = WorkerPool(
-                self._store, policy, variables or {}, deaths, worker_memory, patience or Patience()
-            )
-        known = dict(variables or {})
+            self._workers = WorkerPool(self._store, policy, known, deaths, worker_memory, patience)
         self._agents = Agents(
             self._store,
             records,
@@ -171,37 +174,38 @@ class Host:
             self._feeds,
             policy,
             known,
-            self.bounds,
-            self._workshop,
+            bounds,
+            self._workers,
             self.observers,
             self._elsewhere,
         )
-        claims = Claims(claim_timeout, client_grace, clock)
-        self._drives = ConversationDriver(
+        self._scheduler = Scheduler(
             self._store,
             records,
             self._agents.open,
             self._workspaces,
-            claims,
+            Claims(claim_timeout, client_grace, clock),
             max_running,
-            self.bounds.open,
+            bounds.open,
             idle,
             clock,
             deaths,
         )
         self._family = Descendants(self._store, records)
-        self.chats = ChatDesk(self._store, records, self._agents, self._drives.rooms, self.delete)
-        self.webhooks = Webhooks(store, records, self._family, sending, self.bounds.webhooks)
+        self.chats = Chats(
+            self._store, records, self._agents, self._scheduler.conversations, self.delete
+        )
+        self.webhooks = WebhookService(store, records, self._family, sending, bounds.webhooks)
         self._forking = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
-        self._mend()
+        self._finish_interrupted()
         self.chats.pause()
         self.webhooks.settle()
 
     # --- create, list and remove ---
 
-    def create(self, tenant: str, request: CreateRequest, key: str = "") -> Created:
+    def create(self, tenant: str, request: CreateRequest, key: str = "") -> CreatedConversation:
         """Create a conversation without opening it. A repeated request under the same `key`
         returns the same answer."""
         checked_id(tenant, "tenant")
@@ -229,7 +233,7 @@ class Host:
             found = self._records.add(
                 new, encode(_created(new, built)), key, digest, self.bounds.conversations
             )
-            answer = msgspec.json.decode(found, type=Created)
+            answer = msgspec.json.decode(found, type=CreatedConversation)
         except BaseException:
             if own:
                 self._forget_workspace(tenant, workspace)
@@ -238,7 +242,9 @@ class Host:
             self._forget_workspace(tenant, workspace)
         return answer
 
-    def fork(self, tenant: str, id: str, request: ForkRequest, key: str = "") -> Created:
+    def fork(
+        self, tenant: str, id: str, request: ForkRequest, key: str = ""
+    ) -> CreatedConversation:
         """Create a conversation that begins with another's events. Settings that the request
         omits are those of the original conversation."""
         record = self._records.find(tenant, id)
@@ -247,27 +253,19 @@ class Host:
             return known
         new_id = checked_id(request.id, "id") if request.id else os.urandom(16).hex()
         kept = self._agents.stored_parts(record)
-        modules = (
-            record.options.modules
-            if request.tool_module_qualnames is None
-            else request.tool_module_qualnames
-        )
-        client_tools = (
-            record.options.client_tools if request.client_tools is None else request.client_tools
-        )
-        options = msgspec.structs.replace(
-            record.options, modules=modules, client_tools=client_tools
-        )
-        # A different agent gets only secrets from this request, because it could send the original
-        # ones anywhere.
-        secrets = (
-            request.secrets
-            if request.secrets is not None
-            else kept.secrets
-            if request.agent is None
-            else {}
-        )
-        form = kept.form if request.agent is None else request.agent
+        changes: dict[str, Any] = {
+            "modules": request.tool_module_qualnames,
+            "client_tools": request.client_tools,
+        }
+        changes = {name: value for name, value in changes.items() if value is not None}
+        options = msgspec.structs.replace(record.options, **changes)
+        form, secrets = kept.form, kept.secrets
+        if request.agent is not None:
+            # A different agent gets only secrets from this request, because it could send the
+            # original ones anywhere.
+            form, secrets = request.agent, {}
+        if request.secrets is not None:
+            secrets = request.secrets
         tools = kept.tools if request.tools is None else request.tools
         if request.tools is not None and request.agent is None:
             form = forms.with_tools(form, [tool.name for tool in request.tools])
@@ -292,7 +290,7 @@ class Host:
                 forked = Conversation(built.agent, self._store, record.store_id).fork(
                     request.seq, id=records.store_id(tenant, new_id)
                 )
-                created = msgspec.structs.replace(_created(new, built), status=forked.status.value)
+                created = _created(new, built, forked.status.value)
                 forked.close()
                 self._records.mark_complete(tenant, new_id, encode(created), key, digest)
                 self.webhooks.look(records.store_id(tenant, new_id))
@@ -350,14 +348,10 @@ class Host:
                 busy = {one.id for one in self._store.list() if one.status != status}
                 ids = [id for id in self._records.ids(tenant) if prefix + id not in busy]
             else:
-                ids = [
-                    one.id[len(prefix) :]
-                    for one in self._store.list(status=status)
-                    if one.id.startswith(prefix)
-                ]
-            items = self._items(
-                tenant, self._records.page(tenant, before, limit + 1, ids), status, limit + 1
-            )
+                known = [one.id for one in self._store.list(status=status)]
+                ids = [id.removeprefix(prefix) for id in known if id.startswith(prefix)]
+            rows = self._records.page(tenant, before, limit + 1, ids)
+            items = self._items(tenant, rows, status, limit + 1)
         if len(items) > limit:
             return Page(items=[item for _, item in items[:limit]], next=str(items[limit - 1][0]))
         return Page(items=[item for _, item in items])
@@ -375,12 +369,12 @@ class Host:
         ids = [prefix + row[1] for row in rows]
         found = {summary.id: summary for summary in self._store.list(ids)} if ids else {}
         items: _Items = []
-        for id, row in zip(ids, rows, strict=True):
-            summary = found.get(id)
-            if status is None or (summary.status if summary is not None else "idle") == status:
-                items.append(
-                    (row[0], _item(row[1], row[2], row[3], datetime.fromisoformat(row[4]), summary))
-                )
+        for store_id, row in zip(ids, rows, strict=True):
+            summary = found.get(store_id)
+            number, id, workspace, driven, created = row
+            item = _item(id, workspace, driven, datetime.fromisoformat(created), summary)
+            if status in (None, item.status):
+                items.append((number, item))
                 if len(items) == most:
                     break
         return items
@@ -392,18 +386,19 @@ class Host:
         except ConversationNotFound:
             return Info(**msgspec.structs.asdict(item_of(self._family.child(tenant, id))))
         item = _item(id, record.workspace, record.driven, record.created, self._summary(record))
-        live = self._drives.rooms.find(record.store_id)
-        declared = self._agents.stored_tools(record)
-        standings, warnings = (
-            (declared.standings, declared.warnings) if live is None else live.standings
-        )
+        live = self._scheduler.conversations.find(record.store_id)
+        if live is not None:
+            standings, warnings = live.standings
+        else:
+            declared = self._agents.stored_tools(record)
+            standings, warnings = declared.standings, declared.warnings
         return Info(
             **msgspec.structs.asdict(item),
             open=live is not None,
             busy=live is not None and live.busy,
             tools=standings,
             warnings=warnings,
-            error=self._drives.fault(record),
+            error=self._scheduler.fault(record),
         )
 
     def delete(self, tenant: str, id: str) -> None:
@@ -411,7 +406,7 @@ class Host:
         while another process drives it."""
         record = self._records.find(tenant, id)
         self._records.set_state(record, "going")  # prevents that it is opened again
-        self._drives.cut_off(record.store_id)
+        self._scheduler.cut_off(record.store_id)
         try:
             self._remove(record)
         except LeaseHeld:
@@ -425,7 +420,7 @@ class Host:
         self.webhooks.forget(record.store_id)
         self.chats.rows.forget(record.tenant, record.id)
         self._records.remove(record)
-        self._drives.forget(record)
+        self._scheduler.forget(record)
         self._feeds.end(record.store_id)
         if record.own_workspace and not self._records.users_of(record.tenant, record.workspace):
             self._forget_workspace(record.tenant, record.workspace)
@@ -437,7 +432,7 @@ class Host:
         tools: Sequence[ToolForm],
         modules: Mapping[str, str],
         client_tools: bool,
-    ) -> Created:
+    ) -> CreatedConversation:
         """Replace the conversation's tools. The change takes effect with the model's next
         answer, also during a run."""
         record = self._records.find(tenant, id)
@@ -447,7 +442,7 @@ class Host:
             record.options, modules=dict(modules), client_tools=client_tools
         )
         wanted = self._agents.requested_parts(tenant, form, kept.secrets, tools, options)
-        with self._drives.rooms.use(record.store_id) as live:
+        with self._scheduler.conversations.use(record.store_id) as live:
             built = self._agents.build(wanted, record.workspace)
             record = self._records.set_tools(
                 record, encode(form), encode(tool_record(wanted, built)), options
@@ -456,14 +451,7 @@ class Host:
             with live.run_lock:
                 live.record = msgspec.structs.replace(record, driven=live.record.driven)
             status = live.status.value
-        return Created(
-            id=id,
-            status=status,
-            created=record.created,
-            workspace=record.workspace,
-            tools=built.standings,
-            warnings=built.warnings,
-        )
+        return _created(record, built, status)
 
     # --- requests to one conversation ---
 
@@ -475,14 +463,22 @@ class Host:
         if self._elsewhere is not None:
             self._elsewhere.appended(id, events)
         if any(
-            isinstance(event, ev.Message) and event.sender.startswith(f"{id}.") for event in events
+            isinstance(event, ev.MessageAdded) and event.sender.startswith(f"{id}.")
+            for event in events
         ):
-            self._drives.wake(id)
-        if any(isinstance(event, ev.Status) and event.reason == "interrupted" for event in events):
-            self._drives.interrupted(id)
+            self._scheduler.wake(id)
+        if any(
+            isinstance(event, ev.StatusChanged) and event.reason == "interrupted"
+            for event in events
+        ):
+            self._scheduler.interrupted(id)
 
-    def obey(self, tenant: str, id: str, command: cmd.Command, key: str | None = None) -> None:
+    def execute(self, tenant: str, id: str, command: cmd.Command, key: str | None = None) -> None:
         """Execute a command in a conversation, once per `key`.
+
+        An `Approve` or `Reject` with an empty call id is about all calls that wait now, and an
+        `Approve` with an empty hash about the call's present arguments. Repeated under its key it
+        is about the same calls.
 
         Raises `ConfigurationError` if the command is invalid, `ToolValidationError` if arguments
         do not match the tool's schema, and `Conflict` if the key was used for another command.
@@ -490,130 +486,74 @@ class Host:
         try:
             record = self._records.find(tenant, id)
         except ConversationNotFound:
-            self._tell_child(tenant, id, command, key)
+            self._post_to_child(tenant, id, command, key)
             return
-        if key is None:
-            self._obey(record, command, None)
-        else:
-            self._keyed.once(record, key, command, lambda _: self._obey(record, command, key))
+        if not isinstance(command, cmd.Approve | cmd.Reject):
+            if key is None:
+                self._execute(record, command, None)
+            else:
+                self._idempotent.once(
+                    record, key, command, lambda _: self._execute(record, command, key)
+                )
+            return
 
-    def _tell_child(self, tenant: str, id: str, command: cmd.Command, key: str | None) -> None:
+        def pending() -> _Calls:
+            if command.call_id and not _lacks_hash(command):
+                return [(command.call_id, "")]
+            waiting = self._scheduler.use(record, lambda live: live.pending_confirmations())
+            return _concerned(command, waiting) or [(command.call_id, "")]
+
+        def decide(calls: Sequence[Call]) -> None:
+            for call, hash in calls:
+                self._execute(record, _about(command, call, hash), key and f"{key}:{call}")
+
+        if key is None:
+            decide(pending())
+        else:
+            self._idempotent.once(record, key, _decision(command), decide, pending)
+
+    def _post_to_child(self, tenant: str, id: str, command: cmd.Command, key: str | None) -> None:
         """Post a decision or an answer to a spawned conversation, for the process that drives
-        it."""
-        place = self._family.child(tenant, id).id
-        if not isinstance(command, cmd.Approve | cmd.Reject | cmd.Answer):
+        it. As the command is only posted, this is the last chance to report an error."""
+        child = self._family.child(tenant, id).id
+        if isinstance(command, cmd.Answer):
+            self._store.post(child, command, key)
+            return
+        if not isinstance(command, cmd.Approve | cmd.Reject):
             raise ConfigurationError(
                 f"Conversation {id!r} was spawned by a call. Send this command to its parent"
                 " conversation."
             )
-        self._store.post(place, command, key)
+        waiting = [
+            (one.call.id, one.call.arguments_hash)
+            for one in fold(self._store.tail(child)).open.values()
+            if one.asked is not None
+        ]
+        calls = _concerned(command, waiting)
+        decisions = [(call, hash, _about(command, call, hash)) for call, hash in calls]
+        if not calls or any(
+            isinstance(one, cmd.Approve) and one.arguments_hash != hash
+            for _, hash, one in decisions
+        ):
+            raise NotPending(
+                f"Call {command.call_id[:80]!r} does not wait for a decision, or its arguments"
+                " differ."
+            )
+        for call, _, decision in decisions:
+            self._store.post(child, decision, key and f"{key}:{call}")
 
-    def _obey(self, record: ConversationRecord, command: cmd.Command, key: str | None) -> None:
-        if key is None and self._workshop is not None:
+    def _execute(self, record: ConversationRecord, command: cmd.Command, key: str | None) -> None:
+        if key is None and self._workers is not None:
             # If the command kills the worker, a new worker must not execute it twice.
             key = os.urandom(16).hex()
 
         def work(live: OpenConversation) -> None:
-            live.obey(command, key)
-            self._drives.update_offers(record, live)
+            live.execute(command, key)
+            self._scheduler.update_offers(record, live)
             if live.has_work:
-                self._drives.wake(record.store_id)
+                self._scheduler.wake(record.store_id)
 
-        self._drives.use(record, work)
-
-    def approve(
-        self,
-        tenant: str,
-        id: str,
-        call_id: str | None = None,
-        arguments: dict[str, Any] | None = None,
-        arguments_hash: str | None = None,
-        by: str = "user",
-        reason: str = "",
-        key: str | None = None,
-    ) -> None:
-        """Approve a call, like `Conversation.approve`. Without `call_id`, approve all calls that
-        wait now."""
-        if call_id is None and (arguments is not None or arguments_hash is not None):
-            raise ConfigurationError(
-                "approve takes arguments and arguments_hash only together with a call_id."
-            )
-        asked = ("approve", call_id, arguments, arguments_hash, by, reason)
-        self._decide(
-            tenant,
-            id,
-            call_id,
-            key,
-            asked,
-            lambda call, own: cmd.Approve(call, arguments_hash or own, arguments, by, reason),
-        )
-
-    def reject(
-        self,
-        tenant: str,
-        id: str,
-        call_id: str | None = None,
-        reason: str = "",
-        by: str = "user",
-        key: str | None = None,
-    ) -> None:
-        """Reject a call, like `Conversation.reject`. Without `call_id`, reject all calls that
-        wait now."""
-        self._decide(
-            tenant,
-            id,
-            call_id,
-            key,
-            ("reject", call_id, reason, by),
-            lambda call, _: cmd.Reject(call, reason, by),
-        )
-
-    def _decide(
-        self,
-        tenant: str,
-        id: str,
-        call_id: str | None,
-        key: str | None,
-        asked: object,
-        command: Callable[[str, str], cmd.Command],
-    ) -> None:
-        """Decide one call or all waiting calls. A repeated request under the same key concerns
-        the calls of the first one."""
-        try:
-            record = self._records.find(tenant, id)
-        except ConversationNotFound:
-            for call, hash in self._pending(tenant, id, call_id):
-                decision = command(call, hash)
-                # The command is only posted, so this is the last chance to report the error.
-                if not hash or (
-                    isinstance(decision, cmd.Approve) and decision.arguments_hash != hash
-                ):
-                    raise ConfigurationError(
-                        f"Call {call[:80]!r} does not wait for a decision, or its arguments differ."
-                    ) from None
-                self._tell_child(tenant, id, decision, key and f"{key}:{call}")
-            return
-
-        def decide(calls: Sequence[tuple[str, str]]) -> None:
-            for call, hash in calls:
-                self._obey(record, command(call, hash), key and f"{key}:{call}")
-
-        if key is None:
-            decide(self._pending(tenant, id, call_id))
-        else:
-            self._keyed.once(record, key, asked, decide, lambda: self._pending(tenant, id, call_id))
-
-    def _pending(self, tenant: str, id: str, call_id: str | None) -> _Pairs:
-        found = [
-            (one.call.id, one.arguments_hash)
-            for one in self.state(tenant, id).pending_confirmations
-        ]
-        if call_id is not None:
-            # The conversation reports the error of an unknown call.
-            return [one for one in found if one[0] == call_id] or [(call_id, "")]
-        if not found:
-            raise ConfigurationError("No call waits for a decision.")
-        return found
+        self._scheduler.use(record, work)
 
     def start(self, tenant: str, id: str) -> str:
         """Drive the conversation from now on whenever it has work, also after a restart of the
@@ -627,7 +567,7 @@ class Host:
                 live.begin(hosted=True)
             return self._begun(record, live)
 
-        return self._drives.use(record, work)
+        return self._scheduler.use(record, work)
 
     def run(self, tenant: str, id: str) -> str:
         """Drive the conversation until it rests, continuing after a pause or an error like
@@ -641,16 +581,16 @@ class Host:
                     live.record = self._records.set_driven(live.record, RUN)
             return self._begun(record, live)
 
-        return self._drives.use(record, work)
+        return self._scheduler.use(record, work)
 
     def _begun(self, record: ConversationRecord, live: OpenConversation) -> str:
         """Return the status of a conversation after a run was begun, and submit it to the pool."""
         status = live.status
-        self._drives.update_offers(record, live)
+        self._scheduler.update_offers(record, live)
         # Also if another thread has done all the work already: that thread does not record the end
         # of this run.
         if live.has_work or live.running:
-            self._drives.wake(record.store_id)
+            self._scheduler.wake(record.store_id)
         return status.value
 
     def close(self, tenant: str, id: str) -> str:
@@ -659,7 +599,7 @@ class Host:
         record = self._records.find(tenant, id)
         if record.driven:
             self._records.set_driven(record, IDLE)
-        self._drives.cut_off(record.store_id)
+        self._scheduler.cut_off(record.store_id)
         return self.status(tenant, id)
 
     def state(self, tenant: str, id: str) -> ConversationState:
@@ -684,10 +624,10 @@ class Host:
         after = int(begin) if begin.isdecimal() and len(begin) < 10 else 1 << 40
         while events := self._store.read(place, after, _MAX_PAGE):
             for event in events:
-                if isinstance(event, ev.ToolResult) and event.call_id == call_id:
+                if isinstance(event, ev.ToolCallFinished) and event.call_id == call_id:
                     return whole(event.result, self._store.blob)
             after = events[-1].seq
-        raise ConfigurationError(f"Call {call_id[:80]!r} has no result.")
+        raise NotFound(f"Call {call_id[:80]!r} has no result.", "call", call_id)
 
     def feed(self, tenant: str, id: str) -> Feed:
         """Return the feed of the conversation's events, for readers on event loops."""
@@ -701,7 +641,7 @@ class Host:
     def services(self, tenant: str, id: str) -> _Healths | None:
         """Check and return the health of the conversation's tool services. None if it is not
         open in this process."""
-        live = self._drives.rooms.find(self._family.place(tenant, id))
+        live = self._scheduler.conversations.find(self._family.place(tenant, id))
         return None if live is None else live.services()
 
     # --- chats: conversations that are recognised by their messages ---
@@ -717,15 +657,19 @@ class Host:
             created, updated = events[0].timestamp, events[-1].timestamp
             self._store.append(
                 lease,
-                events,
-                Summary(record.store_id, last_seq=len(events), created=created, updated=updated),
+                Batch(
+                    events,
+                    Summary(
+                        record.store_id, last_seq=len(events), created=created, updated=updated
+                    ),
+                ),
             )
         finally:
             self._store.release(lease)
 
     def seen(self, tenant: str, client_id: str) -> None:
         """Record that a client is alive, so that it keeps its claimed calls."""
-        self._drives.claims.seen(tenant, client_id)
+        self._scheduler.claims.seen(tenant, client_id)
 
     # --- workspaces ---
 
@@ -743,7 +687,7 @@ class Host:
     def workspace(self, tenant: str, id: str) -> Generator[LocalRuntime]:
         """Yield a workspace's runtime, which stays open within the block."""
         runtime = self._workspaces.enter(tenant, id)
-        self._drives.tend_soon()
+        self._scheduler.tend_soon()
         try:
             yield runtime
         finally:
@@ -765,11 +709,11 @@ class Host:
             what.encode() + b"\n" + msgspec.json.encode(request, order="deterministic")
         )
 
-    def _answered(self, tenant: str, key: str, digest: bytes) -> Created | None:
+    def _answered(self, tenant: str, key: str, digest: bytes) -> CreatedConversation | None:
         if len(key) > 500:
             raise ConfigurationError("An idempotency key takes at most 500 characters.")
         found = self._records.find_answer(tenant, key, digest)
-        return None if found is None else msgspec.json.decode(found, type=Created)
+        return None if found is None else msgspec.json.decode(found, type=CreatedConversation)
 
     def _summary(self, record: ConversationRecord) -> Summary | None:
         found = self._store.list([record.store_id])
@@ -780,13 +724,13 @@ class Host:
     def recover(self) -> None:
         """Continue, in the background, the conversations that the last process was driving and
         those with new commands. Return at once."""
-        self._drives.recover()
+        self._scheduler.recover()
         self.webhooks.recover()
 
     def tend(self) -> None:
         """Do the timer's periodic work: settle claims, park idle conversations, retry failed
         ones, and pick up commands that other processes posted."""
-        self._drives.tend()
+        self._scheduler.tend()
 
     def check(self) -> None:
         """Raise `StoreError` if the file of the store or of the records was removed or replaced."""
@@ -800,12 +744,12 @@ class Host:
             "conversations": sum(self._records.counts().values()),
             "readers": self._feeds.readers(),
             "workspaces": self._workspaces.count(),
-            "workers": 0 if self._workshop is None else self._workshop.count(),
-            **self._drives.stats(),
+            "workers": 0 if self._workers is None else self._workers.count(),
+            **self._scheduler.stats(),
             **self.webhooks.stats(),
         }
 
-    def _mend(self) -> None:
+    def _finish_interrupted(self) -> None:
         """Finish the half-done work of a process that died: remove forks without a journal and
         conversations whose removal was interrupted."""
         for record in self._records.interrupted():
@@ -828,9 +772,9 @@ class Host:
                 return
             self._closed = True
         self._feeds.close()
-        self._drives.close(until)
-        if self._workshop is not None:
-            self._workshop.close()
+        self._scheduler.close(until)
+        if self._workers is not None:
+            self._workers.close()
         self._workspaces.close()
         self.webhooks.close()
         self._records.close()
@@ -843,6 +787,53 @@ class Host:
         self.shutdown()
 
 
+# --- decisions ---
+
+
+def _lacks_hash(command: cmd.Approve | cmd.Reject) -> bool:
+    return isinstance(command, cmd.Approve) and not command.arguments_hash
+
+
+def _concerned(command: cmd.Approve | cmd.Reject, waiting: Sequence[Call]) -> list[Call]:
+    """Return the waiting calls that a decision is about. Raises `NotPending` for a decision about
+    all calls if none waits."""
+    if command.call_id:
+        return [one for one in waiting if one[0] == command.call_id]
+    if not _is_plain(command):
+        raise ConfigurationError(
+            "approve takes arguments and arguments_hash only together with a call_id."
+        )
+    if not waiting:
+        raise NotPending("No call waits for a decision.")
+    return list(waiting)
+
+
+def _is_plain(command: cmd.Approve | cmd.Reject) -> bool:
+    return isinstance(command, cmd.Reject) or (
+        command.arguments is None and not command.arguments_hash
+    )
+
+
+def _about(command: cmd.Approve | cmd.Reject, call_id: str, hash: str) -> cmd.Approve | cmd.Reject:
+    """Return the decision for one call with this hash."""
+    if isinstance(command, cmd.Reject):
+        return msgspec.structs.replace(command, call_id=call_id)
+    hash = command.arguments_hash or hash
+    return msgspec.structs.replace(command, call_id=call_id, arguments_hash=hash)
+
+
+def _decision(command: cmd.Approve | cmd.Reject) -> tuple[object, ...]:
+    """Return the form of a decision by which a repeated request is recognised."""
+    call_id = command.call_id or None
+    if isinstance(command, cmd.Reject):
+        return "reject", call_id, command.reason, command.by
+    hash = command.arguments_hash or None
+    return "approve", call_id, command.arguments, hash, command.by, command.reason
+
+
+# --- helpers ---
+
+
 def _remove_children(store: Store, id: str, kept: Records) -> None:
     """Remove the spawned descendants of a conversation, except those that a client created. A
     descendant that another process drives stays, without a parent."""
@@ -853,12 +844,14 @@ def _remove_children(store: Store, id: str, kept: Records) -> None:
                 store.delete(child.id)
 
 
-def _created(new: NewRecord, built: BuiltAgent) -> Created:
-    return Created(
-        id=new.id,
-        status="idle",
-        created=new.created,
-        workspace=new.workspace,
+def _created(
+    record: NewRecord | ConversationRecord, built: BuiltAgent, status: str = "idle"
+) -> CreatedConversation:
+    return CreatedConversation(
+        id=record.id,
+        status=status,
+        created=record.created,
+        workspace=record.workspace,
         tools=built.standings,
         warnings=built.warnings,
     )
@@ -874,26 +867,17 @@ def _status(status: str) -> str:
 
 
 def _item(id: str, workspace: str, driven: int, created: datetime, summary: Summary | None) -> Item:
-    if summary is None:
-        return Item(
-            id=id,
-            status="idle",
-            created=created,
-            updated=created,
-            workspace=workspace,
-            started=driven == HOSTED,
-            driven=driven != IDLE,
-        )
+    known = Summary(id) if summary is None else summary
     return Item(
         id=id,
-        status=summary.status,
+        status=known.status,
         created=created,
-        updated=summary.updated or created,
-        title=summary.title,
-        last_seq=summary.last_seq,
+        updated=known.updated or created,
+        title=known.title,
+        last_seq=known.last_seq,
         workspace=workspace,
-        parent=summary.parent.rpartition("/")[2],
-        parent_seq=summary.parent_seq,
+        parent=known.parent.rpartition("/")[2],
+        parent_seq=known.parent_seq,
         started=driven == HOSTED,
         driven=driven != IDLE,
     )

@@ -12,6 +12,17 @@ from typing import TYPE_CHECKING
 from holdfast.conversation.observer import Observing, observers
 from holdfast.errors import ConfigurationError
 from holdfast.processes import OwnerProcess
+from holdfast.server.deliveries import Sending
+from holdfast.server.host import Host
+from holdfast.server.keys import Keys
+from holdfast.server.limits import Bounds
+from holdfast.server.openai import publish
+from holdfast.server.policy import Policy
+from holdfast.server.records import Records
+from holdfast.server.sealing import Seal
+from holdfast.server.serve import AgentServer
+from holdfast.server.sockets import listen
+from holdfast.store import SQLiteStore
 from holdfast.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
@@ -72,26 +83,12 @@ class LocalServer:
 
     def start(self) -> None:
         """Start serving. `url` and `key` are set when this returns."""
-        from holdfast.server.sockets import listen
-
         try:
-            from holdfast.server.app import App
+            from holdfast.server import app, guard
         except ImportError:
             raise ConfigurationError(
                 "The agent server needs the fastapi package: pip install 'holdfast[server]'."
             ) from None
-        from holdfast.server.deliveries import Sending
-        from holdfast.server.guard import Quota, host_names
-        from holdfast.server.host import Host
-        from holdfast.server.keys import Keys
-        from holdfast.server.limits import Bounds
-        from holdfast.server.openai import publish
-        from holdfast.server.policy import Policy
-        from holdfast.server.records import Records
-        from holdfast.server.sealing import Seal
-        from holdfast.server.serve import AgentServer
-        from holdfast.store import SQLiteStore
-
         published = {name: publish(name, agent) for name, agent in self._agents.items()}
         with ExitStack() as stack:
             location = self._folder
@@ -123,10 +120,14 @@ class LocalServer:
                 sending=Sending(allow=self._webhook_allow),
             )
             stack.callback(host.shutdown, 5.0)
-            app = App(
-                host, keys, quota=Quota(rate=0), hosts=host_names("127.0.0.1", []), agents=published
+            served = app.App(
+                host,
+                keys,
+                quota=guard.Quota(rate=0),
+                hosts=guard.host_names("127.0.0.1", []),
+                agents=published,
             )
-            server = AgentServer(app, listen("127.0.0.1", 0))
+            server = AgentServer(served, listen("127.0.0.1", 0))
             stack.callback(server.close)
             server.start()
             self.url, self.key = server.url, keys.create("default", "of this program")

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from holdfast.server.guard import QuotaUsage
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_RUNNING = "Requests being answered, without streams."
+_STARTED = "Start of the process, in seconds since 1970."
 _METHODS = frozenset(("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"))
 
 
@@ -51,40 +53,21 @@ class Metrics:
         for route, (number, seconds) in sorted(self._seconds.items()):
             lines.append(f'holdfast_http_request_seconds_count{{route="{route}"}} {number}')
             lines.append(f'holdfast_http_request_seconds_sum{{route="{route}"}} {seconds:.6f}')
-        lines += _one(
-            "http_requests_running",
-            "gauge",
-            "Requests being answered, without streams.",
-            usage.requests,
-        )
-        lines += _one(
-            "http_refused_total",
-            "counter",
-            "Requests refused for exceeding a key's quota.",
-            usage.refused,
-        )
-        lines += _one("streams_open", "gauge", "Open event streams.", usage.streams)
-        lines += _one("streamed_events_total", "counter", "Events sent on streams.", self.events)
-        lines += _one(
-            "start_time_seconds",
-            "gauge",
-            "Start of the process, in seconds since 1970.",
-            f"{self._began:.3f}",
-        )
+        own: list[tuple[str, str, object]] = [
+            ("http_requests_running", _RUNNING, usage.requests),
+            ("http_refused_total", "Requests refused for exceeding a key's quota.", usage.refused),
+            ("streams_open", "Open event streams.", usage.streams),
+            ("streamed_events_total", "Events sent on streams.", self.events),
+            ("start_time_seconds", _STARTED, f"{self._began:.3f}"),
+        ]
         for name, value in sorted(host.items()):
             plain = re.sub(r"[^a-z0-9_]", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
-            lines += _one(
-                plain,
-                "counter" if plain.endswith("_total") else "gauge",
-                "Reported by the host.",
-                value,
-            )
+            own.append((plain, "Reported by the host.", value))
+        for name, help, value in own:
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [*_family(name, kind, help), f"holdfast_{name} {value}"]
         return "\n".join(lines) + "\n"
 
 
 def _family(name: str, kind: str, help: str) -> list[str]:
     return [f"# HELP holdfast_{name} {help}", f"# TYPE holdfast_{name} {kind}"]
-
-
-def _one(name: str, kind: str, help: str, value: object) -> list[str]:
-    return [*_family(name, kind, help), f"holdfast_{name} {value}"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from holdfast import events as ev
-from holdfast.agent.form import Form, ToolForm
 from holdfast.agent.output import is_output
+from holdfast.agent.serial_form import Form, ToolForm, form_of, tools_of
 from holdfast.content import Content, ImageContent, TextContent, ToolCall, ToolResult, Usage
 from holdfast.conversation.state import ConversationState, Fold, fold
 from holdfast.errors import ConfigurationError
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
 
 _MAX_PICTURE_BYTES = 20_000_000
+_RESTS = ("paused", "idle", "waiting_for_confirmation")  # statuses before a turn
 _FUNCTION_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")  # excludes `${...}`
 
 
@@ -49,8 +50,6 @@ class Published(msgspec.Struct, frozen=True):
 def publish(name: str, agent: Agent, created: datetime | None = None) -> Published:
     """Return an agent under a name, ready to be published. Raises `ConfigurationError` for a
     part that has no serial form."""
-    from holdfast.agent.form import form_of, tools_of
-
     if not name or len(name) > 100 or any(c.isspace() or not c.isprintable() for c in name):
         raise ConfigurationError(
             "The name of an agent takes 1 to 100 printable characters without spaces, not"
@@ -166,13 +165,8 @@ def parse_request(request: ChatRequest, agent: Published) -> ChatTurn:
     system: list[str] = []
     for index, message in enumerate(request.messages):
         if message.role in ("system", "developer"):
-            system.append(
-                "\n".join(
-                    block.text
-                    for block in content_of(message.content, f"messages[{index}]")
-                    if isinstance(block, TextContent)
-                )
-            )
+            parts = content_of(message.content, f"messages[{index}]")
+            system.append("\n".join(one.text for one in parts if isinstance(one, TextContent)))
         elif message.role in ("user", "assistant", "tool"):
             spoken.append(message)
         else:
@@ -345,54 +339,32 @@ def history_events(turn: ChatTurn, model: str) -> list[ev.AnyEvent]:
     answers = _answers(turn)
     now = datetime.now(UTC)
     found: list[ev.AnyEvent] = []
+
+    def add(kind: Callable[..., ev.AnyEvent], id: str, **fields: Any) -> None:
+        found.append(kind(seq=len(found) + 1, id=id, timestamp=now, **fields))
+
     for index, message in enumerate(turn.history):
         seq, id = len(found) + 1, f"h{index + 1}"
         content = content_of(message.content, "messages")
         if message.role == "user" and content:
-            found.append(ev.Message(seq=seq, id=id, timestamp=now, content=content))
+            add(ev.MessageAdded, id, content=content)
         elif (past := answers.get(index)) is not None:
             calls = tuple(
                 [_call(call, f"{seq}.{number}") for number, call in enumerate(past.calls.values())]
             )
             text = "".join(block.text for block in content if isinstance(block, TextContent))
-            found.append(
-                ev.Assistant(
-                    seq=seq,
-                    id=id,
-                    timestamp=now,
-                    text=text,
-                    calls=calls,
-                    based_on=seq - 1,
-                    model=model,
-                    stop_reason="stop",
-                )
-            )
+            about = {"based_on": seq - 1, "model": model, "stop_reason": "stop"}
+            add(ev.AssistantReplied, id, text=text, calls=calls, **about)
             for call in calls:
                 result = past.results.get(call.provider_id) or ToolResult.failure(
                     "Not run: the client gave no result.", "cancelled"
                 )
-                found.append(
-                    ev.ToolResult(
-                        seq=len(found) + 1,
-                        id=f"r{call.id}",
-                        timestamp=now,
-                        call_id=call.id,
-                        result=result,
-                    )
-                )
+                add(ev.ToolCallFinished, f"r{call.id}", call_id=call.id, result=result)
     if found:  # separates the steps of the history from the new run
-        found.append(
-            ev.Status(
-                seq=len(found) + 1, id="idle", timestamp=now, status="idle", reason="taken over"
-            )
-        )
+        add(ev.StatusChanged, "idle", status="idle", reason="taken over")
     # Without a new message the conversation would not start by itself; a paused one is resumed.
     if found and not turn.said:
-        found.append(
-            ev.Status(
-                seq=len(found) + 1, id="paused", timestamp=now, status="paused", reason="taken over"
-            )
-        )
+        add(ev.StatusChanged, "paused", status="paused", reason="taken over")
     return found
 
 
@@ -459,7 +431,7 @@ class TurnProgress:
         self.usage = Usage()
         self.calls: list[ToolCall] = []  # calls that the client must run
         self.status = ""
-        self.error: ev.Error | None = None
+        self.error: ev.ErrorRecorded | None = None
         self.stop_reason = ""
         self.seq = 0  # the seq of the last event
         self.since = since
@@ -491,31 +463,25 @@ class TurnProgress:
     def feed(self, event: ev.AnyEvent) -> str:
         """Process an event. Return the text to send."""
         self.seq = event.seq
-        closed = self._fold.open.get(event.call_id) if isinstance(event, ev.ToolResult) else None
+        closed = (
+            self._fold.open.get(event.call_id) if isinstance(event, ev.ToolCallFinished) else None
+        )
         self._fold.apply(event)
         match event:
-            case ev.Assistant():
+            case ev.AssistantReplied():
                 self.usage += event.usage
                 self.stop_reason = event.stop_reason
                 return "" if self.structured else self._whole(event.text)
-            case ev.ToolResult():
-                if (
-                    self.structured
-                    and closed is not None
-                    and is_output(closed.call.name, event.result)
-                ):
+            case ev.ToolCallFinished():
+                is_end = closed is not None and is_output(closed.call.name, event.result)
+                if self.structured and is_end:
                     self.text = ""
-                    return self._send(
-                        msgspec.json.encode(event.result.structured_content).decode(), ""
-                    )
-            case ev.Status():
-                if event.seq > self.since or event.status not in (
-                    "paused",
-                    "idle",
-                    "waiting_for_confirmation",
-                ):
+                    output = msgspec.json.encode(event.result.structured_content)
+                    return self._send(output.decode(), "")
+            case ev.StatusChanged():
+                if event.seq > self.since or event.status not in _RESTS:
                     self.status = event.status
-            case ev.Error():
+            case ev.ErrorRecorded():
                 self.error = event
             case _:
                 pass

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 _REF = "#/components/schemas/{name}"
+# The published names of schemas whose classes have longer names within the package.
+_PUBLISHED_NAMES = {"CreatedConversation": "Created", "ServerHealth": "Health"}
 
 _MEANINGS: Mapping[int, str] = {
     400: "The request is not valid JSON or UTF-8, or is incomplete.",
@@ -133,7 +135,7 @@ class Description:
     def _ref(self, type: Any) -> dict[str, Any]:
         if type not in self._types:
             self._types.append(type)
-        return {"$ref": _REF.format(name=type.__name__)}
+        return {"$ref": _REF.format(name=_published(type.__name__))}
 
     def whole(self, app: FastAPI) -> dict[str, Any]:
         """Return the OpenAPI document of all routes."""
@@ -146,10 +148,18 @@ class Description:
             routes=app.routes,
         )
         _, schemas = msgspec.json.schema_components(self._types, ref_template=_REF)
+        for name, schema in schemas.items():
+            schema["title"] = _published(schema.get("title", name))
         components = found.setdefault("components", {})
-        components.setdefault("schemas", {}).update(schemas)
+        components.setdefault("schemas", {}).update(
+            {_published(name): schema for name, schema in schemas.items()}
+        )
         components["securitySchemes"] = {
             "key": {"type": "http", "scheme": "bearer", "description": "A key of this server."}
         }
         found["security"] = [{"key": []}]
         return found
+
+
+def _published(name: str) -> str:
+    return _PUBLISHED_NAMES.get(name, name)

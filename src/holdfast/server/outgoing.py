@@ -4,6 +4,10 @@ connection to exactly the address that was checked.
 Redirects are not followed, proxies are not used, and certificates are checked. Of an answer only
 the status and Retry-After are used: the client that gave the URL never learns the answer's
 content.
+
+The exchange is written here because httpx2, which comes with mcp, was measured beside it on one
+kept connection: 1.4 ms of CPU per message against 0.24 ms, 125 ms of import and 8 MB. It would
+still need a network backend of ours that connects to the checked address.
 """
 
 from __future__ import annotations

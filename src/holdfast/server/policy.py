@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 from types import ModuleType
 from typing import Any, cast
 
-from holdfast.agent.load_keys import ANALYZERS, CONDENSERS
+from holdfast.agent.config_parts import ANALYZER, CONDENSER
 from holdfast.errors import ConfigurationError
-from holdfast.tools.document import Map, Place, Seq, load
+from holdfast.tools.document import Map, Seq, SourceLocation, load
 
 # The entry point group with which an installed package announces that its modules declare tools.
 GROUP = "holdfast.tools"
@@ -109,15 +109,9 @@ class Policy:
                 from importlib.metadata import entry_points
 
                 modules = {entry.module for entry in entry_points(group=GROUP)}
-                self._packages = tuple(
-                    sorted(
-                        {
-                            module.rpartition(".")[0] or module
-                            for module in modules
-                            if _MODULE.fullmatch(module)
-                        }
-                    )
-                )
+                named = [module for module in modules if _MODULE.fullmatch(module)]
+                packages = {module.rpartition(".")[0] or module for module in named}
+                self._packages = tuple(sorted(packages))
             return self._packages
 
     def __repr__(self) -> str:
@@ -132,6 +126,10 @@ def _shown(given: Any) -> str:
 # --- agents ---
 
 
+_NO_FILES = "the agent server reads no file of its own for a client."
+_NO_PARTS = "the agent server reads no {} of its own for a client. Put their text into {}."
+_SERVICES = ("mcp_servers", "mcpServers", "a2a_agents")
+_TOOL_KEYS = ("builtin", *_SERVICES, "concurrency", "result_limit", "hooks")
 _DELEGATION_LIMITS = (("max_depth", 8), ("max_running", 32), ("max_messages", 200))
 
 
@@ -184,64 +182,49 @@ def check_parts(mapping: Mapping[str, Any], policy: Policy) -> None:
                 )
 
 
-def _named(document: Any) -> Iterator[tuple[Place, str]]:
+def _named(document: Any) -> Iterator[tuple[SourceLocation, str]]:
     """Yield each name of code in an agent's form with its place. Raises `ConfigurationError` for
     parts that a client may not use."""
     if not isinstance(document, Map):
         return
     # Section names may be in capitals.
     places = {key.lower(): (value, document.places[key]) for key, value in document.items()}
+
+    def part(key: str) -> tuple[Any, SourceLocation]:
+        return places.get(key, (None, document.place))
+
     for key in ("system_prompt", "system_prompt_extensions", "microagents"):
-        given, at = places.get(key, (None, document.place))
-        for value, place in (
-            zip(given, given.places, strict=True) if isinstance(given, Seq) else [(given, at)]
-        ):
+        given, at = part(key)
+        for value, place in _each(given, at) if isinstance(given, Seq) else [(given, at)]:
             if value is not None and not isinstance(value, str):
-                raise place.error(
-                    "it must be a text: the agent server reads no file of its own for a client."
-                )
-    skills, at = places.get("skills", (None, document.place))
+                raise place.error(f"it must be a text: {_NO_FILES}")
+    skills, at = part("skills")
     if isinstance(skills, Map):  # sections, but not their keys, may be in capitals
         if "folders" in skills:
-            raise skills.places["folders"].error(
-                "the agent server reads no skills of its own for a client. Put their text into"
-                " list."
-            )
+            raise skills.places["folders"].error(_NO_PARTS.format("skills", "list"))
     elif skills:
-        raise at.error(
-            "the agent server reads no skills of its own for a client. Put their text into"
-            " skills.list."
-        )
-    known, at = places.get("instructions", (None, document.place))
+        raise at.error(_NO_PARTS.format("skills", "skills.list"))
+    known, at = part("instructions")
     if known is not None and not (isinstance(known, Map) and "folder" not in known):
-        raise at.error(
-            "the agent server reads no instructions of its own for a client. Put their text into"
-            " instructions.texts."
-        )
-    yield from _of_model(*places.get("model", (None, document.place)))
-    yield from _of_model(*places.get("describe_images", (None, document.place)))
-    yield from _of_confirm(places.get("confirm", (None, document.place))[0])
-    yield from _of_security(*places.get("security", (None, document.place)))
-    yield from _of_condenser(*places.get("condenser", (None, document.place)))
-    if isinstance(output := places.get("output_type", (None, document.place))[0], str):
-        yield from _target(output, places["output_type"][1])
+        raise at.error(_NO_PARTS.format("instructions", "instructions.texts"))
+    yield from _of_model(*part("model"))
+    yield from _of_model(*part("describe_images"))
+    yield from _of_confirm(part("confirm")[0])
+    yield from _of_security(*part("security"))
+    yield from _of_condenser(*part("condenser"))
+    output, at = part("output_type")
+    if isinstance(output, str):
+        yield from _target(output, at)
     elif isinstance(output, Map) and list(output) == ["file"]:
-        place = places["output_type"][1]
-        raise place.error(
-            "it must be the JSON Schema itself: the agent server reads no file of its own for a"
-            " client."
-        )
-    yield from _of_tools(*places.get("tools", (None, document.place)))
+        raise at.error(f"it must be the JSON Schema itself: {_NO_FILES}")
+    yield from _of_tools(*part("tools"))
     for key in ("delegates", "handoffs"):
-        for other, at in _each(*places.get(key, (None, document.place))):
+        for other, at in _each(*part(key)):
             if isinstance(other, str):
-                raise at.error(
-                    "it must be an agent's mapping: the agent server reads no file of its own for"
-                    " a client."
-                )
+                raise at.error(f"it must be an agent's mapping: {_NO_FILES}")
             yield from _named(other)
-    _bounded(places.get("delegation", (None, document.place))[0])
-    hooks, at = places.get("hooks", (None, document.place))
+    _bounded(part("delegation")[0])
+    hooks, at = part("hooks")
     _no_commands(hooks, at, True)
     yield from _hooks(hooks)
 
@@ -257,7 +240,7 @@ def _bounded(delegation: Any) -> None:
             )
 
 
-def _of_model(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
+def _of_model(value: Any, place: SourceLocation) -> Iterator[tuple[SourceLocation, str]]:
     if isinstance(value, Seq):
         for member, at in _each(value, place):
             yield from _of_model(member, at)
@@ -277,8 +260,8 @@ def _of_model(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
                 yield from _target(name, at)
 
 
-def _of_condenser(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
-    if isinstance(value, str) and value not in CONDENSERS:
+def _of_condenser(value: Any, place: SourceLocation) -> Iterator[tuple[SourceLocation, str]]:
+    if isinstance(value, str) and value not in CONDENSER.kinds:
         yield from _target(value, place)
     elif isinstance(value, Map):
         yield from _use(value)
@@ -289,19 +272,16 @@ def _of_condenser(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
             yield from _of_condenser(member, at)
 
 
-def _of_confirm(value: Any) -> Iterator[tuple[Place, str]]:
+def _of_confirm(value: Any) -> Iterator[tuple[SourceLocation, str]]:
     if isinstance(value, Map):
         yield from _use(value)
-        for member, _ in (
-            _each(value.get("strictest"), Place(""))
-            if isinstance(value.get("strictest"), Seq)
-            else ()
-        ):
+        members = value.get("strictest")
+        for member in members if isinstance(members, Seq) else ():
             yield from _of_confirm(member)
 
 
-def _of_security(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
-    if isinstance(value, str) and value not in ANALYZERS:
+def _of_security(value: Any, place: SourceLocation) -> Iterator[tuple[SourceLocation, str]]:
+    if isinstance(value, str) and value not in ANALYZER.kinds:
         yield from _target(value, place)
     elif isinstance(value, Map):
         yield from _use(value)
@@ -311,34 +291,25 @@ def _of_security(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
             yield from _of_security(member, at)
 
 
-def _of_tools(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
+def _of_tools(value: Any, place: SourceLocation) -> Iterator[tuple[SourceLocation, str]]:
     if isinstance(value, str):
-        raise place.error(
-            "it must be a mapping: the agent server reads no file of its own for a client."
-        )
+        raise place.error(f"it must be a mapping: {_NO_FILES}")
     if not isinstance(value, Map):
         return
-    known = (
-        "$schema",
-        "builtin",
-        "mcp_servers",
-        "mcpServers",
-        "a2a_agents",
-        "concurrency",
-        "result_limit",
-        "hooks",
-    )
     for key in value:
-        if key not in known and value[key]:
+        if key not in ("$schema", *_TOOL_KEYS) and value[key]:
             raise value.places[key].error(
                 f"the agent server accepts no {key} from a client. It accepts:"
-                f" {', '.join(known[1:])}."
+                f" {', '.join(_TOOL_KEYS)}."
             )
+    for entry, at in _each(value.get("builtin"), place):
+        if isinstance(entry, Map) and any("module" in key or "func" in key for key in entry):
+            raise at.error("it must name a tool: the agent server accepts no functions here.")
     _no_commands(value, place, False)
     yield from _hooks(value)
 
 
-def _no_commands(entry: Any, place: Place, hooks: bool) -> None:
+def _no_commands(entry: Any, place: SourceLocation, hooks: bool) -> None:
     """Refuse commands in hooks, because they would run on this machine without a sandbox."""
     if isinstance(entry, Map):
         if hooks and "command" in entry:
@@ -353,23 +324,26 @@ def _no_commands(entry: Any, place: Place, hooks: bool) -> None:
             _no_commands(value, at, hooks)
 
 
-def _hooks(entry: Any) -> Iterator[tuple[Place, str]]:
+def _hooks(entry: Any) -> Iterator[tuple[SourceLocation, str]]:
     """Yield the functions of hooks at any depth, because some spellings wrap one section in
     another."""
-    for value, place in _each(entry, Place("")) if isinstance(entry, Map | Seq) else ():
+    for value, place in _each(entry, SourceLocation("")) if isinstance(entry, Map | Seq) else ():
         yield from _hooks(value)
         if isinstance(value, Map):
             for key in ("before", "after"):
                 if isinstance(value.get(key), str):
                     yield from _target(value[key], place.at(key))
+            for key in ("pre", "post"):  # an earlier spelling, of which the names are not checked
+                if isinstance(value.get(key), Seq):
+                    raise value.places[key].error("write hooks with before and after.")
 
 
-def _use(value: Map) -> Iterator[tuple[Place, str]]:
+def _use(value: Map) -> Iterator[tuple[SourceLocation, str]]:
     if isinstance(value.get("use"), str) and value["use"] not in ("allow", "ask", "deny"):
         yield from _target(value["use"], value.places["use"])
 
 
-def _target(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
+def _target(value: Any, place: SourceLocation) -> Iterator[tuple[SourceLocation, str]]:
     """Yield a `module:qualname`. A target that contains a variable is refused, because its value
     is not known yet."""
     if not isinstance(value, str) or ":" not in value or "${" in value:
@@ -377,7 +351,7 @@ def _target(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
     yield place, value
 
 
-def _each(value: Any, place: Place) -> Iterator[tuple[Any, Place]]:
+def _each(value: Any, place: SourceLocation) -> Iterator[tuple[Any, SourceLocation]]:
     """Yield the members of a list or mapping, or else the value itself."""
     if isinstance(value, Seq):
         yield from zip(value, value.places, strict=True)

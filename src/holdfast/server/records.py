@@ -34,34 +34,25 @@ KEY_LIFETIME = timedelta(days=7)  # idempotency keys are remembered for this lon
 PRUNE_SECONDS = 600.0  # the period in which older keys are deleted
 
 # AUTOINCREMENT, because a listing's cursor is a number, which must not be reused.
-_TABLES = (
-    "CREATE TABLE facts (name TEXT PRIMARY KEY, value BLOB NOT NULL)",
-    "CREATE TABLE parts (hash BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID",
-    (
-        "CREATE TABLE conversations (number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT"
-        " NULL, id TEXT NOT NULL, state TEXT NOT NULL, driven INTEGER NOT NULL, workspace TEXT NOT"
-        " NULL, own_workspace INTEGER NOT NULL, agent BLOB NOT NULL, tools BLOB NOT NULL, options"
-        " BLOB NOT NULL, secrets BLOB, created TEXT NOT NULL, UNIQUE(tenant, id))"
-    ),
-    "CREATE INDEX conversations_by_tenant ON conversations(tenant, number)",
-    "CREATE INDEX conversations_driven ON conversations(driven) WHERE driven > 0",
-    "CREATE INDEX conversations_half ON conversations(state) WHERE state <> ''",
-    "CREATE INDEX conversations_agent ON conversations(agent)",
-    "CREATE INDEX conversations_tools ON conversations(tools)",
-    (
-        "CREATE INDEX conversations_workspace ON conversations(tenant, workspace) WHERE workspace"
-        " <> ''"
-    ),
-    (
-        "CREATE TABLE answers (tenant TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL,"
-        " answer BLOB NOT NULL, at TEXT NOT NULL, PRIMARY KEY(tenant, key)) WITHOUT ROWID"
-    ),
-    "CREATE INDEX answers_by_age ON answers(at)",
-    (
-        "CREATE TABLE keys (hash TEXT PRIMARY KEY, tenant TEXT NOT NULL, label TEXT NOT NULL,"
-        " created TEXT NOT NULL)"
-    ),
-)
+_TABLES = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE parts (hash BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE conversations (number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL,
+    id TEXT NOT NULL, state TEXT NOT NULL, driven INTEGER NOT NULL, workspace TEXT NOT NULL,
+    own_workspace INTEGER NOT NULL, agent BLOB NOT NULL, tools BLOB NOT NULL,
+    options BLOB NOT NULL, secrets BLOB, created TEXT NOT NULL, UNIQUE(tenant, id));
+CREATE INDEX conversations_by_tenant ON conversations(tenant, number);
+CREATE INDEX conversations_driven ON conversations(driven) WHERE driven > 0;
+CREATE INDEX conversations_half ON conversations(state) WHERE state <> '';
+CREATE INDEX conversations_agent ON conversations(agent);
+CREATE INDEX conversations_tools ON conversations(tools);
+CREATE INDEX conversations_workspace ON conversations(tenant, workspace) WHERE workspace <> '';
+CREATE TABLE answers (tenant TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL,
+    answer BLOB NOT NULL, at TEXT NOT NULL, PRIMARY KEY(tenant, key)) WITHOUT ROWID;
+CREATE INDEX answers_by_age ON answers(at);
+CREATE TABLE keys (hash TEXT PRIMARY KEY, tenant TEXT NOT NULL, label TEXT NOT NULL,
+    created TEXT NOT NULL);
+"""
 
 _PART = "a part of conversations"  # binds the seals of parts, which several conversations share
 
@@ -227,7 +218,7 @@ class Records:
                     f" {version}, this one reads {FORMAT})."
                 )
             if empty:
-                for statement in _TABLES:
+                for statement in _TABLES.split(";"):
                     db.execute(statement)
                 db.execute(f"PRAGMA application_id = {APPLICATION}")
                 db.execute(f"PRAGMA user_version = {FORMAT}")
@@ -279,6 +270,21 @@ class Records:
             finally:
                 if not forced:
                     db.execute("PRAGMA synchronous = FULL")
+
+    def row(self, query: str, *values: object) -> tuple[Any, ...] | None:
+        """Return the first row of a query, or None."""
+        with self.reading() as db:
+            return db.execute(query, values).fetchone()
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return all rows of a query."""
+        with self.reading() as db:
+            return db.execute(query, values).fetchall()
+
+    def run(self, statement: str, *values: object, forced: bool = True) -> int:
+        """Execute one statement in a transaction. Return the number of changed rows."""
+        with self.writing(forced) as db:
+            return db.execute(statement, values).rowcount
 
     def _trouble(self, error: sqlite3.Error) -> StoreError:
         return StoreError(f"Records {str(self.path)!r} cannot be used: {error}.")
@@ -347,10 +353,8 @@ class Records:
 
     def replace_answer(self, tenant: str, key: str, answer: bytes) -> None:
         """Replace the answer under a known key."""
-        with self.writing(forced=False) as db:
-            db.execute(
-                "UPDATE answers SET answer = ? WHERE tenant = ? AND key = ?", (answer, tenant, key)
-            )
+        statement = "UPDATE answers SET answer = ? WHERE tenant = ? AND key = ?"
+        self.run(statement, answer, tenant, key, forced=False)
 
     def add(self, new: NewRecord, answer: bytes, key: str, digest: bytes, most: int) -> bytes:
         """Add a conversation and store the answer under the key, in one transaction. Return the
@@ -371,33 +375,26 @@ class Records:
                     raise Conflict(f"Conversation {new.id!r} already exists. Use another id.")
                 # A fork that was interrupted before its answer, so no client knows of it.
                 _remove(db, taken[1])
-            count = db.execute(
-                "SELECT count(*) FROM conversations WHERE tenant = ?", (new.tenant,)
-            ).fetchone()[0]
+            query = "SELECT count(*) FROM conversations WHERE tenant = ?"
+            count = db.execute(query, (new.tenant,)).fetchone()[0]
             if count >= most:
                 raise TooMany(
                     f"Tenant {new.tenant!r} has {count:,} conversations, which is this server's"
                     " limit.",
                     "conversations",
                 )
-            agent, tools = self._keep(db, new.agent), self._keep(db, new.tools)
-            db.execute(
-                "INSERT INTO conversations (tenant, id, state, driven, workspace, own_workspace,"
-                " agent, tools, options, secrets, created) VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?,"
-                " ?, ?)",
-                (
-                    new.tenant,
-                    new.id,
-                    new.state,
-                    new.workspace,
-                    int(new.own_workspace),
-                    agent,
-                    tools,
-                    msgspec.json.encode(new.options),
-                    new.secrets,
-                    new.created.isoformat(),
-                ),
-            )
+            row = {
+                **msgspec.structs.asdict(new),
+                "driven": IDLE,
+                "own_workspace": int(new.own_workspace),
+                "agent": self._keep(db, new.agent),
+                "tools": self._keep(db, new.tools),
+                "options": msgspec.json.encode(new.options),
+                "created": new.created.isoformat(),
+            }
+            names = ", ".join(row)
+            marks = ", ".join(f":{name}" for name in row)
+            db.execute(f"INSERT INTO conversations ({names}) VALUES ({marks})", row)
             if key and not new.state:
                 self._prune(db)
                 _answer(db, new.tenant, key, digest, answer)
@@ -417,8 +414,7 @@ class Records:
     def find(self, tenant: str, id: str) -> ConversationRecord:
         """Return a tenant's conversation. Raises `ConversationNotFound`."""
         query = f"SELECT {_COLUMNS} FROM conversations WHERE tenant = ? AND id = ? AND state = ''"
-        with self.reading() as db:
-            row = db.execute(query, (tenant, id)).fetchone()
+        row = self.row(query, tenant, id)
         if row is None:
             raise not_found(id)
         return _record(row)
@@ -426,14 +422,8 @@ class Records:
     def recorded(self, store_id: str) -> bool:
         """Return True if a client created the conversation with this store id."""
         tenant, _, id = store_id.rpartition("/")
-        with self.reading() as db:
-            return (
-                db.execute(
-                    "SELECT 1 FROM conversations WHERE tenant = ? AND id = ?",
-                    (tenant or DEFAULT, id),
-                ).fetchone()
-                is not None
-            )
+        query = "SELECT 1 FROM conversations WHERE tenant = ? AND id = ?"
+        return self.row(query, tenant or DEFAULT, id) is not None
 
     def load(self, record: ConversationRecord) -> tuple[ConversationRecord, bytes, bytes]:
         """Return a conversation's present record, its agent's form, and its tool declarations.
@@ -479,32 +469,22 @@ class Records:
         if ids is not None:
             query += " AND id IN (SELECT value FROM json_each(?))"
             values.append(msgspec.json.encode(ids).decode())
-        with self.reading() as db:
-            return db.execute(query + " ORDER BY number DESC LIMIT ?", (*values, limit)).fetchall()
+        found: Any = self.rows(query + " ORDER BY number DESC LIMIT ?", *values, limit)
+        return found
 
     def ids(self, tenant: str) -> list[str]:
         """Return the ids of all of a tenant's conversations, including those being created or
         removed. An index answers this query in a tenth of the time that reading the rows takes."""
-        with self.reading() as db:
-            return [
-                id
-                for (id,) in db.execute("SELECT id FROM conversations WHERE tenant = ?", (tenant,))
-            ]
+        return [id for (id,) in self.rows("SELECT id FROM conversations WHERE tenant = ?", tenant)]
 
     def driven(self) -> list[tuple[str, str]]:
         """Return tenant and id of all driven conversations, oldest first."""
-        with self.reading() as db:
-            return db.execute(
-                "SELECT tenant, id FROM conversations WHERE driven > 0 AND state = '' ORDER BY"
-                " number"
-            ).fetchall()
+        query = "SELECT tenant, id FROM conversations WHERE driven > 0 AND state = ''"
+        return [(tenant, id) for tenant, id in self.rows(f"{query} ORDER BY number")]
 
     def set_driven(self, record: ConversationRecord, driven: int) -> ConversationRecord:
         """Store how a conversation is driven from now on."""
-        with self.writing() as db:
-            db.execute(
-                "UPDATE conversations SET driven = ? WHERE number = ?", (driven, record.number)
-            )
+        self.run("UPDATE conversations SET driven = ? WHERE number = ?", driven, record.number)
         return msgspec.structs.replace(record, driven=driven)
 
     def set_tools(
@@ -523,10 +503,7 @@ class Records:
     def set_state(self, record: ConversationRecord, state: State) -> None:
         """Set a conversation's state. One that is `going` is not found any more, but its id is
         not free yet."""
-        with self.writing() as db:
-            db.execute(
-                "UPDATE conversations SET state = ? WHERE number = ?", (state, record.number)
-            )
+        self.run("UPDATE conversations SET state = ? WHERE number = ?", state, record.number)
 
     def remove(self, record: ConversationRecord) -> None:
         """Delete all records of a conversation."""
@@ -542,11 +519,8 @@ class Records:
 
     def interrupted(self) -> list[ConversationRecord]:
         """Return the conversations whose creation or removal was interrupted."""
-        with self.reading() as db:
-            return [
-                _record(row)
-                for row in db.execute(f"SELECT {_COLUMNS} FROM conversations WHERE state <> ''")
-            ]
+        found = self.rows(f"SELECT {_COLUMNS} FROM conversations WHERE state <> ''")
+        return [_record(row) for row in found]
 
     def users_of(self, tenant: str, workspace: str) -> int:
         """Return the number of conversations that use a workspace."""
@@ -554,40 +528,27 @@ class Records:
             "SELECT count(*) FROM conversations WHERE tenant = ? AND workspace = ? AND workspace <>"
             " '' AND state <> 'going'"
         )
-        with self.reading() as db:
-            return int(db.execute(query, (tenant, workspace)).fetchone()[0])
+        return self.rows(query, tenant, workspace)[0][0]
 
     def counts(self) -> dict[str, int]:
         """Return the number of conversations of each tenant."""
-        with self.reading() as db:
-            return dict(
-                db.execute("SELECT tenant, count(*) FROM conversations GROUP BY tenant").fetchall()
-            )
+        return dict(self.rows("SELECT tenant, count(*) FROM conversations GROUP BY tenant"))
 
     # --- keys ---
 
     def key_add(self, hash: str, tenant: str, label: str) -> None:
         """Store a key's hash."""
-        with self.writing() as db:
-            db.execute(
-                "INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?)",
-                (hash, tenant, label, _now().isoformat()),
-            )
+        statement = "INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?)"
+        self.run(statement, hash, tenant, label, _now().isoformat())
 
     def keys_like(self, beginning: str) -> list[tuple[str, str]]:
         """Return hash and tenant of the keys whose hash has this prefix."""
-        with self.reading() as db:
-            return db.execute(
-                "SELECT hash, tenant FROM keys WHERE hash >= ? AND hash < ?",
-                (beginning, beginning + "g"),
-            ).fetchall()
+        query = "SELECT hash, tenant FROM keys WHERE hash >= ? AND hash < ?"
+        return [(hash, tenant) for hash, tenant in self.rows(query, beginning, beginning + "g")]
 
     def key_list(self) -> list[KeyInfo]:
         """Return all keys, oldest first."""
-        with self.reading() as db:
-            rows = db.execute(
-                "SELECT hash, tenant, label, created FROM keys ORDER BY created, hash"
-            ).fetchall()
+        rows = self.rows("SELECT hash, tenant, label, created FROM keys ORDER BY created, hash")
         return [
             KeyInfo(hash[:16], tenant, label, datetime.fromisoformat(created))
             for hash, tenant, label, created in rows
@@ -595,10 +556,7 @@ class Records:
 
     def key_remove(self, id: str) -> bool:
         """Delete a key by the prefix of its hash. Return True if it existed."""
-        if len(id) != 16:
-            return False
-        with self.writing() as db:
-            return db.execute("DELETE FROM keys WHERE substr(hash, 1, 16) = ?", (id,)).rowcount > 0
+        return len(id) == 16 and self.run("DELETE FROM keys WHERE substr(hash, 1, 16) = ?", id) > 0
 
 
 def _now() -> datetime:
@@ -644,9 +602,10 @@ def _sweep(db: sqlite3.Connection, *hashes: bytes) -> None:
     """Delete parts that no conversation uses any more."""
     for hash in hashes:
         query = (
-            "DELETE FROM parts WHERE hash = ?1 AND NOT EXISTS (SELECT 1 FROM conversations WHERE"
-            " agent = ?1)"
+            "DELETE FROM parts WHERE hash = :hash AND NOT EXISTS (SELECT 1 FROM conversations WHERE"
+            " agent = :hash)"
         )
         db.execute(
-            query + " AND NOT EXISTS (SELECT 1 FROM conversations WHERE tools = ?1)", (hash,)
+            query + " AND NOT EXISTS (SELECT 1 FROM conversations WHERE tools = :hash)",
+            {"hash": hash},
         )

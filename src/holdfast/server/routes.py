@@ -1,22 +1,22 @@
-"""Adds routes to the application: describes them, turns their errors into responses, and records
-which clients are alive."""
+"""Adds routes to the application: reads their requests, calls the host on threads, turns results
+and errors into responses, and records which clients are alive."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, Path, Request
 from starlette.responses import Response
 
-from holdfast.server.answers import error_answer
+from holdfast.server.answers import answer, error_answer
 from holdfast.server.guard import RequestRefused
+from holdfast.server.intake import SMALL_BODY_BYTES
 from holdfast.server.openapi import Description
 from holdfast.server.service import Service
-
-Endpoint = Callable[..., Awaitable[Response]]
 
 NAME = "^[A-Za-z0-9._-]{1,128}$"
 Id = Annotated[
@@ -36,11 +36,7 @@ Key = Annotated[
 ]
 Client = Annotated[
     str,
-    Header(
-        alias="X-Holdfast-Client",
-        pattern=NAME,
-        description="The id of the client instance.",
-    ),
+    Header(alias="X-Holdfast-Client", pattern=NAME, description="The id of the client instance."),
 ]
 LARGEST = 2**53 - 1  # the largest integer that every JSON reader can represent exactly
 
@@ -56,50 +52,111 @@ class Routes:
         self.description = description
 
     def add(
-        self,
-        method: str,
-        path: str,
-        summary: str,
-        *,
-        conflict: bool = False,
-        tag: str = "conversations",
-        **described: Any,
-    ) -> Callable[[Endpoint], Endpoint]:
-        """Return a decorator that registers an endpoint for `method` of `path`.
+        self, method: str, path: str, summary: str, **described: Any
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Return a decorator that registers a function as the endpoint for `method` of `path`, as
+        `register` does. Its name becomes the operation's id, its docstring the description."""
 
-        The endpoint's name becomes the operation's id, and its docstring the operation's
-        description. With `conflict`, an invalid request is answered with 409, because it is the
-        conversation's state that does not allow it. For the other arguments see
-        `Description.route`.
-        """
-
-        def decorate(endpoint: Endpoint) -> Endpoint:
-            @functools.wraps(endpoint)
-            async def answering(request: Request, *arguments: Any, **parameters: Any) -> Response:
-                try:
-                    await self._note(request)
-                    return await endpoint(*arguments, request=request, **parameters)
-                except RequestRefused:
-                    raise
-                except Exception as error:
-                    return error_answer(error, conflict)
-
-            self.app.add_api_route(
+        def decorate(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+            parameters = list(inspect.signature(endpoint).parameters.values())
+            self.register(
+                method,
                 path,
-                answering,
-                methods=[method],
+                endpoint,
+                parameters,
+                name=endpoint.__name__,
                 summary=summary,
                 description=endpoint.__doc__ or "",
-                operation_id=endpoint.__name__,
-                tags=[tag],
-                response_model=None,
-                **self.description.route(**described),
+                **described,
             )
             return endpoint
 
         return decorate
 
-    async def _note(self, request: Request) -> None:
+    def register(
+        self,
+        method: str,
+        path: str,
+        endpoint: Callable[..., Any],
+        parameters: Sequence[inspect.Parameter],
+        *,
+        name: str,
+        summary: str,
+        description: str,
+        tag: str = "conversations",
+        takes: Any = None,
+        largest: int | None = SMALL_BODY_BYTES,
+        status: int = 200,
+        conflicts: bool = False,
+        state_error: bool = False,
+        slow: bool = False,
+        also: Sequence[int] | None = None,
+        **described: Any,
+    ) -> None:
+        """Register an endpoint.
+
+        A function runs on a thread and returns a struct, or None with the status 204; its
+        parameter `tenant` is the caller's tenant, `body` the decoded body. A coroutine function
+        takes the `request` and returns the response itself.
+
+        Args:
+            parameters: The endpoint's parameters. FastAPI reads all but `tenant` and `body`.
+            takes: The struct of the request's body.
+            largest: The largest body in bytes; None for the quota's limit.
+            conflicts: True if the present state may not allow the request.
+            state_error: True if an invalid request is one that the present state does not allow.
+            slow: True if a GET may take long, so that other reads do not wait for its thread.
+            also: Further error statuses; by default those of most API routes.
+            described: See `Description.route`.
+        """
+        if also is None:
+            also = [*([404] if "{" in path else []), *([409] if conflicts else []), 422, 503]
+        names = {one.name for one in parameters}
+        direct = inspect.iscoroutinefunction(endpoint)
+        work = self.service.read if method == "GET" and not slow else self.service.change
+
+        async def respond(request: Request, arguments: dict[str, Any]) -> Response:
+            await self._record_client(request)
+            if direct:
+                return await endpoint(request=request, **arguments)
+            if "body" in names:
+                arguments["body"] = await self.service.json(request, takes, largest)
+            if "tenant" in names:
+                arguments["tenant"] = self.service.caller(request).tenant
+            found = await work(functools.partial(endpoint, **arguments))
+            return Response(status_code=204) if status == 204 else answer(found, status)
+
+        async def answering(request: Request, **arguments: Any) -> Response:
+            try:
+                return await respond(request, arguments)
+            except RequestRefused:
+                raise
+            except Exception as error:
+                return error_answer(error, state_error)
+
+        kind = inspect.Parameter.KEYWORD_ONLY
+        published = [inspect.Parameter("request", kind, annotation=Request)]
+        published += [
+            one.replace(kind=kind)
+            for one in parameters
+            if one.name not in ("request", "tenant", "body")
+        ]
+        signed: Any = answering
+        signed.__signature__ = inspect.Signature(published)  # FastAPI reads it
+        self.app.add_api_route(
+            path,
+            answering,
+            methods=[method],
+            summary=summary,
+            description=description,
+            operation_id=name,
+            name=name,
+            tags=[tag],
+            response_model=None,
+            **self.description.route(takes=takes, status=status, also=also, **described),
+        )
+
+    async def _record_client(self, request: Request) -> None:
         client = request.headers.get("x-holdfast-client")
         if client is not None and "caller" in request.scope:
             if not _NAME.fullmatch(client):

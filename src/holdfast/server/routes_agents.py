@@ -8,13 +8,12 @@ from typing import Annotated, Any
 from fastapi import Path, Request
 from starlette.responses import Response
 
-from holdfast.errors import ConfigurationError, ConversationNotFound
+from holdfast.errors import ConversationNotFound, Denied, NotFound
 from holdfast.server.answers import answer
 from holdfast.server.bodies import Offered, Offers, StartRequest
-from holdfast.server.guard import RequestRefused
 from holdfast.server.openai import Published
 from holdfast.server.routes import Key, Routes
-from holdfast.server.shapes import Created, CreateRequest
+from holdfast.server.shapes import CreatedConversation, CreateRequest
 
 _Name = Annotated[
     str, Path(min_length=1, max_length=100, description="The agent's name.", examples=["coder"])
@@ -23,18 +22,19 @@ _Name = Annotated[
 
 def add(routes: Routes, agents: Mapping[str, Published]) -> None:
     """Add the routes of published agents."""
-    service, host = routes.service, routes.service.host
+    host = routes.service.host
 
     @routes.add(
         "GET",
         "/api/agents",
         "List the published agents",
         gives=Offers,
-        client=False,
-        tag="agents",
         gave={
             "agents": [{"name": "coder", "model": "gpt-5-mini", "tools": ["terminal", "read_file"]}]
         },
+        client=False,
+        also=(),
+        tag="agents",
     )
     async def list_agents(request: Request) -> Response:
         """Lists the agents that the operator has published."""
@@ -53,39 +53,35 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         "Create a conversation with a published agent",
         takes=StartRequest,
         example={"id": "weekly"},
-        gives=Created,
+        gives=CreatedConversation,
         gave={"id": "weekly", "status": "idle", "created": "2026-11-21T10:00:00Z"},
         status=201,
-        also=(404, 409, 422, 503),
+        conflicts=True,
         tag="agents",
     )
-    async def start_with_agent(request: Request, agent: _Name, key: Key = None) -> Response:
+    def start_with_agent(
+        tenant: str, agent: _Name, body: StartRequest, key: Key = None
+    ) -> CreatedConversation:
         """The agent's tools run on the server, their questions wait for an answer, and the
         model's answers are streamed."""
-        body = await service.json(request, StartRequest)
         found = agents.get(agent)
         if found is None:
-            raise RequestRefused(
-                404,
-                "ConfigurationError",
-                "This server publishes no agent with this name. It publishes:"
-                f" {', '.join(agents) or 'none'}.",
+            names = ", ".join(agents) or "none"
+            raise NotFound(
+                f"This server publishes no agent with this name. It publishes: {names}.",
+                "agent",
+                agent,
             )
-        tenant = service.caller(request).tenant
-
-        def make() -> Created:
-            made = host.create(tenant, _request(found, body), key or "")
-            if refused := [tool.name for tool in made.tools if tool.executor != "server"]:
-                # An earlier request under the same key may have deleted the conversation already.
-                with suppress(ConversationNotFound):
-                    host.delete(tenant, made.id)
-                raise ConfigurationError(
-                    f"This server may not run these tools of the agent: {', '.join(refused)}. Its"
-                    " operator can allow them with --allow-tools."
-                )
-            return made
-
-        return answer(await service.change(make), 201)
+        made = host.create(tenant, _request(found, body), key or "")
+        if refused := [tool.name for tool in made.tools if tool.executor != "server"]:
+            # An earlier request under the same key may have deleted the conversation already.
+            with suppress(ConversationNotFound):
+                host.delete(tenant, made.id)
+            raise Denied(
+                f"This server may not run these tools of the agent: {', '.join(refused)}. Its"
+                " operator can allow them with --allow-tools."
+            )
+        return made
 
 
 def _model(agent: Published) -> str:

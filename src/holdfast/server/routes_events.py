@@ -1,5 +1,5 @@
-"""Events over HTTP: a conversation's state, its events, their stream, and the whole outputs of
-its calls."""
+"""Reading a conversation over HTTP: its state, its events, their stream, the whole outputs of its
+calls, the conversations that these spawned, and the health of its tool services."""
 
 from typing import Annotated, Any
 
@@ -10,9 +10,10 @@ from starlette.responses import Response
 from holdfast import events as ev
 from holdfast.content import ToolResult
 from holdfast.server.answers import answer
-from holdfast.server.bodies import Events, Standing, StateRequest
+from holdfast.server.bodies import Events, ServiceHealth, Services, Standing, StateRequest
 from holdfast.server.intake import state_of
 from holdfast.server.routes import LARGEST, CallId, Id, Routes
+from holdfast.server.shapes import Page
 from holdfast.server.sse import Stream
 
 After = Annotated[
@@ -55,15 +56,13 @@ def add(routes: Routes) -> None:
         "/api/conversations/{id}/state",
         "Get the whole state",
         schema=_STATE,
-        also=(404, 409, 422, 503),
+        conflicts=True,
         tag="events",
         gave={"version": 1, "id": "4f0c91d2a6be", "status": "finished", "events": [_MESSAGE]},
     )
-    async def get_state(request: Request, id: Id) -> Response:
+    def get_state(tenant: str, id: Id) -> msgspec.Raw:
         """The state with all events, in the form of `ConversationState.to_json`."""
-        tenant = service.caller(request).tenant
-        data = await service.read(lambda: host.state(tenant, id).to_json())
-        return Response(data, media_type="application/json")
+        return msgspec.Raw(host.state(tenant, id).to_json())
 
     @routes.add(
         "PUT",
@@ -73,7 +72,7 @@ def add(routes: Routes) -> None:
         gives=Standing,
         gave={"status": "finished"},
         example={"version": 1, "id": "elsewhere", "status": "idle", "events": [_FIRST]},
-        also=(404, 409, 503),
+        conflicts=True,
         tag="events",
     )
     async def put_state(request: Request, id: Id) -> Response:
@@ -91,30 +90,20 @@ def add(routes: Routes) -> None:
         "List events",
         gives=Events,
         gave={"events": [_MESSAGE], "lastSeq": 2},
-        also=(404, 422, 503),
         tag="events",
     )
-    async def get_events(
-        request: Request,
+    def get_events(
+        tenant: str,
         id: Id,
         after_seq: After = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 500,
-    ) -> Response:
+    ) -> Events:
         """In order, at most `limit`."""
-        tenant = service.caller(request).tenant
-
-        def read() -> Response:
-            found = host.read(tenant, id, after_seq, limit)
-            last = (
-                host.get(tenant, id).last_seq
-                if len(found) >= limit
-                else found[-1].seq
-                if found
-                else after_seq
-            )
-            return answer(Events([msgspec.Raw(ev.encode(event)) for event in found], last))
-
-        return await service.read(read)
+        found = host.read(tenant, id, after_seq, limit)
+        last = found[-1].seq if found else after_seq
+        if len(found) >= limit:
+            last = host.get(tenant, id).last_seq
+        return Events([msgspec.Raw(ev.encode(event)) for event in found], last)
 
     @routes.add(
         "GET",
@@ -123,7 +112,7 @@ def add(routes: Routes) -> None:
         given="text/event-stream",
         schema={"type": "string"},
         gave='id: 2\nevent: message\ndata: {"type": "message", "seq": 2}\n\n',
-        also=(404, 409, 422, 503),
+        conflicts=True,
         tag="events",
     )
     async def stream_events(
@@ -147,22 +136,48 @@ def add(routes: Routes) -> None:
 
         service.check_open()
         feed = await service.read(host.feed, caller.tenant, id)
-        return Stream(
-            service,
-            feed,
-            caller.key_id,
-            after_seq if last_event_id is None else int(last_event_id),
-            alive,
-        )
+        after = after_seq if last_event_id is None else int(last_event_id)
+        return Stream(service, feed, caller.key_id, after, alive)
 
     @routes.add(
         "GET",
         "/api/conversations/{id}/outputs/{call_id}",
         "Get the whole output of a call",
         gives=ToolResult,
-        also=(404, 422, 503),
         tag="events",
     )
-    async def get_output(request: Request, id: Id, call_id: CallId) -> Response:
+    def get_output(tenant: str, id: Id, call_id: CallId) -> ToolResult:
         """The whole output of a call of which the journal holds only the beginning and the end."""
-        return answer(await service.read(host.output, service.caller(request).tenant, id, call_id))
+        return host.output(tenant, id, call_id)
+
+
+def add_family(routes: Routes) -> None:
+    """Add the routes of the conversations that calls spawned, and of tool services."""
+    host = routes.service.host
+
+    @routes.add("GET", "/api/conversations/{id}/children", "List spawned conversations", gives=Page)
+    def list_children(tenant: str, id: Id) -> Page:
+        """Oldest first. The routes for state, events, stream and outputs accept the ids of
+        spawned conversations. Of the commands they accept only decisions and answers; send
+        others to the parent."""
+        return Page(items=host.children(tenant, id))
+
+    @routes.add(
+        "GET",
+        "/api/conversations/{id}/services",
+        "Check its tool services",
+        slow=True,
+        gives=Services,
+        gave={
+            "open": True,
+            "services": [{"id": "git", "ok": True, "seconds": 0.004, "detail": "12 tools"}],
+        },
+    )
+    def list_services(tenant: str, id: Id) -> Services:
+        """Checks MCP servers and A2A agents now, within a few seconds, if the conversation is
+        open in this process. The request does not open the conversation."""
+        found = host.services(tenant, id)
+        return Services(
+            found is not None,
+            [ServiceHealth(one.id, one.ok, one.seconds, one.detail) for one in found or ()],
+        )

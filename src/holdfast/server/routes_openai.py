@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from holdfast import errors
 from holdfast import events as ev
 from holdfast.llm.completion import Delta
-from holdfast.server import chats, openai
+from holdfast.server import chat_turns, openai
 from holdfast.server.answers import error_answer
 from holdfast.server.feed import FeedReader
 from holdfast.server.guard import RequestRefused
@@ -35,6 +35,22 @@ _KINDS = {
     403: "permission_error",
     404: "not_found_error",
     429: "rate_limit_error",
+}
+_INTERRUPTED = (
+    "The server is shutting down, or the conversation was removed, before the answer was complete."
+    " Repeat the request soon to continue."
+)
+# The error's type and message for each status with which a turn ends without an answer.
+_ENDS = {
+    "stuck": ("server_error", "The agent got stuck in the conversation {id}."),
+    "paused": (
+        "server_error",
+        "The conversation {id} was paused. Repeat the request soon to continue.",
+    ),
+    "waiting_for_confirmation": (
+        "invalid_request_error",
+        "A call waits for approval in the conversation {id}, which this API cannot express.",
+    ),
 }
 _MODEL: dict[str, Any] = {
     "type": "object",
@@ -57,6 +73,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         "/v1/models",
         "List the agents as models",
         client=False,
+        also=(),
         tag="openai",
         schema={
             "type": "object",
@@ -137,7 +154,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
 class Chat:
     """One chat request: a turn of a conversation."""
 
-    place: chats.ChatPlace
+    place: chat_turns.ChatPlace
     reader: FeedReader
 
     def __init__(self, service: Service, tenant: str, agent: Published, turn: ChatTurn) -> None:
@@ -155,7 +172,9 @@ class Chat:
         """Find or create the conversation and start its run. Raises the host's errors."""
         self._service.check_open()
         finding = asyncio.ensure_future(
-            self._service.change(chats.begin, self._host, self._tenant, self._agent, self._turn)
+            self._service.change(
+                chat_turns.begin, self._host, self._tenant, self._agent, self._turn
+            )
         )
         try:
             self.place = await asyncio.shield(finding)
@@ -174,7 +193,7 @@ class Chat:
             await asyncio.shield(asyncio.ensure_future(self._leave()))
             raise
 
-    def _found_late(self, finding: asyncio.Future[chats.ChatPlace]) -> None:
+    def _found_late(self, finding: asyncio.Future[chat_turns.ChatPlace]) -> None:
         """Leave the conversation that was found after the request was cancelled."""
         if not finding.cancelled() and finding.exception() is None:
             self._host.chats.leave(self._tenant, finding.result().id)
@@ -211,33 +230,26 @@ class Chat:
 
     async def streamed(self, with_usage: bool) -> AsyncIterator[bytes]:
         """Yield the chunks of the answer as its text arrives."""
-        model, progress = self._agent.name, self._progress
+        progress = self._progress
         more: dict[str, Any] = {"usage": None} if with_usage else {}
+
+        def chunk(delta: dict[str, Any] | None, reason: str | None = None, **more: Any) -> bytes:
+            return openai.chunk(self._id, self._created, self._agent.name, delta, reason, **more)
+
         try:
-            yield openai.chunk(
-                self._id, self._created, model, {"role": "assistant", "content": ""}, **more
-            )
+            yield chunk({"role": "assistant", "content": ""}, **more)
             async for piece in self._pieces():
-                yield (
-                    openai.chunk(self._id, self._created, model, {"content": piece}, **more)
-                    if piece
-                    else b": ping\n\n"
-                )
+                yield chunk({"content": piece}, **more) if piece else b": ping\n\n"
             failed = await self._failure()
             if failed is not None:
                 yield b"data: %b\n\n" % bytes(failed.body)
                 return
             for index, call in enumerate(progress.calls):
-                yield openai.chunk(
-                    self._id,
-                    self._created,
-                    model,
-                    {"tool_calls": [{"index": index, **openai.wire_call(call)}]},
-                    **more,
-                )
-            yield openai.chunk(self._id, self._created, model, {}, progress.finish_reason, **more)
+                calls = [{"index": index, **openai.wire_call(call)}]
+                yield chunk({"tool_calls": calls}, **more)
+            yield chunk({}, progress.finish_reason, **more)
             if with_usage:
-                yield openai.chunk(self._id, self._created, model, None, usage=progress.tokens())
+                yield chunk(None, usage=progress.tokens())
             yield b"data: [DONE]\n\n"
         finally:
             await asyncio.shield(asyncio.ensure_future(self._leave()))
@@ -258,10 +270,10 @@ class Chat:
             ]
             for frame in frames:
                 event = ev.decode(frame.data)
-                if progress.done and not isinstance(event, ev.Decision):
+                if progress.done and not isinstance(event, ev.DecisionMade):
                     break  # the following events belong to a later turn
                 after = frame.seq
-                if isinstance(event, ev.Assistant):
+                if isinstance(event, ev.AssistantReplied):
                     # The pieces belong to this answer, or to the next one, of which some may be
                     # missing.
                     complete = (
@@ -282,17 +294,12 @@ class Chat:
                 yield ""
         if self._answered:
             await self._service.read(
-                chats.remember, self._host, self._tenant, self.place, self._turn, progress
+                chat_turns.remember, self._host, self._tenant, self.place, self._turn, progress
             )
 
     @property
     def _answered(self) -> bool:
-        return self._progress.done and self._progress.status not in (
-            "error",
-            "stuck",
-            "paused",
-            "waiting_for_confirmation",
-        )
+        return self._progress.done and self._progress.status not in ("error", *_ENDS)
 
     async def _failure(self) -> Response | None:
         """Return the error of a turn without an answer, or None.
@@ -302,48 +309,20 @@ class Chat:
         """
         progress, id = self._progress, self.place.id
         if not progress.done:
-            return _error(
-                503,
-                "The server is shutting down, or the conversation was removed, before the answer"
-                " was complete. Repeat the request soon to continue.",
-                "server_error",
-                None,
-                retry=False,
-            )
+            return _error(503, _INTERRUPTED, "server_error", retry=False)
         if progress.status in ("error", "stuck"):
-            await self._service.read(chats.forget, self._host, self._tenant, self.place, self._turn)
-        if progress.status == "error":
+            await self._service.read(
+                chat_turns.forget, self._host, self._tenant, self.place, self._turn
+            )
+        if progress.status == "error" and progress.error is not None:
             error = progress.error
-            kind = "LLMError" if error is None else error.error
-            return _error(
-                422, kind if error is None else error.message, "server_error", kind, retry=False
-            )
-        if progress.status == "stuck":
-            return _error(
-                422,
-                f"The agent got stuck in the conversation {id}.",
-                "server_error",
-                "stuck",
-                retry=False,
-            )
-        if progress.status == "waiting_for_confirmation":
-            return _error(
-                422,
-                f"A call waits for approval in the conversation {id}, which this API cannot"
-                " express.",
-                "invalid_request_error",
-                "waiting_for_confirmation",
-                retry=False,
-            )
-        if progress.status == "paused":
-            return _error(
-                422,
-                f"The conversation {id} was paused. Repeat the request soon to continue.",
-                "server_error",
-                "paused",
-                retry=False,
-            )
-        return None
+            return _error(422, error.message, "server_error", error.error, retry=False)
+        if progress.status == "error":
+            return _error(422, "LLMError", "server_error", "LLMError", retry=False)
+        if (found := _ENDS.get(progress.status)) is None:
+            return None
+        kind, message = found
+        return _error(422, message.format(id=id), kind, progress.status, retry=False)
 
     async def _leave(self) -> None:
         if (reader := getattr(self, "reader", None)) is not None:
@@ -352,7 +331,7 @@ class Chat:
             return
         try:
             await self._service.change(
-                chats.leave, self._host, self._tenant, self.place, self._progress.done
+                chat_turns.leave, self._host, self._tenant, self.place, self._progress.done
             )
         except errors.HoldfastError as error:
             _log.warning(

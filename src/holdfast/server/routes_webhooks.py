@@ -3,10 +3,8 @@ to list failed deliveries, and to send events again."""
 
 from typing import Annotated, Any
 
-from fastapi import Path, Query, Request
-from starlette.responses import Response
+from fastapi import Path, Query
 
-from holdfast.server.answers import answer
 from holdfast.server.routes import Key, Routes
 from holdfast.server.webhook_shapes import (
     DeliveryList,
@@ -42,11 +40,26 @@ _WEBHOOK_EXAMPLE: dict[str, Any] = {
     "secret": None,
     "oldSecretUntil": None,
 }
+_DELIVERIES_EXAMPLE: dict[str, Any] = {
+    "deliveries": [
+        {
+            "conversationId": "weekly",
+            "afterSeq": 4,
+            "attempts": 3,
+            "since": "2026-11-21T10:00:00Z",
+            "again": "2026-11-21T10:00:04Z",
+            "error": "The receiver answered 500.",
+            "dead": [],
+        }
+    ],
+    "next": None,
+}
 
 
 def add(routes: Routes) -> None:
     """Add the routes of webhooks."""
-    service, webhooks = routes.service, routes.service.host.webhooks
+    webhooks = routes.service.host.webhooks
+    one: dict[str, Any] = {"gives": Webhook, "gave": _WEBHOOK_EXAMPLE, "tag": "webhooks"}
 
     @routes.add(
         "POST",
@@ -60,15 +73,11 @@ def add(routes: Routes) -> None:
         also=(404, 409, 503),
         tag="webhooks",
     )
-    async def create_webhook(request: Request, key: Key = None) -> Response:
+    def create_webhook(tenant: str, body: WebhookRequest, key: Key = None) -> Webhook:
         """Sends one POST for each event of one or all conversations, signed according to
         Standard Webhooks. Delivery is at least once, in the order of each journal. Only this
         answer shows the secret."""
-        body = await service.json(request, WebhookRequest)
-        return answer(
-            await service.change(webhooks.create, service.caller(request).tenant, body, key or ""),
-            201,
-        )
+        return webhooks.create(tenant, body, key or "")
 
     @routes.add(
         "GET",
@@ -76,25 +85,16 @@ def add(routes: Routes) -> None:
         "List webhooks",
         gives=WebhookList,
         gave={"webhooks": [_WEBHOOK_EXAMPLE]},
-        also=(422, 503),
         tag="webhooks",
     )
-    async def list_webhooks(request: Request) -> Response:
+    def list_webhooks(tenant: str) -> WebhookList:
         """Oldest first."""
-        return answer(await service.read(webhooks.list, service.caller(request).tenant))
+        return webhooks.list(tenant)
 
-    @routes.add(
-        "GET",
-        "/api/webhooks/{webhook}",
-        "Get a webhook",
-        gives=Webhook,
-        gave=_WEBHOOK_EXAMPLE,
-        also=(404, 422, 503),
-        tag="webhooks",
-    )
-    async def get_webhook(request: Request, webhook: _Id) -> Response:
+    @routes.add("GET", "/api/webhooks/{webhook}", "Get a webhook", **one)
+    def get_webhook(tenant: str, webhook: _Id) -> Webhook:
         """Without its secret."""
-        return answer(await service.read(webhooks.get, service.caller(request).tenant, webhook))
+        return webhooks.get(tenant, webhook)
 
     @routes.add(
         "PUT",
@@ -102,31 +102,17 @@ def add(routes: Routes) -> None:
         "Change a webhook",
         takes=WebhookChange,
         example={"enabled": True},
-        gives=Webhook,
-        gave=_WEBHOOK_EXAMPLE,
-        also=(404, 503),
-        tag="webhooks",
+        **one,
     )
-    async def change_webhook(request: Request, webhook: _Id) -> Response:
+    def change_webhook(tenant: str, webhook: _Id, body: WebhookChange) -> Webhook:
         """Delivery continues where it was. If the webhook is enabled or gets a new URL, failed
         events are tried again at once."""
-        body = await service.json(request, WebhookChange)
-        return answer(
-            await service.change(webhooks.change, service.caller(request).tenant, webhook, body)
-        )
+        return webhooks.change(tenant, webhook, body)
 
-    @routes.add(
-        "DELETE",
-        "/api/webhooks/{webhook}",
-        "Remove a webhook",
-        status=204,
-        also=(404, 422, 503),
-        tag="webhooks",
-    )
-    async def delete_webhook(request: Request, webhook: _Id) -> Response:
+    @routes.add("DELETE", "/api/webhooks/{webhook}", "Remove a webhook", status=204, tag="webhooks")
+    def delete_webhook(tenant: str, webhook: _Id) -> None:
         """Events that are not sent yet are never sent."""
-        await service.change(webhooks.delete, service.caller(request).tenant, webhook)
-        return Response(status_code=204)
+        webhooks.delete(tenant, webhook)
 
     @routes.add(
         "POST",
@@ -136,54 +122,32 @@ def add(routes: Routes) -> None:
         example={"overlap": 3600},
         gives=Webhook,
         gave={**_WEBHOOK_EXAMPLE, "secret": _SECRET, "oldSecretUntil": "2026-11-21T11:00:00Z"},
-        also=(404, 503),
         tag="webhooks",
     )
-    async def rotate_webhook_secret(request: Request, webhook: _Id) -> Response:
+    def rotate_webhook_secret(tenant: str, webhook: _Id, body: SecretRequest) -> Webhook:
         """During the overlap messages carry two signatures, one with each secret. The answer
         shows the new secret."""
-        body = await service.json(request, SecretRequest)
-        return answer(
-            await service.change(webhooks.rotate, service.caller(request).tenant, webhook, body)
-        )
+        return webhooks.rotate(tenant, webhook, body)
 
     @routes.add(
         "GET",
         "/api/webhooks/{webhook}/deliveries",
         "List failed deliveries",
         gives=DeliveryList,
-        also=(404, 422, 503),
+        gave=_DELIVERIES_EXAMPLE,
         tag="webhooks",
-        gave={
-            "deliveries": [
-                {
-                    "conversationId": "weekly",
-                    "afterSeq": 4,
-                    "attempts": 3,
-                    "since": "2026-11-21T10:00:00Z",
-                    "again": "2026-11-21T10:00:04Z",
-                    "error": "The receiver answered 500.",
-                    "dead": [],
-                }
-            ],
-            "next": None,
-        },
     )
-    async def list_deliveries(
-        request: Request,
+    def list_deliveries(
+        tenant: str,
         webhook: _Id,
         cursor: Annotated[
             str | None,
             Query(pattern="^[A-Za-z0-9._-]{1,200}$", description="`next` of the previous page."),
         ] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    ) -> Response:
+    ) -> DeliveryList:
         """Lists, in pages, the conversations in which the webhook fails or has given up events."""
-        return answer(
-            await service.read(
-                webhooks.deliveries, service.caller(request).tenant, webhook, cursor, limit
-            )
-        )
+        return webhooks.deliveries(tenant, webhook, cursor, limit)
 
     @routes.add(
         "POST",
@@ -193,13 +157,9 @@ def add(routes: Routes) -> None:
         example={"conversationId": "4f0c91d2a6be"},
         gives=Redelivered,
         gave={"dead": 12},
-        also=(404, 503),
         tag="webhooks",
     )
-    async def redeliver(request: Request, webhook: _Id) -> Response:
+    def redeliver(tenant: str, webhook: _Id, body: RedeliverRequest) -> Redelivered:
         """Sends again the events that were given up, or all events after `afterSeq`. Later
         events follow in order, each under its original `webhook-id`."""
-        body = await service.json(request, RedeliverRequest)
-        return answer(
-            await service.change(webhooks.redeliver, service.caller(request).tenant, webhook, body)
-        )
+        return webhooks.redeliver(tenant, webhook, body)

@@ -1,14 +1,16 @@
 """Workspaces over HTTP: folders on the server in which conversations work, with their files,
 commands and tools."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 from fastapi import Path, Query, Request
 from starlette.responses import Response
 
-from holdfast.agent.form import ToolForm
+from holdfast.agent.serial_form import ToolForm
 from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import PathRefused
+from holdfast.runtime import LocalRuntime
 from holdfast.runtime.clone import is_remote
 from holdfast.server.answers import answer
 from holdfast.server.bodies import (
@@ -24,6 +26,7 @@ from holdfast.server.bodies import (
 )
 from holdfast.server.intake import SMALL_BODY_BYTES
 from holdfast.server.routes import NAME, Key, Routes, WorkspaceId
+from holdfast.tools import Tool, ToolContext, ToolManager
 from holdfast.tools.context import Cancellation
 
 _FILE = Annotated[
@@ -36,6 +39,22 @@ def add(routes: Routes) -> None:
     """Add the routes of workspaces."""
     service, host = routes.service, routes.service.host
 
+    async def run_long(
+        request: Request,
+        workspace: str,
+        key: str | None,
+        data: bytes,
+        work: Callable[[LocalRuntime, Cancellation], Any],
+    ) -> Response:
+        """Answer with the result of `work` in a workspace, done once per key."""
+        tenant = service.caller(request).tenant
+
+        def run(cancelled: Cancellation) -> Response:
+            with host.workspace(tenant, workspace) as runtime:
+                return answer(work(runtime, cancelled))
+
+        return await service.long(request, key, data, run)
+
     @routes.add(
         "POST",
         "/api/workspaces",
@@ -45,32 +64,25 @@ def add(routes: Routes) -> None:
         gives=Workspace,
         gave={"id": "w-81d0"},
         status=201,
-        also=(409, 503),
+        conflicts=True,
         tag="workspaces",
     )
-    async def create_workspace(request: Request) -> Response:
+    def create_workspace(tenant: str, body: WorkspaceRequest) -> Workspace:
         """Creates an empty folder. If a workspace with this id exists, it is left unchanged and
         the answer is 409."""
-        body = await service.json(request, WorkspaceRequest)
-        return answer(
-            Workspace(
-                await service.change(host.workspace_create, service.caller(request).tenant, body.id)
-            ),
-            201,
-        )
+        return Workspace(host.workspace_create(tenant, body.id))
 
     @routes.add(
         "DELETE",
         "/api/workspaces/{workspace}",
         "Remove a workspace",
         status=204,
-        also=(404, 409, 422, 503),
+        conflicts=True,
         tag="workspaces",
     )
-    async def delete_workspace(request: Request, workspace: WorkspaceId) -> Response:
+    def delete_workspace(tenant: str, workspace: WorkspaceId) -> None:
         """Removes the workspace with all its files."""
-        await service.change(host.workspace_delete, service.caller(request).tenant, workspace)
-        return Response(status_code=204)
+        host.workspace_delete(tenant, workspace)
 
     @routes.add(
         "POST",
@@ -84,7 +96,7 @@ def add(routes: Routes) -> None:
             "meta": {"exitCode": 0},
             "isError": False,
         },
-        also=(404, 409, 503),
+        conflicts=True,
         tag="workspaces",
     )
     async def run_command(request: Request, workspace: WorkspaceId, key: Key = None) -> Response:
@@ -92,20 +104,16 @@ def add(routes: Routes) -> None:
         `Idempotency-Key` it is cancelled only if the client does not repeat the request soon."""
         data = await service.body(request, SMALL_BODY_BYTES)
         body = await service.decode(request, data, CommandRequest)
-        tenant = service.caller(request).tenant
 
-        def run(cancelled: Cancellation) -> Response:
-            with host.workspace(tenant, workspace) as runtime:
-                return answer(
-                    runtime.run_command(
-                        body.command,
-                        body.timeout,
-                        conversation_id=body.conversation_id,
-                        cancelled=cancelled,
-                    )
-                )
+        def run(runtime: LocalRuntime, cancelled: Cancellation) -> ToolResult:
+            return runtime.run_command(
+                body.command,
+                body.timeout,
+                conversation_id=body.conversation_id,
+                cancelled=cancelled,
+            )
 
-        return await service.long(request, key, data, run)
+        return await run_long(request, workspace, key, data, run)
 
     @routes.add(
         "POST",
@@ -115,7 +123,7 @@ def add(routes: Routes) -> None:
         example={"repo": "psf/requests"},
         gives=Cloned,
         gave={"path": "/srv/workspaces/w-81d0/requests"},
-        also=(404, 409, 503),
+        conflicts=True,
         tag="workspaces",
     )
     async def clone_repository(
@@ -124,29 +132,19 @@ def add(routes: Routes) -> None:
         """git cannot ask for credentials: put a token into the URL."""
         data = await service.body(request, SMALL_BODY_BYTES)
         body = await service.decode(request, data, CloneRequest)
-        tenant = service.caller(request).tenant
         if not is_remote(body.repo):
             raise PathRefused(
                 "The server clones no local path. Use 'owner/name' or a URL, or clone with a"
                 " command."
             )
 
-        def clone(_: Cancellation) -> Response:
-            with host.workspace(tenant, workspace) as runtime:
-                return answer(
-                    Cloned(
-                        str(
-                            runtime.clone_repo(
-                                body.repo,
-                                branch=body.branch,
-                                target=body.target,
-                                timeout=body.timeout,
-                            )
-                        )
-                    )
-                )
+        def clone(runtime: LocalRuntime, _: Cancellation) -> Cloned:
+            path = runtime.clone_repo(
+                body.repo, branch=body.branch, target=body.target, timeout=body.timeout
+            )
+            return Cloned(str(path))
 
-        return await service.long(request, key, data, clone)
+        return await run_long(request, workspace, key, data, clone)
 
     @routes.add(
         "GET",
@@ -155,7 +153,6 @@ def add(routes: Routes) -> None:
         given="text/plain",
         schema=_TEXT,
         gave="print('hello')\n",
-        also=(404, 422, 503),
         tag="files",
     )
     async def read_file(request: Request, workspace: WorkspaceId, path: _FILE) -> Response:
@@ -177,7 +174,7 @@ def add(routes: Routes) -> None:
         example="print('hello')\n",
         gives=Written,
         gave={"bytes": 15},
-        also=(404, 409, 422, 503),
+        conflicts=True,
         tag="files",
     )
     async def write_file(request: Request, workspace: WorkspaceId, path: _FILE) -> Response:
@@ -198,57 +195,32 @@ def add(routes: Routes) -> None:
         "/api/workspaces/{workspace}/microagents",
         "List the microagents of a folder",
         gives=Microagents,
-        also=(404, 422, 503),
         tag="workspaces",
     )
-    async def list_microagents(
-        request: Request,
+    def list_microagents(
+        tenant: str,
         workspace: WorkspaceId,
         folder: Annotated[
             str | None, Query(max_length=4096, description="Default: the workspace's folder.")
         ] = None,
-    ) -> Response:
+    ) -> Microagents:
         """Lists the microagents and skills of a folder."""
-        tenant = service.caller(request).tenant
-
-        def load() -> Response:
-            with host.workspace(tenant, workspace) as runtime:
-                where = None if folder is None else runtime.paths.resolve(_inside(folder))
-                return answer(Microagents(runtime.load_microagents(where)))
-
-        return await service.read(load)
+        with host.workspace(tenant, workspace) as runtime:
+            path = None if folder is None else runtime.paths.resolve(_inside(folder))
+            return Microagents(runtime.load_microagents(path))
 
     @routes.add(
         "GET",
         "/api/workspaces/{workspace}/tools",
         "List the tools of a workspace",
         gives=Tools,
-        also=(404, 422, 503),
+        slow=True,
         tag="workspaces",
     )
-    async def list_tools(request: Request, workspace: WorkspaceId) -> Response:
+    def list_tools(tenant: str, workspace: WorkspaceId) -> Tools:
         """Lists the tools that a workspace gives to an agent."""
-        tenant = service.caller(request).tenant
-
-        def tools() -> Response:
-            with host.workspace(tenant, workspace) as runtime:
-                found = [
-                    ToolForm(
-                        name=tool.name,
-                        input_schema=tool.input_schema,
-                        description=tool.description,
-                        output_schema=tool.output_schema,
-                        annotations=tool.annotations,
-                        category=tool.category,
-                        timeout=tool.timeout,
-                        module="holdfast.runtime",
-                        parallel=tool.parallel,
-                    )
-                    for tool in runtime.tools
-                ]
-            return answer(Tools(found))
-
-        return await service.change(tools)
+        with host.workspace(tenant, workspace) as runtime:
+            return Tools([_form(tool) for tool in runtime.tools])
 
     @routes.add(
         "POST",
@@ -257,7 +229,7 @@ def add(routes: Routes) -> None:
         takes=CallRequest,
         example={"arguments": {"pattern": "TODO"}},
         gives=ToolResult,
-        also=(404, 409, 503),
+        conflicts=True,
         tag="workspaces",
     )
     async def call_tool(
@@ -269,23 +241,31 @@ def add(routes: Routes) -> None:
         """A failed call is answered as a result with `isError`."""
         data = await service.body(request)
         body = await service.decode(request, data, CallRequest)
-        tenant = service.caller(request).tenant
 
-        def call(cancelled: Cancellation) -> Response:
-            from holdfast.tools import ToolContext, ToolManager
+        def call(runtime: LocalRuntime, cancelled: Cancellation) -> ToolResult:
+            manager = ToolManager(runtime.tools)
+            manager.get(name)  # an unknown tool is answered with 404, not with a result
+            context = ToolContext(body.conversation_id, cancelled=cancelled, runtime=runtime)
+            return manager.run(ToolCall("", name, body.arguments), context)
 
-            with host.workspace(tenant, workspace) as runtime:
-                manager = ToolManager(runtime.tools)
-                manager.get(name)  # an unknown tool is answered with 404, not with a result
-                context = ToolContext(body.conversation_id, cancelled=cancelled, runtime=runtime)
-                return answer(manager.run(ToolCall("", name, body.arguments), context))
+        return await run_long(request, workspace, key, data, call)
 
-        return await service.long(request, key, data, call)
+
+def _form(tool: Tool) -> ToolForm:
+    return ToolForm(
+        name=tool.name,
+        input_schema=tool.input_schema,
+        description=tool.description,
+        output_schema=tool.output_schema,
+        annotations=tool.annotations,
+        category=tool.category,
+        timeout=tool.timeout,
+        module="holdfast.runtime",
+        parallel=tool.parallel,
+    )
 
 
 def _inside(path: str) -> str:
     """Return a path in the form that the runtime takes. A leading `~` is not expanded, because
     the server's home belongs to no client."""
-    if path.startswith("~"):
-        return "./" + path
-    return path
+    return f"./{path}" if path.startswith("~") else path

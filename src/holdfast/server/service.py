@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from holdfast.server.answers import error_answer
 from holdfast.server.guard import Caller, Quota, QuotaUsage, RequestRefused
+from holdfast.server.idempotent_requests import IdempotentRequests
 from holdfast.server.intake import SMALL_BODY_BYTES, Intake
-from holdfast.server.once import IdempotentRequests
 from holdfast.tools.context import Cancellation
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from holdfast.agent.form import ToolForm
+from holdfast.agent.serial_form import ToolForm
 from holdfast.content import Data
 
 Executor = Literal["server", "client", "unavailable"]
@@ -82,7 +82,7 @@ class ToolStanding(Data, frozen=True):
     warning: str = ""
 
 
-class Created(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class CreatedConversation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The result of a `CreateRequest`, a fork, or a change of tools."""
 
     id: str

@@ -14,40 +14,40 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.errors import Conflict, ConversationNotFound, TooMany
+from holdfast.errors import Conflict, NotFound, TooMany
+from holdfast.events import AnyEvent
 from holdfast.server.records import Records
+from holdfast.server.webhooks import wants
 
 # An older server ignores these tables.
-_TABLES = (
-    (
-        "CREATE TABLE IF NOT EXISTS webhooks (number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT"
-        " NOT NULL, id TEXT NOT NULL, conversation TEXT NOT NULL, state TEXT NOT NULL, sealed BLOB"
-        " NOT NULL, digest BLOB NOT NULL, created TEXT NOT NULL, failures INTEGER NOT NULL DEFAULT"
-        " 0, since REAL NOT NULL DEFAULT 0, again REAL NOT NULL DEFAULT 0, error TEXT NOT NULL"
-        " DEFAULT '', UNIQUE(tenant, id))"
-    ),
-    (
-        "CREATE TABLE IF NOT EXISTS webhook_cursors (webhook INTEGER NOT NULL, conversation TEXT"
-        " NOT NULL, seq INTEGER NOT NULL, attempts INTEGER NOT NULL, since REAL NOT NULL, again"
-        " REAL NOT NULL, error TEXT NOT NULL, PRIMARY KEY(webhook, conversation)) WITHOUT ROWID"
-    ),
-    "CREATE INDEX IF NOT EXISTS webhook_cursors_by_conversation ON webhook_cursors(conversation)",
-    (
-        "CREATE INDEX IF NOT EXISTS webhook_cursors_failing ON webhook_cursors(webhook,"
-        " conversation) WHERE attempts > 0"
-    ),
-    (
-        "CREATE TABLE IF NOT EXISTS webhook_dead (webhook INTEGER NOT NULL, conversation TEXT NOT"
-        " NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, count INTEGER NOT NULL, at REAL NOT"
-        " NULL, error TEXT NOT NULL, PRIMARY KEY(webhook, conversation, first)) WITHOUT ROWID"
-    ),
-    "CREATE INDEX IF NOT EXISTS webhook_dead_by_conversation ON webhook_dead(conversation)",
-)
+_TABLES = """
+CREATE TABLE IF NOT EXISTS webhooks (number INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant TEXT NOT NULL, id TEXT NOT NULL, conversation TEXT NOT NULL, state TEXT NOT NULL,
+    sealed BLOB NOT NULL, digest BLOB NOT NULL, created TEXT NOT NULL,
+    failures INTEGER NOT NULL DEFAULT 0, since REAL NOT NULL DEFAULT 0,
+    again REAL NOT NULL DEFAULT 0, error TEXT NOT NULL DEFAULT '', UNIQUE(tenant, id));
+CREATE TABLE IF NOT EXISTS webhook_cursors (webhook INTEGER NOT NULL, conversation TEXT NOT NULL,
+    seq INTEGER NOT NULL, attempts INTEGER NOT NULL, since REAL NOT NULL, again REAL NOT NULL,
+    error TEXT NOT NULL, PRIMARY KEY(webhook, conversation)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS webhook_cursors_by_conversation ON webhook_cursors(conversation);
+CREATE INDEX IF NOT EXISTS webhook_cursors_failing ON webhook_cursors(webhook, conversation)
+    WHERE attempts > 0;
+CREATE TABLE IF NOT EXISTS webhook_dead (webhook INTEGER NOT NULL, conversation TEXT NOT NULL,
+    first INTEGER NOT NULL, last INTEGER NOT NULL, count INTEGER NOT NULL, at REAL NOT NULL,
+    error TEXT NOT NULL, PRIMARY KEY(webhook, conversation, first)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS webhook_dead_by_conversation ON webhook_dead(conversation);
+"""
 
 _COLUMNS = (
     "number, tenant, id, conversation, state, sealed, digest, created, failures, since, again,"
     " error"
 )
+_CURSOR = (
+    "SELECT seq, attempts, since, again, error FROM webhook_cursors WHERE webhook = ? AND"
+    " conversation = ?"
+)
+_SAVE_CURSOR = "INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, ?, ?, ?, ?)"
+_RESET_CURSOR = "INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, 0, 0, 0, '')"
 _CHUNK_ROWS = 2000  # rows of one transaction, because other threads wait for it
 
 Kind = Literal["making", "active", "disabled", "gone"]
@@ -66,6 +66,10 @@ class WebhookTarget(msgspec.Struct, frozen=True):
     def secrets(self, now: float) -> tuple[str, ...]:
         """Return the secrets to sign with, newest first."""
         return (self.secret, self.old) if self.old and now < self.until else (self.secret,)
+
+    def wants(self, event: AnyEvent) -> bool:
+        """Return True if the filter accepts an event."""
+        return wants(self.events, event)
 
     def __repr__(self) -> str:
         return "Target(...)"
@@ -121,11 +125,10 @@ class WebhookRecords:
         self._records = records
         self._seal = records.seal
         with records.writing() as db:
-            for statement in _TABLES:
+            for statement in _TABLES.split(";"):
                 db.execute(statement)
-            for (number,) in db.execute(
-                "SELECT number FROM webhooks WHERE state = 'making'"
-            ).fetchall():
+            query = "SELECT number FROM webhooks WHERE state = 'making'"
+            for (number,) in db.execute(query).fetchall():
                 _remove(db, number)
 
     # --- webhooks ---
@@ -163,75 +166,52 @@ class WebhookRecords:
                     "webhooks",
                 )
             created = datetime.now(UTC)
-            values = (
-                tenant,
-                id,
-                conversation,
-                "making",
-                self._sealed(tenant, id, target),
-                digest,
-                created.isoformat(),
-            )
-            query = (
+            kept = WebhookRecord(0, tenant, id, conversation, "making", target, digest, created)
+            values = tenant, id, conversation, kept.state, self._sealed(kept), digest
+            number = db.execute(
                 "INSERT INTO webhooks (tenant, id, conversation, state, sealed, digest, created)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)"
-            )
-            number = db.execute(query, values).lastrowid
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (*values, created.isoformat()),
+            ).lastrowid
             assert number is not None
-            return WebhookRecord(
-                number, tenant, id, conversation, "making", target, digest, created
-            ), True
+            return msgspec.structs.replace(kept, number=number), True
 
     def find(self, tenant: str, id: str) -> WebhookRecord:
-        """Return a webhook. Raises `ConversationNotFound` if it does not exist."""
-        with self._records.reading() as db:
-            row = db.execute(
-                f"SELECT {_COLUMNS} FROM webhooks WHERE tenant = ? AND id = ? AND state <>"
-                " 'making'",
-                (tenant, id),
-            ).fetchone()
+        """Return a webhook. Raises `NotFound` if it does not exist."""
+        where = "tenant = ? AND id = ? AND state <> 'making'"
+        row = self._records.row(f"SELECT {_COLUMNS} FROM webhooks WHERE {where}", tenant, id)
         if row is None:
-            raise ConversationNotFound(f"No webhook {id!r} on this server.")
+            raise NotFound(f"No webhook {id!r} on this server.", "webhook", id)
         return self._kept(row)
 
     def all(self, tenant: str | None = None) -> list[WebhookRecord]:
         """Return the webhooks of one tenant or of all, oldest first."""
-        with self._records.reading() as db:
-            query = (
-                f"SELECT {_COLUMNS} FROM webhooks WHERE state <> 'making' AND (?1 IS NULL OR tenant"
-                " = ?1) ORDER BY number"
-            )
-            rows = db.execute(query, (tenant,)).fetchall()
-        return [self._kept(row) for row in rows]
+        found = self._records.rows(
+            f"SELECT {_COLUMNS} FROM webhooks WHERE state <> 'making' ORDER BY number"
+        )
+        return [self._kept(row) for row in found if tenant in (None, row[1])]
 
     def change(self, kept: WebhookRecord) -> None:
         """Store a webhook's state, target and failures."""
-        values = (
+        self._records.run(
+            "UPDATE webhooks SET state = ?, sealed = ?, failures = ?, since = ?, again = ?,"
+            " error = ? WHERE number = ?",
             kept.state,
-            self._sealed(kept.tenant, kept.id, kept.target),
+            self._sealed(kept),
             kept.failures,
             kept.since,
             kept.again,
             kept.error,
             kept.number,
         )
-        with self._records.writing() as db:
-            db.execute(
-                "UPDATE webhooks SET state = ?, sealed = ?, failures = ?, since = ?, again = ?,"
-                " error = ? WHERE number = ?",
-                values,
-            )
 
     def save_failures(
         self, number: int, failures: int, since: float, again: float, error: str
     ) -> None:
         """Store the failures of a webhook as a whole."""
-        with self._records.writing(forced=False) as db:
-            db.execute(
-                "UPDATE webhooks SET failures = ?, since = ?, again = ?, error = ? WHERE"
-                " number = ?",
-                (failures, since, again, error, number),
-            )
+        statement = "UPDATE webhooks SET failures = ?, since = ?, again = ?, error = ?"
+        values = failures, since, again, error, number
+        self._records.run(f"{statement} WHERE number = ?", *values, forced=False)
 
     def remove(self, number: int) -> None:
         """Delete a webhook and its cursors."""
@@ -245,87 +225,46 @@ class WebhookRecords:
         rows = [(number, conversation, seq) for conversation, seq in cursors]
         for at in range(0, len(rows), _CHUNK_ROWS):
             with self._records.writing() as db:
-                db.executemany(
-                    "INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, 0, 0, 0, '')",
-                    rows[at : at + _CHUNK_ROWS],
-                )
+                db.executemany(_RESET_CURSOR, rows[at : at + _CHUNK_ROWS])
 
     def cursor(self, number: int, conversation: str) -> WebhookCursor | None:
         """Return the position in one conversation, or None."""
-        query = (
-            "SELECT seq, attempts, since, again, error FROM webhook_cursors WHERE webhook = ? AND"
-            " conversation = ?"
-        )
-        with self._records.reading() as db:
-            row = db.execute(query, (number, conversation)).fetchone()
+        row = self._records.row(_CURSOR, number, conversation)
         return None if row is None else WebhookCursor(*row)
 
     def cursors(self, number: int) -> Mapping[str, int]:
         """Return the positions in all known conversations, by store id."""
-        with self._records.reading() as db:
-            return dict(
-                db.execute(
-                    "SELECT conversation, seq FROM webhook_cursors WHERE webhook = ?", (number,)
-                ).fetchall()
-            )
+        query = "SELECT conversation, seq FROM webhook_cursors WHERE webhook = ?"
+        return dict(self._records.rows(query, number))
 
     def save(self, number: int, conversation: str, cursor: WebhookCursor) -> None:
         """Store a position. A power loss may undo this; then some events are sent again."""
-        values = (
-            number,
-            conversation,
-            cursor.seq,
-            cursor.attempts,
-            cursor.since,
-            cursor.again,
-            cursor.error,
-        )
-        with self._records.writing(forced=False) as db:
-            db.execute(
-                "INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, ?, ?, ?, ?)", values
-            )
+        values = number, conversation, *msgspec.structs.astuple(cursor)
+        self._records.run(_SAVE_CURSOR, *values, forced=False)
 
     def give_up(
         self, number: int, conversation: str, cursor: WebhookCursor, at: float, error: str
     ) -> None:
-        """Give up event `cursor.seq`, and store the cursor after it."""
+        """Give up event `cursor.seq`, and store the cursor after it. One row holds consecutive
+        events that were given up."""
+        place = number, conversation
         with self._records.writing() as db:
-            known = (
-                "SELECT first, count FROM webhook_dead WHERE webhook = ? AND conversation = ? ORDER"
-                " BY first DESC LIMIT 1"
+            query = (
+                "SELECT first, max(at) OVER () FROM webhook_dead WHERE webhook = ? AND"
+                " conversation = ? ORDER BY first DESC LIMIT 1"
             )
-            row = db.execute(known, (number, conversation)).fetchone()
-            if row is not None and cursor.since and self._joins(db, number, conversation, cursor):
-                query = (
+            row = db.execute(query, place).fetchone()
+            # An accepted event in between would have ended the period of failures.
+            if row is not None and cursor.since and row[1] >= cursor.since:
+                db.execute(
                     "UPDATE webhook_dead SET last = ?, count = count + 1, at = ?, error = ? WHERE"
-                    " webhook = ? AND conversation = ? AND first = ?"
+                    " webhook = ? AND conversation = ? AND first = ?",
+                    (cursor.seq, at, error, *place, row[0]),
                 )
-                db.execute(query, (cursor.seq, at, error, number, conversation, row[0]))
             else:
                 query = "INSERT OR REPLACE INTO webhook_dead VALUES (?, ?, ?, ?, 1, ?, ?)"
-                db.execute(query, (number, conversation, cursor.seq, cursor.seq, at, error))
-            values = (
-                number,
-                conversation,
-                cursor.seq,
-                cursor.attempts,
-                cursor.since,
-                cursor.again,
-                cursor.error,
-            )
-            db.execute(
-                "INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, ?, ?, ?, ?)", values
-            )
-
-    def _joins(
-        self, db: sqlite3.Connection, number: int, conversation: str, cursor: WebhookCursor
-    ) -> bool:
-        """Return True if every event since the last given-up one was given up too. Then one row
-        holds them all."""
-        query = "SELECT max(at) FROM webhook_dead WHERE webhook = ? AND conversation = ?"
-        last = db.execute(query, (number, conversation)).fetchone()[0]
-        # An accepted event in between would have ended the period of failures.
-        return last is not None and last >= cursor.since
+                db.execute(query, (*place, cursor.seq, cursor.seq, at, error))
+            db.execute(_SAVE_CURSOR, (*place, *msgspec.structs.astuple(cursor)))
 
     def failing(
         self, number: int, after: str, limit: int
@@ -333,36 +272,30 @@ class WebhookRecords:
         """Return the conversations in which the webhook fails or has given up events, ordered by
         id."""
         union = (
-            "SELECT conversation FROM webhook_cursors WHERE webhook = ?1 AND attempts > 0 AND"
-            " conversation > ?2 UNION SELECT conversation FROM webhook_dead WHERE webhook = ?1 AND"
-            " conversation > ?2 ORDER BY conversation LIMIT ?3"
+            "SELECT conversation FROM webhook_cursors WHERE webhook = :webhook AND attempts > 0 AND"
+            " conversation > :after UNION SELECT conversation FROM webhook_dead WHERE webhook ="
+            " :webhook AND conversation > :after ORDER BY conversation LIMIT :limit"
         )
+        dead_of = (
+            "SELECT first, last, count, at, error FROM webhook_dead WHERE webhook = ? AND"
+            " conversation = ? ORDER BY first"
+        )
+        found: list[tuple[str, WebhookCursor | None, list[DeadRange]]] = []
         with self._records.reading() as db:
-            found: list[tuple[str, WebhookCursor | None, list[DeadRange]]] = []
-            for (id,) in db.execute(union, (number, after, limit)).fetchall():
-                query = (
-                    "SELECT seq, attempts, since, again, error FROM webhook_cursors WHERE webhook ="
-                    " ? AND conversation = ?"
-                )
-                row = db.execute(query, (number, id)).fetchone()
-                query = (
-                    "SELECT first, last, count, at, error FROM webhook_dead WHERE webhook = ? AND"
-                    " conversation = ? ORDER BY first"
-                )
-                dead = [DeadRange(*one) for one in db.execute(query, (number, id)).fetchall()]
+            page = {"webhook": number, "after": after, "limit": limit}
+            for (id,) in db.execute(union, page).fetchall():
+                row = db.execute(_CURSOR, (number, id)).fetchone()
+                dead = [DeadRange(*one) for one in db.execute(dead_of, (number, id)).fetchall()]
                 found.append((id, None if row is None else WebhookCursor(*row), dead))
-            return found
+        return found
 
     def counts(self, number: int) -> tuple[int, int]:
         """Return the number of failing conversations and the number of given-up events."""
+        cursors = "SELECT count(*) FROM webhook_cursors WHERE webhook = :webhook AND attempts > 0"
+        dead = "SELECT coalesce(sum(count), 0) FROM webhook_dead WHERE webhook = :webhook"
         with self._records.reading() as db:
-            failing = db.execute(
-                "SELECT count(*) FROM webhook_cursors WHERE webhook = ? AND attempts > 0", (number,)
-            ).fetchone()[0]
-            dead = db.execute(
-                "SELECT coalesce(sum(count), 0) FROM webhook_dead WHERE webhook = ?", (number,)
-            ).fetchone()[0]
-        return int(failing), int(dead)
+            query = f"SELECT ({cursors}), ({dead})"
+            return db.execute(query, {"webhook": number}).fetchone()
 
     def rewind(self, number: int, conversation: str | None, after_seq: int | None) -> int:
         """Set the cursor before the first given-up event, in one conversation or all, or to
@@ -381,10 +314,7 @@ class WebhookRecords:
             if after_seq is not None and conversation is not None:
                 found = [(conversation, after_seq + 1, found[0][2] if found else 0)]
             for id, first, _ in found:
-                db.execute(
-                    "INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, 0, 0, 0, '')",
-                    (number, id, first - 1),
-                )
+                db.execute(_RESET_CURSOR, (number, id, first - 1))
                 db.execute(
                     "DELETE FROM webhook_dead WHERE webhook = ? AND conversation = ? AND last >= ?",
                     (number, id, first),
@@ -393,12 +323,8 @@ class WebhookRecords:
 
     def retry(self, number: int) -> None:
         """Reset all failures, so that failed events are tried again at once."""
-        with self._records.writing() as db:
-            db.execute(
-                "UPDATE webhook_cursors SET attempts = 0, since = 0, again = 0, error = '' WHERE"
-                " webhook = ? AND attempts > 0",
-                (number,),
-            )
+        statement = "UPDATE webhook_cursors SET attempts = 0, since = 0, again = 0, error = ''"
+        self._records.run(f"{statement} WHERE webhook = ? AND attempts > 0", number)
 
     def forget(self, conversation: str) -> list[WebhookRecord]:
         """Delete the data about a removed conversation. Return the webhooks that covered only
@@ -415,33 +341,23 @@ class WebhookRecords:
 
     def conversations(self) -> Sequence[str]:
         """Return the store ids of all conversations with data."""
-        with self._records.reading() as db:
-            query = (
-                "SELECT conversation FROM webhook_cursors UNION SELECT conversation FROM"
-                " webhook_dead"
-            )
-            return [id for (id,) in db.execute(query)]
+        query = (
+            "SELECT conversation FROM webhook_cursors UNION SELECT conversation FROM webhook_dead"
+        )
+        return [id for (id,) in self._records.rows(query)]
 
     # --- sealed ---
 
-    def _sealed(self, tenant: str, id: str, target: WebhookTarget) -> bytes:
-        return self._seal.seal(msgspec.json.encode(target), _about(tenant, id))
+    def _sealed(self, kept: WebhookRecord) -> bytes:
+        return self._seal.seal(msgspec.json.encode(kept.target), _about(kept.tenant, kept.id))
 
     def _kept(self, row: tuple[Any, ...]) -> WebhookRecord:
         number, tenant, id, conversation, state, sealed, digest, created, *standing = row
-        target = msgspec.json.decode(
-            self._seal.open(bytes(sealed), _about(tenant, id)), type=WebhookTarget
-        )
+        data = self._seal.open(bytes(sealed), _about(tenant, id))
+        target = msgspec.json.decode(data, type=WebhookTarget)
+        when, digest = datetime.fromisoformat(created), bytes(digest)
         return WebhookRecord(
-            number,
-            tenant,
-            id,
-            conversation,
-            state,
-            target,
-            bytes(digest),
-            datetime.fromisoformat(created),
-            *standing,
+            number, tenant, id, conversation, state, target, digest, when, *standing
         )
 
 

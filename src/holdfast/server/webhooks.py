@@ -30,7 +30,9 @@ _NEW_SECRET_BYTES = 32
 # The event field that `TYPE.VALUE` in a filter is compared with.
 _VALUES: Mapping[str, str] = {"status": "status", "decision": "decision"}
 TYPES = tuple(
-    sorted(str(kind.__struct_config__.tag) for kind in AnyEvent.__args__ if kind is not ev.Unknown)
+    sorted(
+        str(kind.__struct_config__.tag) for kind in AnyEvent.__args__ if kind is not ev.UnknownEvent
+    )
 )
 
 
@@ -94,11 +96,8 @@ def verify(
         )
     keys = [secret_bytes(secret) for secret in ([secrets] if isinstance(secrets, str) else secrets)]
     wanted = [_signature(key, id, stamp, body) for key in keys]
-    found = [
-        one.encode("utf-8", "replace")
-        for one in signatures.split(" ")[:16]
-        if one.startswith("v1,")
-    ]
+    sent = [one for one in signatures.split(" ")[:16] if one.startswith("v1,")]
+    found = [one.encode(errors="replace") for one in sent]
     good = False
     for one in wanted:
         for other in found:
@@ -122,15 +121,8 @@ def verify(
         raise SignatureInvalid(
             f"The message is signed, but it is not an agent server's message: {error}."
         ) from None
-    return Received(
-        id,
-        read.type,
-        read.timestamp,
-        read.data.conversation_id,
-        read.data.seq,
-        event,
-        read.data.link,
-    )
+    data = read.data
+    return Received(id, read.type, read.timestamp, data.conversation_id, data.seq, event, data.link)
 
 
 # --- secrets ---
@@ -160,17 +152,8 @@ def secret_bytes(secret: str) -> bytes:
 
 
 def _signature(key: bytes, id: str, stamp: str, body: bytes) -> str:
-    return (
-        "v1,"
-        + base64.b64encode(
-            hmac.digest(
-                key,
-                b"%b.%b.%b"
-                % (id.encode("utf-8", "replace"), stamp.encode("utf-8", "replace"), body),
-                "sha256",
-            )
-        ).decode()
-    )
+    signed = b"%b.%b.%b" % (id.encode(errors="replace"), stamp.encode(errors="replace"), body)
+    return "v1," + base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
 
 
 def headers_of(id: str, body: bytes, secrets: Iterable[str], now: float) -> dict[str, str]:

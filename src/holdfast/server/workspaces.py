@@ -9,13 +9,10 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound
+from holdfast.runtime import LocalRuntime
 from holdfast.server.limits import Bounds, checked_id
-
-if TYPE_CHECKING:
-    from holdfast.runtime import LocalRuntime
 
 
 class _Open:
@@ -74,8 +71,6 @@ class Workspaces:
         try:
             with found.lock:
                 if found.runtime is None:
-                    from holdfast.runtime import LocalRuntime
-
                     found.runtime = LocalRuntime(folder)
                 return found.runtime
         except BaseException:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.store.base import BLOBS, Blob, Lease, Posted, Store, Summary, blob_id
+from holdfast.store.base import BLOBS, Batch, Blob, Lease, Posted, Store, Summary, blob_id
 from holdfast.store.budgets import Amount, Budget, Reservation, Settlement, Shortage
 from holdfast.store.memory import MemoryStore
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOBS",
     "Amount",
+    "Batch",
     "Blob",
     "Budget",
     "Lease",

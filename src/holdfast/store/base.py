@@ -14,20 +14,20 @@ from holdfast.events import AnyEvent
 from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage
 
 if TYPE_CHECKING:
-    from holdfast.commands import Command, Unreadable
+    from holdfast.commands import Command, UnreadableCommand
 
 
 class Lease(msgspec.Struct, frozen=True):
     """The right to append to one conversation, valid until a lease with a higher `epoch` is issued.
 
-    `left` holds the last notes of an owner that died without releasing its lease (see
+    `orphan_notes` holds the last notes of an owner that died without releasing its lease (see
     `Store.note`). `spawned_by` equals the conversation's `Summary.spawned_by`. `budgets` lists
     the budgets that the conversation spends from: its own first, then those of its ancestors.
     """
 
     conversation_id: str
     epoch: int
-    left: tuple[str, ...] = ()
+    orphan_notes: tuple[str, ...] = ()
     spawned_by: str = ""
     budgets: tuple[Budget, ...] = ()
 
@@ -64,12 +64,11 @@ class Summary(Data, frozen=True):
 
 
 class Posted(msgspec.Struct, frozen=True):
-    """A command in a conversation's inbox. `number` is its position in the inbox, `key` its
-    deduplication key."""
+    """A command in an inbox: its position there (`number`) and its deduplication `key`."""
 
     number: int
     key: str
-    command: Command | Unreadable
+    command: Command | UnreadableCommand
 
 
 class Blob(msgspec.Struct, frozen=True):
@@ -83,6 +82,22 @@ class Blob(msgspec.Struct, frozen=True):
     def id(self) -> str:
         """The content address of the data, equal to `blob_id(data)`."""
         return blob_id(self.data)
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """The contents of one transaction of `Store.append`.
+
+    `summary` is the listing entry after `events`; without events it is ignored. `done_commands` are
+    the numbers of inbox commands to mark as done. `blobs` are bytes that these events refer to.
+    `settlements` are applied as `Store.settle` does; then `reservation` is held as by `reserve`.
+    """
+
+    events: Sequence[AnyEvent]
+    summary: Summary
+    done_commands: Sequence[int] = ()
+    blobs: Sequence[Blob] = ()
+    settlements: Sequence[Settlement] = ()
+    reservation: Reservation | None = None
 
 
 # The key in a tool result's meta that lists its blobs: a list of {"id": ..., ...}
@@ -128,7 +143,7 @@ class Store(Protocol):
         ...
 
     def note(self, lease: Lease, notes: Sequence[str]) -> None:
-        """Leave notes for the next owner, in case this one dies: the next lease has them in `left`.
+        """Leave notes for the next owner, in case this one dies: `Lease.orphan_notes`.
 
         The notes replace all earlier ones, those of a dead owner included. `release` removes
         them. Raises `Fenced`.
@@ -137,33 +152,16 @@ class Store(Protocol):
 
     # --- the journal ---
 
-    def append(
-        self,
-        lease: Lease,
-        events: Sequence[AnyEvent],
-        summary: Summary,
-        *,
-        taken: Sequence[int] = (),
-        blobs: Sequence[Blob] = (),
-        settled: Sequence[Settlement] = (),
-        reserved: Reservation | None = None,
-    ) -> bool:
-        """Write events and the summary in one transaction. The events must follow the last one
-        without a gap.
+    def append(self, lease: Lease, batch: Batch) -> bool:
+        """Write a batch in one transaction. Its events must follow the last one without a gap.
 
         The store keeps `events.records(events)`, which refuses any event that could not be read
         back. A failed append has written nothing, with one exception: a disk error can leave the
         outcome unknown, and the `StoreError` then says so.
 
-        Args:
-            summary: The new summary; ignored when `events` is empty.
-            taken: Numbers of inbox commands to mark as done.
-            blobs: Bytes to keep; each belongs to one of these events.
-            settled: Reservations to settle, as `settle` does.
-            reserved: An amount to reserve after settling, as `reserve` does.
-
-        Returns True if `reserved` is now held, False if a budget has no room for it. Raises
-        `UnreadableEvent`, `Fenced` (the lease is not the newest) or `StoreError`.
+        Returns True if the batch's reservation is now held, False if a budget has no room for it
+        or there is none. Raises `UnreadableEvent`, `Fenced` (the lease is not the newest) or
+        `StoreError`.
         """
         ...
 
@@ -190,8 +188,7 @@ class Store(Protocol):
         ...
 
     def blob(self, id: str) -> bytes:
-        """Return the bytes of the blob `id`. Raises `StoreError` if the store does not have
-        them."""
+        """Return the bytes of the blob `id`. Raises `StoreError` if they are missing."""
         ...
 
     # --- budgets ---
@@ -226,11 +223,8 @@ class Store(Protocol):
         ...
 
     def commands(self, lease: Lease) -> list[Posted]:
-        """Return the commands that are not done yet, in order.
-
-        A command that cannot be decoded is an `Unreadable`. A command of a newer version is left
-        out. Raises `Fenced`.
-        """
+        """Return the commands that are not done yet, in order. A command that cannot be decoded is
+        an `Unreadable`. A command of a newer version is left out. Raises `Fenced`."""
         ...
 
     # --- conversations ---
@@ -242,8 +236,8 @@ class Store(Protocol):
         The fork shares those events; none is copied. `events` follow them, up to
         `summary.last_seq`. The caller needs no lease of either conversation.
 
-        Raises `ConversationNotFound`, and `StoreError` if the new id exists or the other
-        conversation has fewer events.
+        Raises `ConversationNotFound`, `Conflict` if the new id exists, and `StoreError` if the
+        other conversation has fewer events.
         """
         ...
 

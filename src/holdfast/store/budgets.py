@@ -1,4 +1,4 @@
-"""Budgets of conversation trees: limits, spent amounts and reservations, and their rows in SQLite.
+"""Budgets of conversation trees: limits, spent amounts and reservations, in memory or in SQLite.
 
 A budget belongs to the root of a tree. Spent amounts stay counted for as long as the root
 conversation exists. Before a model call, its estimate is reserved in the budgets of the
@@ -10,6 +10,7 @@ made.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 # The unit of costs is a billionth of a dollar, in whole numbers, so that sums are exact.
 DOLLAR = 1_000_000_000
 
-_GAPS = 32  # the number of latest idle intervals that are kept
+_MAX_GAPS = 32  # the number of latest idle intervals that are kept
 # Seconds by which a clock may lag behind the times of others. With a larger lag, the other clock
 # ran ahead or was set back.
-_AHEAD = 60.0
+_MAX_CLOCK_LAG_SECONDS = 60.0
 
 
 class Amount(msgspec.Struct, frozen=True, array_like=True):
@@ -62,10 +63,7 @@ class Reservation(msgspec.Struct, frozen=True, array_like=True):
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True):
     """The outcome of a reservation: `amount` was spent in its place, or all of it if `amount` is
-    None.
-
-    Without a `key`, `amount` is spent from the budgets of `roots` without a reservation.
-    """
+    None. Without a `key`, `amount` is spent from the budgets of `roots` without a reservation."""
 
     key: str = ""
     amount: Amount | None = None
@@ -74,10 +72,7 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
 
 class Shortage(msgspec.Struct, frozen=True, array_like=True):
     """The reason for a refused reservation: in the budget of `root`, `value` of `limit` (of kind
-    `type`) is spent or held.
-
-    `wait` is True if running calls may give enough of it back.
-    """
+    `type`) is spent or held. `wait` is True if running calls may give enough of it back."""
 
     root: str
     type: str
@@ -119,16 +114,14 @@ class Account(msgspec.Struct, array_like=True):
         return Budget(root, self.most_steps, self.most_tokens, self.most_cost, self.most_seconds)
 
     def works(self, since: float, now: float) -> None:
-        """Record that a conversation of the tree worked from `since` to `now`.
-
-        Overlapping intervals count once. They may be recorded in any order.
-        """
+        """Record that a conversation of the tree worked from `since` to `now`. Overlapping
+        intervals count once. They may be recorded in any order."""
         since = min(since, now)
         if not self.until:
             self._begin(0.0, since)
             self.until = now
             return
-        if self.until > now + _AHEAD:
+        if self.until > now + _MAX_CLOCK_LAG_SECONDS:
             if self.since > now:  # the clock was set back; earlier work stays counted
                 self.seconds += self.until - self.since
                 self._begin(0.0, since)
@@ -141,7 +134,7 @@ class Account(msgspec.Struct, array_like=True):
         self.until = max(self.until, now)
 
     def _begin(self, after: float, since: float) -> None:
-        gaps = [gap for gap in self._idle()[1 - _GAPS :] if gap[1] <= since]
+        gaps = [gap for gap in self._idle()[1 - _MAX_GAPS :] if gap[1] <= since]
         self.gaps = json.dumps([*gaps, [after, since]])
         self.since = since
 
@@ -150,14 +143,14 @@ class Account(msgspec.Struct, array_like=True):
 
     def _fill(self, since: float) -> None:
         """Count work after `since` that falls into gaps recorded as idle."""
-        left: list[list[float]] = []
+        gaps: list[list[float]] = []
         for begin, end in self._idle():
             if end > since:
                 self.seconds += end - max(begin, since)
                 end = max(begin, since)
             if end > begin:
-                left.append([begin, end])
-        self.gaps = json.dumps(left)
+                gaps.append([begin, end])
+        self.gaps = json.dumps(gaps)
 
     def hold(self, amount: Amount, sign: int = 1) -> None:
         """Hold an amount, or with `sign=-1` stop holding it."""
@@ -178,55 +171,174 @@ class Account(msgspec.Struct, array_like=True):
         overrides the amount that is held now.
         """
         held = Amount(self.held_steps, self.held_tokens, self.held_cost) if held is None else held
-        if self.most_steps is not None and self.steps + held.steps + amount.steps > self.most_steps:
-            return "steps", self.steps + held.steps, self.most_steps
-        if (
-            self.most_tokens is not None
-            and self.tokens + held.tokens + amount.tokens > self.most_tokens
+        for type, limit, value, more, unit in (
+            ("steps", self.most_steps, self.steps + held.steps, amount.steps, 1),
+            ("tokens", self.most_tokens, self.tokens + held.tokens, amount.tokens, 1),
+            ("cost", self.most_cost, self.cost + held.cost, amount.cost, DOLLAR),
         ):
-            return "tokens", self.tokens + held.tokens, self.most_tokens
-        if self.most_cost is not None and self.cost + held.cost + amount.cost > self.most_cost:
-            return "cost", (self.cost + held.cost) / DOLLAR, self.most_cost / DOLLAR
-        if (
-            self.most_seconds is not None
-            and (spent := self.seconds + self.until - self.since) >= self.most_seconds
-        ):
-            return "seconds", spent, self.most_seconds
+            if limit is not None and value + more > limit:
+                return (type, value, limit) if unit == 1 else (type, value / unit, limit / unit)
+        seconds = self.seconds + self.until - self.since
+        if self.most_seconds is not None and seconds >= self.most_seconds:
+            return "seconds", seconds, self.most_seconds
         return None
 
     def shortage(self, root: str, amount: Amount) -> Shortage:
-        """Return the `Shortage` for an amount that has no room. Call it after the reservations
-        of dead owners are counted as spent."""
+        """Return the `Shortage` for an amount without room, once dead owners' holds are spent."""
         found = self.short(amount)
         assert found is not None
         wait = self.short(amount, Amount()) is None  # there is room once all holds are given back
         return Shortage(root, *found, wait)
 
 
-# --- rows ---
+# --- the budgets of a store ---
+
+
+class Ledger(ABC):
+    """The budgets and reservations of a store. Its owner holds a lock, or a transaction, around
+    each method."""
+
+    @abstractmethod
+    def account(self, root: str) -> Account | None:
+        """Return the account of the tree of `root`, None if it has no budget."""
+
+    @abstractmethod
+    def save(self, root: str, account: Account) -> None:
+        """Keep an account, a new one too."""
+
+    @abstractmethod
+    def add(self, key: str, root: str, amount: Amount) -> None:
+        """Keep a reservation."""
+
+    @abstractmethod
+    def take(self, key: str) -> list[tuple[str, Amount]]:
+        """Remove the reservations under `key`; return the root and amount of each."""
+
+    @abstractmethod
+    def take_dead(self, root: str) -> list[Amount]:
+        """Remove the reservations of dead owners in one budget; return their amounts."""
+
+    @abstractmethod
+    def forget(self, root: str) -> None:
+        """Remove the budget of a tree whose root conversation is deleted."""
+
+    def bound(self, root: str, budget: Budget | None) -> None:
+        """Set the limits of the tree of `root`. Amounts already spent stay counted."""
+        account = self.account(root)
+        if account is not None or budget is not None:
+            account = account or Account()
+            account.bound(budget)
+            self.save(root, account)
+
+    @abstractmethod
+    def spawned_by(self, conversation_id: str) -> str:
+        """Return the `Summary.spawned_by` of a conversation, "" for an unknown one."""
+
+    def above(self, conversation_id: str, spawned_by: str) -> tuple[Budget, ...]:
+        """Return the budgets that a conversation spends from: its own first, then those of its
+        ancestors."""
+        budgets: list[Budget] = []
+        seen: set[str] = set()
+        while conversation_id and conversation_id not in seen:
+            seen.add(conversation_id)
+            if (account := self.account(conversation_id)) is not None:
+                budgets.append(account.budget(conversation_id))
+            conversation_id = spawned_by.rpartition(":")[0]
+            spawned_by = self.spawned_by(conversation_id) if conversation_id else ""
+        return tuple(budgets)
+
+    def reserve(self, wanted: Reservation) -> Shortage | None:
+        """Hold an amount in all budgets of `wanted.roots`, or in none and return the shortage."""
+        amount = wanted.amount
+        accounts = [
+            (root, account) for root in wanted.roots if (account := self.account(root)) is not None
+        ]
+        for root, account in accounts:
+            account.works(wanted.since, wanted.now)
+            if account.short(amount) is not None:
+                for dead in self.take_dead(root):
+                    account.hold(dead, -1)
+                    account.spend(dead)
+                    self.save(root, account)
+                if account.short(amount) is not None:
+                    return account.shortage(root, amount)
+        for root, account in accounts:
+            account.hold(amount)
+            self.save(root, account)
+            self.add(wanted.key, root, amount)
+        return None
+
+    def settle(self, settled: Sequence[Settlement]) -> None:
+        """Replace reservations by the amounts that were spent."""
+        for one in settled:
+            if one.key:
+                for root, held in self.take(one.key):
+                    self._spend(root, held if one.amount is None else one.amount, held)
+            elif one.amount is not None:
+                for root in one.roots:
+                    self._spend(root, one.amount, Amount())
+
+    def _spend(self, root: str, amount: Amount, held: Amount) -> None:
+        if (account := self.account(root)) is not None:
+            account.hold(held, -1)
+            account.spend(amount)
+            self.save(root, account)
+
+
+class MemoryLedger(Ledger):
+    """A ledger in memory."""
+
+    def __init__(
+        self, living: Callable[[str, int], bool], spawned_by: Callable[[str], str]
+    ) -> None:
+        self._living = living
+        self._spawned_by = spawned_by
+        self._accounts: dict[str, Account] = {}
+        # By key and root: the amount, and the conversation and epoch of the owner's lease.
+        self._held: dict[str, dict[str, tuple[Amount, str, int]]] = {}
+        self.owner: tuple[str, int] = (
+            "",
+            0,
+        )  # conversation and epoch of the lease under which `add` is called
+
+    def spawned_by(self, conversation_id: str) -> str:
+        return self._spawned_by(conversation_id)
+
+    def account(self, root: str) -> Account | None:
+        return self._accounts.get(root)
+
+    def save(self, root: str, account: Account) -> None:
+        self._accounts[root] = account
+
+    def add(self, key: str, root: str, amount: Amount) -> None:
+        self._held.setdefault(key, {})[root] = (amount, *self.owner)
+
+    def take(self, key: str) -> list[tuple[str, Amount]]:
+        return [(root, held[0]) for root, held in self._held.pop(key, {}).items()]
+
+    def take_dead(self, root: str) -> list[Amount]:
+        dead = [
+            key
+            for key, held in self._held.items()
+            if root in held and not self._living(*held[root][1:])
+        ]
+        return [self._held[key].pop(root)[0] for key in dead]
+
+    def forget(self, root: str) -> None:
+        if self._accounts.pop(root, None) is not None:
+            for held in self._held.values():
+                held.pop(root, None)
+
 
 _COLUMNS = ", ".join(Account.__struct_fields__)
 _READ = f"SELECT {_COLUMNS} FROM budgets WHERE root = ?"
-_WRITE = (
-    f"UPDATE budgets SET {', '.join(f'{name} = ?' for name in Account.__struct_fields__)} WHERE"
-    " root = ?"
+_SAVE = (
+    f"REPLACE INTO budgets (root, {_COLUMNS}) VALUES (?{', ?' * len(Account.__struct_fields__)})"
 )
-_HOLD = """
-UPDATE budgets SET held_steps = held_steps + ?, held_tokens = held_tokens + ?,
-held_cost = held_cost + ?, seconds = ?, since = ?, until = ?, gaps = ? WHERE root = ?
-"""
-_SPEND = """
-UPDATE budgets SET steps = steps + ?, tokens = tokens + ?, cost = cost + ?,
-held_steps = held_steps - ?, held_tokens = held_tokens - ?, held_cost = held_cost - ? WHERE root = ?
-"""
-_ROW = (
-    "INSERT INTO reservations (key, root, conversation, epoch, steps, tokens, cost) VALUES (?, ?,"
-    " ?, ?, ?, ?, ?)"
-)
+_ADD = "INSERT INTO reservations VALUES (?, ?, ?, ?, ?, ?, ?)"
 _FIND = "SELECT root, steps, tokens, cost FROM reservations WHERE key = ?"
-_REMOVE = (
-    "DELETE FROM reservations WHERE key = ?"  # one statement with RETURNING is slower than the two
-)
+# One statement with RETURNING is slower than the two.
+_REMOVE = "DELETE FROM reservations WHERE key = ?"
 _HELD = """
 SELECT r.key, r.steps, r.tokens, r.cost, c.holder FROM reservations r
 LEFT JOIN conversations c ON c.number = r.conversation AND c.epoch = r.epoch AND c.holder <> ''
@@ -234,197 +346,55 @@ WHERE r.root = ?
 """
 
 
-def _read(db: sqlite3.Cursor, root: str) -> Account | None:
-    row = db.execute(_READ, (root,)).fetchone()
-    return None if row is None else Account(*row)
+class SQLLedger(Ledger):
+    """A ledger in an SQLite file, within one transaction. The owner of new reservations is the
+    conversation `number` under the lease `epoch`; `living` tells whether a holder lives."""
 
+    def __init__(
+        self,
+        db: sqlite3.Cursor,
+        number: int = 0,
+        epoch: int = 0,
+        living: Callable[[str], object] = lambda holder: True,
+    ) -> None:
+        self._db = db
+        self._owner = (number, epoch)
+        self._living = living
 
-def _write(db: sqlite3.Cursor, root: str, account: Account) -> None:
-    db.execute(_WRITE, (*msgspec.structs.astuple(account), root))
+    def spawned_by(self, conversation_id: str) -> str:
+        query = "SELECT spawned_by FROM conversations WHERE id = ?"
+        row = self._db.execute(query, (conversation_id,)).fetchone()
+        return "" if row is None else row[0]
 
+    def account(self, root: str) -> Account | None:
+        row = self._db.execute(_READ, (root,)).fetchone()
+        return None if row is None else Account(*row)
 
-def bound(db: sqlite3.Cursor, root: str, budget: Budget | None) -> None:
-    """Set the limits of the tree of `root`. Amounts already spent stay counted."""
-    account = _read(db, root)
-    if account is None:
-        if budget is None:
-            return
-        db.execute("INSERT INTO budgets (root) VALUES (?)", (root,))
-        account = Account()
-    account.bound(budget)
-    _write(db, root, account)
+    def save(self, root: str, account: Account) -> None:
+        self._db.execute(_SAVE, (root, *msgspec.structs.astuple(account)))
 
+    def add(self, key: str, root: str, amount: Amount) -> None:
+        self._db.execute(_ADD, (key, root, *self._owner, amount.steps, amount.tokens, amount.cost))
 
-def above(db: sqlite3.Cursor, conversation_id: str, spawned_by: str) -> tuple[Budget, ...]:
-    """Return the budgets that a conversation spends from: its own first, then those of its
-    ancestors."""
-    found: list[Budget] = []
-    seen: set[str] = set()
-    while conversation_id and conversation_id not in seen:
-        seen.add(conversation_id)
-        account = _read(db, conversation_id)
-        if account is not None:
-            found.append(account.budget(conversation_id))
-        conversation_id = spawned_by.rpartition(":")[0]
-        row = (
-            db.execute(
-                "SELECT spawned_by FROM conversations WHERE id = ?", (conversation_id,)
-            ).fetchone()
-            if conversation_id
-            else None
-        )
-        spawned_by = row[0] if row is not None else ""
-    return tuple(found)
+    def take(self, key: str) -> list[tuple[str, Amount]]:
+        found = self._db.execute(_FIND, (key,)).fetchall()
+        if found:
+            self._db.execute(_REMOVE, (key,))
+        return [(root, Amount(*amount)) for root, *amount in found]
 
-
-def reserve(
-    db: sqlite3.Cursor, number: int, epoch: int, wanted: Reservation, living: Callable[[str], bool]
-) -> Shortage | None:
-    """Hold an amount in all budgets of `wanted.roots`, or in none and return the shortage."""
-    amount = wanted.amount
-    accounts = [
-        (root, account) for root in wanted.roots if (account := _read(db, root)) is not None
-    ]
-    for root, account in accounts:
-        account.works(wanted.since, wanted.now)
-        if account.short(amount) is not None:
-            _spend_dead_holds(db, root, account, living)
-            if account.short(amount) is not None:
-                return account.shortage(root, amount)
-    steps, tokens, cost = amount.steps, amount.tokens, amount.cost
-    for root, account in accounts:
-        db.execute(
-            _HOLD,
-            (
-                steps,
-                tokens,
-                cost,
-                account.seconds,
-                account.since,
-                account.until,
-                account.gaps,
-                root,
-            ),
-        )
-        db.execute(_ROW, (wanted.key, root, number, epoch, steps, tokens, cost))
-    return None
-
-
-def _spend_dead_holds(
-    db: sqlite3.Cursor, root: str, account: Account, living: Callable[[str], bool]
-) -> None:
-    """Count the reservations of dead owners as spent."""
-    known: dict[str | None, bool] = {None: False}
-    dead: list[str] = []
-    for key, steps, tokens, cost, holder in db.execute(_HELD, (root,)).fetchall():
-        if holder not in known:
-            known[holder] = living(holder)
-        if not known[holder]:
-            dead.append(key)
-            account.hold(amount := Amount(steps, tokens, cost), -1)
-            account.spend(amount)
-    if dead:
-        db.executemany(
-            "DELETE FROM reservations WHERE key = ? AND root = ?", [(key, root) for key in dead]
-        )
-        _write(db, root, account)
-
-
-def settle(db: sqlite3.Cursor, settled: Sequence[Settlement]) -> None:
-    """Replace reservations by the amounts that were spent. A reservation that already counts as
-    spent stays so."""
-    for one in settled:
-        spent = one.amount
-        if one.key:
-            found = db.execute(_FIND, (one.key,)).fetchall()
-            if found:
-                db.execute(_REMOVE, (one.key,))
-            for root, steps, tokens, cost in found:
-                took = (
-                    (steps, tokens, cost)
-                    if spent is None
-                    else (spent.steps, spent.tokens, spent.cost)
-                )
-                db.execute(_SPEND, (*took, steps, tokens, cost, root))
-        elif spent is not None:
-            for root in one.roots:
-                db.execute(_SPEND, (spent.steps, spent.tokens, spent.cost, 0, 0, 0, root))
-
-
-def forget(db: sqlite3.Cursor, root: str) -> None:
-    """Remove the budget of a tree whose root conversation is deleted."""
-    db.execute("DELETE FROM reservations WHERE root = ?", (root,))
-    db.execute("DELETE FROM budgets WHERE root = ?", (root,))
-
-
-# --- in memory ---
-
-
-class Book:
-    """The budgets of a store in memory. Its owner holds a lock around each method."""
-
-    def __init__(self) -> None:
-        self.accounts: dict[str, Account] = {}
-        # By key: the reservation, its conversation and the epoch of the lease.
-        self._held: dict[str, tuple[Reservation, str, int]] = {}
-
-    def bound(self, root: str, budget: Budget | None) -> None:
-        """See the function `bound`."""
-        if budget is not None or root in self.accounts:
-            self.accounts.setdefault(root, Account()).bound(budget)
+    def take_dead(self, root: str) -> list[Amount]:
+        living: dict[str | None, object] = {None: None}
+        dead: list[tuple[str, str]] = []
+        amounts: list[Amount] = []
+        for key, *amount, holder in self._db.execute(_HELD, (root,)).fetchall():
+            if holder not in living:
+                living[holder] = self._living(holder)
+            if not living[holder]:
+                dead.append((key, root))
+                amounts.append(Amount(*amount))
+        self._db.executemany("DELETE FROM reservations WHERE key = ? AND root = ?", dead)
+        return amounts
 
     def forget(self, root: str) -> None:
-        """See the function `forget`."""
-        if self.accounts.pop(root, None) is not None:
-            for key, (wanted, holder, epoch) in self._held.items():
-                if root in wanted.roots:
-                    left = tuple([one for one in wanted.roots if one != root])
-                    self._held[key] = (msgspec.structs.replace(wanted, roots=left), holder, epoch)
-
-    def reserve(
-        self,
-        conversation_id: str,
-        epoch: int,
-        wanted: Reservation,
-        living: Callable[[str, int], bool],
-    ) -> Shortage | None:
-        """See the function `reserve`."""
-        amount = wanted.amount
-        accounts = [
-            (root, account)
-            for root in wanted.roots
-            if (account := self.accounts.get(root)) is not None
-        ]
-        for root, account in accounts:
-            account.works(wanted.since, wanted.now)
-            if account.short(amount) is not None:
-                for key in [
-                    key for key, (_, holder, at) in self._held.items() if not living(holder, at)
-                ]:
-                    self._settle(Settlement(key))
-                if account.short(amount) is not None:
-                    return account.shortage(root, amount)
-        for _, account in accounts:
-            account.hold(amount)
-        self._held[wanted.key] = (wanted, conversation_id, epoch)
-        return None
-
-    def settle(self, settled: Sequence[Settlement]) -> None:
-        """See the function `settle`."""
-        for one in settled:
-            self._settle(one)
-
-    def _settle(self, one: Settlement) -> None:
-        if not one.key:
-            for root in one.roots:
-                if (account := self.accounts.get(root)) is not None and one.amount is not None:
-                    account.spend(one.amount)
-            return
-        found = self._held.pop(one.key, None)
-        if found is None:
-            return
-        wanted = found[0]
-        for root in wanted.roots:
-            if (account := self.accounts.get(root)) is not None:
-                account.hold(wanted.amount, -1)
-                account.spend(wanted.amount if one.amount is None else one.amount)
+        self._db.execute("DELETE FROM reservations WHERE root = ?", (root,))
+        self._db.execute("DELETE FROM budgets WHERE root = ?", (root,))

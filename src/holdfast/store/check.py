@@ -11,26 +11,15 @@ from holdfast.content import Data
 from holdfast.errors import StoreError
 from holdfast.store.base import blob_id
 from holdfast.store.files import DAMAGE
-from holdfast.store.marks import lost, marks
-from holdfast.store.rows import Progress, Row, Rows, SQLRows, silent
-from holdfast.store.salvage import (
-    Gap,
-    check_file,
-    check_store,
-    join,
-    journal,
-    misread,
-    remarks,
-    unreadable,
-)
-from holdfast.store.scan import PageRows
+from holdfast.store.marks import Mark, lost, marks
+from holdfast.store.rows import ConversationRow, Progress, RowSource, SQLRows, silent
+from holdfast.store.salvage import Gap, StoreFile, add_gap, journal, problem_of, row_defects
 from holdfast.store.schema import APPLICATION, FORMAT
-from holdfast.store.wal import wal_troubles
 
 _PROGRESS_EVENTS = 500  # events between two calls of `progress`
 
 
-class Finding(Data, frozen=True):
+class ConversationDefects(Data, frozen=True):
     """The defects of one conversation: unreadable events, and other problems."""
 
     id: str
@@ -51,7 +40,7 @@ class Report(Data, frozen=True):
     conversations: int
     events: int
     blobs: int
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ConversationDefects, ...] = ()
     problems: tuple[str, ...] = ()
 
 
@@ -72,80 +61,65 @@ def check(path: str | Path, progress: Progress = silent) -> Report:
     store, or was written by a newer Holdfast.
     """
     path = Path(path).absolute()
-    check_file(path)
     marked = marks(path)  # read before the file, so that no mark is newer
-    problems = wal_troubles(path)
-    sql: SQLRows | None = None
-    try:
-        try:
-            sql = SQLRows(path)
-            older = lost(marked, sql.tables, sql.query)
-            if older and not sql.tables:
-                raise StoreError(f"{str(path)!r}: {older[0]}")
-            check_store(path, sql)
-            if sql.application == APPLICATION and sql.format > FORMAT:
-                raise StoreError(
-                    f"{str(path)!r} was written by a newer Holdfast (format {sql.format}, this one"
-                    f" reads {FORMAT}). `holdfast export --salvage` reads what it can of it."
-                )
-            problems += [f"SQLite finds: {line}" for line in sql.integrity(progress)]
-            if sql.application != APPLICATION:
-                problems.append("the file is not marked as a Holdfast store (application id)")
-            if not problems:
-                checking = _Check(path, sql, sql.format, progress)
-                checking.problems += older
-                return checking.everything(sql)
-            problems += older
-        except (*DAMAGE, OSError) as error:
-            if isinstance(error, StoreError):
-                raise
-            problems.append(f"SQLite cannot read the file: {error}")
-        try:
-            pages = PageRows(path, progress)
-        except OSError as error:
-            raise unreadable(path, error) from error
-        try:
-            if not pages.is_store and not (sql is not None and sql.application == APPLICATION):
-                raise StoreError(
-                    f"{str(path)!r} is not a Holdfast store, or nothing of it can be read."
-                )
-            checking = _Check(path, pages, 0 if sql is None else sql.format, progress)
-            checking.problems = [*problems, *pages.troubles]
-            return checking.conversations(pages.conversations()).report()
-        finally:
-            pages.close()
-    finally:
-        if sql is not None:
-            sql.close()
+    with StoreFile(path, progress) as file:
+        if file.sql is not None:
+            try:
+                if (report := _check_by_sql(file, file.sql, marked, progress)) is not None:
+                    return report
+            except (*DAMAGE, OSError) as error:
+                if isinstance(error, StoreError):
+                    raise
+                file.add_trouble(error)
+        pages = file.pages()
+        checking = _Check(path, pages, 0 if file.sql is None else file.sql.format, progress)
+        checking.problems = file.troubles
+        return checking.conversations(pages.conversations()).report()
+
+
+def _check_by_sql(
+    file: StoreFile, sql: SQLRows, marked: Sequence[Mark], progress: Progress
+) -> Report | None:
+    """Check a file through SQLite; return None if that finds it damaged. Raises one of `DAMAGE`."""
+    older = lost(marked, sql.tables, sql.query)
+    if older and not sql.tables:
+        raise StoreError(f"{str(file.path)!r}: {older[0]}")
+    file.check_is_store()
+    if sql.application == APPLICATION and sql.format > FORMAT:
+        raise StoreError(
+            f"{str(file.path)!r} was written by a newer Holdfast (format {sql.format}, this one"
+            f" reads {FORMAT}). `holdfast export --salvage` reads what it can of it."
+        )
+    file.troubles += [f"SQLite finds: {line}" for line in sql.integrity(progress)]
+    if sql.application != APPLICATION:
+        file.troubles.append("the file is not marked as a Holdfast store (application id)")
+    if file.troubles:
+        file.troubles += older
+        return None
+    checking = _Check(file.path, sql, sql.format, progress)
+    checking.problems += older
+    return checking.everything(sql)
 
 
 class _Check:
-    def __init__(self, path: Path, rows: Rows, format: int, progress: Progress) -> None:
+    def __init__(self, path: Path, rows: RowSource, format: int, progress: Progress) -> None:
         self.problems: list[str] = []
         self._path = path
         self._rows = rows
         self._format = format
         self._progress = progress
-        self._findings: list[Finding] = []
+        self._findings: list[ConversationDefects] = []
         self._conversations = self._events = self._blobs = 0
         self._total = 0
 
     def report(self) -> Report:
         sound = not self._findings and not self.problems
-        return Report(
-            str(self._path),
-            self._format,
-            sound,
-            self._conversations,
-            self._events,
-            self._blobs,
-            tuple(self._findings),
-            tuple(self.problems),
-        )
+        counts = (self._conversations, self._events, self._blobs)
+        found = (tuple(self._findings), tuple(self.problems))
+        return Report(str(self._path), self._format, sound, *counts, *found)
 
     def everything(self, sql: SQLRows) -> Report:
-        """Run all checks on a file that SQLite can read. Raises one of `DAMAGE` if SQLite fails
-        later."""
+        """Run all checks through SQLite. Raises one of `DAMAGE` if SQLite fails later."""
         missing = {
             "conversations",
             "events",
@@ -156,7 +130,7 @@ class _Check:
         if {"conversations", "events"} & missing:
             return self.report()
         rows = sql.conversations()
-        self._total = sum(row.last_seq for row in rows)
+        self._total = sum(row.summary.last_seq for row in rows)
         self.conversations(rows)
         self._strays(sql, rows)
         if {"blobs", "blob_refs"} <= sql.tables:
@@ -167,31 +141,31 @@ class _Check:
 
     # --- conversations ---
 
-    def conversations(self, rows: Sequence[Row]) -> _Check:
+    def conversations(self, rows: Sequence[ConversationRow]) -> _Check:
         """Check each conversation by itself."""
         for row in rows:
             gaps: list[Gap] = []
             calls = _Calls()
             count = 0
-            for _, seq, found in journal(self._rows, row):
+            for seq, event in journal(self._rows, row):
                 count += 1
-                if problem := misread(found):
-                    join(gaps, seq, problem)
+                if problem := problem_of(event):
+                    add_gap(gaps, seq, problem)
                     calls.unknown.add(seq)
-                elif not isinstance(found, str):
-                    if isinstance(found, ev.Damaged):
+                elif not isinstance(event, str):
+                    if isinstance(event, ev.DamagedEvent):
                         calls.unknown.add(seq)
-                    calls.take(found)
+                    calls.take(event)
                     self._events += 1
                 if not self._events % _PROGRESS_EVENTS:
                     self._progress(self._events, max(self._total, self._events))
-            problems = remarks(row, count) + calls.problems
+            problems = row_defects(row, count) + calls.problems
             if gaps or problems:
-                self._findings.append(Finding(row.id, tuple(gaps), tuple(problems)))
+                self._findings.append(ConversationDefects(row.id, tuple(gaps), tuple(problems)))
             self._conversations += bool(count)
         return self
 
-    def _strays(self, sql: SQLRows, rows: Sequence[Row]) -> None:
+    def _strays(self, sql: SQLRows, rows: Sequence[ConversationRow]) -> None:
         """Find events that belong to no conversation and that no fork shares."""
         ends = {row.number: 1 << 32 for row in rows}
         # A deleted conversation is freed in steps. Until then a mark in the inbox stands for it.
@@ -237,7 +211,7 @@ class _Check:
             if conversation not in ids and conversation not in freed:
                 self.problems.append(f"{what}: there is no such conversation")
             elif data is not None and isinstance(
-                command := commands.posted(data), commands.Unreadable
+                command := commands.posted(data), commands.UnreadableCommand
             ):
                 self.problems.append(f"{what} cannot be read: {command.reason}")
 
@@ -253,17 +227,17 @@ class _Calls:
 
     def take(self, event: ev.AnyEvent) -> None:
         """Process the next event."""
-        if isinstance(event, ev.Assistant):
+        if isinstance(event, ev.AssistantReplied):
             self._known.update(call.id for call in event.calls)
-        elif isinstance(event, ev.Unknown):
+        elif isinstance(event, ev.UnknownEvent):
             self.unknown.add(event.seq)
         elif (
-            isinstance(event, ev.ToolCallStarted | ev.ToolResult)
+            isinstance(event, ev.ToolCallStarted | ev.ToolCallFinished)
             and event.call_id not in self._known
         ):
             asked = event.call_id.partition(".")[0]
             if not asked.isdecimal() or int(asked) not in self.unknown:
-                what = "result" if isinstance(event, ev.ToolResult) else "start"
+                what = "result" if isinstance(event, ev.ToolCallFinished) else "start"
                 self.problems.append(
                     f"event {event.seq} is the {what} of an unknown call {event.call_id!r}"
                 )

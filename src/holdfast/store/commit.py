@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar, cast
 
-from holdfast.errors import StoreError
+from holdfast.errors import HoldfastError, StoreError
 from holdfast.processes import OwnerProcess
 from holdfast.store.files import connect, trouble
-from holdfast.store.schema import FORMAT, WIDE
+from holdfast.store.schema import FORMAT, LARGE_WAL_PAGES
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ _CROWD_SHARE = 0.75
 
 
 class Job(Generic[T]):
-    """One write, which any thread may run inside its transaction. A `StoreError` from `work`
+    """One write, which any thread may run inside its transaction. A `HoldfastError` from `work`
     means that nothing was written."""
 
     __slots__ = ("done", "error", "gate", "mark", "result")
@@ -60,7 +60,7 @@ class Job(Generic[T]):
                 pass
 
 
-class Call(Job[T]):
+class FunctionJob(Job[T]):
     """A job that calls a function."""
 
     __slots__ = ("function",)
@@ -92,7 +92,7 @@ class Committer:
         self._file = self._log = (0, 0)
         self._checked_at = 0.0
         self._crowd = 0  # jobs per commit, recently
-        self._wide = False
+        self._large_wal = False
 
     def opened(self) -> None:
         """Remember the identity of the file and its -wal; both must stay the same from now on."""
@@ -100,8 +100,7 @@ class Committer:
         self._log = _inode(f"{self._path}-wal")
 
     def run(self, job: Job[T]) -> T:
-        """Run a job in a transaction, together with all other queued jobs, and return its
-        result. Raises `StoreError`."""
+        """Run a job in a transaction with all other queued jobs, and return its result."""
         if not self._process.here:
             self._process.check(f"Store {str(self._path)!r}")
         lock = self.lock
@@ -152,8 +151,7 @@ class Committer:
                 self._wake_next()
 
     def _wait(self, job: Job[T]) -> None:
-        """Wait until the holder of the lock has written this job or left it at the head of the
-        queue."""
+        """Wait until this job is written or at the head of the queue."""
         if job.gate is None:
             gate = threading.Lock()
             gate.acquire()
@@ -191,19 +189,17 @@ class Committer:
         return jobs
 
     def _gather(self) -> None:
-        """Wait briefly for the threads of the last commit to come back, so that they share the
-        next one."""
-        if not self._wide and not self.closed:
-            self._wide = True
+        """Wait briefly for the threads of the last commit, so that they share the next one."""
+        if not self._large_wal and not self.closed:
+            self._large_wal = True
             with contextlib.suppress(sqlite3.Error):  # the commit of a crowd writes a hundred pages
-                self.db.execute(f"PRAGMA wal_autocheckpoint = {WIDE}")
+                self.db.execute(f"PRAGMA wal_autocheckpoint = {LARGE_WAL_PAGES}")
         until = time.monotonic() + _CROWD_WAIT_SECONDS
         while len(self.queue) < self._crowd * _CROWD_SHARE and time.monotonic() < until:
             time.sleep(0.00005)
 
     def _transact(self, jobs: Sequence[Job[object]]) -> None:
-        """Run jobs in one transaction. If one of them fails to write, run each in its own, so
-        that it fails alone."""
+        """Run jobs in one transaction; if one of them fails to write, each in its own."""
         begun, written, rolled_back = False, False, True
         try:
             if self.closed or time.monotonic() - self._checked_at > _CHECK_SECONDS:
@@ -215,7 +211,7 @@ class Committer:
                 for job in jobs:
                     try:
                         job.result = job.work(db)
-                    except StoreError as error:
+                    except HoldfastError as error:
                         job.error = error
                 written = True
                 db.execute("COMMIT")
@@ -244,8 +240,7 @@ class Committer:
             raise
 
     def _mark(self, jobs: Sequence[Job[object]]) -> None:
-        """Record the last committed append in the owner file. A disk error here does not undo
-        the commit."""
+        """Record the last committed append in the owner file, even if the disk refuses that."""
         if self.mark is None:
             return
         for job in reversed(jobs):

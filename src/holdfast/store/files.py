@@ -24,8 +24,7 @@ DAMAGE = (sqlite3.Error, UnicodeError, OverflowError, MemoryError)
 
 
 def connect(path: Path, timeout: float, options: str = "") -> sqlite3.Connection:
-    """Open a connection in autocommit mode. `options` are SQLite's parameters of a file URI.
-    Raises `StoreError`."""
+    """Open a connection in autocommit mode, with SQLite's URI `options`."""
     try:
         # cached_statements: enough to prepare every statement of a store only once.
         return sqlite3.connect(
@@ -41,10 +40,8 @@ def connect(path: Path, timeout: float, options: str = "") -> sqlite3.Connection
 
 
 def trouble(path: Path, error: Exception, timeout: float, *, sure: bool = True) -> StoreError:
-    """Return the error for a failed write: the file, the cause, and the remedy.
-
-    `sure` is False if the write may have reached the disk.
-    """
+    """Return the error for a failed write: the file, the cause, and the remedy. `sure` is False if
+    the write may have reached the disk."""
     outcome = (
         "Nothing was written"
         if sure
@@ -84,7 +81,45 @@ def _advice(error: Exception, timeout: float) -> str:
             return ""
 
 
-class Reader:
+def connect_unchanged(
+    path: Path, timeout: float
+) -> tuple[sqlite3.Connection, TemporaryFolder | None, bool]:
+    """Open a connection that changes neither the file nor its folder.
+
+    SQLite cannot open a WAL database without creating a -shm beside it, so there are three cases:
+
+    | the file has | connection |
+    |---|---|
+    | a -shm | live: SQLite uses that -shm |
+    | a -wal but no -shm | to a private copy of file and -wal; nobody writes |
+    | neither | immutable: SQLite takes the file for one that never changes |
+
+    Returns the connection, the folder of the copy, and True for a live connection.
+    """
+    if os.path.exists(f"{path}-shm"):
+        db = connect(path, timeout, "mode=ro&readonly_shm=1")
+        try:
+            db.execute("SELECT 1 FROM sqlite_master").fetchone()
+            return db, None, True
+        except sqlite3.OperationalError:
+            db.close()
+        except BaseException:
+            db.close()
+            raise
+    wal = Path(f"{path}-wal")
+    if not wal.exists() or not wal.stat().st_size:
+        return connect(path, timeout, "mode=ro&immutable=1"), None, False
+    copy = TemporaryFolder("holdfast-store-")
+    try:
+        for end in ("", "-wal"):
+            shutil.copyfile(f"{path}{end}", copy.path / f"store.db{end}")
+        return connect(copy.path / "store.db", timeout), copy, False
+    except BaseException:
+        copy.close()
+        raise
+
+
+class ReadConnection:
     """The reading connection of a store, beside the one that writes."""
 
     def __init__(self, path: Path, timeout: float) -> None:
@@ -92,7 +127,8 @@ class Reader:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._process = OwnerProcess()
-        self._db = connect(path, timeout)
+        self._db: sqlite3.Connection | None = None
+        self._connections = 0  # number of connections made
         self._closed = False
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -102,13 +138,32 @@ class Reader:
             if self._closed:
                 raise StoreError(f"Store {str(self._path)!r} is closed.")
             try:
-                return work(self._db)
-            except DAMAGE as error:
+                return self._run(work)
+            except StoreError:
+                raise
+            except FileNotFoundError as error:
+                raise StoreError(
+                    f"Store {str(self._path)!r} does not exist; read_only=True opens only an"
+                    " existing store."
+                ) from error
+            except (*DAMAGE, OSError) as error:
                 raise unreadable(self._path, error, self._timeout) from error
+
+    def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        if self._db is None:
+            self._db = connect(self._path, self._timeout)
+        return work(self._db)
 
     def version(self) -> object:
         """Return a value that changes whenever another connection writes."""
-        return self.read(_data_version)
+        return self.read(
+            lambda db: (self._connections, db.execute("PRAGMA data_version").fetchone()[0])
+        )
+
+    def _disconnect(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
 
     def close(self) -> None:
         """Close the connection. Idempotent; does nothing in a forked child."""
@@ -116,80 +171,44 @@ class Reader:
             return
         with self._lock:
             self._closed = True
-            self._db.close()
+            self._disconnect()
 
 
-class ReadOnly:
+class ReadOnlyConnection(ReadConnection):
     """A connection that reads a store's file and changes neither it nor its folder.
 
-    It works on a writable or read-only folder, with or without a process that writes. SQLite cannot
-    open a WAL database without creating a -shm beside it, so there are three cases:
-
-    | the file has | connection |
-    |---|---|
-    | a -shm | "live": SQLite uses that -shm |
-    | a -wal but no -shm | "copy": nobody writes; a private copy of file and -wal is read |
-    | neither | "immutable": SQLite takes the file for one that never changes |
-
-    After each read, the class checks whether the file changed. If so, it reconnects and reads
-    again.
+    It works on a writable or read-only folder, with or without a process that writes. After each
+    read, the class checks whether the file changed. If so, it reconnects (`connect_unchanged`) and
+    reads again, so that the function to read with may be called more than once.
     """
 
     def __init__(self, path: Path, timeout: float) -> None:
-        self._path = path
-        self._timeout = timeout
-        self._lock = threading.Lock()
-        self._process = OwnerProcess()
-        self._db: sqlite3.Connection | None = None
+        super().__init__(path, timeout)
         self._copy: TemporaryFolder | None = None
         self._live = False
         self._stamp: list[tuple[int, int, int] | None] = []
         self._inode = 0
-        self._connections = 0  # number of connections made
-        self._closed = False
         try:
-            self.read(lambda db: self._check(schema.format_of(db, path)))
+            if self.read(lambda db: schema.format_of(db, path)) == 0:
+                raise StoreError(f"{str(self._path)!r} is not a Holdfast store.")
         except BaseException:
             self.close()
             raise
 
-    def _check(self, format: int) -> None:
-        if format == 0:
-            raise StoreError(f"{str(self._path)!r} is not a Holdfast store.")
-
-    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Return the result of `work`, which may be called more than once. Raises `StoreError`."""
-        self._process.check(f"Store {str(self._path)!r}")
-        with self._lock:
-            if self._closed:
-                raise StoreError(f"Store {str(self._path)!r} is closed.")
+    def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        for _ in range(100):
+            db = self._connection()
             try:
-                for _ in range(100):
-                    db = self._connection()
-                    try:
-                        found = work(db)
-                    except (*DAMAGE, StoreError):
-                        if self._unchanged():
-                            raise
-                    else:
-                        if self._unchanged():
-                            return found
-            except FileNotFoundError as error:
-                raise StoreError(
-                    f"Store {str(self._path)!r} does not exist; read_only=True opens only an"
-                    " existing store."
-                ) from error
-            except (*DAMAGE, OSError) as error:
-                if isinstance(error, StoreError):
+                found = work(db)
+            except (*DAMAGE, StoreError):
+                if self._unchanged():
                     raise
-                raise unreadable(self._path, error, self._timeout) from error
-            raise StoreError(
-                f"Store {str(self._path)!r} cannot be read: the file keeps changing. Try again."
-            )
-
-    def version(self) -> object:
-        """Return a value that changes whenever anyone writes."""
-        return self.read(lambda db: (self._connections, _data_version(db)))
+            else:
+                if self._unchanged():
+                    return found
+        raise StoreError(
+            f"Store {str(self._path)!r} cannot be read: the file keeps changing. Try again."
+        )
 
     def _unchanged(self) -> bool:
         if self._live:
@@ -197,8 +216,7 @@ class ReadOnly:
         return self._stamp == self._file_stamp()
 
     def _file_stamp(self) -> list[tuple[int, int, int] | None]:
-        """Return inode, size and modification time of the file, its -wal and its -shm; a write
-        changes one of them."""
+        """Return inode, size and time of the file, its -wal and its -shm."""
         found: list[tuple[int, int, int] | None] = []
         for end in ("", "-wal", "-shm"):
             try:
@@ -217,46 +235,13 @@ class ReadOnly:
         self._disconnect()
         self._stamp = self._file_stamp()
         self._connections += 1
-        file, wal, shm = self._stamp
-        self._inode = file[0] if file is not None else 0
-        if shm is not None:
-            db = connect(self._path, self._timeout, "mode=ro&readonly_shm=1")
-            try:
-                db.execute("SELECT 1 FROM sqlite_master").fetchone()
-                self._db, self._live = db, True
-                return db
-            except sqlite3.OperationalError:
-                db.close()
-            except BaseException:
-                db.close()
-                raise
-        if wal is not None and wal[1]:
-            self._copy = TemporaryFolder("holdfast-store-")
-            copy = self._copy.path / "store.db"
-            for end in ("", "-wal"):
-                shutil.copyfile(f"{self._path}{end}", f"{copy}{end}")
-            self._db = connect(copy, self._timeout)
-        else:
-            self._db = connect(self._path, self._timeout, "mode=ro&immutable=1")
+        self._inode = os.stat(self._path).st_ino
+        self._db, self._copy, self._live = connect_unchanged(self._path, self._timeout)
         return self._db
 
     def _disconnect(self) -> None:
+        super()._disconnect()
         self._live = False
-        if self._db is not None:
-            self._db.close()
-            self._db = None
         if self._copy is not None:
             self._copy.close()
             self._copy = None
-
-    def close(self) -> None:
-        """Close the connection. Idempotent; does nothing in a forked child."""
-        if not self._process.here:
-            return
-        with self._lock:
-            self._closed = True
-            self._disconnect()
-
-
-def _data_version(db: sqlite3.Connection) -> object:
-    return db.execute("PRAGMA data_version").fetchone()[0]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from holdfast.store import schema
 
 # The amount that one transaction frees, about 10 ms. No other process can write meanwhile.
-SLICE = 200  # events, or pages
+SLICE_ROWS = 200  # events, or pages
 SLICE_BYTES = 4_000_000
 
 
@@ -96,8 +96,7 @@ def read(
 
 
 def mark_to_free(db: sqlite3.Cursor, number: int, base: str) -> None:
-    """Mark the events of a removed conversation, and of removed ones that it was forked from,
-    for freeing."""
+    """Mark the events of a removed conversation and of its removed origins for freeing."""
     numbers = {number, *(source for source, _ in (json.loads(base) if base else ()))}
     for each in numbers:
         if db.execute("SELECT 1 FROM conversations WHERE number = ?", (each,)).fetchone() is None:
@@ -115,8 +114,7 @@ FROM events WHERE key > ? AND key < ? ORDER BY key LIMIT ?
 
 
 def free_slice(db: sqlite3.Cursor) -> bool:
-    """Free some events that no conversation needs, with their blobs. Return False if none are
-    left."""
+    """Free some unneeded events with their blobs. Return False if none are left."""
     query = (
         "SELECT conversation FROM inbox WHERE key = ''"
         " AND NOT EXISTS (SELECT 1 FROM conversations WHERE number = inbox.conversation) LIMIT 1"
@@ -127,7 +125,7 @@ def free_slice(db: sqlite3.Cursor) -> bool:
     number = found[0]
     start, end = (number << 32) + _needed(db, number), (number + 1) << 32
     until, size = None, 0
-    for key, length in db.execute(_SIZES, (start, end, SLICE)).fetchall():
+    for key, length in db.execute(_SIZES, (start, end, SLICE_ROWS)).fetchall():
         until, size = key, size + length
         if size > SLICE_BYTES:
             break
@@ -139,7 +137,7 @@ def free_slice(db: sqlite3.Cursor) -> bool:
     ).fetchall()
     db.execute("DELETE FROM blob_refs WHERE key > ? AND key <= ?", (start, until))
     db.executemany(
-        "DELETE FROM blobs WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM blob_refs WHERE id = ?1)",
+        "DELETE FROM blobs WHERE id = ? AND id NOT IN (SELECT id FROM blob_refs)",
         ids,
     )
     db.execute("DELETE FROM events WHERE key > ? AND key <= ?", (start, until))
@@ -159,8 +157,7 @@ def _needed(db: sqlite3.Cursor, number: int) -> int:
 
 
 def free_pages(db: sqlite3.Connection) -> int:
-    """Return the number of free pages that can be returned to the file system, 0 in a file
-    without auto_vacuum."""
+    """Return the number of pages that `auto_vacuum` can return to the file system."""
     return (
         db.execute("PRAGMA freelist_count").fetchone()[0]
         if db.execute("PRAGMA auto_vacuum").fetchone()[0]
@@ -169,4 +166,4 @@ def free_pages(db: sqlite3.Connection) -> int:
 
 
 # Run as a script: Python takes one step of a statement, which would free a single page.
-GIVE_BACK = f"PRAGMA incremental_vacuum({SLICE})"
+GIVE_BACK = f"PRAGMA incremental_vacuum({SLICE_ROWS})"

@@ -26,8 +26,7 @@ Query = Callable[[str], Any]  # runs SQL and returns a cursor
 
 
 class Mark(NamedTuple):
-    """The last append that was acknowledged to an owner: the conversation's number, its epoch,
-    and the last seq."""
+    """An owner's last acknowledged append: conversation number, epoch and last seq."""
 
     file: Path
     number: int
@@ -42,10 +41,8 @@ def packed(number: int, epoch: int, last_seq: int) -> bytes:
 
 
 def marks(store: Path) -> list[Mark]:
-    """Return the marks of all owners of a store, living and dead.
-
-    Read them before the store itself, so that no mark is newer than the data.
-    """
+    """Return the marks of all owners of a store, living and dead. Read them before the store
+    itself, so that no mark is newer than the data."""
     folder = owners_folder(store)
     found: list[Mark] = []
     try:
@@ -82,28 +79,22 @@ def lost(found: Iterable[Mark], tables: Iterable[str], query: Query) -> list[str
 
 
 def _lost(mark: Mark, query: Query | None) -> str:
-    row = (
-        None
-        if query is None
-        else query(
-            f"SELECT id, epoch, last_seq FROM conversations WHERE number = {mark.number:d}"
-        ).fetchone()
-    )
+    row = highest = None
+    if query is not None:
+        conversations = "SELECT id, epoch, last_seq FROM conversations"
+        row = query(f"{conversations} WHERE number = {mark.number:d}").fetchone()
+        sequence = "SELECT seq FROM sqlite_sequence WHERE name = 'conversations'"
+        highest = query(sequence).fetchone()
     if row is not None:
-        if row[1] > mark.epoch or (row[1] == mark.epoch and row[2] >= mark.last_seq):
+        if (row[1], row[2]) >= (mark.epoch, mark.last_seq):
             return ""
         what = (
             f"conversation {row[0]!r} has {row[2]:,} events, and had {mark.last_seq:,} when they"
             " were acknowledged"
         )
+    elif highest is not None and highest[0] >= mark.number:
+        return ""  # the conversation was deleted
     else:
-        highest = (
-            None
-            if query is None
-            else query("SELECT seq FROM sqlite_sequence WHERE name = 'conversations'").fetchone()
-        )
-        if highest is not None and highest[0] >= mark.number:
-            return ""  # the conversation was deleted
         what = f"a conversation of {mark.last_seq:,} acknowledged events is missing"
     return (
         f"The file is older than the data that was written to it: {what}. Its -wal was removed, or"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.errors import ConversationNotFound, Fenced, LeaseHeld, StoreError
+from holdfast.errors import Conflict, ConversationNotFound, Fenced, LeaseHeld, StoreError
 from holdfast.events import AnyEvent, records
 from holdfast.processes import OwnerProcess
-from holdfast.store.base import Blob, Lease, Posted, Summary, check_dense
-from holdfast.store.budgets import Book, Budget, Reservation, Settlement, Shortage
+from holdfast.store.base import Batch, Blob, Lease, Posted, Store, Summary, check_dense
+from holdfast.store.budgets import Budget, MemoryLedger, Reservation, Settlement, Shortage
 
 if TYPE_CHECKING:
     from holdfast.commands import Command
@@ -35,7 +35,7 @@ class _Record:
         self.blobs: list[Blob] | None = None
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """A `Store` in this process's memory. Events are frozen, so it keeps the objects themselves."""
 
     def __init__(self) -> None:
@@ -46,56 +46,36 @@ class MemoryStore:
         # One counter for all conversations: no old lease fits a conversation created again.
         self._epoch = 0
         self._posted = 0
-        self._book: Book | None = None  # created for the first budget
+        self._ledger: MemoryLedger | None = None  # created for the first budget
         self._closed = False
 
     # --- leases ---
 
     def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
-        """See `Store.acquire`."""
         with self._lock:
             self._check_open()
             record = self._records.get(conversation_id)
             if record is None:
                 record = self._records[conversation_id] = _Record(Summary(conversation_id))
             elif record.held:
-                raise LeaseHeld(
-                    conversation_id, f"another Conversation in this process ({os.getpid()})"
-                )
+                raise _lease_held(conversation_id)
             self._epoch += 1
             record.held = True
             record.epoch = self._epoch
             record.notify = notify
-            spawned_by = record.summary.spawned_by
-            return Lease(
-                conversation_id,
-                record.epoch,
-                (),
-                spawned_by,
-                self._above(conversation_id, spawned_by),
-            )
+            by = record.summary.spawned_by
+            above = () if self._ledger is None else self._ledger.above(conversation_id, by)
+            return Lease(conversation_id, record.epoch, (), by, above)
 
-    def _above(self, conversation_id: str, spawned_by: str) -> tuple[Budget, ...]:
-        """Return the budgets that a conversation spends from: its own first, then those of its
-        ancestors. The caller holds the lock."""
-        found: list[Budget] = []
-        seen: set[str] = set()
-        while self._book is not None and conversation_id and conversation_id not in seen:
-            seen.add(conversation_id)
-            if (account := self._book.accounts.get(conversation_id)) is not None:
-                found.append(account.budget(conversation_id))
-            conversation_id = spawned_by.rpartition(":")[0]
-            record = self._records.get(conversation_id)
-            spawned_by = "" if record is None else record.summary.spawned_by
-        return tuple(found)
+    def _spawned_by(self, conversation_id: str) -> str:
+        record = self._records.get(conversation_id)
+        return "" if record is None else record.summary.spawned_by
 
     def renew(self, lease: Lease) -> None:
-        """See `Store.renew`."""
         with self._lock:
             self._held(lease)
 
     def release(self, lease: Lease) -> None:
-        """See `Store.release`."""
         with self._lock:
             record = self._records.get(lease.conversation_id)
             if record is not None and record.epoch == lease.epoch:
@@ -108,18 +88,8 @@ class MemoryStore:
 
     # --- the journal ---
 
-    def append(
-        self,
-        lease: Lease,
-        events: Sequence[AnyEvent],
-        summary: Summary,
-        *,
-        taken: Sequence[int] = (),
-        blobs: Sequence[Blob] = (),
-        settled: Sequence[Settlement] = (),
-        reserved: Reservation | None = None,
-    ) -> bool:
-        """See `Store.append`."""
+    def append(self, lease: Lease, batch: Batch) -> bool:
+        events, summary = batch.events, batch.summary
         check_dense(events)
         records(events)
         with self._lock:
@@ -129,12 +99,12 @@ class MemoryStore:
                     f"Conversation {lease.conversation_id!r}: event {events[0].seq} does not follow"
                     f" event {len(record.events)}. Nothing was written."
                 )
-            if taken:
+            if done := batch.done_commands:
                 record.inbox = [
-                    posted for posted in record.inbox or () if posted.number not in taken
+                    posted for posted in record.inbox or () if posted.number not in done
                 ] or None
-            if blobs:
-                record.blobs = [*(record.blobs or ()), *blobs]
+            if batch.blobs:
+                record.blobs = [*(record.blobs or ()), *batch.blobs]
             if events:
                 record.events.extend(events)
                 kept = record.summary
@@ -149,13 +119,9 @@ class MemoryStore:
                         spawned_by=kept.spawned_by,
                     )
                 record.summary = summary
-            if settled and self._book is not None:
-                self._book.settle(settled)
-            held = reserved is not None and (
-                self._book is None
-                or self._book.reserve(lease.conversation_id, lease.epoch, reserved, self._living)
-                is None
-            )
+            if self._ledger is not None:
+                self._ledger.settle(batch.settlements)
+            held = batch.reservation is not None and self._reserve(lease, batch.reservation) is None
             if self._appended is not None:
                 self._appended.notify_all()
             return held
@@ -163,7 +129,6 @@ class MemoryStore:
     def read(
         self, conversation_id: str, after_seq: int = 0, limit: int | None = None
     ) -> list[AnyEvent]:
-        """See `Store.read`."""
         first = max(after_seq, 0)
         with self._lock:
             self._check_open()
@@ -181,7 +146,6 @@ class MemoryStore:
     def follow(
         self, conversation_id: str, after_seq: int = 0, timeout: float | None = None
     ) -> Iterator[AnyEvent]:
-        """See `Store.follow`."""
         seq = max(after_seq, 0)
         found: list[AnyEvent] = []
         while True:
@@ -190,10 +154,10 @@ class MemoryStore:
                 if self._appended is None:
                     self._appended = threading.Condition(self._lock)
                 while not self._closed and not (found := self._after(conversation_id, seq)):
-                    left = None if until is None else until - time.monotonic()
-                    if left is not None and left <= 0:
+                    seconds = None if until is None else until - time.monotonic()
+                    if seconds is not None and seconds <= 0:
                         return
-                    self._appended.wait(left)
+                    self._appended.wait(seconds)
                 if self._closed:
                     return
             for event in found:
@@ -205,7 +169,6 @@ class MemoryStore:
         return [] if record is None else record.events[seq:]
 
     def blob(self, id: str) -> bytes:
-        """See `Store.blob`."""
         with self._lock:
             self._check_open()
             for record in self._records.values():
@@ -217,38 +180,36 @@ class MemoryStore:
     # --- budgets ---
 
     def bound(self, lease: Lease, budget: Budget | None) -> None:
-        """See `Store.bound`."""
         with self._lock:
             self._held(lease)
-            if self._book is None:
-                self._book = Book()
-            self._book.bound(lease.conversation_id, budget)
+            if self._ledger is None:
+                self._ledger = MemoryLedger(self._living, self._spawned_by)
+            self._ledger.bound(lease.conversation_id, budget)
 
     def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
-        """See `Store.reserve`."""
         with self._lock:
             self._held(lease)
-            return (
-                None
-                if self._book is None
-                else self._book.reserve(lease.conversation_id, lease.epoch, wanted, self._living)
-            )
+            return self._reserve(lease, wanted)
+
+    def _reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
+        if self._ledger is None:
+            return None
+        self._ledger.owner = (lease.conversation_id, lease.epoch)
+        return self._ledger.reserve(wanted)
 
     def _living(self, conversation_id: str, epoch: int) -> bool:
         record = self._records.get(conversation_id)
         return record is not None and record.held and record.epoch == epoch
 
     def settle(self, settled: Sequence[Settlement]) -> None:
-        """See `Store.settle`."""
         with self._lock:
             self._check_open()
-            if self._book is not None:
-                self._book.settle(settled)
+            if self._ledger is not None:
+                self._ledger.settle(settled)
 
     # --- the inbox ---
 
     def post(self, conversation_id: str, command: Command, key: str | None = None) -> bool:
-        """See `Store.post`."""
         from holdfast import commands
 
         # A command that an SQLite store could not keep is refused here too.
@@ -268,20 +229,18 @@ class MemoryStore:
         return True
 
     def commands(self, lease: Lease) -> list[Posted]:
-        """See `Store.commands`."""
         with self._lock:
             return list(self._held(lease).inbox or ())
 
     # --- conversations ---
 
     def fork(self, conversation_id: str, summary: Summary, events: Sequence[AnyEvent] = ()) -> None:
-        """See `Store.fork`."""
         check_dense(events)
         records(events)
         with self._lock:
             record = self._existing(conversation_id)
             if summary.id in self._records:
-                raise StoreError(
+                raise Conflict(
                     f"Conversation {summary.id!r} exists already; give the fork another id."
                 )
             seq = summary.last_seq - len(events)
@@ -305,7 +264,6 @@ class MemoryStore:
         waiting: bool = False,
         spawned_by: str | None = None,
     ) -> list[Summary]:
-        """See `Store.list`."""
         with self._lock:
             self._check_open()
             records = (
@@ -326,25 +284,22 @@ class MemoryStore:
         return sorted(found, key=lambda summary: str(summary.updated), reverse=True)
 
     def delete(self, conversation_id: str) -> None:
-        """See `Store.delete`."""
         with self._lock:
             if self._existing(conversation_id).held:
-                raise LeaseHeld(
-                    conversation_id, f"another Conversation in this process ({os.getpid()})"
-                )
-            left = [conversation_id]
-            while left:
-                gone = left.pop()
+                raise _lease_held(conversation_id)
+            todo = [conversation_id]
+            while todo:
+                gone = todo.pop()
                 del self._records[gone]
-                if self._book is not None:
-                    self._book.forget(gone)
+                if self._ledger is not None:
+                    self._ledger.forget(gone)
                 for id, record in self._records.items():
                     if not record.summary.spawned_by or record.summary.spawner != gone:
                         continue
                     if record.held:
                         record.summary = msgspec.structs.replace(record.summary, spawned_by="")
                     else:
-                        left.append(id)
+                        todo.append(id)
 
     def close(self) -> None:
         """See `Store.close`. Drops all journals. Idempotent; does nothing in a forked child."""
@@ -372,7 +327,11 @@ class MemoryStore:
         self._check_open()
         record = self._records.get(conversation_id)
         if record is None:
-            raise ConversationNotFound(f"No conversation {conversation_id!r} in this store.")
+            raise ConversationNotFound(
+                f"No conversation {conversation_id!r} in this store.",
+                "conversation",
+                conversation_id,
+            )
         return record
 
     def _held(self, lease: Lease) -> _Record:
@@ -384,3 +343,7 @@ class MemoryStore:
                 " not write any more."
             )
         return record
+
+
+def _lease_held(conversation_id: str) -> LeaseHeld:
+    return LeaseHeld(conversation_id, f"another Conversation in this process ({os.getpid()})")

@@ -24,15 +24,14 @@ _NAME = re.compile(r"\d+-[0-9a-f]+")
 _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 
 
-class Host(NamedTuple):
-    """The reach of a lock: a running kernel by its boot id ("" if it cannot be read), and a
-    machine by its name."""
+class HostIdentity(NamedTuple):
+    """The reach of a lock: a running kernel's boot id ("" if unknown) and a machine's name."""
 
     boot: str
     node: str
 
     @classmethod
-    def this(cls) -> Host:
+    def this(cls) -> HostIdentity:
         """Return the host of this process."""
         try:
             boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -51,10 +50,12 @@ class Owner:
     lock, like every descriptor: the owner counts as living until that child ends too.
     """
 
-    def __init__(self, folder: Path, lease_seconds: float = 30.0, host: Host | None = None) -> None:
+    def __init__(
+        self, folder: Path, lease_seconds: float = 30.0, host: HostIdentity | None = None
+    ) -> None:
         self._folder = folder
         self._lease_seconds = lease_seconds
-        self._host = host or Host.this()
+        self._host = host or HostIdentity.this()
         self._guard = threading.Lock()
         self._process = OwnerProcess()
         self._name = f"{os.getpid()}-{os.urandom(8).hex()}"
@@ -85,8 +86,7 @@ class Owner:
             return fd
 
     def living(self, token: str) -> str | None:
-        """Return a description of the owner of `token` if it lives, else None. Removes the file
-        of a dead one."""
+        """Describe the owner of `token` if it lives, else remove its file and return None."""
         if token == self.token:
             return f"another Conversation in this process ({os.getpid()})"
         name, _, place = token.partition("/")

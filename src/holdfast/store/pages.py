@@ -32,9 +32,9 @@ class Cell(NamedTuple):
     page: bytes
     start: int
     length: int
+    header: int  # length of the record's header
     kinds: str  # a letter per column: N(ull), I(nteger), F(loat), B(lob), T(ext)
     serials: tuple[int, ...]
-    header: int  # length of the record's header
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
@@ -75,9 +75,7 @@ def _size(serial: int) -> int:
 
 def _layout(data: bytes, start: int, length: int | None) -> tuple[int, str, tuple[int, ...]] | None:
     """Return a record's header (2.1): its length, the kinds and the serial types of its columns.
-
-    Returns None if the data is no record of `length` bytes.
-    """
+    Returns None if the data is no record of `length` bytes."""
     try:
         header, at = varint(data, start)
         end = start + header
@@ -102,11 +100,11 @@ def _layout(data: bytes, start: int, length: int | None) -> tuple[int, str, tupl
     return header, kinds, tuple(serials)
 
 
-class Image:
+class PageFile:
     """The newest committed version of every page of the file at `path`, with its -wal applied.
     Pages are numbered from 1.
 
-    `count` is the number of pages present, `said` the number that there should be. `troubles`
+    `count` is the number of pages present, `expected` the number that there should be. `troubles`
     lists defects of the file itself. A context manager. Raises `OSError` if the file cannot be
     opened.
     """
@@ -134,7 +132,7 @@ class Image:
             if wal is not None and wal.page_size == self.page_size:
                 self._frames, self._older, committed = wal.pages, wal.older, wal.committed
                 self.troubles += wal.troubles
-            self.count = self.said = max(committed, -(-self._size // self.page_size))
+            self.count = self.expected = max(committed, -(-self._size // self.page_size))
             first = self.page(1)
             self.is_sqlite = first.startswith(MAGIC) and bool(_page_size(first))
             self.usable = self.page_size - (
@@ -144,8 +142,10 @@ class Image:
                 self.troubles.insert(0, "the file does not begin with the header of an SQLite file")
             # The page count is valid only if these two fields are equal (1.3.7).
             elif _at(first, 28) > self.count and first[24:28] == first[92:96]:
-                self.said = _at(first, 28)
-                self.troubles.append(f"the file ends after {self.count:,} of {self.said:,} pages")
+                self.expected = _at(first, 28)
+                self.troubles.append(
+                    f"the file ends after {self.count:,} of {self.expected:,} pages"
+                )
             elif self._size % self.page_size:
                 self.troubles.append("the file ends in the middle of a page")
         except BaseException:
@@ -159,7 +159,7 @@ class Image:
                 os.close(fd)
         self._fd = self._wal = -1
 
-    def __enter__(self) -> Image:
+    def __enter__(self) -> PageFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -175,17 +175,14 @@ class Image:
         """Return the page size at which most pages have a plausible header."""
 
         def fits(size: int) -> int:
-            heads = [
-                self._bytes(self._fd, offset, 8)
-                for offset in range(0, min(self._size, size * 2000), size)
-            ]
+            offsets = range(0, min(self._size, size * 2000), size)
+            heads = [self._bytes(self._fd, offset, 8) for offset in offsets]
             return sum(
-                8
-                for head in heads
-                if len(head) == 8
+                len(head) == 8
                 and head[0] in (LEAF, INTERIOR, INDEX_LEAF, INDEX_INTERIOR)
                 and 0 < _at2(head, 3) < size // 6
                 and 8 <= (_at2(head, 5) or 65536) <= size
+                for head in heads
             )
 
         return max(SIZES, key=lambda size: (fits(size), size == 4096))
@@ -195,16 +192,14 @@ class Image:
     def page(self, number: int) -> bytes:
         """Return a page's newest committed bytes, zeros for bytes that cannot be read."""
         at = self._frames.get(number)
-        found = (
-            self._bytes(self._fd, (number - 1) * self.page_size, self.page_size)
-            if at is None
-            else self._bytes(self._wal, at, self.page_size)
-        )
-        return found if len(found) == self.page_size else found.ljust(self.page_size, b"\0")
+        if at is None:
+            found = self._bytes(self._fd, (number - 1) * self.page_size, self.page_size)
+        else:
+            found = self._bytes(self._wal, at, self.page_size)
+        return found.ljust(self.page_size, b"\0")
 
     def superseded(self) -> Iterator[bytes]:
-        """Yield older versions of pages: pages of the file that the -wal replaces, and earlier
-        ones of the -wal."""
+        """Yield older versions of pages, from the file and from earlier frames of the -wal."""
         for number in self._frames:
             found = self._bytes(self._fd, (number - 1) * self.page_size, self.page_size)
             if len(found) == self.page_size:
@@ -231,8 +226,7 @@ class Image:
         return found
 
     def _mapped_free(self) -> set[int]:
-        """Return the unused pages by the pointer map (1.8) of a file with auto_vacuum, if page 2
-        looks like one."""
+        """Return the unused pages by the pointer map (1.8), if page 2 looks like one."""
         found: set[int] = set()
         each = self.usable // 5
         for first in range(2, self.count + 1, each + 1):
@@ -296,14 +290,11 @@ class Image:
                 continue
             layout = _layout(data, at, length)
             if layout is not None:
-                found.append(
-                    Cell(rowid, kind == LEAF, data, at, length, layout[1], layout[2], layout[0])
-                )
+                found.append(Cell(rowid, kind == LEAF, data, at, length, *layout))
         return found, len(found) == len(offsets)
 
     def carve(self, data: bytes) -> Iterator[Cell]:
-        """Yield rows of a table found by their shape alone, on a page that lost its header or
-        cell list."""
+        """Yield a table's rows by their shape alone, on a page without header or cell list."""
         # A record's header: its length, then a NULL in place of the key, which precedes the record.
         for match in re.finditer(rb"(?=[\x03-\x20]\x00[^\x00])", data):
             start = match.start()
@@ -319,7 +310,7 @@ class Image:
                     and data.endswith(before, 0, start - width)
                     and length <= self.count * self.page_size
                 ):
-                    yield Cell(rowid, True, data, start, length, layout[1], layout[2], layout[0])
+                    yield Cell(rowid, True, data, start, length, *layout)
                     break
 
     def payload(self, cell: Cell) -> bytes | None:
@@ -337,15 +328,15 @@ class Image:
         if cell.start + here + 4 > len(cell.page):
             return None
         following = _at(cell.page, cell.start + here)
-        left = length - here
+        remaining = length - here
         seen: set[int] = set()
-        while left > 0:
+        while remaining > 0:
             if not 1 < following <= self.count or following in seen:
                 return None
             seen.add(following)
             data = self.page(following)
-            parts.append(data[4 : 4 + min(left, self.usable - 4)])
-            left -= self.usable - 4
+            parts.append(data[4 : 4 + min(remaining, self.usable - 4)])
+            remaining -= self.usable - 4
             following = _at(data, 0)
         self.overflow |= seen
         return b"".join(parts)
@@ -353,15 +344,10 @@ class Image:
     def cell(self, data: bytes, start: int, length: int) -> Cell | None:
         """Return the table row whose payload begins at `start`, without its rowid."""
         layout = _layout(data, start, length)
-        return (
-            None
-            if layout is None
-            else Cell(0, True, data, start, length, layout[1], layout[2], layout[0])
-        )
+        return None if layout is None else Cell(0, True, data, start, length, *layout)
 
     def values(self, cell: Cell) -> tuple[Value, ...] | None:
-        """Return a row's columns, None if they cannot be read. Text that is not UTF-8 has U+FFFD
-        in it."""
+        """Return a row's columns, None if they cannot be read. Bad UTF-8 becomes U+FFFD."""
         data = self.payload(cell)
         if data is None:
             return None
@@ -374,14 +360,10 @@ class Image:
                 found.append(part.decode(errors="replace") if serial & 1 else part)
             elif serial == 7:
                 found.append(struct.unpack(">d", part)[0])
+            elif serial < 7:
+                found.append(int.from_bytes(part, signed=True) if serial else None)
             else:
-                found.append(
-                    None
-                    if serial == 0
-                    else int.from_bytes(part, signed=True)
-                    if serial < 7
-                    else serial - 8
-                )
+                found.append(serial - 8)
         return tuple(found)
 
 

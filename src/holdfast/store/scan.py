@@ -9,10 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
+from msgspec.structs import replace
+
 from holdfast.events import decode
-from holdfast.store.base import blob_id
-from holdfast.store.pages import INDEX_INTERIOR, INDEX_LEAF, INTERIOR, LEAF, Cell, Image
-from holdfast.store.rows import NUMBERS, Progress, Row, make_row, read_base, silent
+from holdfast.store.base import Summary, blob_id
+from holdfast.store.pages import INDEX_INTERIOR, INDEX_LEAF, INTERIOR, LEAF, Cell, PageFile
+from holdfast.store.rows import MAX_NUMBER, ConversationRow, Progress, make_row, read_base, silent
 
 # The columns of format 1; the first one precedes the record. Newer files have more.
 _CONVERSATION = "NTITITTTT"
@@ -46,14 +48,14 @@ class PageRows:
     """
 
     def __init__(self, path: Path, progress: Progress = silent) -> None:
-        self._image = Image(path)
+        self._image = PageFile(path)
         try:
             self.troubles = self._image.troubles
-            self.size = self._image.said * self._image.page_size
+            self.size = self._image.expected * self._image.page_size
             # Key -> page << 48 | offset of its row << 32 | length of the row.
             self._events: dict[int, int] = {}
             self._bad: set[int] = set()  # keys of rows whose checksum does not match
-            self._rows: dict[int, Row] = {}
+            self._rows: dict[int, ConversationRow] = {}
             self._ids: dict[int, str] = {}  # from the index by id: number -> id
             self._bases: dict[int, str] = {}  # from the index by base: number -> base
             self._blobs: dict[str, int] = {}
@@ -80,7 +82,7 @@ class PageRows:
         return bool(self._events or self._rows)
 
     def close(self) -> None:
-        """See `Rows.close`."""
+        """See `RowSource.close`."""
         self._image.close()
 
     # --- the scan: first rows at their proper place; the other ones only fill gaps ---
@@ -109,11 +111,10 @@ class PageRows:
             self._take_page(number, image.page(number), rows=False)
 
     def _read_tables(self) -> None:
-        """Read the table of conversations and its index, at the pages that the file's schema
-        table names."""
+        """Read the table of conversations and its index at the pages that the schema names."""
         image = self._image
         pages, whole = image.tree(1)
-        rows: dict[int, Row] = {}
+        rows: dict[int, ConversationRow] = {}
         ids: dict[int, str] = {}
         seen: set[str] = set()
         for number in pages:
@@ -158,11 +159,8 @@ class PageRows:
         self._rows, self._ids = rows, ids
 
     def _take_page(self, number: int, data: bytes, rows: bool = True) -> bool:
-        """Collect the rows of a page. Return False if some of them may be missing.
-
-        `rows`: also collect rows of conversations, if the table of conversations is not
-        complete.
-        """
+        """Collect the rows of a page. Return False if some of them may be missing. `rows`: also
+        collect rows of conversations, if the table of conversations is not complete."""
         kind = data[0]
         if kind == INTERIOR:
             return True
@@ -201,7 +199,7 @@ class PageRows:
 
     def _take_event(self, page: int, cell: Cell) -> bool:
         key = cell.rowid
-        if not 0 < key >> 32 < NUMBERS:
+        if not 0 < key >> 32 < MAX_NUMBER:
             return False
         if self._known is not None and key >> 32 not in self._known:
             return True
@@ -231,17 +229,13 @@ class PageRows:
 
     def _take_conversation(self, cell: Cell) -> None:
         row = self._conversation(cell)
-        if row is None or (row.created is None and row.updated is None):
+        if row is None or (row.summary.created is None and row.summary.updated is None):
             return
-        known = self._rows.get(row.number)
-        if known is None or (row.epoch, row.last_seq, str(row.updated)) > (
-            known.epoch,
-            known.last_seq,
-            str(known.updated),
-        ):
+        other = self._rows.get(row.number)
+        if other is None or _age(row) > _age(other):
             self._rows[row.number] = row
 
-    def _conversation(self, cell: Cell) -> Row | None:
+    def _conversation(self, cell: Cell) -> ConversationRow | None:
         if not cell.kinds.startswith(_CONVERSATION):
             return None
         values = self._image.values(cell)
@@ -263,8 +257,8 @@ class PageRows:
 
     # --- results of the scan ---
 
-    def conversations(self) -> list[Row]:
-        """See `Rows.conversations`."""
+    def conversations(self) -> list[ConversationRow]:
+        """See `RowSource.conversations`."""
         found = dict(self._rows)
         if not self.whole:
             shared: dict[int, int] = {}
@@ -275,20 +269,20 @@ class PageRows:
                 # A deleted conversation's events stay only as long as a fork shares them.
                 if number not in found and self._last[number] > shared.get(number, 0):
                     id = self._ids.get(number) or f"number-{number}"
-                    found[number] = Row(
-                        number, id, base=read_base(self._bases.get(number, "")), lost=True
-                    )
+                    base = read_base(self._bases.get(number, ""))
+                    found[number] = ConversationRow(number, Summary(id), base, lost=True)
         taken: dict[str, int] = {}
         for number in sorted(found, key=lambda number: (found[number].lost, number)):
             id = found[number].id
             if id in taken:
                 id = f"number-{number}"
-                found[number] = found[number]._replace(id=id)
+                row = found[number]
+                found[number] = row._replace(summary=replace(row.summary, id=id))
             taken[id] = number
         return [found[number] for number in sorted(found)]
 
     def events(self, number: int, first: int, last: int) -> Iterator[tuple[int, bytes | None]]:
-        """See `Rows.events`."""
+        """See `RowSource.events`."""
         base = number << 32
         for seq in range(first, min(last, self._last.get(number, 0)) + 1):
             at = self._events.get(base + seq)
@@ -298,11 +292,11 @@ class PageRows:
                 yield seq, None
 
     def last(self, number: int) -> int:
-        """See `Rows.last`."""
+        """See `RowSource.last`."""
         return self._last.get(number, 0)
 
     def blob(self, id: str) -> bytes | None:
-        """See `Rows.blob`."""
+        """See `RowSource.blob`."""
         at = self._blobs.get(id)
         return None if at is None else self._column(at)
 
@@ -319,6 +313,10 @@ class PageRows:
         return values[-1] if values is not None and isinstance(values[-1], bytes) else None
 
 
+def _age(row: ConversationRow) -> tuple[int, int, str]:
+    return row.epoch, row.summary.last_seq, str(row.summary.updated)
+
+
 def _is_event(data: bytes, seq: int) -> bool:
     """Return True if the data is the JSON of event `seq`. No checksum covers a row's key, but
     the event contains half of it."""
@@ -331,11 +329,8 @@ def _is_event(data: bytes, seq: int) -> bool:
 
 
 def _ascending(cells: list[Cell]) -> list[Cell]:
-    """Return the longest run of cells with rising keys.
-
-    On a sound page all keys rise. No checksum covers a key, but its place on the page confirms
-    it.
-    """
+    """Return the longest run of cells with rising keys. On a sound page all keys rise. No checksum
+    covers a key, but its place on the page confirms it."""
     if all(before.rowid < after.rowid for before, after in pairwise(cells)):
         return cells
     tails: list[int] = []

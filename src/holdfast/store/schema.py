@@ -16,7 +16,7 @@ APPLICATION = 0x486F6C64  # PRAGMA application_id: "Hold"
 # checkpoint copies and syncs them. (With 100 pages, an append without syncs took 1.4 times the CPU
 # and twice the time.) But every fsync also writes metadata while the WAL grows: the first 250
 # durable appends of a new store took 1.4 times as long with 1,000 pages as with 250.
-NARROW, WIDE = 250, 1000
+SMALL_WAL_PAGES, LARGE_WAL_PAGES = 250, 1000
 
 # Format 1. One clustered tree for all events: the key is (conversation number << 32) + seq, so that
 # a journal is a range. AUTOINCREMENT: the number of a deleted conversation is never reused.
@@ -79,11 +79,8 @@ _THIRD = (
 
 
 def format_of(db: sqlite3.Connection, path: Path) -> int:
-    """Return the file's format, 0 if the file is empty.
-
-    Raises `StoreError` if the file is no store or was written by a newer Holdfast, and
-    `sqlite3.Error`.
-    """
+    """Return the file's format, 0 if the file is empty. Raises `StoreError` if the file is no store
+    or was written by a newer Holdfast, and `sqlite3.Error`."""
     db.execute("BEGIN")  # one snapshot: another process may be creating the file right now
     try:
         version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -102,8 +99,7 @@ def format_of(db: sqlite3.Connection, path: Path) -> int:
 
 
 def prepare(db: sqlite3.Connection, path: Path, durability: str, timeout: float) -> None:
-    """Create or migrate the tables, and configure the connection for writing. Several processes
-    may do so at once."""
+    """Create or migrate the tables, and configure the connection. Safe in parallel."""
     if format_of(db, path) == 0:
         # Only possible before the first table exists; later it takes a VACUUM. A migrated file
         # therefore reuses freed pages but does not shrink.
@@ -115,8 +111,9 @@ def prepare(db: sqlite3.Connection, path: Path, durability: str, timeout: float)
             f"Store {str(path)!r} cannot be used: its disk refuses SQLite's write-ahead log"
             f" (journal_mode stays {mode!r})."
         )
-    db.execute(f"PRAGMA synchronous = {'FULL' if durability == 'durable' else 'NORMAL'}")
-    db.execute(f"PRAGMA wal_autocheckpoint = {NARROW if durability == 'durable' else WIDE}")
+    durable = durability == "durable"
+    db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+    db.execute(f"PRAGMA wal_autocheckpoint = {SMALL_WAL_PAGES if durable else LARGE_WAL_PAGES}")
     # One event of 100 MB must not leave a WAL of that size for ever.
     db.execute("PRAGMA journal_size_limit = 8000000")
     db.execute("BEGIN IMMEDIATE")
@@ -148,8 +145,7 @@ def format_of_locked(db: sqlite3.Connection) -> int:
 
 
 def _insist(db: sqlite3.Connection, statement: str, timeout: float) -> object:
-    """Return the answer of a statement. Retry until the deadline while other processes hold the
-    file."""
+    """Return the answer of a statement, retried while other processes hold the file."""
     deadline = time.monotonic() + timeout
     while True:
         try:

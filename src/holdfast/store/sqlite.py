@@ -11,19 +11,26 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from holdfast import commands
 from holdfast import events as ev
 from holdfast.commands import Command
-from holdfast.errors import ConfigurationError, ConversationNotFound, Fenced, LeaseHeld, StoreError
+from holdfast.errors import (
+    ConfigurationError,
+    Conflict,
+    ConversationNotFound,
+    Fenced,
+    LeaseHeld,
+    StoreError,
+)
 from holdfast.events import AnyEvent
 from holdfast.processes import OwnerProcess
-from holdfast.store import budgets, lineage, schema
-from holdfast.store.base import Blob, Lease, Posted, Summary, blob_id, check_dense
-from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage
-from holdfast.store.commit import Call, Committer, Job
-from holdfast.store.files import Reader, ReadOnly, trouble
+from holdfast.store import lineage, schema
+from holdfast.store.base import Batch, Lease, Posted, Store, Summary, blob_id, check_dense
+from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage, SQLLedger
+from holdfast.store.commit import Committer, FunctionJob, Job
+from holdfast.store.files import ReadConnection, ReadOnlyConnection, trouble
 from holdfast.store.marks import Mark, lost, marks, owners_folder
 from holdfast.store.owner import Owner
 from holdfast.store.watch import Watcher
@@ -39,8 +46,8 @@ WHERE number = ? AND epoch = ? AND last_seq = ?
 
 # An imported fork brings its origin; a fork made in this store keeps the origin in its row.
 _FIRST = """
-UPDATE conversations SET created = ?1, parent = iif(parent = '', ?2, parent),
-parent_seq = iif(parent = '', ?3, parent_seq), spawned_by = ?5 WHERE number = ?4
+UPDATE conversations SET created = ?, parent_seq = iif(parent = '', ?, parent_seq),
+parent = iif(parent = '', ?, parent), spawned_by = ? WHERE number = ?
 """
 
 # A new conversation's epoch is its number, and deleting one raises the next number above its epoch.
@@ -55,9 +62,9 @@ _LIST = (
     "SELECT id, status, title, last_seq, created, updated, parent, parent_seq, condensed,"
     " spawned_by FROM conversations WHERE "
 )
-_OF_IDS = " AND id IN (SELECT value FROM json_each(?))"
+_OF_IDS = " AND id IN (SELECT value FROM json_each(:ids))"
 # That is: spawned_by begins with the id and a colon.
-_SPAWNED = " AND spawned_by >= ?1 || ':' AND spawned_by < ?1 || ';'"
+_SPAWNED = " AND spawned_by >= :spawner || ':' AND spawned_by < :spawner || ';'"
 _UNDONE = "number IN (SELECT conversation FROM inbox WHERE data IS NOT NULL)"
 
 
@@ -67,86 +74,55 @@ class _Held(NamedTuple):
 
 
 class _Append(Job[bool]):
-    __slots__ = (
-        "blobs",
-        "events",
-        "lease",
-        "living",
-        "number",
-        "reserved",
-        "rows",
-        "settled",
-        "summary",
-        "taken",
-    )
+    __slots__ = ("batch", "blobs", "lease", "living", "number", "rows")
 
     def __init__(
         self,
         lease: Lease,
         number: int,
-        events: Sequence[AnyEvent],
-        summary: Summary,
-        taken: Sequence[int],
-        blobs: Sequence[Blob],
-        settled: Sequence[Settlement],
-        reserved: Reservation | None,
-        living: Callable[[str], object] | None,
+        batch: Batch,
+        living: Callable[[str], object],
     ) -> None:
         self.mark = None
-        self.done = (
-            False  # as in `Job.__init__`; calling it would take a twentieth of an append's time
-        )
+        # As in `Job.__init__`; calling that would take a twentieth of an append's time.
+        self.done = False
         self.error = self.result = self.gate = None
         self.lease = lease
         self.number = number
-        self.events = events
-        self.summary = summary
+        self.batch = batch
         base = number << 32
         self.rows = [
             (base + event.seq, zlib.crc32(data), data)
-            for event, data in zip(events, ev.records(events), strict=True)
+            for event, data in zip(batch.events, ev.records(batch.events), strict=True)
         ]
-        self.taken = taken
-        self.settled = settled
-        self.reserved = reserved
         self.living = living
-        self.blobs = [(base + blob.seq, blob.id, blob.data) for blob in blobs] if blobs else None
+        self.blobs = [(base + blob.seq, blob.id, blob.data) for blob in batch.blobs]
 
     def work(self, db: sqlite3.Cursor) -> bool:
-        number, epoch, summary, events = self.number, self.lease.epoch, self.summary, self.events
+        number, epoch, batch = self.number, self.lease.epoch, self.batch
+        summary, events = batch.summary, batch.events
         if events:
             first, last = events[0], events[-1]
             updated = (summary.updated or last.timestamp).isoformat()
-            moved = (
-                last.seq,
-                summary.status,
-                summary.title,
-                updated,
-                summary.condensed,
-                number,
-                epoch,
-                first.seq - 1,
-            )
-            if not db.execute(_MOVE, moved).rowcount:
-                seq = self._fence(db)
+            shown = (summary.status, summary.title, updated, summary.condensed)
+            before = first.seq - 1
+            if not db.execute(_MOVE, (last.seq, *shown, number, epoch, before)).rowcount:
                 raise StoreError(
-                    f"{self._what()}: event {first.seq} does not follow event {seq}. Nothing was"
-                    " written."
+                    f"Conversation {self.lease.conversation_id!r}: event {first.seq} does not"
+                    f" follow event {self._fence(db)}. Nothing was written."
                 )
             if first.seq == 1:
                 created = (summary.created or first.timestamp).isoformat()
-                db.execute(
-                    _FIRST,
-                    (created, summary.parent, summary.parent_seq, number, summary.spawned_by),
-                )
+                origin = (summary.parent_seq, summary.parent, summary.spawned_by)
+                db.execute(_FIRST, (created, *origin, number))
             db.executemany("INSERT INTO events (key, crc, data) VALUES (?, ?, ?)", self.rows)
             self.mark = (number, epoch, last.seq)
         else:
             self._fence(db)
-        if self.taken:
-            taken = [(command, number) for command in self.taken]
+        if batch.done_commands:
             db.executemany(
-                "UPDATE inbox SET data = NULL WHERE number = ? AND conversation = ?", taken
+                "UPDATE inbox SET data = NULL WHERE number = ? AND conversation = ?",
+                [(command, number) for command in batch.done_commands],
             )
         if self.blobs:
             db.executemany(
@@ -157,15 +133,11 @@ class _Append(Job[bool]):
                 "INSERT OR IGNORE INTO blob_refs (key, id) VALUES (?, ?)",
                 [(key, id) for key, id, _ in self.blobs],
             )
-        if self.settled:
-            budgets.settle(db, self.settled)
-        wanted, living = self.reserved, self.living
-        if wanted is None or living is None:
+        if not batch.settlements and batch.reservation is None:
             return False
-        return (
-            budgets.reserve(db, number, epoch, wanted, lambda holder: living(holder) is not None)
-            is None
-        )
+        ledger = SQLLedger(db, number, epoch, self.living)
+        ledger.settle(batch.settlements)
+        return batch.reservation is not None and ledger.reserve(batch.reservation) is None
 
     def _fence(self, db: sqlite3.Cursor) -> int:
         row = db.execute(
@@ -175,9 +147,6 @@ class _Append(Job[bool]):
         if row is None:
             raise _fenced(self.lease)
         return row[0]
-
-    def _what(self) -> str:
-        return f"Conversation {self.lease.conversation_id!r}"
 
 
 def _tables(db: sqlite3.Connection) -> list[str]:
@@ -193,7 +162,7 @@ def _fenced(lease: Lease) -> Fenced:
     )
 
 
-class SQLiteStore:
+class SQLiteStore(Store):
     """A `Store` in the SQLite file `path` (WAL mode), shared by any threads and processes of one
     host.
 
@@ -260,7 +229,9 @@ class SQLiteStore:
         self._writer: Committer | None = None
         marked = marks(self.path)  # read before the file, so that no mark is newer
         if read_only:
-            self._reader: Reader | ReadOnly = ReadOnly(self.path, timeout)
+            self._reader: ReadConnection | ReadOnlyConnection = ReadOnlyConnection(
+                self.path, timeout
+            )
             for problem in (
                 self._reader.read(lambda db: lost(marked, _tables(db), db.execute))
                 if marked
@@ -271,11 +242,11 @@ class SQLiteStore:
             self._writer = Committer(self.path, timeout)
             try:
                 self._prepare(self._writer, durability, marked)
-                self._reader = Reader(self.path, timeout)
+                self._reader = ReadConnection(self.path, timeout)
             except BaseException:
                 self._writer.db.close()
                 raise
-        reads = ReadOnly if read_only else Reader
+        reads = ReadOnlyConnection if read_only else ReadConnection
         self._watcher = Watcher(lambda: reads(self.path, timeout), self._beat, lease_seconds / 3)
 
     def _prepare(self, writer: Committer, durability: str, marked: Sequence[Mark]) -> None:
@@ -300,8 +271,7 @@ class SQLiteStore:
     # --- leases ---
 
     def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
-        """See `Store.acquire`. The first lease with a `notify` starts a thread, which ends with
-        the last one."""
+        """The first lease with a `notify` starts a thread, which ends with the last one."""
 
         def take(db: sqlite3.Cursor) -> tuple[int, int, str, str, tuple[Budget, ...]]:
             token = self._own().token
@@ -311,9 +281,8 @@ class SQLiteStore:
             found = db.execute(query, (conversation_id,)).fetchone()
             if found is None:
                 now = datetime.now(UTC).isoformat()
-                number = self._begin(
-                    db, (conversation_id, token, 0, "idle", "", now, now, "", 0, "", 0)
-                )
+                row = (conversation_id, token, 0, "idle", "", now, now, "", 0, "", 0)
+                number = self._begin(db, row)
                 return number, number, "", "", ()
             number, epoch, holder, notes, spawned_by = found
             self._refuse_if_held(conversation_id, holder)
@@ -321,13 +290,8 @@ class SQLiteStore:
                 "UPDATE conversations SET epoch = ?, holder = ? WHERE number = ?",
                 (epoch + 1, token, number),
             )
-            return (
-                number,
-                epoch + 1,
-                notes,
-                spawned_by,
-                budgets.above(db, conversation_id, spawned_by),
-            )
+            above = SQLLedger(db).above(conversation_id, spawned_by)
+            return number, epoch + 1, notes, spawned_by, above
 
         number, epoch, notes, spawned_by, above = self._write(take)
         self._held[conversation_id] = _Held(number, epoch)
@@ -338,13 +302,11 @@ class SQLiteStore:
         )
 
     def renew(self, lease: Lease) -> None:
-        """See `Store.renew`."""
         self._check_writable()
         self._beat()
         self._reader.read(lambda db: self._check_held(db, lease))
 
     def release(self, lease: Lease) -> None:
-        """See `Store.release`."""
         self._check_writable()
         held = self._held.get(lease.conversation_id)
         if held is not None and held.epoch == lease.epoch:
@@ -366,7 +328,6 @@ class SQLiteStore:
                 raise
 
     def note(self, lease: Lease, notes: Sequence[str]) -> None:
-        """See `Store.note`."""
         text = json.dumps(list(notes), ensure_ascii=False) if notes else ""
         query = "UPDATE conversations SET notes = ? WHERE id = ? AND epoch = ? AND holder <> ''"
 
@@ -389,8 +350,11 @@ class SQLiteStore:
             except OSError as error:
                 raise trouble(self.path, error, self._timeout) from error
 
+    def _living(self, holder: str) -> str | None:
+        return self._own().living(holder)
+
     def _refuse_if_held(self, conversation_id: str, holder: str) -> None:
-        if holder and (living := self._own().living(holder)):
+        if holder and (living := self._living(holder)):
             raise LeaseHeld(conversation_id, living)
 
     @staticmethod
@@ -403,25 +367,15 @@ class SQLiteStore:
 
     # --- the journal ---
 
-    def append(
-        self,
-        lease: Lease,
-        events: Sequence[AnyEvent],
-        summary: Summary,
-        *,
-        taken: Sequence[int] = (),
-        blobs: Sequence[Blob] = (),
-        settled: Sequence[Settlement] = (),
-        reserved: Reservation | None = None,
-    ) -> bool:
-        """See `Store.append`. One of the waiting threads commits for all of them."""
+    def append(self, lease: Lease, batch: Batch) -> bool:
+        """One of the waiting threads commits for all of them."""
+        events = batch.events
         if len(events) > 1:
             check_dense(events)
         held = self._held.get(lease.conversation_id)
         # Numbers begin at 1, so 0 matches no row for a lease that is not held here.
         number = held.number if held is not None and held.epoch == lease.epoch else 0
-        living = None if reserved is None else self._own().living
-        job = _Append(lease, number, events, summary, taken, blobs, settled, reserved, living)
+        job = _Append(lease, number, batch, self._living)
         held = (self._writer or self._committer()).run(job)
         if events and self._watcher.followers:
             self._watcher.appended(lease.conversation_id, events[-1].seq)
@@ -430,12 +384,10 @@ class SQLiteStore:
     def read(
         self, conversation_id: str, after_seq: int = 0, limit: int | None = None
     ) -> list[AnyEvent]:
-        """See `Store.read`. Raises `StoreError`, which names the first event that is damaged or
-        missing."""
+        """Raises `StoreError`, which names the first event that is damaged or missing."""
         return self._events(conversation_id, max(after_seq, 0), limit)
 
     def tail(self, conversation_id: str) -> list[AnyEvent]:
-        """See `Store.tail`."""
         return self._events(conversation_id, None, None)
 
     def _events(
@@ -460,7 +412,7 @@ class SQLiteStore:
     def follow(
         self, conversation_id: str, after_seq: int = 0, timeout: float | None = None
     ) -> Iterator[AnyEvent]:
-        """See `Store.follow`. Events of another process arrive within about 0.1 seconds."""
+        """Events of another process arrive within about 0.1 seconds."""
         follower = self._watcher.follow(conversation_id, max(after_seq, 0))
         try:
             until = None if timeout is None else time.monotonic() + timeout
@@ -485,7 +437,7 @@ class SQLiteStore:
             self._watcher.unfollow(follower)
 
     def blob(self, id: str) -> bytes:
-        """See `Store.blob`. Raises `StoreError` also if the bytes do not match the id."""
+        """Raises `StoreError` also if the bytes do not match the id."""
 
         def look(db: sqlite3.Connection) -> tuple[object] | None:
             if schema.format_of_locked(db) < 2:
@@ -503,37 +455,26 @@ class SQLiteStore:
     # --- budgets ---
 
     def bound(self, lease: Lease, budget: Budget | None) -> None:
-        """See `Store.bound`."""
 
         def work(db: sqlite3.Cursor) -> None:
             self._check_held(db, lease)
-            budgets.bound(db, lease.conversation_id, budget)
+            SQLLedger(db).bound(lease.conversation_id, budget)
 
         self._write(work)
 
     def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
-        """See `Store.reserve`."""
-        living = self._own().living
-
         def work(db: sqlite3.Cursor) -> Shortage | None:
-            return budgets.reserve(
-                db,
-                self._check_held(db, lease),
-                lease.epoch,
-                wanted,
-                lambda holder: living(holder) is not None,
-            )
+            number = self._check_held(db, lease)
+            return SQLLedger(db, number, lease.epoch, self._living).reserve(wanted)
 
         return self._write(work)
 
     def settle(self, settled: Sequence[Settlement]) -> None:
-        """See `Store.settle`."""
-        self._write(lambda db: budgets.settle(db, settled))
+        self._write(lambda db: SQLLedger(db).settle(settled))
 
     # --- the inbox ---
 
     def post(self, conversation_id: str, command: Command, key: str | None = None) -> bool:
-        """See `Store.post`."""
         data = commands.encode(command)
         name = f"#{os.urandom(16).hex()}" if key is None else key
 
@@ -555,7 +496,7 @@ class SQLiteStore:
         return command_number > 0
 
     def commands(self, lease: Lease) -> list[Posted]:
-        """See `Store.commands`. A command of a newer version stays in the inbox."""
+        """A command of a newer version stays in the inbox."""
         self._check_writable()
 
         def look(db: sqlite3.Connection) -> list[tuple[int, str, bytes]]:
@@ -579,7 +520,6 @@ class SQLiteStore:
     # --- conversations ---
 
     def fork(self, conversation_id: str, summary: Summary, events: Sequence[AnyEvent] = ()) -> None:
-        """See `Store.fork`."""
         check_dense(events)
         seq = summary.last_seq - len(events)
         rows = [
@@ -594,34 +534,18 @@ class SQLiteStore:
             if found is None:
                 raise self._missing(conversation_id)
             number, last, base = found
-            if (
-                db.execute("SELECT 1 FROM conversations WHERE id = ?", (summary.id,)).fetchone()
-                is not None
-            ):
-                raise StoreError(
+            if db.execute("SELECT 1 FROM conversations WHERE id = ?", (summary.id,)).fetchone():
+                raise Conflict(
                     f"Conversation {summary.id!r} exists already; give the fork another id."
                 )
             if not 0 <= seq <= last:
                 raise StoreError(f"Conversation {conversation_id!r} has {last} events, not {seq}.")
             now = datetime.now(UTC)
-            created, updated = (
-                (moment or now).isoformat() for moment in (summary.created, summary.updated)
-            )
-            shared = lineage.base_of_fork(number, base, seq)
-            origin = (conversation_id, seq, shared, summary.condensed)
-            forked = self._begin(
-                db,
-                (
-                    summary.id,
-                    "",
-                    summary.last_seq,
-                    summary.status,
-                    summary.title,
-                    created,
-                    updated,
-                    *origin,
-                ),
-            )
+            times = ((time or now).isoformat() for time in (summary.created, summary.updated))
+            origin = (conversation_id, seq, lineage.base_of_fork(number, base, seq))
+            shown = (summary.last_seq, summary.status, summary.title)
+            row = (summary.id, "", *shown, *times, *origin, summary.condensed)
+            forked = self._begin(db, row)
             own = [((forked << 32) + seq, crc, data) for seq, data, crc in rows]
             db.executemany("INSERT INTO events (key, crc, data) VALUES (?, ?, ?)", own)
 
@@ -641,62 +565,45 @@ class SQLiteStore:
         waiting: bool = False,
         spawned_by: str | None = None,
     ) -> list[Summary]:
-        """See `Store.list`."""
-        query, values = _LIST + (_UNDONE if waiting else "last_seq > 0"), list[str]()
-        if spawned_by is not None:  # must be the first value, because the SQL refers to ?1
-            query, values = query + _SPAWNED, [spawned_by]
+        query = _LIST + (_UNDONE if waiting else "last_seq > 0")
+        values = {"spawner": spawned_by, "status": status, "ids": json.dumps(list(ids or ()))}
+        if spawned_by is not None:
+            query += _SPAWNED
         if ids is not None:
-            query, values = query + _OF_IDS, [json.dumps(list(ids))]
+            query += _OF_IDS
         if status is not None:
-            query, values = query + " AND status = ?", [*values, status]
+            query += " AND status = :status"
         if ids is None:
             query += " ORDER BY updated DESC, number DESC"
 
-        def look(
-            db: sqlite3.Connection,
-        ) -> list[tuple[str, str, str, int, str, str, str, int, int, str]]:
+        def look(db: sqlite3.Connection) -> list[Any]:
             format = schema.format_of_locked(db)
             if format > 2:
                 return db.execute(query, values).fetchall()
             if spawned_by is not None or (waiting and format < 2):
                 return []
             older = query.replace("spawned_by", "''")
-            return db.execute(
-                older if format > 1 else older.replace("parent, parent_seq, condensed", "'', 0, 0"),
-                values,
-            ).fetchall()
+            if format < 2:
+                older = older.replace("parent, parent_seq, condensed", "'', 0, 0")
+            return db.execute(older, values).fetchall()
 
         when = datetime.fromisoformat
         rows = self._reader.read(look)
         try:
-            return [
-                Summary(
-                    id,
-                    status,
-                    title,
-                    seq,
-                    when(created),
-                    when(updated),
-                    parent,
-                    parent_seq,
-                    condensed,
-                    by,
-                )
-                for id, status, title, seq, created, updated, parent, parent_seq, condensed, by in (
-                    rows
-                )
-                if spawned_by is None
-                or by.rpartition(":")[0] == spawned_by  # an id may have colons of its own
+            found = [
+                Summary(id, status, title, seq, when(created), when(updated), *origin)
+                for id, status, title, seq, created, updated, *origin in rows
             ]
         except (TypeError, ValueError) as error:  # a damaged page may hold anything
             raise StoreError(
                 f"Store {str(self.path)!r} cannot be listed: the entry of a conversation is damaged"
                 f" ({error})."
             ) from error
+        # an id may have colons of its own, which the SQL does not see
+        return [one for one in found if spawned_by in (None, one.spawner)]
 
     def delete(self, conversation_id: str) -> None:
-        """See `Store.delete`. The conversation disappears at once. Its space is freed in steps,
-        between which others can write."""
+        """The conversation disappears at once; its space is freed in short steps."""
 
         def remove(db: sqlite3.Cursor) -> None:
             query = "SELECT number, epoch, holder, base FROM conversations WHERE id = ?"
@@ -704,9 +611,9 @@ class SQLiteStore:
             if found is None:
                 raise self._missing(conversation_id)
             self._refuse_if_held(conversation_id, found[2])
-            left = [(conversation_id, *found)]
-            while left:
-                id, number, epoch, _, base = left.pop()
+            todo = [(conversation_id, *found)]
+            while todo:
+                id, number, epoch, _, base = todo.pop()
                 db.execute("DELETE FROM conversations WHERE number = ?", (number,))
                 db.execute("DELETE FROM inbox WHERE conversation = ?", (number,))
                 db.execute(
@@ -714,38 +621,37 @@ class SQLiteStore:
                     (epoch,),
                 )
                 lineage.mark_to_free(db, number, base)
-                budgets.forget(db, id)
+                SQLLedger(db).forget(id)
                 children = db.execute(
                     "SELECT id, number, epoch, holder, base, spawned_by FROM conversations WHERE"
                     f" 1{_SPAWNED}",
-                    (id,),
+                    {"spawner": id},
                 )
                 for *child, by in children.fetchall():
                     if by.rpartition(":")[0] != id:  # an id may have colons of its own
                         continue
-                    if child[3] and self._own().living(child[3]):
-                        db.execute(
-                            "UPDATE conversations SET spawned_by = '' WHERE number = ?", (child[1],)
-                        )
+                    if child[3] and self._living(child[3]):
+                        query = "UPDATE conversations SET spawned_by = '' WHERE number = ?"
+                        db.execute(query, (child[1],))
                     else:
-                        left.append((child[0], child[1], child[2], child[3], child[4]))
+                        todo.append(tuple(child))
 
         self._write(remove)
         try:
             while self._write(lineage.free_slice):
                 pass
-            left = self._reader.read(lineage.free_pages)
-            while left:
+            pages = self._reader.read(lineage.free_pages)
+            while pages:
                 self._committer().script(lineage.GIVE_BACK)
-                before, left = left, self._reader.read(lineage.free_pages)
-                if left >= before:  # other processes free pages as fast as this returns them
+                before, pages = pages, self._reader.read(lineage.free_pages)
+                if pages >= before:  # other processes free pages as fast as this returns them
                     break
         except StoreError:
             if not self._closed:  # the next delete continues
                 raise
 
     def close(self) -> None:
-        """See `Store.close`. Idempotent; does nothing in a forked child."""
+        """Idempotent; does nothing in a forked child."""
         if not self._process.here:
             return
         writer = self._writer
@@ -790,21 +696,19 @@ class SQLiteStore:
 
     def _check_writable(self) -> None:
         if self.read_only:
-            what = (
-                "is closed"
-                if self._closed
-                else (
-                    "was opened read-only; SQLiteStore(path) without read_only=True opens it for"
-                    " writing"
-                )
-            )
+            what = "was opened read-only; SQLiteStore(path) opens it for writing"
+            what = "is closed" if self._closed else what
             raise StoreError(f"Store {str(self.path)!r} {what}.")
 
     def _write(self, work: Callable[[sqlite3.Cursor], T]) -> T:
-        return self._committer().run(Call(work))
+        return self._committer().run(FunctionJob(work))
 
     def _missing(self, conversation_id: str) -> ConversationNotFound:
-        return ConversationNotFound(f"No conversation {conversation_id!r} in {str(self.path)!r}.")
+        return ConversationNotFound(
+            f"No conversation {conversation_id!r} in {str(self.path)!r}.",
+            "conversation",
+            conversation_id,
+        )
 
     def _damaged(self, conversation_id: str, seq: int) -> StoreError:
         return StoreError(

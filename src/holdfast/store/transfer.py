@@ -13,15 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from holdfast import events as ev
 from holdfast.content import ToolCall
-from holdfast.errors import ConfigurationError, ConversationNotFound, StoreError
+from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound, StoreError
 from holdfast.events import AnyEvent
-from holdfast.store.base import BLOBS, Blob, Lease, Store, Summary, blob_id
+from holdfast.store.base import BLOBS, Batch, Blob, Lease, Store, Summary, blob_id
+
+T = TypeVar("T")
 
 VERSION = 1
 
@@ -71,17 +73,13 @@ class Exported(msgspec.Struct, frozen=True):
         )
 
 
-class _Any(msgspec.Struct):
+class _Line(msgspec.Struct):
     type: str
 
 
 class _Blob(msgspec.Struct, frozen=True, tag_field="type", tag="blob"):
     id: str
     data: bytes | None
-
-
-_header = msgspec.json.Decoder(Header)
-_blob = msgspec.json.Decoder(_Blob)
 
 
 # --- export ---
@@ -92,7 +90,7 @@ def export_conversation(store: Store, id: str) -> Iterator[bytes]:
     the errors of `store.read`.
 
     An event is one line, byte for byte as the store has it. Line ends inside an event that was
-    kept in its original form are removed. A `Damaged` event whose bytes are no line of JSON is
+    kept in its original form are removed. A `DamagedEvent` event whose bytes are no line of JSON is
     written with its bytes in base64.
     """
     found = next((entry for entry in store.list() if entry.id == id), None)
@@ -104,8 +102,7 @@ def export_conversation(store: Store, id: str) -> Iterator[bytes]:
 def exported(
     summary: Summary, events: Sequence[AnyEvent], blob: Callable[[str], bytes | None]
 ) -> Iterator[bytes]:
-    """Yield the lines of a conversation made of these parts. `blob` returns the bytes of an id,
-    None if they are lost."""
+    """Yield the lines of a conversation. `blob` returns an id's bytes, None if lost."""
     ids = list(dict.fromkeys(id for event in events for id in blobs_of(event)))
     header = Header(
         version=VERSION,
@@ -129,29 +126,26 @@ def exported(
 
 def blobs_of(event: AnyEvent) -> list[str]:
     """Return the ids of the blobs that an event refers to in its result's `meta`."""
-    if not isinstance(event, ev.ToolResult):
+    if not isinstance(event, ev.ToolCallFinished):
         return []
-    named = event.result.meta.get(BLOBS)
-    found = (
-        [
-            cast("dict[str, Any]", item).get("id")
-            for item in cast("list[Any]", named)
-            if isinstance(item, dict)
-        ]
-        if isinstance(named, list)
-        else []
-    )
-    return [id for id in found if isinstance(id, str)]
+    items = event.result.meta.get(BLOBS)
+    if not isinstance(items, list):
+        return []
+    ids = [
+        cast("dict[str, Any]", item).get("id")
+        for item in cast("list[Any]", items)
+        if isinstance(item, dict)
+    ]
+    return [id for id in ids if isinstance(id, str)]
 
 
 def open_calls(events: Iterable[AnyEvent]) -> list[ToolCall]:
-    """Return the calls of the last answer that have no result. They run (again) when the
-    conversation continues."""
+    """Return the calls of the last answer that have no result, which run on continuing."""
     found: dict[str, ToolCall] = {}
     for event in events:
-        if isinstance(event, ev.Assistant):
+        if isinstance(event, ev.AssistantReplied):
             found = {call.id: call for call in event.calls}
-        elif isinstance(event, ev.ToolResult):
+        elif isinstance(event, ev.ToolCallFinished):
             found.pop(event.call_id, None)
     return list(found.values())
 
@@ -168,23 +162,21 @@ def _found(store: Store, id: str) -> bytes | None:
 
 def read_exported(lines: Iterable[bytes | str]) -> Iterator[Exported]:
     """Yield the conversations in exported lines. Each is fully checked: its events have no gap, its
-    blobs match their ids.
-
-    Raises `ConfigurationError` (a `ValueError`) that names the line.
-    """
+    blobs match their ids. Raises `ConfigurationError` (a `ValueError`) that names the line."""
     reader = _Lines(lines)
-    while (head := reader.next()) is not None:
+    while (data := reader.next()) is not None:
         at = reader.number
-        header = _read_header(head, at)
+        header = _read_header(reader, data)
         events: list[AnyEvent] = []
         for seq in range(1, header.events + 1):
-            data = reader.next()
-            if data is None:
-                raise ConfigurationError(
-                    f"line {reader.number}: the lines end after {seq - 1} of {header.events} events"
-                    f" of {header.id!r}."
+            if (data := reader.next()) is None:
+                raise reader.error(
+                    f"the lines end after {seq - 1} of {header.events} events of {header.id!r}."
                 )
-            events.append(_read_event(data, seq, reader.number))
+            event = reader.decoded("an event", lambda data=data: ev.decode(data))
+            if event.seq != seq:
+                raise reader.error(f"event {event.seq} stands where event {seq} should.")
+            events.append(event)
         yield Exported(header, tuple(events), _read_blobs(reader, header, events), at)
 
 
@@ -214,39 +206,33 @@ class _Lines:
         self._back = line
         self.number -= 1
 
+    def error(self, problem: str) -> ConfigurationError:
+        """Return the error for the last line."""
+        return ConfigurationError(f"line {self.number}: {problem}")
 
-def _read_header(data: bytes, at: int) -> Header:
-    try:
-        header = _header.decode(data)
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(
-            f"line {at}: this is not the header of an exported conversation ({error})."
-        ) from error
+    def decoded(self, what: str, decode: Callable[[], T]) -> T:
+        """Return the decoded last line. Raises `ConfigurationError`."""
+        try:
+            return decode()
+        except (ValueError, RecursionError) as error:
+            raise self.error(f"this is not {what} ({error}).") from error
+
+
+def _read_header(reader: _Lines, data: bytes) -> Header:
+    what = "the header of an exported conversation"
+    header = reader.decoded(what, lambda: msgspec.json.decode(data, type=Header))
     if header.version != VERSION:
-        raise ConfigurationError(
-            f"line {at}: exported in version {header.version}; this Holdfast reads version"
-            f" {VERSION}."
+        raise reader.error(
+            f"exported in version {header.version}; this Holdfast reads version {VERSION}."
         )
     if not header.id or header.events < 1:
-        raise ConfigurationError(
-            f"line {at}: a conversation needs {'an event' if header.id else 'an id'}."
-        )
+        raise reader.error(f"a conversation needs {'an event' if header.id else 'an id'}.")
     return header
-
-
-def _read_event(data: bytes, seq: int, at: int) -> AnyEvent:
-    try:
-        event = ev.decode(data)
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"line {at}: this is not an event ({error}).") from error
-    if event.seq != seq:
-        raise ConfigurationError(f"line {at}: event {event.seq} stands where event {seq} should.")
-    return event
 
 
 def _type_of(data: bytes) -> str:
     try:
-        return msgspec.json.decode(data, type=_Any).type
+        return msgspec.json.decode(data, type=_Line).type
     except (ValueError, RecursionError):
         return ""
 
@@ -261,26 +247,14 @@ def _read_blobs(
             # The next conversation's header. If it is none, reading it raises the error.
             reader.put_back(data)
             break
-        try:
-            blob = _blob.decode(data)
-        except (ValueError, RecursionError) as error:
-            raise ConfigurationError(
-                f"line {reader.number}: this is not a blob ({error})."
-            ) from error
+        blob = reader.decoded("a blob", lambda data=data: msgspec.json.decode(data, type=_Blob))
         if blob.data is not None and blob_id(blob.data) != blob.id:
-            raise ConfigurationError(
-                f"line {reader.number}: the content of the blob {blob.id} does not match its id."
-            )
+            raise reader.error(f"the content of the blob {blob.id} does not match its id.")
         if blob.id not in named:
-            raise ConfigurationError(
-                f"line {reader.number}: no event of {header.id!r} refers to the blob {blob.id}."
-            )
+            raise reader.error(f"no event of {header.id!r} refers to the blob {blob.id}.")
         found[blob.id] = blob.data
     if header.blobs is not None and len(found) != header.blobs:
-        raise ConfigurationError(
-            f"line {reader.number}: {len(found)} of {header.blobs} blobs of {header.id!r} are"
-            " present."
-        )
+        raise reader.error(f"{len(found)} of {header.blobs} blobs of {header.id!r} are present.")
     return found
 
 
@@ -296,8 +270,8 @@ def import_conversations(
     Each conversation is written completely or not at all. One that the store already has, event for
     event, is left alone. After an error, the conversations before the wrong one are imported.
 
-    Raises `ConfigurationError` for a wrong line (which it names), an id that belongs to another
-    conversation, or an `id` for several conversations; `LeaseHeld`, `StoreError`.
+    Raises `ConfigurationError` for a wrong line (which it names) or an `id` for several
+    conversations, `Conflict` for an id that belongs to another one; `LeaseHeld`, `StoreError`.
     """
     found: list[str] = []
     for conversation in only(read_exported(lines)) if id is not None else read_exported(lines):
@@ -347,7 +321,7 @@ def import_conversation(store: Store, conversation: Exported, id: str | None = N
 def _is_there(store: Store, id: str, conversation: Exported) -> bool:
     there = store.read(id)
     if there and list(map(ev.line, there)) != list(map(ev.line, conversation.events)):
-        raise ConfigurationError(
+        raise Conflict(
             f"the store has another conversation {id!r} already ({len(there)} events); import this"
             " one under a new id."
         )
@@ -364,4 +338,4 @@ def _write(store: Store, lease: Lease, conversation: Exported) -> None:
     summary = msgspec.structs.replace(conversation.summary, id=lease.conversation_id)
     if summary.updated is None:
         summary = msgspec.structs.replace(summary, updated=datetime.now(UTC))
-    store.append(lease, conversation.events, summary, blobs=kept)
+    store.append(lease, Batch(conversation.events, summary, blobs=kept))

@@ -64,24 +64,17 @@ class Wal:
                 sums = struct.unpack_from(">2I", data, at + 16)
                 continue
             stored = struct.unpack_from(">2I", data, at + 16)
-            fits = next(
-                (
-                    o
-                    for o in orders
-                    if checksum(
-                        data[at + _FRAME_HEADER : at + step],
-                        checksum(data[at : at + 8], sums, o),
-                        o,
-                    )
-                    == stored
-                ),
-                None,
-            )
+            head, page = data[at : at + 8], data[at + _FRAME_HEADER : at + step]
+            orders_that_fit = [
+                order
+                for order in orders
+                if checksum(page, checksum(head, sums, order), order) == stored
+            ]
             sums = stored
-            if fits is None:
+            if not orders_that_fit:
                 missing += 1
                 continue
-            orders = (fits,)
+            orders = tuple(orders_that_fit[:1])
             page, size = struct.unpack_from(">2I", data, at)
             if page in waiting:
                 self.older.append(waiting[page])
@@ -100,8 +93,7 @@ class Wal:
 
 
 def _frame_size(data: bytes) -> int:
-    """Return the page size of a -wal without its header, derived from the salts that all its
-    frames share."""
+    """Return the page size of a -wal without header, by the salts that its frames share."""
     salts = data[_WAL_HEADER + 8 : _WAL_HEADER + 16]
     for size in SIZES:
         at = _WAL_HEADER + _FRAME_HEADER + size

@@ -13,23 +13,23 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
 
 from holdfast.errors import StoreError
 from holdfast.processes import OwnerProcess
+from holdfast.store.files import ReadConnection
 
 _log = logging.getLogger(__name__)
 
-POLL = 0.05  # seconds between two polls
+POLL_SECONDS = 0.05  # seconds between two polls
 # The same when nothing happened for `_AWAKE_SECONDS`. Waking the thread takes 150 us, that is
 # 0.15 % of a core.
-IDLE_POLL = 0.1
+IDLE_POLL_SECONDS = 0.1
 _AWAKE_SECONDS = 1.0
 
 _UNDONE = (
     "SELECT 0, conversation, max(number) FROM inbox WHERE data IS NOT NULL GROUP BY conversation"
 )
-_LOOK = (
+_UNDONE_AND_HELD = (
     _UNDONE
     + " UNION ALL SELECT 1, number, epoch FROM conversations WHERE holder = ? AND holder <> ''"
 )
@@ -41,14 +41,6 @@ def _last_seq(conversation_id: str, db: sqlite3.Connection) -> tuple[int] | None
     ).fetchone()
 
 
-class _Reads(Protocol):
-    """A read connection that the watcher owns."""
-
-    def read(self, work: Callable[[sqlite3.Connection], Any]) -> Any: ...
-    def version(self) -> object: ...
-    def close(self) -> None: ...
-
-
 class _Held:
     __slots__ = ("epoch", "notify", "seen")
 
@@ -58,7 +50,7 @@ class _Held:
         self.seen = 0  # the number of the last command that was notified
 
 
-class Follower:
+class AppendWaiter:
     """A wait for events of one conversation after `seq`."""
 
     def __init__(self, conversation_id: str, seq: int) -> None:
@@ -69,8 +61,7 @@ class Follower:
 
 
 class _Stop:
-    """A stop flag like `threading.Event` whose wait costs half as much. Waiting is a third of
-    the cost of idling."""
+    """A stop flag like `threading.Event` whose wait costs half as much."""
 
     __slots__ = ("_lock", "set")
 
@@ -97,7 +88,9 @@ class Watcher:
         beat: The heartbeat, called every `every` seconds.
     """
 
-    def __init__(self, reads: Callable[[], _Reads], beat: Callable[[], None], every: float) -> None:
+    def __init__(
+        self, reads: Callable[[], ReadConnection], beat: Callable[[], None], every: float
+    ) -> None:
         self._reads = reads
         self._beat = beat
         self._every = every
@@ -107,9 +100,9 @@ class Watcher:
         # starts.
         self._poll_lock = threading.Lock()
         self._held: dict[int, _Held] = {}
-        self.followers: dict[str, list[Follower]] = {}
+        self.followers: dict[str, list[AppendWaiter]] = {}
         self._token = ""
-        self._reader: _Reads | None = None
+        self._reader: ReadConnection | None = None
         self._thread: threading.Thread | None = None
         self._stop = _Stop()
         self._dirty = False
@@ -133,9 +126,9 @@ class Watcher:
                 del self._held[number]
                 self._end_if_idle()
 
-    def follow(self, conversation_id: str, seq: int) -> Follower:
+    def follow(self, conversation_id: str, seq: int) -> AppendWaiter:
         """Return a follower whose `grown` is set when there is an event after `seq`."""
-        follower = Follower(conversation_id, seq)
+        follower = AppendWaiter(conversation_id, seq)
         with self._lock:
             # A new list, because another thread may be iterating over the old one.
             self.followers[conversation_id] = [*self.followers.get(conversation_id, ()), follower]
@@ -143,16 +136,16 @@ class Watcher:
             follower.ended = self._closed
         return follower
 
-    def unfollow(self, follower: Follower) -> None:
+    def unfollow(self, follower: AppendWaiter) -> None:
         """Undo `follow`."""
         with self._lock:
-            left = [
+            others = [
                 other
                 for other in self.followers.get(follower.conversation_id, ())
                 if other is not follower
             ]
-            if left:
-                self.followers[follower.conversation_id] = left
+            if others:
+                self.followers[follower.conversation_id] = others
             else:
                 self.followers.pop(follower.conversation_id, None)
             self._end_if_idle()
@@ -210,9 +203,10 @@ class Watcher:
                     if not failed and not stop.set:
                         _log.warning("a store cannot be watched at present: %s", error)
                     failed, version = True, None
-                stop.wait(POLL if time.monotonic() - last_change < _AWAKE_SECONDS else IDLE_POLL)
+                awake = time.monotonic() - last_change < _AWAKE_SECONDS
+                stop.wait(POLL_SECONDS if awake else IDLE_POLL_SECONDS)
 
-    def _notify_changes(self, reader: _Reads) -> None:
+    def _notify_changes(self, reader: ReadConnection) -> None:
         if self._held:
             held = dict(
                 self._held
@@ -220,7 +214,7 @@ class Watcher:
             undone: dict[int, int] = {}
             ours: dict[int, int] = {}
             for kind, number, value in reader.read(
-                lambda db: db.execute(_LOOK, (self._token,)).fetchall()
+                lambda db: db.execute(_UNDONE_AND_HELD, (self._token,)).fetchall()
             ):
                 (ours if kind else undone)[number] = value
             for number, lease in held.items():

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from holdfast.testing.crashes import Crash, crash_at_every_append
 from holdfast.testing.replays import assert_replays
-from holdfast.testing.watched import Point, kill_point
+from holdfast.testing.watched_store import Point, kill_point
 
 __all__ = ["Crash", "Point", "assert_replays", "crash_at_every_append", "kill_point"]

@@ -18,7 +18,7 @@ import time
 import traceback
 import warnings
 from pathlib import Path
-from types import FunctionType, TracebackType
+from types import FunctionType
 from typing import IO, Any, NoReturn, Protocol, cast
 
 import msgspec
@@ -28,7 +28,7 @@ from holdfast.errors import ConfigurationError
 _MAX_OUTPUT_CHARS = 10_000  # of the end of a child's output
 
 
-class Work(Protocol):
+class ChildFunction(Protocol):
     """The function of a child."""
 
     def prepare(self) -> None:
@@ -40,7 +40,7 @@ class Work(Protocol):
         ...
 
 
-class Ended(msgspec.Struct, frozen=True):
+class ChildExit(msgspec.Struct, frozen=True):
     """The end of a child: `code` as in `subprocess` (negative: the signal) and the end of its
     output.
 
@@ -63,49 +63,36 @@ class Forks:
     import `work`. Raises `ConfigurationError` if it cannot.
     """
 
-    def __init__(self, work: Work, deadline: float) -> None:
+    def __init__(self, work: ChildFunction, deadline: float) -> None:
         self._work = work
         self._deadline = deadline
-        self._server: subprocess.Popen[bytes] | None = None
+        self._server: _Forker | None = None
         if threading.active_count() > 1:
-            self._server = _start_server(work, deadline)
+            self._server = _Forker(work, deadline)
         else:
             work.prepare()
 
-    def run(self, task: msgspec.Struct, output: Path) -> Ended:
+    def run(self, task: msgspec.Struct, output: Path) -> ChildExit:
         """Run one child and return when it has ended, at the latest after the deadline. Its
         output goes to the file `output`."""
         if self._server is None:
             return fork(self._work, task, output, self._deadline)
-        _send(cast(IO[bytes], self._server.stdin), (task, output))
-        try:
-            return _receive(cast(IO[bytes], self._server.stdout))
-        except EOFError:
-            raise AssertionError(
-                f"The process that forks children ended with {self._server.wait()}."
-            ) from None
+        return self._server.run(task, output)
 
     def close(self) -> None:
         """End the forking interpreter, if there is one. Idempotent."""
         server, self._server = self._server, None
         if server is not None:
-            cast(IO[bytes], server.stdin).close()
-            server.wait()
-            cast(IO[bytes], server.stdout).close()
+            server.close()
 
     def __enter__(self) -> Forks:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def fork(work: Work, task: msgspec.Struct, output: Path, deadline: float) -> Ended:
+def fork(work: ChildFunction, task: msgspec.Struct, output: Path, deadline: float) -> ChildExit:
     """Run one child; see `Forks.run`. The calling process must have a single thread."""
     output.touch()
     with warnings.catch_warnings():
@@ -131,9 +118,8 @@ def fork(work: Work, task: msgspec.Struct, output: Path, deadline: float) -> End
             end_group(pid)
             os.kill(pid, signal.SIGKILL)
             status = os.waitpid(pid, 0)[1]
-    return Ended(
-        os.waitstatus_to_exitcode(status), end_of(output), late, pid if _is_group(pid) else 0
-    )
+    group = pid if _is_group(pid) else 0
+    return ChildExit(os.waitstatus_to_exitcode(status), end_of(output), late, group)
 
 
 def end_of(output: Path) -> str:
@@ -142,12 +128,9 @@ def end_of(output: Path) -> str:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 4 * _MAX_OUTPUT_CHARS))  # a character has at most 4 bytes
         text = file.read().decode(errors="replace").strip()
-    cut = len(text) > _MAX_OUTPUT_CHARS or size > 4 * _MAX_OUTPUT_CHARS
-    return (
-        f"(only the last {_MAX_OUTPUT_CHARS:,} characters)\n{text[-_MAX_OUTPUT_CHARS:]}"
-        if cut
-        else text
-    )
+    if len(text) <= _MAX_OUTPUT_CHARS and size <= 4 * _MAX_OUTPUT_CHARS:
+        return text
+    return f"(only the last {_MAX_OUTPUT_CHARS:,} characters)\n{text[-_MAX_OUTPUT_CHARS:]}"
 
 
 def end_group(group: int) -> None:
@@ -173,7 +156,7 @@ def _exit_status(pid: int) -> int | None:
     return status if ended else None
 
 
-def _child(work: Work, task: msgspec.Struct, output: Path) -> NoReturn:
+def _child(work: ChildFunction, task: msgspec.Struct, output: Path) -> NoReturn:
     """Run the child from start to end. It shares only memory with its parent: neither output nor
     hooks nor exit handlers."""
     code = 1
@@ -225,51 +208,56 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def _pickled(work: Work) -> bytes:
-    file = io.BytesIO()
-    _Pickler(file).dump(work)
-    return file.getvalue()
+class _Forker:
+    """A fresh interpreter that forks the children. Raises `ConfigurationError` if it cannot import
+    `work`."""
 
+    def __init__(self, work: ChildFunction, deadline: float) -> None:
+        others = [repr(one.name) for one in threading.enumerate()]
+        others.remove(repr(threading.current_thread().name))
+        why = (
+            f"This process has other threads ({', '.join(others)}), so it cannot fork, and a fresh"
+            f" interpreter cannot import {work!r}"
+        )
+        what = "Give module-level functions of an importable module, or end the threads first."
+        pickled = io.BytesIO()
+        try:
+            _Pickler(pickled).dump(work)
+        except Exception as error:
+            raise ConfigurationError(f"{why}: {error}. {what}") from error
+        program = (
+            "import sys; sys.path[:] = eval(sys.argv[1]); from holdfast.testing.children import"
+            " serve; serve()"
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program, repr(sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._requests = cast(IO[bytes], self._process.stdin)
+        self._answers = cast(IO[bytes], self._process.stdout)
+        try:
+            _send(self._requests, (pickled.getvalue(), deadline))
+            error = _receive(self._answers)
+        except (OSError, EOFError):
+            error = "it did not start"
+        if error:
+            self.close()
+            raise ConfigurationError(f"{why}: {error}. {what}")
 
-def _start_server(work: Work, deadline: float) -> subprocess.Popen[bytes]:
-    others = ", ".join(
-        repr(thread.name)
-        for thread in threading.enumerate()
-        if thread is not threading.current_thread()
-    )
-    why = (
-        f"This process has other threads ({others}), so it cannot fork, and a fresh interpreter"
-        f" cannot import {work!r}"
-    )
-    what = "Give module-level functions of an importable module, or end the threads first."
-    try:
-        pickled = _pickled(work)
-    except Exception as error:
-        raise ConfigurationError(f"{why}: {error}. {what}") from error
-    server = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            (
-                "import sys; sys.path[:] = eval(sys.argv[1]); from holdfast.testing.children import"
-                " serve; serve()"
-            ),
-            repr(sys.path),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    try:
-        _send(cast(IO[bytes], server.stdin), (pickled, deadline))
-        error = _receive(cast(IO[bytes], server.stdout))
-    except (OSError, EOFError):
-        error = "it did not start"
-    if error:
-        cast(IO[bytes], server.stdin).close()
-        server.wait()
-        cast(IO[bytes], server.stdout).close()
-        raise ConfigurationError(f"{why}: {error}. {what}")
-    return server
+    def run(self, task: msgspec.Struct, output: Path) -> ChildExit:
+        _send(self._requests, (task, output))
+        try:
+            return _receive(self._answers)
+        except EOFError:
+            raise AssertionError(
+                f"The process that forks children ended with {self._process.wait()}."
+            ) from None
+
+    def close(self) -> None:
+        self._requests.close()
+        self._process.wait()
+        self._answers.close()
 
 
 def serve() -> None:
@@ -280,7 +268,7 @@ def serve() -> None:
     os.dup2(2, 1)
     pickled, deadline = _receive(commands)
     try:
-        work: Work = pickle.loads(pickled)
+        work: ChildFunction = pickle.loads(pickled)
         work.prepare()
     except Exception as error:
         _send(answers, f"{type(error).__name__}: {error}")

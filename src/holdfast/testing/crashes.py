@@ -4,21 +4,22 @@ Holdfast's guarantees."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from holdfast.errors import ConfigurationError
 from holdfast.events import AnyEvent
 from holdfast.runtime import processes
-from holdfast.testing.children import Ended, Forks, end_group, end_of
-from holdfast.testing.guarantees import Life, broken, first, tail
-from holdfast.testing.watched import APPEND, Journals, Point, Program, Task, Watched
+from holdfast.testing.children import Forks, end_group, end_of
+from holdfast.testing.guarantees import ProcessRecord, broken, first, tail
+from holdfast.testing.watched_store import APPEND, Journals, Point, Program, Task, Watched
 
 _MAX_TRIES = 3  # to reach a point of the first run, for a program whose threads race
 
@@ -124,30 +125,38 @@ def crash_at_every_append(
     """
     if not callable(program) or not (resume is None or callable(resume)):
         raise _argument_error("program and resume take functions of (store, folder).")
-    if folder is not None and not isinstance(cast(object, folder), str | os.PathLike):
+    if not isinstance(cast(object, folder), str | os.PathLike | None):
         raise _argument_error(f"folder takes a path or None, not {folder!r}.")
     if not isinstance(cast(object, twice), bool):
         raise _argument_error(f"twice takes True or False, not {twice!r}.")
-    if (
-        isinstance(cast(object, deadline), bool)
-        or not isinstance(cast(object, deadline), int | float)
-        or not deadline > 0
-    ):
+    number = isinstance(cast(object, deadline), int | float) and not isinstance(deadline, bool)
+    if not number or not deadline > 0:
         raise _argument_error(f"deadline takes a number of seconds above 0, not {deadline!r}.")
-    watched = Watched(program, resume or program)
-    return _crashes(watched, folder, _sides(when), _point_filter(points), twice, deadline)
+    kills = _Kills(_sides(when), _point_filter(points), twice)
+    return _crashes(Watched(program, resume or program), folder, kills, deadline)
+
+
+class _Kills(NamedTuple):
+    """The kills that the arguments choose: the sides of an append, and the points."""
+
+    when: tuple[str, ...]
+    wanted: Callable[..., bool]
+    twice: bool
 
 
 def _argument_error(text: str) -> ConfigurationError:
     return ConfigurationError(f"crash_at_every_append: {text}")
 
 
+def _items(value: object) -> tuple[Any, ...] | None:
+    """Return the items of a sequence; None for text and for any other value."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        return None
+    return tuple(cast(Iterable[Any], value))
+
+
 def _sides(when: object) -> tuple[str, ...]:
-    sides = (
-        tuple(cast(Iterable[Any], when))
-        if isinstance(when, Iterable) and not isinstance(when, str | bytes)
-        else None
-    )
+    sides = _items(when)
     if sides is None or not all(side in ("before", "after") for side in sides):
         raise _argument_error(f"when takes ('before', 'after') or one of them, not {when!r}.")
     return tuple(dict.fromkeys(sides))
@@ -155,42 +164,31 @@ def _sides(when: object) -> tuple[str, ...]:
 
 def _point_filter(points: object) -> Callable[..., bool]:
     if points is None:
-        return _all
+        return lambda *_: True
     if callable(points):
         return cast(Callable[..., bool], points)
-    numbers = (
-        tuple(cast(Iterable[Any], points))
-        if isinstance(points, Iterable) and not isinstance(points, str | bytes)
-        else None
-    )
-    if numbers is None or not all(
-        isinstance(number, int) and not isinstance(number, bool) for number in numbers
-    ):
+    numbers = _items(points)
+    if numbers is None or not all(type(number) is int for number in numbers):
         raise _argument_error(
             "points takes numbers of appends, such as [1, 2], or a function of the Point, not"
             f" {points!r}."
         )
-    return _append_filter(numbers)
+
+    def wanted(point: Point, *_: Point) -> bool:
+        return point.place == APPEND and point.number in numbers
+
+    return wanted
 
 
 def _crashes(
-    watched: Watched,
-    folder: Path | str | None,
-    when: tuple[str, ...],
-    wanted: Callable[..., bool],
-    twice: bool,
-    deadline: float,
+    watched: Watched, folder: Path | str | None, kills: _Kills, deadline: float
 ) -> Iterator[Crash]:
     keep = folder is not None
     with Forks(watched, deadline) as forks:
-        root = (
-            Path(tempfile.mkdtemp(prefix="holdfast-crashes-"))
-            if folder is None
-            else _make_folder(Path(folder))
-        )
-        runs = _Runs(root, forks, when, wanted, deadline, keep)
+        root = _make_folder(folder)
+        runs = _Runs(root, forks, kills, deadline, keep)
         try:
-            yield from runs.crashes(twice)
+            yield from runs.crashes()
         except AssertionError:
             keep = True
             raise
@@ -200,45 +198,27 @@ def _crashes(
                 shutil.rmtree(root, ignore_errors=True)
 
 
-def _make_folder(folder: Path) -> Path:
+def _make_folder(folder: Path | str | None) -> Path:
+    if folder is None:
+        return Path(tempfile.mkdtemp(prefix="holdfast-crashes-"))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        Path(folder).mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise _argument_error(
             f"folder takes a folder that can be written to, not {str(folder)!r} ({error})."
         ) from error
-    return folder
-
-
-def _all(*_: Point) -> bool:
-    return True
-
-
-def _append_filter(numbers: Iterable[int]) -> Callable[..., bool]:
-    found = frozenset(numbers)
-
-    def wanted(point: Point, *_: Point) -> bool:
-        return point.place == APPEND and point.number in found
-
-    return wanted
+    return Path(folder)
 
 
 class _Runs:
     """The runs of one program."""
 
     def __init__(
-        self,
-        root: Path,
-        forks: Forks,
-        when: tuple[str, ...],
-        wanted: Callable[..., bool],
-        deadline: float,
-        keep: bool,
+        self, root: Path, forks: Forks, kills: _Kills, deadline: float, keep: bool
     ) -> None:
         self._forks = forks
         self._root = root
-        self._when = when
-        self._point_filter = wanted
+        self._kills = kills
         self._deadline = deadline
         self._keep = keep
         self._number = 0
@@ -246,54 +226,53 @@ class _Runs:
         self._mark = ""  # marks the processes since the last `end_left`
         self._groups: list[int] = []
 
-    def crashes(self, twice: bool) -> Iterator[Crash]:
+    def crashes(self) -> Iterator[Crash]:
         """See `crash_at_every_append`."""
         folder = self._new_folder("uninterrupted")
         life = self._run_process(folder, [], None)
         self._reference = life.ended or {}
-        self._check_guarantees([life], [], folder, self._reference)
+        self._check_guarantees([life], [], folder)
         if not life.reached.get(APPEND):
             raise AssertionError("The program made no append: does it use its argument `store`?")
         chosen = 0
         for point in self._points(life):
-            if not self._point_filter(point):
+            if not self._kills.wanted(point):
                 continue
             chosen += 1
             lives = yield from self._crash((point,))
-            for second in self._points(lives[-1]) if twice and lives is not None else ():
-                if self._point_filter(point, second):
+            for second in self._points(lives[-1]) if self._kills.twice and lives else ():
+                if self._kills.wanted(point, second):
                     yield from self._crash((point, second))
-        if not self._number:
-            came = ", ".join(f"{place!r} {count} times" for place, count in life.reached.items())
-            what = (
-                f"none of the {chosen} chosen points was reached again"
-                if chosen
-                else f"when={self._when!r} and points choose no point"
-            )
-            raise AssertionError(
-                f"There was no kill, so nothing was proved: {what}. The uninterrupted run reached"
-                f" {came}."
-            )
+        if self._number:
+            return
+        came = ", ".join(f"{place!r} {count} times" for place, count in life.reached.items())
+        what = f"when={self._kills.when!r} and points choose no point"
+        if chosen:
+            what = f"none of the {chosen} chosen points was reached again"
+        raise AssertionError(
+            f"There was no kill, so nothing was proved: {what}. The uninterrupted run reached"
+            f" {came}."
+        )
 
-    def _points(self, life: Life) -> Iterator[Point]:
+    def _points(self, life: ProcessRecord) -> Iterator[Point]:
         """Yield the points at which a process on the same course may be killed."""
         for place, count in life.reached.items():
             for number in range(1, count + 1):
-                for when in self._when if place == APPEND else ("",):
+                for when in self._kills.when if place == APPEND else ("",):
                     yield Point(number, place, when)
 
-    def _crash(self, points: tuple[Point, ...]) -> Generator[Crash, None, list[Life] | None]:
-        """Run one crash and return its lives; None if the program no longer reaches these
-        points."""
-        name = "-".join(
-            [f"{point.place}-{point.number}{point.when and '-' + point.when}" for point in points]
-        )
-        name = "".join([letter if letter.isalnum() or letter in "-_" else "_" for letter in name])[
-            :150
+    def _crash(
+        self, points: tuple[Point, ...]
+    ) -> Generator[Crash, None, list[ProcessRecord] | None]:
+        """Run one crash and return the records of its processes; None if the program no longer
+        reaches these points."""
+        ends = [
+            f"{point.place}-{point.number}{point.when and '-' + point.when}" for point in points
         ]
+        name = re.sub(r"[^\w-]", "_", "-".join(ends))[:150]
         for _ in range(_MAX_TRIES):
             folder = self._new_folder(name)
-            lives: list[Life] = []
+            lives: list[ProcessRecord] = []
             for point in points:
                 lives.append(self._run_process(folder, lives, point))
                 if not lives[-1].killed:
@@ -301,36 +280,26 @@ class _Runs:
             else:
                 lives.append(self._run_process(folder, lives, None))
                 self._number += len(points)
-                self._check_guarantees(lives, points, folder, self._reference)
-                yield Crash(
-                    self._number,
-                    points,
-                    folder,
-                    lives[-1].began,
-                    lives[-1].ended or {},
-                    self._reference,
-                )
+                self._check_guarantees(lives, points, folder)
+                before, after = lives[-1].began, lives[-1].ended or {}
+                yield Crash(self._number, points, folder, before, after, self._reference)
                 self._remove(folder)
                 return lives
             self._remove(folder)
         return None
 
-    def _run_process(self, folder: Path, before: list[Life], kill: Point | None) -> Life:
+    def _run_process(
+        self, folder: Path, before: list[ProcessRecord], kill: Point | None
+    ) -> ProcessRecord:
         """Run one process to its end or to `kill`."""
         record = self._record(folder, len(before))
         self._mark = self._mark or uuid.uuid4().hex
-        ended = self._forks.run(
-            Task(folder, record, self._mark, bool(before), kill), record.with_suffix(".output")
-        )
+        task = Task(folder, record, self._mark, bool(before), kill)
+        ended = self._forks.run(task, record.with_suffix(".output"))
         self._groups += [ended.group] if ended.group else []
-        life = Life.of(record)
-        if (not life.killed and (ended.code != 0 or life.ended is None)) or ended.late:
-            raise AssertionError(self._failure_report(ended, kill, folder, before, life))
-        return life
-
-    def _failure_report(
-        self, ended: Ended, kill: Point | None, folder: Path, before: list[Life], life: Life
-    ) -> str:
+        life = ProcessRecord.of(record)
+        if (life.killed or (ended.code == 0 and life.ended is not None)) and not ended.late:
+            return life
         if ended.late:
             what = f"did not end within {self._deadline:g} s"
         elif ended.code < 0:
@@ -341,36 +310,26 @@ class _Runs:
             what = (
                 f"failed, the program ended its process without returning (exit code {ended.code})"
             )
-        run = (
-            "The run that went on after a kill"
-            if before
-            else "The uninterrupted run"
-            if kill is None
-            else f"The run to be killed {kill}"
-        )
-        began = f"\n\nIt began with this journal:\n{tail(first(life.began))}" if before else ""
-        return f"{run} {what}:\n\n{ended.output or '(it wrote nothing)'}{began}\n\nFolder: {folder}"
+        run, began = "The uninterrupted run" if kill is None else f"The run to be killed {kill}", ""
+        if before:
+            run = "The run that went on after a kill"
+            began = f"\n\nIt began with this journal:\n{tail(first(life.began))}"
+        output = ended.output or "(it wrote nothing)"
+        raise AssertionError(f"{run} {what}:\n\n{output}{began}\n\nFolder: {folder}")
 
     def _check_guarantees(
-        self, lives: list[Life], points: Sequence[Point], folder: Path, reference: Journals
+        self, lives: list[ProcessRecord], points: Sequence[Point], folder: Path
     ) -> None:
         """Raise `AssertionError` if a guarantee is broken."""
-        problems = broken(lives, reference)
+        problems = broken(lives, self._reference)
         if not problems:
             return
-        after = lives[-1].ended or {}
-        parts = [
-            (
-                f"Killed {' and then '.join(str(point) for point in points)}:"
-                if points
-                else "The uninterrupted run:"
-            ),
-            "",
-        ]
+        killed = f"Killed {' and then '.join(map(str, points))}:"
+        parts = [killed if points else "The uninterrupted run:", ""]
         parts += [f"  * {text}" for text in problems]
-        for id in after:
+        for id, events in (lives[-1].ended or {}).items():
             kills = [len(life.began.get(id, [])) for life in lives[1:]]
-            parts += ["", f"The journal of {id!r} at the end:", tail(after[id], kills)]
+            parts += ["", f"The journal of {id!r} at the end:", tail(events, kills)]
         output = end_of(self._record(folder, len(lives) - 1).with_suffix(".output"))
         parts += ["", f"The last process wrote:\n{output}"] if output else []
         raise AssertionError("\n".join([*parts, "", f"Folder: {folder}"]))
@@ -400,9 +359,6 @@ class _Runs:
         self.end_left()
         if not self._keep or always:
             shutil.rmtree(folder, ignore_errors=True)
-            for life in range(4):
-                for path in (
-                    self._record(folder, life),
-                    self._record(folder, life).with_suffix(".output"),
-                ):
-                    path.unlink(missing_ok=True)
+            for record in (self._record(folder, life) for life in range(4)):
+                record.unlink(missing_ok=True)
+                record.with_suffix(".output").unlink(missing_ok=True)

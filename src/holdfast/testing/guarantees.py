@@ -13,43 +13,43 @@ from holdfast import events as ev
 from holdfast.conversation.copies import FORKED, FORKED_RUNNING
 from holdfast.conversation.state import fold
 from holdfast.events import AnyEvent
-from holdfast.testing import watched
-from holdfast.testing.watched import Journals
+from holdfast.testing import watched_store
+from holdfast.testing.watched_store import Journals
 
 _TAIL_EVENTS = 25  # shown of a journal
 
 
-class Life(msgspec.Struct):
+class ProcessRecord(msgspec.Struct):
     """The record of one process. `ended` is None if the process was killed."""
 
     began: Journals
     ended: Journals | None
     killed: bool
-    acknowledged: list[watched.Acknowledged]
+    acknowledged: list[watched_store.Acknowledged]
     repeatable: dict[str, dict[str, bool]]
     reconciled: dict[tuple[str, str], list[str]]
     reached: dict[str, int]
 
     @classmethod
-    def of(cls, record: Path) -> Life:
+    def of(cls, record: Path) -> ProcessRecord:
         """Return the life that a record describes."""
         life = cls({}, None, False, [], {}, {}, {})
         began = False
-        for note in watched.Record.read(record):
+        for note in watched_store.NoteFile.read(record):
             match note:
-                case watched.Journaled() if not began:
+                case watched_store.Journaled() if not began:
                     life.began, began = note.events(), True
-                case watched.Journaled():
+                case watched_store.Journaled():
                     life.ended = note.events()
-                case watched.Acknowledged():
+                case watched_store.Acknowledged():
                     life.acknowledged.append(note)
-                case watched.Repeatable(conversation, tools):
+                case watched_store.Repeatable(conversation, tools):
                     life.repeatable.setdefault(conversation, {}).update(tools)
-                case watched.Reconciled(conversation, call_id, answer):
+                case watched_store.Reconciled(conversation, call_id, answer):
                     life.reconciled.setdefault((conversation, call_id), []).append(answer)
-                case watched.Reached(places):
+                case watched_store.Reached(places):
                     life.reached = places
-                case watched.Killed():
+                case watched_store.Killed():
                     life.killed = True
         return life
 
@@ -59,7 +59,7 @@ def first(journals: Journals) -> list[AnyEvent]:
     return next(iter(journals.values())) if journals else []
 
 
-def broken(lives: Sequence[Life], reference: Journals | None) -> list[str]:
+def broken(lives: Sequence[ProcessRecord], reference: Journals | None) -> list[str]:
     """Return the violated guarantees in a sequence of lives.
 
     The last life must have ended by itself, with the same outcome as the uninterrupted run
@@ -80,7 +80,7 @@ def broken(lives: Sequence[Life], reference: Journals | None) -> list[str]:
     return list(dict.fromkeys(problems))
 
 
-def _lost(life: Life, after: Journals) -> Iterator[str]:
+def _lost(life: ProcessRecord, after: Journals) -> Iterator[str]:
     """Yield events that were stored or acknowledged and are lost or changed."""
     for id, events in life.began.items():
         now = after.get(id, [])
@@ -98,7 +98,7 @@ def _lost(life: Life, after: Journals) -> Iterator[str]:
             yield f"event {note.seq} was appended, and is another now ({note.conversation!r})"
 
 
-def _wrongly_resumed(life: Life, id: str, after: list[AnyEvent]) -> Iterator[str]:
+def _wrongly_resumed(life: ProcessRecord, id: str, after: list[AnyEvent]) -> Iterator[str]:
     """Yield calls that were started by a dead process and repeated without permission, or not
     repeated despite it."""
     tools = life.repeatable.get(id)
@@ -108,49 +108,34 @@ def _wrongly_resumed(life: Life, id: str, after: list[AnyEvent]) -> Iterator[str
     for item in fold(before).open.values():
         if not item.attempt or item.runner:  # runs in a client, which may still deliver its result
             continue
-        call, new = item.call, after[len(before) :]
+        call = item.call
         what = f"call {call.id} of {call.name!r}"
-        started = [
-            event
-            for event in new
-            if isinstance(event, ev.ToolCallStarted) and event.call_id == call.id
-        ]
-        result = next(
-            (
-                event.result
-                for event in new
-                if isinstance(event, ev.ToolResult) and event.call_id == call.id
-            ),
-            None,
-        )
+        new = [one for one in after[len(before) :] if getattr(one, "call_id", "") == call.id]
+        started = [event for event in new if isinstance(event, ev.ToolCallStarted)]
+        results = [event.result for event in new if isinstance(event, ev.ToolCallFinished)]
         answers = life.reconciled.get((id, call.id), [])
         repeatable = tools.get(call.name, False) or (bool(answers) and answers[-1] == "again")
         if started and not repeatable:
-            why = (
-                f"its reconcile said otherwise ({', '.join(answers)})"
-                if answers
-                else "it may not be repeated"
-            )
+            why = "it may not be repeated"
+            if answers:
+                why = f"its reconcile said otherwise ({', '.join(answers)})"
             yield (
                 f"{what} had been started, {why}, and it was started again (attempt"
                 f" {started[0].attempt})"
             )
-        elif result is not None and not started:
-            forked = result.text in (FORKED, FORKED_RUNNING)
-            if repeatable and not forked:
-                yield (
-                    f"{what} had been started and may be run again, but was answered without a run:"
-                    f" {result.text[:100]!r}"
-                )
-            elif (
-                (not answers or answers[-1] == "raised")
-                and not forked
-                and result.meta.get("outcome") != "unknown"
-            ):
-                yield (
-                    f"{what} had been started, and the model is not told that its outcome is"
-                    f" unknown: {result.text[:100]!r}"
-                )
+        if started or not results or results[0].text in (FORKED, FORKED_RUNNING):
+            continue
+        answer, told = f"{results[0].text[:100]!r}", results[0].meta.get("outcome") == "unknown"
+        if repeatable:
+            yield (
+                f"{what} had been started and may be run again, but was answered without a run:"
+                f" {answer}"
+            )
+        elif (not answers or answers[-1] == "raised") and not told:
+            yield (
+                f"{what} had been started, and the model is not told that its outcome is"
+                f" unknown: {answer}"
+            )
 
 
 def _malformed(events: Sequence[AnyEvent]) -> Iterator[str]:
@@ -166,7 +151,7 @@ def _malformed(events: Sequence[AnyEvent]) -> Iterator[str]:
     for expected, event in enumerate(events, 1):
         if event.seq != expected:
             yield f"the journal is not dense: event {expected} has seq {event.seq}"
-        if isinstance(event, ev.Assistant):
+        if isinstance(event, ev.AssistantReplied):
             if unfinished := sorted(set(attempts) - finished):
                 yield (
                     f"event {event.seq} is an answer, while these calls had no result:"
@@ -174,33 +159,25 @@ def _malformed(events: Sequence[AnyEvent]) -> Iterator[str]:
                 )
             attempts |= {call.id: 0 for call in event.calls}
         elif isinstance(event, ev.ToolCallStarted):
-            id = event.call_id
+            id, attempt = event.call_id, event.attempt
             if id not in attempts or id in finished:
+                state = "over" if id in finished else "not there"
+                yield f"event {event.seq} starts call {id}, which is {state}"
+            elif attempt != attempts[id] + 1:
                 yield (
-                    f"event {event.seq} starts call {id}, which is"
-                    f" {'over' if id in finished else 'not there'}"
-                )
-            elif event.attempt != attempts[id] + 1:
-                yield (
-                    f"event {event.seq} is attempt {event.attempt} of call {id}, after attempt"
+                    f"event {event.seq} is attempt {attempt} of call {id}, after attempt"
                     f" {attempts[id]}"
                 )
-            attempts[id] = event.attempt
+            attempts[id] = attempt
             if keys.setdefault(id, event.idempotency_key) != event.idempotency_key:
-                yield (
-                    f"call {id} was started under two idempotency keys, {keys[id]!r} and"
-                    f" {event.idempotency_key!r}"
-                )
-        elif isinstance(event, ev.ToolResult):
-            id = event.call_id
+                both = f"{keys[id]!r} and {event.idempotency_key!r}"
+                yield f"call {id} was started under two idempotency keys, {both}"
+        elif isinstance(event, ev.ToolCallFinished):
+            id, error = event.call_id, event.result.error
             if id not in attempts or id in finished:
-                yield (
-                    f"event {event.seq} is a result of call {id}, which"
-                    f" {'has one' if id in finished else 'is not there'}"
-                )
-            elif not attempts[id] and not (
-                event.result.error is not None and event.result.error.type == "cancelled"
-            ):
+                state = "has one" if id in finished else "is not there"
+                yield f"event {event.seq} is a result of call {id}, which {state}"
+            elif not attempts[id] and (error is None or error.type != "cancelled"):
                 yield f"call {id} has a result, and was never started"
             finished.add(id)
 
@@ -227,43 +204,36 @@ def _unsettled(end: Journals, reference: Journals) -> Iterator[str]:
 def tail(events: Sequence[AnyEvent], kills: Sequence[int] = ()) -> str:
     """Return the last events of a journal, one per line. `kills` are the numbers of events at
     the times of the kills."""
-    lines: list[str] = []
     skipped = max(0, len(events) - _TAIL_EVENTS)
-    if skipped:
-        lines.append(f"      ... {skipped} events")
-    for number, event in enumerate(events):
-        lines += [
-            "      --- killed here ---" for kill in kills if kill == number and number >= skipped
-        ]
-        if number >= skipped:
-            lines.append(f"{event.seq:5} {shown(event)}")
-    lines += ["      --- killed here ---" for kill in kills if kill >= len(events)]
+    lines = [f"      ... {skipped} events"] if skipped else []
+    for number in range(skipped, len(events) + 1):
+        last = number == len(events)
+        here = [kill for kill in kills if kill == number or (last and kill > number)]
+        lines += ["      --- killed here ---"] * len(here)
+        if not last:
+            lines.append(f"{events[number].seq:5} {shown(events[number])}")
     return "\n".join(lines)
 
 
 def shown(event: AnyEvent) -> str:
     """Return an event as one short line."""
     match event:
-        case ev.Message():
+        case ev.MessageAdded():
             text = f"{event.sender}: {event.text!r}"
-        case ev.Assistant():
-            calls = ", ".join(
-                f"{call.id} {call.name}({call.raw_arguments})" for call in event.calls
-            )
-            text = " ".join(
-                part for part in (repr(event.text) if event.text else "", calls) if part
-            )
+        case ev.AssistantReplied():
+            calls = [f"{call.id} {call.name}({call.raw_arguments})" for call in event.calls]
+            said = repr(event.text) if event.text else ""
+            text = " ".join(part for part in (said, ", ".join(calls)) if part)
         case ev.ToolCallStarted():
             text = f"{event.call_id}, attempt {event.attempt}"
-        case ev.ToolResult():
-            text = (
-                f"{event.call_id}: {'error ' if event.result.is_error else ''}{event.result.text!r}"
-            )
-        case ev.Decision():
+        case ev.ToolCallFinished():
+            error = "error " if event.result.is_error else ""
+            text = f"{event.call_id}: {error}{event.result.text!r}"
+        case ev.DecisionMade():
             text = f"{event.call_id}: {event.decision} by {event.by}"
-        case ev.Status():
+        case ev.StatusChanged():
             text = f"{event.status} {event.reason}"
-        case ev.Error():
+        case ev.ErrorRecorded():
             text = f"{event.error}: {event.message}"
         case _:
             text = ""

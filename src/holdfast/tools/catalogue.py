@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.errors import ConfigurationError, ToolNotFound
 from holdfast.events import ToolDefinition
-from holdfast.tools.json_values import frozen
+from holdfast.tools.json_values import freeze_json
 from holdfast.tools.names import wire_name
 from holdfast.tools.tool import Tool
 
@@ -33,25 +33,6 @@ class Catalogue:
     order of their registration, then the tools of each service.
     """
 
-    __slots__ = (
-        "_approvals",
-        "_canonical",
-        "_definitions",
-        "_lock",
-        "_offered",
-        "_order",
-        "_pins",
-        "_places",
-        "_refused",
-        "_versions",
-        "held",
-        "origins",
-        "removed",
-        "tools",
-        "wanted_services",
-        "wanted_tools",
-    )
-
     def __init__(self, pins: Pins | None) -> None:
         self.tools: dict[str, Tool] = {}
         # The service id of each tool that a service offers.
@@ -63,7 +44,7 @@ class Catalogue:
         # Removed tools of services, which stay out: service id by tool name.
         self.removed: dict[str, str] = {}
         # Tools held back by the pins.
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, HeldTool] = {}
         self._pins = pins
         self._approvals = 0
         # The version of each service's latest offer.
@@ -86,19 +67,12 @@ class Catalogue:
         """True if remote definitions are compared with approved ones."""
         return self._pins is not None
 
-    def add(self, tool: Tool) -> None:
-        """Add a tool that no service offers.
-
-        With pins, a remote tool is added only if its definition is approved. Raises
-        `ConfigurationError` if the name is taken.
-        """
-        self.swap((), (tool,))
-
     def swap(self, old: Iterable[str], new: Sequence[Tool]) -> None:
         """Replace the registered tools `old` by `new` in one step.
 
-        A tool whose name is in both keeps its place. If `swap` raises, nothing has changed.
-        Raises as `add` does.
+        A tool whose name is in both keeps its place. With pins, a remote tool is held back unless
+        its definition is approved. Raises `ConfigurationError` if a name is taken; then nothing
+        has changed.
         """
         changes: dict[str, str] = {}
         if self._pins is not None:
@@ -132,7 +106,7 @@ class Catalogue:
                         f" under one name, {wire!r}."
                     )
                 if name in changes:
-                    held[name] = Held(tool, changes[name], None)
+                    held[name] = HeldTool(tool, changes[name], None)
                 else:
                     canonical[wire], added[name] = name, tool
             self.removed = {
@@ -153,15 +127,13 @@ class Catalogue:
             _warn_held_back(name, change)
 
     def remove(self, name: str) -> Tool:
-        """Remove and return a tool, whether active or held back.
-
-        A tool that a service offers stays out until `restore`. Raises `ToolNotFound`.
-        """
+        """Remove and return a tool, whether active or held back. A tool that a service offers stays
+        out until `restore`. Raises `ToolNotFound`."""
         with self._lock:
             held = self.held.get(name)
             removed = self.tools.get(name) or (None if held is None else held.tool)
             if removed is None:
-                raise self.not_found(name)
+                raise unknown_tool_error(self.tools, name)
             origin = self.origins.pop(name, None) or (None if held is None else held.origin)
             if origin is not None:
                 self.removed[name] = origin
@@ -186,16 +158,8 @@ class Catalogue:
         """Return the tool with this canonical or wire name, None if there is none."""
         return self.tools.get(name) or self.tools.get(self._canonical.get(name, ""))
 
-    def not_found(self, name: str, why: str = "") -> ToolNotFound:
-        """Return the error for an unknown name.
-
-        The error names the nearest tool, and `why` says why the tool may be missing.
-        """
-        return unknown(self.tools, name, why)
-
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """Return the definitions for models. The result is the same object until the set of
-        tools changes."""
+        """Return the definitions for models: the same object until the set changes."""
         while (definitions := self._definitions) is None:
             tools = self.tools
             # Outside the lock: making a schema runs code of the user's own types.
@@ -220,8 +184,7 @@ class Catalogue:
             }
 
     def want(self, services: Iterable[str] = (), tools: Iterable[str] = ()) -> None:
-        """Request these tools, and all tools of these lazy services. They are added once their
-        service offers them."""
+        """Request these tools, and all tools of these lazy services, once they are offered."""
         with self._lock:
             self.wanted_services = self.wanted_services | set(services)
             self.wanted_tools = self.wanted_tools | set(tools)
@@ -251,7 +214,7 @@ class Catalogue:
                         and tool.name not in held
                         and tool.name not in self.removed
                     ):
-                        held[tool.name] = Held(tool, changes[tool.name], source.id)
+                        held[tool.name] = HeldTool(tool, changes[tool.name], source.id)
                 self.held = held
                 everything = not source.lazy or source.id in self.wanted_services
                 new = {
@@ -304,7 +267,7 @@ class Catalogue:
         if changed:
             self._replace(tools)
 
-    def approve(self, name: str, change: str | None) -> Held:
+    def approve(self, name: str, change: str | None) -> HeldTool:
         """Pin the current definition of a tool that is held back.
 
         `change` is the change that the approver saw; None skips the comparison. Raises
@@ -327,17 +290,17 @@ class Catalogue:
             if self.held.get(name) is held:
                 self.held = {key: entry for key, entry in self.held.items() if key != name}
         if held.origin is None:
-            self.add(held.tool)
+            self.swap((), (held.tool,))
         return held
 
-    def find_held(self, name: str) -> Held | None:
+    def find_held(self, name: str) -> HeldTool | None:
         """Return the tool that is held back under this canonical or wire name."""
         return self.held.get(name) or next(
             (held for key, held in self.held.items() if wire_name(key) == name), None
         )
 
 
-def unknown(tools: Iterable[str], name: str, why: str = "") -> ToolNotFound:
+def unknown_tool_error(tools: Iterable[str], name: str, why: str = "") -> ToolNotFound:
     """Return the error for a name that is not among `tools`."""
     names = list(tools)
     near = difflib.get_close_matches(name.lower(), [known.lower() for known in names], 1)
@@ -354,12 +317,9 @@ def unknown(tools: Iterable[str], name: str, why: str = "") -> ToolNotFound:
     )
 
 
-class Held(NamedTuple):
-    """A tool that is held back.
-
-    `change` says what differs from the approved definition. `origin` is the id of the service
-    that offers the tool, None for a registered one.
-    """
+class HeldTool(NamedTuple):
+    """A tool that is held back. `change` says what differs from the approved definition. `origin`
+    is the id of the service that offers the tool, None for a registered one."""
 
     tool: Tool
     change: str
@@ -371,12 +331,11 @@ def _warn_held_back(name: str, change: str) -> None:
 
 
 def definition(tool: Tool) -> ToolDefinition:
-    """Return a tool's definition for models. The definition is shared, so its schema is
-    immutable."""
+    """Return a tool's definition for models. It is shared, so its schema is immutable."""
     return ToolDefinition(
         tool.name,
         tool.description,
-        frozen(tool.input_schema),
+        freeze_json(tool.input_schema),
         wire_name(tool.name),
         tool.executor,
         tool.parallel,

@@ -6,14 +6,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from concurrent.futures import CancelledError, Future
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from holdfast.errors import ConfigurationError, ToolCancelled, ToolError
+from holdfast.tools.loop import LoopThread
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from holdfast.content import ContentLike, Message, ToolResult
+    from holdfast.content import ContentLike, Message, ToolResult, Usage
 
 T = TypeVar("T")
 
@@ -48,10 +48,8 @@ class Cancellation:
         return self._is_set
 
     def cancel(self) -> None:
-        """Set the flag and run each registered callback once.
-
-        Callbacks must not block. An exception of a callback is logged.
-        """
+        """Set the flag and run each registered callback once. Callbacks must not block. An
+        exception of a callback is logged."""
         self._is_set = True
         while self._callbacks:
             try:
@@ -64,8 +62,7 @@ class Cancellation:
                 _log.exception("A cancellation callback failed: %r", callback)
 
     def add_callback(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Run `callback` at the cancel, or now if the flag is set. Returns a function that
-        removes the callback."""
+        """Run `callback` at the cancel, or now if it is set. Returns a function to remove it."""
         key = object()
         self._callbacks[key] = callback
         if self._is_set and self._callbacks.pop(key, None) is not None:
@@ -77,8 +74,7 @@ class Cancellation:
         return remove
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until the flag is set or `timeout` seconds have passed. Returns True if the flag
-        is set."""
+        """Block until the flag is set or `timeout` seconds have passed. Return the flag."""
         if self._is_set:
             return True
         woken = threading.Event()
@@ -93,8 +89,84 @@ class Cancellation:
             raise ToolCancelled("The call was cancelled.")
 
 
+class CompletionModel(Protocol):
+    """The calling agent's model, as tools see it. `LLM` and every `Model` satisfy it."""
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        ...
+
+    def completion(
+        self,
+        messages: Any,
+        *,
+        system: str | None = None,
+        cancelled: Cancellation | None = None,
+    ) -> CompletionAnswer:
+        """Return one answer; see `LLM.completion`."""
+        ...
+
+
+class CompletionAnswer(Protocol):
+    """One answer of a `CompletionModel`."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def usage(self) -> Usage: ...
+    @property
+    def stop_reason(self) -> str: ...
+
+
+class ChildState(Protocol):
+    """The state in which a child's run ended."""
+
+    @property
+    def answer(self) -> str: ...
+    @property
+    def output(self) -> Any: ...
+
+
+class ChildConversation(Protocol):
+    """A conversation that a call spawned: a `Conversation`, as the tools see it."""
+
+    @property
+    def id(self) -> str: ...
+
+    def send_message(self, message: str | Message | ContentLike, *, sender: str = "user") -> object:
+        """See `Conversation.send_message`."""
+        ...
+
+    def run(self) -> ChildState:
+        """See `Conversation.run`."""
+        ...
+
+    def start_thread(self) -> None:
+        """See `Conversation.start_thread`."""
+        ...
+
+    def interrupt(self) -> None:
+        """See `Conversation.interrupt`."""
+        ...
+
+    def close(self, timeout: float = 5.0) -> None:
+        """See `Conversation.close`."""
+        ...
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *failure: object) -> None: ...
+
+
 class Asks(Protocol):
     """The channel through which a conversation's calls ask the user; one per conversation."""
+
+    @property
+    def reachable(self) -> bool:
+        """True if a user can be asked."""
+        ...
 
     def ask(
         self,
@@ -122,7 +194,7 @@ class Spawns(Protocol):
         id: str | None,
         detached: bool,
         runtime: object | None,
-    ) -> Any:
+    ) -> ChildConversation:
         """See `ToolContext.spawn`."""
         ...
 
@@ -168,9 +240,10 @@ class ToolContext:
         on_close: Callable[[object, Callable[[], None]], None] | None = None,
         mark: Callable[[], dict[str, str]] | None = None,
         asks: Asks | None = None,
-        llm: Any = None,
+        llm: CompletionModel | None = None,
         outputs: Callable[[str], ToolResult | None] | None = None,
         spawns: Callable[[], Spawns] | None = None,
+        team: Callable[[], object] | None = None,
     ) -> None:
         self.conversation_id = conversation_id
         self.call_id = call_id
@@ -181,12 +254,12 @@ class ToolContext:
         self._on_close = on_close
         self._mark = mark
         self.asks = asks
-        self.llm = llm  # a `Model`; the package `llm` is above this one
+        self.llm = llm
         self.outputs = outputs
         self.spawns = spawns
         self.loop = None
         # Returns the conversation's delegates (`agent.delegation.Team`).
-        self.team: Callable[[], object] | None = None
+        self.team = team
         # Start times of the questions to the user, each followed by its end time.
         self._waits: tuple[list[float], ...] = ()
 
@@ -210,16 +283,14 @@ class ToolContext:
             self.llm,
             self.outputs,
             self.spawns,
+            self.team,
         )
-        copy.loop, copy.team = self.loop, self.team
+        copy.loop = self.loop
         return copy
 
     def output(self, call_id: str) -> ToolResult:
         """Return the whole result of an earlier call of the conversation, even if the model saw
-        only a part.
-
-        Raises `ToolError` if no call of this id has a result.
-        """
+        only a part. Raises `ToolError` if no call of this id has a result."""
         result = None if self.outputs is None else self.outputs(call_id)
         if result is None:
             raise ToolError(
@@ -228,8 +299,7 @@ class ToolContext:
         return result
 
     def report_progress(self, message: str) -> None:
-        """Report the call's progress to observers. The message is not journaled and not shown to
-        the model."""
+        """Report progress to observers. It is neither journaled nor shown to the model."""
         self._progress(message)
 
     def ask(
@@ -288,11 +358,10 @@ class ToolContext:
     @property
     def reachable(self) -> bool:
         """True if a user can be asked through `ask`."""
-        return self.asks is not None and getattr(self.asks, "reachable", True)
+        return self.asks is not None and self.asks.reachable
 
     def asked_for(self) -> tuple[float, bool]:
-        """Return how many seconds were spent on questions to the user, and whether one is open
-        now."""
+        """Return the seconds spent on questions to the user, and whether one is open now."""
         now, waits = time.monotonic(), self._waits
         return sum([(wait[1] if len(wait) > 1 else now) - wait[0] for wait in waits]), any(
             len(wait) < 2 for wait in waits
@@ -307,7 +376,7 @@ class ToolContext:
         id: str | None = None,
         detached: bool = False,
         runtime: object | None = None,
-    ) -> Any:
+    ) -> ChildConversation:
         """Return a child `Conversation` in the same store: `with context.spawn(agent, "Do this") as
         child: return child.run().answer`.
 
@@ -364,10 +433,6 @@ class ToolContext:
         `asyncio.run(work)`, except that several coroutines share one loop. Must not be called
         from a coroutine.
         """
-        from concurrent.futures import CancelledError
-
-        from holdfast.tools.loop import LoopThread
-
         self.cancelled.raise_if_set()
         own_loop = None if self.loop is not None else LoopThread("holdfast-async")
         future: Future[T] = own_loop.submit(work) if own_loop is not None else self.loop(work)  # pyright: ignore[reportOptionalCall]: one of the two is set

@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
 from holdfast.errors import ConfigurationError, HoldfastError, ToolError
 from holdfast.tools.pins import definition
 from holdfast.tools.running import start_thread
-from holdfast.tools.sources import Health, Source
+from holdfast.tools.sources import Source, SourceHealth
 from holdfast.tools.tool import Tool
 
 _log = logging.getLogger("holdfast.tools")
@@ -28,38 +29,22 @@ _MAX_REFRESH_SECONDS = 60.0
 OnOffer = Callable[[Source, Sequence[Tool], int], None]
 
 
+@dataclass(eq=False, slots=True)
 class _State:
-    """The state of one service. Guarded by the discovery's lock; `found` and `error` are None
-    until the service was asked."""
+    """The state of one service; `found` and `error` are None until it was asked."""
 
-    __slots__ = (
-        "asker",
-        "asking",
-        "closing",
-        "error",
-        "found",
-        "next_refresh",
-        "pause",
-        "refreshing",
-        "source",
-        "stale",
-        "version",
-    )
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        # The discovery under way, for which others wait. The result of an older one is dropped.
-        self.asking: Future[None] | None = None
-        self.asker: int | None = None  # the id of the thread that asks, once known
-        self.closing: Future[None] | None = None
-        self.found: tuple[Tool, ...] | None = None
-        self.version = 0  # the version of `found`
-        self.error: str | None = None
-        self.stale = False  # the service announced a change while it was being asked
-        # A scheduled refresh; setting the event cancels it.
-        self.refreshing: threading.Event | None = None
-        self.pause = _REFRESH_SECONDS / 2
-        self.next_refresh = 0.0  # the monotonic time of the earliest next refresh
+    source: Source
+    # The discovery under way, for which others wait. The result of an older one is dropped.
+    asking: Future[None] | None = None
+    asker: int | None = None  # the id of the thread that asks, once known
+    closing: Future[None] | None = None
+    found: tuple[Tool, ...] | None = None
+    version: int = 0  # the version of `found`
+    error: str | None = None
+    stale: bool = False  # the service announced a change while it was being asked
+    refreshing: threading.Event | None = None  # a scheduled refresh; setting it cancels
+    pause: float = _REFRESH_SECONDS / 2
+    next_refresh: float = 0.0  # the monotonic time of the earliest next refresh
 
 
 class Discovery:
@@ -78,8 +63,7 @@ class Discovery:
         self._waits: dict[int, list[_State]] = {}  # the services that each thread waits for
 
     def add(self, sources: Sequence[Source]) -> None:
-        """Add services, all or none, without asking them. Raises `ConfigurationError` for an id
-        that is taken."""
+        """Add services, all or none. Raises `ConfigurationError` for an id that is taken."""
         with self._lock:
             states = dict(self._states)
             for source in sources:
@@ -114,8 +98,7 @@ class Discovery:
             }
 
     def offered(self, id: str) -> tuple[tuple[Tool, ...], int] | None:
-        """Return a service's latest offer and its version, None without an offer since the last
-        `close`."""
+        """Return a service's latest offer and its version; None before the first one."""
         with self._lock:
             state = self._states[id]
             return None if state.found is None else (state.found, state.version)
@@ -171,8 +154,7 @@ class Discovery:
         _log.warning("%s", error)
 
     def _refuse_deadlock(self, me: int, wanted: Iterable[_State]) -> None:
-        """Raise `ToolError` if this thread would wait for itself through the services that it
-        waits for."""
+        """Raise `ToolError` if this thread would wait for itself through these services."""
         todo, seen = list(wanted), set[int]()
         while todo:
             state = todo.pop()
@@ -294,11 +276,8 @@ class Discovery:
     # --- services whose tools change ---
 
     def _changed(self, id: str) -> None:
-        """Schedule a refresh of a service that announced a change of its tools.
-
-        Returns at once and limits the rate of refreshes. A service that was never asked is left
-        alone.
-        """
+        """Schedule a refresh of a service that announced a change of its tools. Returns at once and
+        limits the rate of refreshes. A service that was never asked is left alone."""
         with self._lock:
             state = self._states[id]
             if state.asking is not None:
@@ -334,23 +313,25 @@ class Discovery:
 
     # --- all services ---
 
-    def health(self, timeout: float) -> dict[str, Health]:
+    def health(self, timeout: float) -> dict[str, SourceHealth]:
         """Return the health of each service, all checked in parallel. A service without an
         answer after `timeout` seconds (and one) is not ok."""
-        answers: dict[str, Future[Health]] = {}
+        answers: dict[str, Future[SourceHealth]] = {}
         for id, state in self._states.items():
-            future: Future[Health] = Future()
+            future: Future[SourceHealth] = Future()
             answers[id] = future
             _run_on_thread(
                 lambda source=state.source, future=future: _check(source, timeout, future),
                 f"holdfast-health-{id}",
             )
-        results: dict[str, Health] = {}
+        results: dict[str, SourceHealth] = {}
         for id, future in answers.items():
             try:
                 results[id] = future.result(timeout + 1.0)
             except TimeoutError:
-                results[id] = Health(id, False, timeout, f"it did not answer within {timeout:g} s")
+                results[id] = SourceHealth(
+                    id, False, timeout, f"it did not answer within {timeout:g} s"
+                )
         return results
 
     def close(self) -> None:
@@ -408,8 +389,8 @@ def _run_on_thread(work: Callable[[], None], name: str) -> None:
         work()
 
 
-def _check(source: Source, timeout: float, future: Future[Health]) -> None:
+def _check(source: Source, timeout: float, future: Future[SourceHealth]) -> None:
     try:
         future.set_result(source.health(timeout))
     except Exception as error:
-        future.set_result(Health(source.id, False, 0.0, f"{type(error).__name__}: {error}"))
+        future.set_result(SourceHealth(source.id, False, 0.0, f"{type(error).__name__}: {error}"))

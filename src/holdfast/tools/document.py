@@ -8,11 +8,12 @@ limited in size.
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -32,18 +33,20 @@ _WORDS = (
 )
 
 
-class Place(NamedTuple):
+class SourceLocation(NamedTuple):
     """The place of a value: file (or mapping), line (0: unknown) and path of keys."""
 
     source: str
     line: int = 0
     path: str = ""
 
-    def at(self, key: str | int, line: int = 0) -> Place:
+    def at(self, key: str | int, line: int = 0) -> SourceLocation:
         """Return the place of a member."""
         if isinstance(key, int):
-            return Place(self.source, line or self.line, f"{self.path}[{key}]")
-        return Place(self.source, line or self.line, f"{self.path}.{key}" if self.path else key)
+            return SourceLocation(self.source, line or self.line, f"{self.path}[{key}]")
+        return SourceLocation(
+            self.source, line or self.line, f"{self.path}.{key}" if self.path else key
+        )
 
     def error(self, message: str) -> ConfigurationError:
         """Return the error to raise for the value at this place."""
@@ -57,29 +60,54 @@ class Place(NamedTuple):
 class Map(dict[str, Any]):
     """A mapping of a document. `places` holds the place of each member."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(
+        self, place: SourceLocation, members: Iterable[tuple[str, Any, SourceLocation]] = ()
+    ) -> None:
         super().__init__()
         self.place = place
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, SourceLocation] = {}
+        for key, value, at in members:
+            self.put(key, value, at)
 
-    def put(self, key: str, value: Any, place: Place) -> None:
+    def put(self, key: str, value: Any, place: SourceLocation) -> None:
         """Add a member with its place."""
         self[key] = value
         self.places[key] = place
+
+    def members(self) -> list[tuple[str, Any, SourceLocation]]:
+        """Return the keys, values and places."""
+        return [(key, value, self.places[key]) for key, value in self.items()]
 
 
 class Seq(list[Any]):
     """A list of a document. `places` holds the place of each member."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(
+        self, place: SourceLocation, members: Iterable[tuple[Any, SourceLocation]] = ()
+    ) -> None:
         super().__init__()
         self.place = place
-        self.places: list[Place] = []
+        self.places: list[SourceLocation] = []
+        for value, at in members:
+            self.put(value, at)
 
-    def put(self, value: Any, place: Place) -> None:
+    def put(self, value: Any, place: SourceLocation) -> None:
         """Add a member with its place."""
         self.append(value)
         self.places.append(place)
+
+    def members(self) -> list[tuple[Any, SourceLocation]]:
+        """Return the values and places."""
+        return list(zip(self, self.places, strict=True))
+
+
+def did_you_mean(name: str, known: Iterable[str], form: str = "{!r}") -> str:
+    """Return the sentence that names the nearest known name, with a space before it, or ""."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, 1) or difflib.get_close_matches(
+        name.lower(), names, 1
+    )
+    return f" Did you mean {form.format(near[0])}?" if near else ""
 
 
 def load(source: Any, what: str = "config") -> tuple[Any, Path | None]:
@@ -88,14 +116,14 @@ def load(source: Any, what: str = "config") -> tuple[Any, Path | None]:
     Raises `ConfigurationError`.
     """
     if isinstance(source, Mapping):
-        return _Copy().copied(source, Place(what), 0), None
+        return _Copy().copied(source, SourceLocation(what), 0), None
     if not isinstance(source, str | os.PathLike):
         raise ConfigurationError(
             f"{what} takes a mapping or the path of a YAML or JSON file, not"
             f" {type(source).__name__}."
         )
     path = Path(cast("str | os.PathLike[str]", source))
-    place = Place(str(path))
+    place = SourceLocation(str(path))
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise place.error(
@@ -123,7 +151,7 @@ class _Copy:
     def __init__(self) -> None:
         self.count = 0
 
-    def copied(self, value: Any, place: Place, depth: int) -> Any:
+    def copied(self, value: Any, place: SourceLocation, depth: int) -> Any:
         self.count += 1
         if depth > _MAX_DEPTH or self.count > _MAX_VALUES:
             raise place.error(
@@ -142,17 +170,15 @@ class _Copy:
                 found.put(key, self.copied(member, place.at(key), depth + 1), place.at(key))
             return found
         if isinstance(value, list | tuple):
-            listed = Seq(place)
-            for index, member in enumerate(cast("list[Any]", value)):
-                listed.put(self.copied(member, place.at(index), depth + 1), place.at(index))
-            return listed
+            members = [(one, place.at(i)) for i, one in enumerate(cast("list[Any]", value))]
+            return Seq(place, [(self.copied(one, at, depth + 1), at) for one, at in members])
         raise place.error(
             f"it holds a {type(value).__name__}; a config holds strings, numbers, true, false,"
             " null, lists and mappings."
         )
 
 
-def read_json(text: str, place: Place) -> Any:
+def read_json(text: str, place: SourceLocation) -> Any:
     """Return a JSON text as a tree. Raises `ConfigurationError`, with the line of a syntax
     error."""
 
@@ -176,7 +202,9 @@ def read_json(text: str, place: Place) -> Any:
             0,
         )
     except json.JSONDecodeError as error:
-        raise Place(place.source, error.lineno).error(f"it is not JSON: {error.msg}.") from None
+        raise SourceLocation(place.source, error.lineno).error(
+            f"it is not JSON: {error.msg}."
+        ) from None
     except ConfigurationError:
         raise
     except (ValueError, RecursionError):  # a number of thousands of digits, or too many brackets
@@ -198,7 +226,7 @@ def plain(text: str) -> Any:
     return text
 
 
-def read_yaml(text: str, place: Place, *, texts: bool = False) -> Any:
+def read_yaml(text: str, place: SourceLocation, *, texts: bool = False) -> Any:
     """Return a YAML text as a tree; with `texts` every scalar is the string as written. Raises
     `ConfigurationError` with the line."""
     import yaml
@@ -206,7 +234,7 @@ def read_yaml(text: str, place: Place, *, texts: bool = False) -> Any:
     loader: Any = yaml.SafeLoader  # untyped
     nodes: Any = yaml
 
-    class Loader(loader):
+    class _Loader(loader):
         """A loader that composes nodes and resolves no tags. Plain scalars keep a tag apart from
         quoted ones."""
 
@@ -217,50 +245,44 @@ def read_yaml(text: str, place: Place, *, texts: bool = False) -> Any:
                 cast(str, loader.DEFAULT_SCALAR_TAG) if kind is nodes.ScalarNode else "collection"
             )
 
+    default_tags = (
+        "collection",
+        loader.DEFAULT_SCALAR_TAG,
+        loader.DEFAULT_MAPPING_TAG,
+        loader.DEFAULT_SEQUENCE_TAG,
+    )
     count = 0
 
-    def build(node: Any, place: Place, depth: int) -> Any:
+    def build(node: Any, place: SourceLocation, depth: int) -> Any:
         nonlocal count
         count += 1
-        line = node.start_mark.line + 1
-        here = Place(place.source, line, place.path)
+        here = place._replace(line=node.start_mark.line + 1)
         if count > _MAX_VALUES or depth > _MAX_DEPTH:
             raise here.error(
                 f"it holds more than {_MAX_VALUES:,} values (aliases count at each use), or is"
                 f" nested more than {_MAX_DEPTH} deep."
             )
-        if isinstance(node, nodes.ScalarNode):
-            if node.tag == "plain":
-                return node.value if texts else plain(node.value)
-            if node.tag != loader.DEFAULT_SCALAR_TAG:
-                raise here.error(f"the tag {node.tag!r} is not read here; write the value alone.")
-            return node.value
-        if node.tag not in ("collection", loader.DEFAULT_MAPPING_TAG, loader.DEFAULT_SEQUENCE_TAG):
+        if node.tag == "plain":
+            return node.value if texts else plain(node.value)
+        if node.tag not in default_tags:
             raise here.error(f"the tag {node.tag!r} is not read here; write the value alone.")
+        if isinstance(node, nodes.ScalarNode):
+            return node.value
         if isinstance(node, nodes.SequenceNode):
-            listed = Seq(here)
-            for index, member in enumerate(node.value):
-                inner = place.at(index, member.start_mark.line + 1)
-                listed.put(build(member, inner, depth + 1), inner)
-            return listed
+            places = [place.at(i, one.start_mark.line + 1) for i, one in enumerate(node.value)]
+            values = [build(*pair, depth + 1) for pair in zip(node.value, places, strict=True)]
+            return Seq(here, zip(values, places, strict=True))
         found = Map(here)
         for key_node, member in node.value:
-            line = key_node.start_mark.line + 1
-            key = build(key_node, Place(place.source, line, place.path), depth + 1)
+            at = place._replace(line=key_node.start_mark.line + 1)
+            key = build(key_node, at, depth + 1)
             if not isinstance(key, str):
-                quoted = (
-                    f"{key_node.value!r} in quotes"
-                    if isinstance(key_node, nodes.ScalarNode)
-                    else "one"
-                )
-                raise Place(place.source, line, place.path).error(
-                    f"a key must be a string; write {quoted}."
-                )
+                scalar = isinstance(key_node, nodes.ScalarNode)
+                quoted = f"{key_node.value!r} in quotes" if scalar else "one"
+                raise at.error(f"a key must be a string; write {quoted}.")
             if key == "<<" and key_node.tag == "plain":
-                raise Place(place.source, line, place.path).error(
-                    "merge keys ('<<') are not read; write the keys themselves."
-                )
-            inner = place.at(key, line)
+                raise at.error("merge keys ('<<') are not read; write the keys themselves.")
+            inner = place.at(key, at.line)
             if key in found:
                 raise inner.error(
                     f"the key {key!r} is there twice, first on line {found.places[key].line}."
@@ -269,7 +291,7 @@ def read_yaml(text: str, place: Place, *, texts: bool = False) -> Any:
         return found
 
     try:
-        reader: Any = Loader(text)
+        reader: Any = _Loader(text)
         try:
             node = reader.get_single_node()
         finally:
@@ -279,6 +301,8 @@ def read_yaml(text: str, place: Place, *, texts: bool = False) -> Any:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
         line = mark.line + 1 if mark is not None else 0
-        raise Place(place.source, line, place.path).error(f"it is not YAML: {problem}.") from None
+        raise SourceLocation(place.source, line, place.path).error(
+            f"it is not YAML: {problem}."
+        ) from None
     except RecursionError:
         raise place.error("it is nested too deep.") from None

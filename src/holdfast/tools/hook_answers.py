@@ -29,20 +29,19 @@ PLACES: Mapping[tuple[str, str], HookPlace] = MappingProxyType(
         ("end", "before"): HookPlace(denies=False, adds=False),
     }
 )
-WHERE = tuple(dict.fromkeys(on for on, _ in PLACES))
+HOOK_POINTS = tuple(dict.fromkeys(on for on, _ in PLACES))
 
 
-class Said(NamedTuple):
-    """The answer of a hook: the reason of a denial (None: not denied), the text to add, and the
-    change, if any."""
+class HookAnswer(NamedTuple):
+    """The answer of a hook: the reason of a denial, the text to add, and the change, if any."""
 
     deny: str | None = None
     add: str = ""
     change: Any = None
 
 
-NOTHING = Said()
+NOTHING = HookAnswer()
 
 
-class Failed(Exception):
+class HookFailed(Exception):
     """The failure of a hook. The message says how it failed, such as `failed: TypeError: ...`."""

@@ -19,7 +19,14 @@ from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.tools.callables import is_async, refuse_async
 from holdfast.tools.context import ToolContext
-from holdfast.tools.hook_answers import NOTHING, PLACES, WHERE, Failed, HookPlace, Said
+from holdfast.tools.hook_answers import (
+    HOOK_POINTS,
+    NOTHING,
+    PLACES,
+    HookAnswer,
+    HookFailed,
+    HookPlace,
+)
 from holdfast.tools.results import as_result, clean
 
 _log = logging.getLogger("holdfast.tools")
@@ -35,8 +42,7 @@ After = Callable[..., Any]
 
 
 class Deny(msgspec.Struct, frozen=True):
-    """A hook's return value that stops the operation. The `reason` is shown to the party that is
-    stopped."""
+    """A hook's return value that stops the operation. The stopped party sees the `reason`."""
 
     reason: str = ""
 
@@ -81,7 +87,7 @@ class Hook(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class Bound(NamedTuple):
+class BoundHook(NamedTuple):
     """One side of a hook with its function resolved."""
 
     name: str
@@ -94,12 +100,12 @@ class Bound(NamedTuple):
 
 
 def ask(
-    bound: Bound,
+    bound: BoundHook,
     context: ToolContext,
     describe: Callable[..., dict[str, Any]],
     fits: Callable[[Any], bool],
     *subject: Any,
-) -> Said:
+) -> HookAnswer:
     """Return the answer of a hook.
 
     Args:
@@ -109,7 +115,7 @@ def ask(
         fits: Returns True if a value is a valid change at this place.
         subject: The arguments of a function.
 
-    Raises `Failed`, and the `ToolError` that a function raises.
+    Raises `HookFailed`, and the `ToolError` that a function raises.
     """
     try:
         if bound.command:
@@ -125,20 +131,20 @@ def ask(
             )
         else:
             answer = bound.function(*subject, context)
-    except (ToolError, Failed):
+    except (ToolError, HookFailed):
         raise
     except (Exception, SystemExit) as error:
-        raise Failed(f"failed: {type(error).__name__}: {error}") from error
+        raise HookFailed(f"failed: {type(error).__name__}: {error}") from error
     if answer is None:
         return NOTHING
     return _parse_answer(bound, answer, fits)
 
 
-def _parse_answer(bound: Bound, answer: Any, fits: Callable[[Any], bool]) -> Said:
+def _parse_answer(bound: BoundHook, answer: Any, fits: Callable[[Any], bool]) -> HookAnswer:
     place = bound.place
     deny, add, change = None, "", None
     for part in cast("tuple[Any, ...]", answer) if type(answer) is tuple else (answer,):
-        if isinstance(part, Said):
+        if isinstance(part, HookAnswer):
             deny, add, change = part
         elif isinstance(part, Deny) and place.denies and isinstance(part.reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             deny = clean(part.reason)
@@ -148,30 +154,32 @@ def _parse_answer(bound: Bound, answer: Any, fits: Callable[[Any], bool]) -> Sai
             change = part
     if change is not None and not fits(change):
         kind = cast("type[Any]", type(change)).__name__
-        raise Failed(f"returned {kind}")
-    return Said(deny, add, change)
+        raise HookFailed(f"returned {kind}")
+    return HookAnswer(deny, add, change)
 
 
-def bind(hooks: Sequence[Hook], on: str, when: str) -> list[Bound]:
+def bind(hooks: Sequence[Hook], on: str, when: str) -> list[BoundHook]:
     """Return the sides of hooks that apply at this place, in the order in which they run."""
-    bound: list[Bound] = []
-    names = names_of(hooks)
+    bound: list[BoundHook] = []
+    names = hook_names(hooks)
     for hook, name in zip(hooks, names, strict=True):
         if hook.on != on:
             continue
         place = PLACES.get((on, when))
         function = hook.before if when == "before" else hook.after
         if function is not None and place is not None:
-            bound.append(Bound(name, on, when, hook.tools, _function(function)[1], place, False))
+            bound.append(
+                BoundHook(name, on, when, hook.tools, _function(function)[1], place, False)
+            )
         elif hook.command and hook.when in (when, "both") and place is not None:
             from holdfast.tools.hook_commands import command_of
 
             command = command_of(hook.command, hook.timeout, hook.env)
-            bound.append(Bound(name, on, when, hook.tools, command, place, True))
+            bound.append(BoundHook(name, on, when, hook.tools, command, place, True))
     return bound if when == "before" else bound[::-1]
 
 
-def names_of(hooks: Sequence[Hook]) -> list[str]:
+def hook_names(hooks: Sequence[Hook]) -> list[str]:
     """Return the name of each hook for messages and the journal. Names are unique."""
     names: list[str] = []
     for hook in hooks:
@@ -204,8 +212,10 @@ def _check_hook(hook: Any) -> None:
             f"Hook: tools takes one pattern of tool names, such as 'git.*', not {hook.tools!r}; use"
             " a Hook for each."
         )
-    if hook.on not in WHERE:
-        raise ConfigurationError(f"Hook: on takes one of {', '.join(WHERE)}, not {hook.on!r}.")
+    if hook.on not in HOOK_POINTS:
+        raise ConfigurationError(
+            f"Hook: on takes one of {', '.join(HOOK_POINTS)}, not {hook.on!r}."
+        )
     if hook.tools != "*" and hook.on != "tool":
         raise ConfigurationError(f"Hook: tools is for a hook on tool, not on {hook.on}.")
     for function in (hook.before, hook.after):
@@ -264,9 +274,7 @@ def _check_hook(hook: Any) -> None:
 
 class Hooks:
     """The hooks of tool calls. `before` runs from the first to the last, `after` in reverse order.
-
-    `redact` removes secrets from the texts of hooks.
-    """
+    `redact` removes secrets from the texts of hooks."""
 
     def __init__(self, hooks: Sequence[Hook], redact: Callable[[str], str] = str) -> None:
         check(hooks)
@@ -276,9 +284,9 @@ class Hooks:
                     f"ToolManager: hooks takes hooks on tool; a hook on {hook.on} belongs to the"
                     " agent: Agent(hooks=...)."
                 )
-        self.given = tuple(hooks)
-        self._before = bind(self.given, "tool", "before")
-        self._after = bind(self.given, "tool", "after")
+        self.hooks = tuple(hooks)
+        self._before = bind(self.hooks, "tool", "before")
+        self._after = bind(self.hooks, "tool", "after")
         self._redact = redact
 
     def before(
@@ -304,8 +312,7 @@ class Hooks:
         return call
 
     def after(self, call: ToolCall, result: ToolResult, context: ToolContext) -> ToolResult:
-        """Run the hooks after a call and return the final result. Raises `ToolError` if a hook
-        withholds the result."""
+        """Return the final result of a call. Raises `ToolError` if a hook withholds it."""
         for bound in self._after:
             if bound.tools == "*" or fnmatchcase(call.name, bound.tools):
                 answer = self._ask(
@@ -320,8 +327,7 @@ class Hooks:
         return result
 
     def marked(self, result: ToolResult, error: ToolError) -> ToolResult:
-        """Return the error's result, with the name of the hook in `meta` if a hook caused the
-        error."""
+        """Return the error's result, with the name of the hook that caused it in `meta`."""
         if not isinstance(error, Refused):
             return result
         mark = {"name": error.hook, "failed": error.failed}
@@ -343,18 +349,18 @@ class Hooks:
 
     def _ask(
         self,
-        bound: Bound,
+        bound: BoundHook,
         outcome: str,
         call: ToolCall,
         result: ToolResult | None,
         context: ToolContext,
-    ) -> Said:
+    ) -> HookAnswer:
         try:
             if result is None:
                 answer = ask(bound, context, _describe_call, _is_before_change, _copy(call))
             else:
                 answer = ask(bound, context, _describe_call, _is_after_change, _copy(call), result)
-        except Failed as error:
+        except HookFailed as error:
             raise Refused(
                 self._redact(f"{call.name!r} {outcome}: its hook {bound.name} {error}"),
                 bound.name,
@@ -367,7 +373,7 @@ class Hooks:
                 bound.name,
                 False,
             )
-        return Said(None, self._redact(answer.add), answer.change) if answer.add else answer
+        return HookAnswer(None, self._redact(answer.add), answer.change) if answer.add else answer
 
 
 def _describe_call(call: ToolCall, result: ToolResult | None = None) -> dict[str, Any]:
@@ -405,8 +411,7 @@ def _copy(call: ToolCall) -> ToolCall:
 
 
 def _check_json(tool: str, hook: str, arguments: Any) -> None:
-    """Raise `Refused` for arguments that JSON cannot represent: they could not be journaled
-    after the effect has happened."""
+    """Raise `Refused` for arguments that JSON cannot represent, which no journal can hold."""
     try:
         msgspec.json.decode(msgspec.json.encode(arguments))
         if msgspec.to_builtins(arguments, str_keys=True) != arguments:
@@ -428,10 +433,8 @@ def _name(target: Any) -> str:
 
 
 def _function(target: Callable[..., Any] | str) -> tuple[str, Callable[..., Any]]:
-    """Return the hook function's name and the function itself.
-
-    A function that cannot be imported is replaced by one that raises, and so denies.
-    """
+    """Return the hook function's name and the function itself. A function that cannot be imported
+    is replaced by one that raises, and so denies."""
     if not isinstance(target, str):
         return _name(target), target
     module, _, qualname = target.partition(":")

@@ -1,27 +1,27 @@
-"""Copies of JSON values and immutable JSON values, which protect a shared tool definition from
-changes."""
+"""Copies of JSON values, and immutable ones that protect a shared tool definition."""
 
 from __future__ import annotations
 
 from typing import Any, NoReturn, cast
 
 
-def copied(value: Any) -> Any:
+def copy_json(value: Any) -> Any:
     """Return a copy of a JSON value, made of plain dicts and lists."""
     if isinstance(value, dict):
-        return {key: copied(item) for key, item in cast("dict[str, Any]", value).items()}
-    return [copied(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
+        return {key: copy_json(item) for key, item in cast("dict[str, Any]", value).items()}
+    return (
+        [copy_json(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
+    )
 
 
-def frozen(value: Any) -> Any:
-    """Return an immutable copy of a JSON value. Its dicts and lists raise `TypeError` on any
-    change."""
+def freeze_json(value: Any) -> Any:
+    """Return an immutable copy of a JSON value; any change raises `TypeError`."""
     if isinstance(value, dict):
         return FrozenDict(
-            {key: frozen(item) for key, item in cast("dict[str, Any]", value).items()}
+            {key: freeze_json(item) for key, item in cast("dict[str, Any]", value).items()}
         )
     return (
-        FrozenList([frozen(item) for item in cast("list[Any]", value)])
+        FrozenList([freeze_json(item) for item in cast("list[Any]", value)])
         if isinstance(value, list)
         else value
     )
@@ -49,10 +49,10 @@ class FrozenDict(dict[str, Any]):
         return dict(self)
 
     def __deepcopy__(self, memo: Any) -> dict[str, Any]:
-        return copied(self)
+        return copy_json(self)
 
     def __reduce__(self) -> Any:
-        return (dict, (copied(self),))
+        return (dict, (copy_json(self),))
 
 
 class FrozenList(list[Any]):
@@ -72,7 +72,7 @@ class FrozenList(list[Any]):
         return list(self)
 
     def __deepcopy__(self, memo: Any) -> list[Any]:
-        return copied(self)
+        return copy_json(self)
 
     def __reduce__(self) -> Any:
-        return (list, (copied(self),))
+        return (list, (copy_json(self),))

@@ -8,17 +8,19 @@ from __future__ import annotations
 import importlib
 import logging
 import uuid
-from collections.abc import Coroutine
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.content import ErrorInfo, ToolCall, ToolResult
+from holdfast.content import ErrorInfo, ToolResult
 from holdfast.errors import ConfigurationError, ToolError, ToolValidationError
 from holdfast.tools import schema as schemas
 from holdfast.tools.context import ToolContext
 from holdfast.tools.langchain_content import from_langchain_content, to_langchain_content
 from holdfast.tools.names import wire_name
 from holdfast.tools.results import as_result
-from holdfast.tools.tool import RetryPolicy, Tool, ToolAnnotations
+from holdfast.tools.running import error_result, run_attempts
+
+if TYPE_CHECKING:
+    from holdfast.tools.tool import Tool
 
 _log = logging.getLogger("holdfast.tools.langchain")
 
@@ -44,13 +46,10 @@ def to_langchain(tool: Tool) -> Any:
         ) from error
 
     def run(arguments: dict[str, Any], context: ToolContext) -> tuple[Any, ToolResult]:
-        from holdfast.tools.manager import ToolManager
-
-        manager = ToolManager([tool])
         try:
-            result = manager.run(ToolCall(context.call_id, tool.name, arguments), context)
-        finally:
-            manager.close()
+            result = run_attempts(tool, arguments, context)
+        except ToolError as error:
+            result = error_result(error)
         if result.is_error:
             failure = langchain.ToolException(result.text or f"{tool.name!r} failed.")
             failure.result = result
@@ -93,185 +92,125 @@ def to_langchain(tool: Tool) -> Any:
 # --- LangChain to Holdfast ---
 
 
-def from_langchain(
-    tool: Any,
-    name: str | None = None,
-    *,
-    annotations: ToolAnnotations = ToolAnnotations(),
-    category: str = "general",
-    timeout: float | None = None,
-    retry: RetryPolicy | None = None,
-    parallel: bool | None = None,
-) -> Tool:
-    """Return a Holdfast tool for a LangChain tool (any object with `name`, `description`, `invoke`
-    and a schema).
+def unwrapped(tool: Any) -> Any:
+    """Return the Holdfast tool that `to_langchain` wrapped; None for any other object."""
+    return getattr(tool, "holdfast_tool", None)
 
-    A tool that `to_langchain` made is unwrapped. The schema is the whole schema that LangChain
-    shows to models. Injected arguments are neither shown nor accepted. An async-only tool runs on
-    the agent's loop thread. `return_direct` is ignored: a result is always shown to the model.
+
+class LangChainAdapter:
+    """A LangChain tool (any object with `name`, `description`, `invoke` and a schema), in the form
+    that a `LangChainTool` runs.
+
+    The schema is the whole schema that LangChain shows to models. Injected arguments are neither
+    shown nor accepted. `is_async` is True if the tool has no synchronous form. `return_direct` is
+    ignored: a result is always shown to the model.
 
     Raises `ConfigurationError` for any other object, and for a tool that needs arguments that
     only LangGraph injects.
     """
-    wrapped = getattr(tool, "holdfast_tool", None)
-    if (
-        isinstance(wrapped, Tool)
-        and name is None
-        and (annotations, category, timeout, retry, parallel)
-        == (ToolAnnotations(), "general", None, None, None)
-    ):
-        return wrapped
-    if (
-        isinstance(tool, Tool | type)
-        or not isinstance(getattr(tool, "name", None), str)
-        or not _is_invocable(tool)
-    ):
-        raise ConfigurationError(
-            "from_langchain takes a LangChain tool (with name, description and invoke), not"
-            f" {tool!r}."
-        )
-    if getattr(tool, "return_direct", False):
-        _log.warning(
-            "return_direct of the LangChain tool %r is ignored: its results are shown to the model"
-            " like all others.",
-            tool.name,
-        )
-    return LangChainTool(tool, name or tool.name, annotations, category, timeout, retry, parallel)
 
-
-def _is_invocable(tool: Any) -> bool:
-    return callable(getattr(tool, "invoke", None)) or callable(getattr(tool, "ainvoke", None))
-
-
-class LangChainTool(Tool):
-    """A LangChain tool as a Holdfast tool: see `from_langchain`."""
-
-    tool_type = "custom"
-
-    def __init__(
-        self,
-        tool: Any,
-        name: str,
-        annotations: ToolAnnotations,
-        category: str,
-        timeout: float | None,
-        retry: RetryPolicy | None,
-        parallel: bool | None = None,
-    ) -> None:
-        schema = _schema_of(tool)
-        super().__init__(
-            name,
-            str(getattr(tool, "description", "") or ""),
-            None,
-            schema,
-            None,
-            annotations,
-            category,
-            timeout,
-            retry,
-            parallel=parallel,
-        )
+    def __init__(self, tool: Any) -> None:
+        invocable = any(callable(getattr(tool, name, None)) for name in ("invoke", "ainvoke"))
+        if (
+            isinstance(tool, type)
+            or not isinstance(getattr(tool, "name", None), str)
+            or not invocable
+        ):
+            raise ConfigurationError(
+                "from_langchain takes a LangChain tool (with name, description and invoke), not"
+                f" {tool!r}."
+            )
+        if getattr(tool, "return_direct", False):
+            _log.warning(
+                "return_direct of the LangChain tool %r is ignored: its results are shown to the"
+                " model like all others.",
+                tool.name,
+            )
         self._tool = tool
-        self._injected = _injected_names(tool, schema)
-        self.module_qualname = type(tool).__module__
+        self.name: str = tool.name
+        self.description = str(getattr(tool, "description", "") or "")
+        self.input_schema = _schema_of(tool)
+        self.module = type(tool).__module__
         self.is_async = _async_only(tool)
+        self._injected = _injected_names(tool, self.input_schema)
 
-    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Validate the arguments against the schema; LangChain converts the values.
-
-        Arguments that the model does not see are refused, because LangChain would accept them.
-        """
-        schema = self.input_schema
-        values = super().validate(arguments)
+    def refused(self, arguments: dict[str, Any], schema: dict[str, Any]) -> list[str]:
+        """Return the names of arguments that the model does not see but LangChain accepts."""
         properties = cast("dict[str, Any]", schema["properties"])
         open_ended = bool(schema.get("additionalProperties")) or schemas.is_composed(schema)
-        unknown = [
+        return [
             key
-            for key in values
+            for key in arguments
             if key in self._injected or (key not in properties and not open_ended)
         ]
-        if unknown:
-            takes = (
-                f"It takes: {', '.join(properties)}." if properties else "It takes no arguments."
-            )
-            raise ToolValidationError(
-                f"{self.name!r} was not run: {', '.join(unknown)} is not one of its parameters."
-                f" {takes} Send the call again with all of it right."
-            )
-        return values
 
-    def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Invoke the tool as LangChain's agents do. For an async-only tool (`is_async`) the
-        caller runs the returned coroutine."""
+    def call(self, name: str, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Invoke the tool as LangChain's agents do; an async-only one returns a coroutine."""
         request = {
             "type": "tool_call",
-            "name": self._tool.name,
+            "name": self.name,
             "args": dict(arguments),
             "id": context.call_id or uuid.uuid4().hex,
         }
         if self.is_async:
-            return self._call_async(request)
+            return self._call_async(name, request)
         try:
             try:
-                return self._result(self._tool.invoke(request))
+                return self._result(name, self._tool.invoke(request))
             except NotImplementedError as error:
                 if not _is_run_missing(self._tool, error):
                     raise
-            return context.complete(self._call_async(request))
+            return context.complete(self._call_async(name, request))
         except Exception as error:
-            raise self._converted_error(error) from error
+            raise self._converted_error(name, error) from error
 
-    def _call_async(self, request: dict[str, Any]) -> Coroutine[Any, Any, ToolResult]:
-        async def work() -> ToolResult:
-            try:
-                return self._result(await self._tool.ainvoke(request))
-            except Exception as error:
-                raise self._converted_error(error) from error
+    async def _call_async(self, name: str, request: dict[str, Any]) -> ToolResult:
+        try:
+            return self._result(name, await self._tool.ainvoke(request))
+        except Exception as error:
+            raise self._converted_error(name, error) from error
 
-        return work()
-
-    def _converted_error(self, error: Exception) -> Exception:
-        """Return LangChain's own errors as Holdfast's. Other errors are classified like those of
-        any callback."""
+    def _converted_error(self, name: str, error: Exception) -> Exception:
+        """Return LangChain's own errors as Holdfast's, and other errors as they are."""
         names = {kind.__name__ for kind in type(error).__mro__}
         if "ToolException" in names:  # meant for the model
-            converted = ToolError(str(error) or f"{self.name!r} failed.")
+            converted = ToolError(str(error) or f"{name!r} failed.")
             result = getattr(error, "result", None)
             info = result.error if isinstance(result, ToolResult) else None
             return converted if info is None else _copy_of_error(info)
         if "ValidationError" in names and _concerns_arguments(self._tool, error):
-            return ToolValidationError(f"{self.name!r} was not run: {error}")
+            return ToolValidationError(f"{name!r} was not run: {error}")
         return error
 
-    def _result(self, output: Any) -> ToolResult:
+    def _result(self, name: str, output: Any) -> ToolResult:
         artifact = getattr(output, "artifact", None)
         if isinstance(artifact, ToolResult):
             return artifact
         if not hasattr(output, "content"):
             if hasattr(output, "goto") and hasattr(output, "update"):
                 raise ToolError(
-                    f"{self.name!r} returned a LangGraph Command, which cannot be executed here."
+                    f"{name!r} returned a LangGraph Command, which cannot be executed here."
                     " Its effect may have happened.",
                     retryable=False,
                     max_retries=0,
                 )
-            return as_result(self.name, output)
+            return as_result(name, output)
         content = from_langchain_content(output.content)
         if getattr(output, "status", "success") == "error":
             text = ToolResult(content).text
             return ToolResult(content, is_error=True, error=ErrorInfo("internal", text))
-        return as_result(self.name, ToolResult(content, self._structured(artifact)))
+        return as_result(name, ToolResult(content, self._structured(name, artifact)))
 
-    def _structured(self, artifact: Any) -> Any:
+    def _structured(self, name: str, artifact: Any) -> Any:
         """Return an artifact as structured content, None if JSON cannot represent it."""
         if artifact is None or isinstance(artifact, str):
             return artifact
         try:
-            return as_result(self.name, artifact).structured_content
+            return as_result(name, artifact).structured_content
         except ToolError:
             _log.debug(
                 "the artifact of %r is left out: it is a %s, which JSON cannot hold",
-                self.name,
+                name,
                 type(artifact).__name__,
             )
             return None
@@ -324,10 +263,8 @@ def _schema_of(tool: Any) -> dict[str, Any]:
 
 
 def _string_tool_schema(tool: Any) -> dict[str, Any] | None:
-    """Return the schema of LangChain's `Tool`, a function of one string; None for other tools.
-
-    The schema in `args` is used because LangChain derives the tool's own from its wrapper.
-    """
+    """Return the schema of LangChain's `Tool`, a function of one string; None for other tools. The
+    schema in `args` is used because LangChain derives the tool's own from its wrapper."""
     arguments = getattr(tool, "args", None)
     if not isinstance(arguments, dict) or list(cast("dict[str, Any]", arguments)) != ["tool_input"]:
         return None
@@ -335,10 +272,8 @@ def _string_tool_schema(tool: Any) -> dict[str, Any] | None:
 
 
 def _injected_names(tool: Any, schema: dict[str, Any]) -> frozenset[str]:
-    """Return the names of arguments that LangChain fills in.
-
-    Raises `ConfigurationError` if only LangGraph can provide one of them.
-    """
+    """Return the names of arguments that LangChain fills in. Raises `ConfigurationError` if only
+    LangGraph can provide one of them."""
     fields: Any = getattr(getattr(tool, "args_schema", None), "model_fields", None)
     shown = cast("dict[str, Any]", schema.get("properties", {}))
     injected = set(cast("Any", getattr(tool, "_injected_args_keys", ())))
@@ -363,8 +298,7 @@ def _async_only(tool: Any) -> bool:
 
 
 def _is_run_missing(tool: Any, error: BaseException) -> bool:
-    """Return True if the tool's own `_run` raised the `NotImplementedError`, not code that it
-    called."""
+    """Return True if the tool's own `_run` raised the error, not code that it called."""
     code = getattr(getattr(cast("type[Any]", type(tool)), "_run", None), "__code__", None)
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -377,8 +311,7 @@ def _is_run_missing(tool: Any, error: BaseException) -> bool:
 
 
 def _concerns_arguments(tool: Any, error: Exception) -> bool:
-    """Return True if a pydantic error concerns the tool's arguments, not other data that the
-    tool validates."""
+    """Return True if a pydantic error concerns the tool's arguments, not other data."""
     title = getattr(error, "title", None)  # pydantic 1 has a model
     return title is not None and title == getattr(
         getattr(tool, "args_schema", None), "__name__", ""

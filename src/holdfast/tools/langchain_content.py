@@ -1,5 +1,4 @@
-"""Content blocks in LangChain's messages and back: LangChain's two versions, OpenAI's and
-Anthropic's blocks."""
+"""Content blocks in LangChain's messages (both versions, OpenAI's, Anthropic's) and back."""
 
 from __future__ import annotations
 
@@ -31,33 +30,27 @@ def to_langchain_content(result: ToolResult) -> Any:
 def _block_of(block: Content) -> dict[str, Any]:
     match block:
         case TextContent():
-            return {"type": "text", "text": block.text}
+            return _text_block(block.text)
         case ImageContent():
-            return {
-                "type": "image",
-                "base64": base64.b64encode(block.data).decode(),
-                "mime_type": block.mime_type,
-            }
+            return _media("image", base64.b64encode(block.data).decode(), block.mime_type)
         case AudioContent():  # tool messages have no audio blocks
-            return {
-                "type": "file",
-                "base64": base64.b64encode(block.data).decode(),
-                "mime_type": block.mime_type,
-            }
+            return _media("file", base64.b64encode(block.data).decode(), block.mime_type)
         case ResourceLink():
-            return {
-                "type": "text",
-                "text": f"{block.name}: {block.uri}" if block.name else block.uri,
-            }
+            return _text_block(f"{block.name}: {block.uri}" if block.name else block.uri)
         case EmbeddedResource():
             found = block.resource
             if "blob" in found:
-                return {
-                    "type": "file",
-                    "base64": found["blob"],
-                    "mime_type": found.get("mimeType") or "application/octet-stream",
-                }
-            return {"type": "text", "text": str(found.get("text", found.get("uri", "")))}
+                mime_type = found.get("mimeType") or "application/octet-stream"
+                return _media("file", found["blob"], mime_type)
+            return _text_block(str(found.get("text", found.get("uri", ""))))
+
+
+def _text_block(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _media(kind: str, data: str, mime_type: str) -> dict[str, Any]:
+    return {"type": kind, "base64": data, "mime_type": mime_type}
 
 
 def from_langchain_content(content: Any) -> tuple[Content, ...]:
@@ -70,8 +63,7 @@ def from_langchain_content(content: Any) -> tuple[Content, ...]:
 
 
 def _content_block(block: Any) -> Content:
-    """Convert one block of LangChain (both versions), OpenAI or Anthropic; any other block
-    becomes its JSON."""
+    """Convert one block of any of the forms; any other block becomes its JSON."""
     if isinstance(block, str):
         return TextContent(clean(block))
     if isinstance(block, dict):

@@ -55,10 +55,8 @@ class LoopThread:
             await self._cleanup()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run `work` on the loop. Raises `ToolError` (network) once the thread is closing.
-
-        Code on the loop itself must not wait for the result.
-        """
+        """Run `work` on the loop. Raises `ToolError` (network) once the thread is closing. Code on
+        the loop itself must not wait for the result."""
         import asyncio
 
         if not self._process.here:
@@ -86,8 +84,7 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def stop(self) -> None:
-        """Begin to close, without waiting. Idempotent, safe inside the garbage collector, and a
-        no-op in a forked child."""
+        """Begin to close, without waiting. Idempotent; safe in the garbage collector and forks."""
         if not self._process.here:
             return
         with self._lock:

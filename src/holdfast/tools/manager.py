@@ -1,55 +1,52 @@
-"""`ToolManager`, the action space of one agent: tools by name, their definitions for models, and
-their calls."""
+"""`ToolManager`: the tools of an agent by name, their definitions for models, their calls."""
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from os import PathLike
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
 from holdfast.content import ToolCall, ToolResult
-from holdfast.errors import ConfigurationError, ToolCancelled, ToolError, ToolNotFound
+from holdfast.errors import ConfigurationError, ToolError, ToolNotFound, ToolValidationError
 from holdfast.events import ToolDefinition
 from holdfast.tools import styles
-from holdfast.tools.caps import Caps
 from holdfast.tools.catalogue import Catalogue, definition
+from holdfast.tools.concurrency import ConcurrencyLimits
 from holdfast.tools.context import ToolContext
-from holdfast.tools.finding import best, find_tools
-from holdfast.tools.json_values import copied
+from holdfast.tools.hooks import Hook, Hooks
+from holdfast.tools.json_values import copy_json
 from holdfast.tools.names import wire_name
+from holdfast.tools.overflow import Overflow
+from holdfast.tools.pins import Pins
 from holdfast.tools.running import (
     StartThread,
-    attempt,
-    checked,
+    checked_arguments,
     error_result,
+    run_attempts,
+    run_once,
     start_thread,
-    wait_before_retry,
 )
-from holdfast.tools.sources import Rooted
+from holdfast.tools.services import ServiceSet
+from holdfast.tools.sources import Rooted, SourceHealth
 from holdfast.tools.tool import Callback, Tool
+from holdfast.tools.tool_search import best_matches, find_tools
+from holdfast.tools.tool_set import ToolSet
 
 if TYPE_CHECKING:
     from holdfast.tools.discovery import Discovery
-    from holdfast.tools.hooks import Hook, Hooks
-    from holdfast.tools.loop import LoopThread
-    from holdfast.tools.overflow import Overflow
-    from holdfast.tools.pins import Pins
-    from holdfast.tools.sources import Health, Source
+    from holdfast.tools.sources import Source
 
 ToolLike = Tool | Callback
 
 _CONSTRUCTOR_DISCOVERY_SECONDS = 10.0  # for all services together
 
 
-class Rules(NamedTuple):
-    """The rules of a manager's calls: hooks, limits by patterns of names, and whether
-    definitions are pinned."""
+class CallRules(NamedTuple):
+    """The rules of a manager's calls: hooks, limits by name pattern, pinned definitions."""
 
     hooks: tuple[Hook, ...]
     concurrency: dict[str, int]
@@ -100,36 +97,24 @@ class ToolManager:
         discover: bool = True,
     ) -> None:
         if isinstance(pins, str | Path):
-            from holdfast.tools.pins import Pins
-
             pins = Pins(pins)
         elif pins is not None and not callable(getattr(pins, "check", None)):
             raise ConfigurationError(
                 f"ToolManager: pins takes Pins(...) or the path of a file of pins, not {pins!r}."
             )
         self._catalogue = Catalogue(pins)
-        self._discovery: Discovery | None = None  # set with the first service
-        self._lock = threading.Lock()  # guards the attributes below
+        self._services = ServiceSet(self._catalogue.offer)
+        self._tools = ToolSet(self._catalogue)
+        self._shared: ToolManager | None = None  # the manager that this one extends
         self._styled_definitions: dict[str, tuple[object, list[dict[str, Any]]]] = {}
-        self._loop: LoopThread | None = None
-        self._conversations = 0
-        self._folders: list[str] = []  # one entry for each open conversation
-        self._calls = 0  # direct calls under way; the last one closes if no conversation is open
-        self._close_pending = False
-        self._hooks: Hooks | None = None
-        self._caps: Caps | None = None
-        self._overflow: Overflow | None = None
-        if hooks:
-            from holdfast.tools.hooks import Hooks
-
-            self._hooks = Hooks(tuple(hooks))
-        if concurrency:
-            self._caps = Caps(_patterns("concurrency", concurrency))
-        if result_limit:
-            from holdfast.tools.overflow import Overflow
-
-            self._overflow = Overflow(_patterns("result_limit", result_limit), result_dir)
-        self._has_no_rules = self._hooks is None and self._caps is None and self._overflow is None
+        self._hooks = Hooks(tuple(hooks)) if hooks else None
+        self._concurrency = (
+            ConcurrencyLimits(_patterns("concurrency", concurrency)) if concurrency else None
+        )
+        self._overflow = (
+            Overflow(_patterns("result_limit", result_limit), result_dir) if result_limit else None
+        )
+        self._is_limited = bool(concurrency or result_limit)
         if isinstance(tools, str | Tool) or not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(
                 f"tools takes a list of Tool objects or functions, not {tools!r}."
@@ -138,8 +123,9 @@ class ToolManager:
             self.register(tool)
         for source in sources:
             self.add_source(source)
-        if discover:
-            self._discover_within(_CONSTRUCTOR_DISCOVERY_SECONDS)
+        if discover and (discovery := self._services.discovery) is not None:
+            eager = [id for id, source in discovery.sources.items() if not source.lazy]
+            discovery.ask(eager, within=_CONSTRUCTOR_DISCOVERY_SECONDS)
 
     @classmethod
     def from_config(
@@ -154,7 +140,8 @@ class ToolManager:
         """Return a manager for a mapping or a YAML file: local functions, MCP servers, A2A agents,
         skills, hooks, limits.
 
-        See `tools.config`, and `tools.config.SCHEMA` for the JSON Schema.
+        Modules beside the file are found. See `tools.config`, and `tools.config.SCHEMA` for the
+        JSON Schema.
 
         Args:
             config: The mapping, or the path of the file.
@@ -165,7 +152,7 @@ class ToolManager:
 
         Raises `ConfigurationError` naming the place in the configuration.
         """
-        from holdfast.tools.config import build, read
+        from holdfast.tools.config import build, read  # few programs read a file
 
         return cls(
             **build(read(config, variables=variables, base=base), builtins).arguments(),
@@ -174,6 +161,25 @@ class ToolManager:
 
     # --- the set ---
 
+    def with_own_tools(self, tools: Iterable[Tool]) -> ToolManager:
+        """Return a manager of these tools and more, which come with the parts of one agent.
+
+        Everything else is shared: registrations, services, connections, hooks and limits. Returns
+        the manager itself if there is nothing to add. Raises `ConfigurationError` if another
+        tool has the same name.
+        """
+        tool_set = ToolSet(self._catalogue, tools)
+        if not tool_set:
+            return self
+        extended = copy(self)
+        extended._tools, extended._shared, extended._styled_definitions = tool_set, self.shared, {}
+        return extended
+
+    @property
+    def shared(self) -> ToolManager:
+        """The manager without the tools of one agent's parts."""
+        return self._shared or self
+
     def register(self, tool: ToolLike) -> Tool:
         """Add a tool.
 
@@ -181,11 +187,7 @@ class ToolManager:
         those of services. Raises `ConfigurationError` if its name is taken (`unregister` the
         other first to replace it) or if it cannot be described to a model.
         """
-        added = _as_tool(tool)
-        # Made now: a signature that has no schema fails here, not in a run.
-        _ = added.input_schema
-        self._catalogue.add(added)
-        return added
+        return self.replace((), (tool,))[0]
 
     def unregister(self, name: str) -> Tool:
         """Remove a tool and return it. Raises `ToolNotFound`.
@@ -193,7 +195,7 @@ class ToolManager:
         A tool that a service offers stays out until `discover(id, force=True)` names its
         service, or until a tool with its name is registered.
         """
-        return self._catalogue.remove(name)
+        return self._tools.remove(name)
 
     def replace(self, old: Iterable[str], new: Iterable[ToolLike]) -> list[Tool]:
         """Replace the registered tools `old` by `new` in one step.
@@ -204,18 +206,16 @@ class ToolManager:
         """
         tools = [_as_tool(tool) for tool in new]
         for tool in tools:
-            _ = tool.input_schema
-        self._catalogue.swap(old, tools)
+            _ = tool.input_schema  # made now: a signature without a schema fails here, not in a run
+        self._tools.swap(old, tools)
         return tools
 
     def list_tools(self, category: str | None = None, tool_type: str | None = None) -> list[Tool]:
-        """Return the current tools in the configuration's order, filtered by category or type if
-        given. Asks no service."""
+        """Return the current tools in order, filtered if asked for. Asks no service."""
         return [
             tool
-            for tool in self._catalogue.tools.values()
-            if (category is None or tool.category == category)
-            and (tool_type is None or tool.tool_type == tool_type)
+            for tool in self._tools.tools.values()
+            if category in (None, tool.category) and tool_type in (None, tool.tool_type)
         ]
 
     def get(self, name: str) -> Tool:
@@ -225,22 +225,22 @@ class ToolManager:
         Raises `ToolNotFound`, which names the nearest tool, and `ToolError` for a tool that is
         held back.
         """
-        tool = self._catalogue.find(name) or self._fetch(name)
+        tool = self._tools.find(name) or self._fetch(name)
         if tool is None:
-            raise self._catalogue.not_found(name)
+            raise self._tools.not_found(name)
         return tool
 
     def exists(self, name: str) -> bool:
         """Return True if there is a tool with this canonical name now. Asks no service."""
-        return name in self._catalogue.tools
+        return name in self._tools.tools
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> CallRules:
         """The rules of calls as they were configured."""
-        return Rules(
-            () if self._hooks is None else self._hooks.given,
-            {} if self._caps is None else dict(self._caps.given),
-            {} if self._overflow is None else dict(self._overflow.given),
+        return CallRules(
+            () if self._hooks is None else self._hooks.hooks,
+            {} if self._concurrency is None else dict(self._concurrency.calls),
+            {} if self._overflow is None else dict(self._overflow.limits),
             self._catalogue.pinned,
         )
 
@@ -248,29 +248,15 @@ class ToolManager:
 
     def add_source(self, source: Source, *more: Source) -> None:
         """Add one service, or several (all or none). Their tools are available from their discovery
-        on.
-
-        Raises `ConfigurationError` for an id that is taken.
-        """
-        if self._discovery is None:
-            from holdfast.tools.discovery import Discovery
-
-            with self._lock:
-                self._discovery = self._discovery or Discovery(self._catalogue.offer)
-        self._discovery.add((source, *more))
-        self._catalogue.place([added.id for added in (source, *more)])
-        for added in (source, *more):
+        on. Raises `ConfigurationError` for an id that is taken."""
+        sources = (source, *more)
+        self._services.add(sources)
+        self._catalogue.place([added.id for added in sources])
+        for added in sources:
             if isinstance(added, Rooted):
-                added.use_folders(self.folders)
-        if any(added.lazy for added in (source, *more)) and not self.exists("find_tools"):
+                added.use_folders(self._services.folders)
+        if any(added.lazy for added in sources) and not self.exists("find_tools"):
             self.register(find_tools(self))
-
-    def _discover_within(self, seconds: float) -> None:
-        discovery = self._discovery
-        if discovery is not None:
-            discovery.ask(
-                [id for id, source in discovery.sources.items() if not source.lazy], within=seconds
-            )
 
     def discover(self, id: str | None = None, force: bool = False) -> list[Tool]:
         """Ask services for their tools, in parallel, and return their current tools. Without `id`:
@@ -280,7 +266,7 @@ class ToolManager:
         unregistered. A failing service raises nothing: see `errors`. Raises `ToolNotFound` for
         an unknown id, and `ToolError` if a service's discovery discovers that service itself.
         """
-        discovery = self._discovery
+        discovery = self._services.discovery
         sources = {} if discovery is None else discovery.sources
         if id is not None and id not in sources:
             raise ToolNotFound(
@@ -301,11 +287,8 @@ class ToolManager:
         discovery.ask(ids, force)
         if id is not None:  # an earlier discovery may have left out tools that are wanted now
             self._offer_again(discovery, ids)
-        return [
-            tool
-            for name, tool in self._catalogue.tools.items()
-            if self._catalogue.origins.get(name) in ids
-        ]
+        origins = self._catalogue.origins
+        return [tool for name, tool in self._tools.tools.items() if origins.get(name) in ids]
 
     def want(self, names: Iterable[str]) -> None:
         """Run `discover()`, and add these tools of lazy services as `search` would.
@@ -314,7 +297,7 @@ class ToolManager:
         parallel. A failing service or an unknown name raises nothing.
         """
         missing = [name for name in names if not self.exists(name)]
-        discovery = self._discovery
+        discovery = self._services.discovery
         if discovery is None or not missing:
             self.discover()
             return
@@ -334,14 +317,14 @@ class ToolManager:
         Services that were not asked yet are asked. The builtin `find_tools` does the same for a
         model.
         """
-        discovery = self._discovery
+        discovery = self._services.discovery
         if discovery is None:
             return []
         lazy = [id for id, source in discovery.sources.items() if source.lazy]
         discovery.ask(lazy)
         out = {**self._catalogue.removed, **self._catalogue.held}
         lists = [offer[0] for id in lazy if (offer := discovery.offered(id)) is not None]
-        matches = best(
+        matches = best_matches(
             words, [tool for tools in lists for tool in tools if tool.name not in out], limit
         )
         self._catalogue.want(tools=[tool.name for tool in matches])
@@ -349,8 +332,7 @@ class ToolManager:
         return [tool for tool in matches if tool.name in self._catalogue.tools]
 
     def _offer_again(self, discovery: Discovery, ids: Iterable[str]) -> None:
-        """Repeat the latest offers of services after more of their tools became wanted or
-        approved."""
+        """Repeat the latest offers of services after more of their tools became wanted."""
         for id in ids:
             offer = discovery.offered(id)
             if offer is not None:
@@ -359,12 +341,12 @@ class ToolManager:
     @property
     def errors(self) -> dict[str, str]:
         """Discovery errors by service id."""
-        return {} if self._discovery is None else self._discovery.errors
+        discovery = self._services.discovery
+        return {} if discovery is None else discovery.errors
 
     @property
     def held(self) -> dict[str, str]:
-        """Remote tools that are held back because their definition is not the approved one: the
-        change by name."""
+        """Remote tools held back because their definition changed: the change by name."""
         return {name: held.change for name, held in self._catalogue.held.items()}
 
     def approve(self, name: str, change: str | None = None) -> Tool:
@@ -375,8 +357,8 @@ class ToolManager:
         for another `change`, `StoreError` for a file that cannot be written.
         """
         held = self._catalogue.approve(name, change)
-        if self._discovery is not None and held.origin is not None:
-            self._offer_again(self._discovery, [held.origin])
+        if (discovery := self._services.discovery) is not None and held.origin is not None:
+            self._offer_again(discovery, [held.origin])
         return held.tool
 
     def _fetch(self, name: str) -> Tool | None:
@@ -387,28 +369,29 @@ class ToolManager:
         or was not asked.
         """
         self._refuse_held(name)
-        if self._discovery is None:
+        discovery = self._services.discovery
+        if discovery is None:
             return None
-        sources = self._discovery.sources
+        sources = discovery.sources
         # A canonical name has one service; for a wire name the longest matching id comes first.
         ids = [id for id in sources if name.startswith(f"{id}.")]
         ids += sorted([id for id in sources if name.startswith(f"{id}__")], key=len, reverse=True)
         for id in ids:
-            if (self._discovery.offered(id) is None and id not in self.errors) or (
+            if (discovery.offered(id) is None and id not in self.errors) or (
                 sources[id].lazy and id not in self._catalogue.wanted_services
             ):
                 self.discover(id)
                 self._refuse_held(name)
-                tool = self._catalogue.find(name)
+                tool = self._tools.find(name)
                 if tool is not None:
                     return tool
         for id in ids:
             if id in self.errors:
-                raise self._catalogue.not_found(
+                raise self._tools.not_found(
                     name, f"Its service {id!r} could not be asked: {self.errors[id].rstrip('.')}."
                 )
-            if self._discovery.offered(id) is None:
-                raise self._catalogue.not_found(
+            if discovery.offered(id) is None:
+                raise self._tools.not_found(
                     name, f"Its service {id!r} was not asked for its tools yet."
                 )
         return None
@@ -425,23 +408,34 @@ class ToolManager:
     def canonical(self, name: str) -> str:
         """Return the canonical name for a canonical or wire name. Also resolves tools of lazy
         services that are not added yet. Asks no service."""
-        tool = self._catalogue.find(name)
+        tool = self._tools.find(name)
         if tool is not None:
             return tool.name
-        sources = {} if self._discovery is None else self._discovery.sources
-        ids = [id for id in sources if name.startswith(f"{id}__")]
-        return (
-            name
-            if not ids or "." in name
-            else f"{max(ids, key=len)}.{name[len(max(ids, key=len)) + 2 :]}"
+        discovery = self._services.discovery
+        if discovery is None or "." in name:
+            return name
+        ids = [id for id in discovery.sources if name.startswith(f"{id}__")]
+        id = max(ids, key=len, default="")
+        return f"{id}.{name[len(id) + 2 :]}" if id else name
+
+    def with_canonical_names(self, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+        """Return a model's calls under canonical names, by which hooks and rules know them. A
+        model may use the wire name of an earlier request."""
+        known = self._tools.tools
+        return tuple(
+            [
+                call
+                if call.name in known or (name := self.canonical(call.name)) == call.name
+                else msgspec.structs.replace(call, name=name)
+                for call in calls
+            ]
         )
 
     # --- definitions for models ---
 
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """Return the definitions for models. The result is the same object until the set of
-        tools changes."""
-        return self._catalogue.definitions()
+        """Return the definitions for models: the same object until the set changes."""
+        return self._tools.definitions()
 
     def get_schema(self, name: str) -> dict[str, Any]:
         """Return a copy of a tool's input schema. Raises `ToolNotFound`."""
@@ -453,16 +447,18 @@ class ToolManager:
         """Return the definitions of all tools, or of those in `names`, in the style of a model API;
         a copy.
 
-        Styles are `openai_chat`, `openai_responses`, `anthropic`, `gemini` (each a
+        Styles are `openai_chat` (also `openai`), `openai_responses`, `anthropic`, `gemini` (each a
         `functionDeclarations` entry) and `mcp`. Without `names` the services are asked first, as by
         `discover()`.
 
         Raises `ToolNotFound`, and `ConfigurationError` naming the known styles.
         """
-        if names is None and self._discovery is not None:
+        if names is None:
             self.discover()
         if names is not None:
-            return copied([styles.definition(definition(self.get(name)), style) for name in names])
+            return copy_json(
+                [styles.definition(definition(self.get(name)), style) for name in names]
+            )
         definitions = self.definitions()
         cached = self._styled_definitions.get(style)
         if cached is None or cached[0] is not definitions:
@@ -470,7 +466,7 @@ class ToolManager:
                 definitions,
                 [styles.definition(tool, style) for tool in definitions],
             )
-        return copied(cached[1])
+        return copy_json(cached[1])
 
     def get_tool_info(self, name: str) -> dict[str, Any]:
         """Return everything known about a tool, as JSON values. Raises `ToolNotFound`."""
@@ -491,67 +487,46 @@ class ToolManager:
         }
 
     def summary(self) -> dict[str, Any]:
-        """Return the number of tools by type and category, and each service's state: `not
-        asked`, its number of tools, or its error."""
+        """Return the number of tools by type and category, and the state of each service."""
         types: dict[str, int] = {}
         categories: dict[str, int] = {}
-        for tool in self._catalogue.tools.values():
+        for tool in self._tools.tools.values():
             types[tool.tool_type] = types.get(tool.tool_type, 0) + 1
             categories[tool.category] = categories.get(tool.category, 0) + 1
-        offered = {} if self._discovery is None else self._discovery.summary()
+        discovery = self._services.discovery
+        offered = {} if discovery is None else discovery.summary()
         services = {
             id: offer - self._catalogue.left_out(id) if isinstance(offer, int) else offer
             for id, offer in offered.items()
         }
         return {
-            "tools": len(self._catalogue.tools),
+            "tools": len(self._tools.tools),
             "types": types,
             "categories": categories,
             "services": services,
             "held": self.held,
         }
 
-    def health(self, timeout: float = 5.0) -> dict[str, Health]:
-        """Return the health of each service, all checked in parallel, within `timeout` seconds
-        and one."""
-        return {} if self._discovery is None else self._discovery.health(timeout)
+    def health(self, timeout: float = 5.0) -> dict[str, SourceHealth]:
+        """Return the health of each service, all checked in parallel, within `timeout` + 1 s."""
+        discovery = self._services.discovery
+        return {} if discovery is None else discovery.health(timeout)
 
     # --- calls ---
 
     def call(
         self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None
     ) -> ToolResult:
-        """Run a tool once and return its result, even if that reports a failure. Raises
-        `ToolError` if there is no result."""
+        """Run a tool once and return its result. Raises `ToolError` if there is no result."""
         tool = self.get(name)
         call = ToolCall("" if context is None else context.call_id, tool.name, arguments or {})
-        with self._lock:
-            self._calls += 1
-        try:
-            return self._direct(tool, call, context)
-        finally:
-            with self._lock:
-                self._calls -= 1
-                due = self._close_pending and not self._calls and not self._conversations
-            if due:
-                self.close()
-
-    def _direct(self, tool: Tool, call: ToolCall, context: ToolContext | None) -> ToolResult:
-        return self._guarded(
-            tool,
-            call,
-            context or ToolContext(),
-            lambda tool, arguments, context: self._attempt_once(
-                tool, arguments, context, start_thread
-            ),
-            self._hooks,
-        )
+        with self._services.direct_call():
+            return self._apply_rules(tool, call, context or ToolContext(), run_once, self._hooks)
 
     async def acall(
         self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None
     ) -> ToolResult:
-        """Run `call` on a thread of its own, for async hosts. Cancelling the task cancels the
-        call."""
+        """Run `call` on a thread, for async hosts. Cancelling the task cancels the call."""
         import asyncio
 
         context = context or ToolContext()
@@ -600,43 +575,23 @@ class ToolManager:
         every further attempt; an exception from it ends the call. `hooks` replace the manager's
         own.
         """
-        context = context if context is not None else ToolContext(call_id=call.id)
-
-        def attempts(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-            while True:
-                try:
-                    return self._attempt_once(tool, arguments, context, start_thread)
-                except ToolError as error:
-                    wait = wait_before_retry(tool, error, context.attempt)
-                    if wait is None or context.cancelled:
-                        raise
-                    if context.cancelled.wait(wait):
-                        raise ToolCancelled(
-                            f"{call.name!r} was cancelled while waiting to be tried again after:"
-                            f" {error}"
-                        ) from error
-                context.attempt += 1
-                if before_attempt is not None:
-                    try:
-                        before_attempt(context.attempt)
-                    except Exception as error:
-                        raise _Unannounced(error) from error
-
+        if context is None:
+            context = ToolContext(call_id=call.id)
+        hooks = hooks or self._hooks
         try:
             if call.invalid:
-                raise ToolError(f"{call.name!r} was not run: {call.invalid}", "validation")
-            tool = self._catalogue.tools.get(call.name) or self._fetch(call.name)
-            if tool is None:
-                raise self._catalogue.not_found(call.name)
+                raise _invalid(call)
+            tool = self._tools.tools.get(call.name) or self.get(call.name)
             if tool.name != call.name:  # called by the wire name; hooks match the canonical one
                 call = msgspec.structs.replace(call, name=tool.name)
-            return self._guarded(tool, call, context, attempts, hooks or self._hooks)
+            if hooks is None and not self._is_limited and not tool.is_async:
+                return run_attempts(tool, call.arguments, context, start_thread, before_attempt)
+            attempts = partial(run_attempts, start=start_thread, before_attempt=before_attempt)
+            return self._apply_rules(tool, call, context, attempts, hooks)
         except ToolError as error:
-            return self._failed(error, hooks)
-        except _Unannounced as stop:
-            raise stop.error.with_traceback(stop.error.__traceback__) from None
+            return _failed(error, hooks)
 
-    def _guarded(
+    def _apply_rules(
         self,
         tool: Tool,
         call: ToolCall,
@@ -644,9 +599,9 @@ class ToolManager:
         attempts: Callable[[Tool, dict[str, Any], ToolContext], ToolResult],
         hooks: Hooks | None,
     ) -> ToolResult:
-        """Apply hooks, caps and limits around the attempts of a call. Raises `ToolError`."""
-        if self._has_no_rules and hooks is None:
-            return attempts(tool, call.arguments, context)
+        """Make the attempts of a call within hooks and limits. Raises `ToolError`."""
+        if tool.is_async:
+            context.loop = self._services.submit
         changed = call
         added: list[str] = []
         if hooks is not None:
@@ -654,7 +609,8 @@ class ToolManager:
             if isinstance(answer, ToolResult):
                 return hooks.with_context(answer, added) if added else answer
             changed = answer
-        taken = [] if self._caps is None else self._caps.enter(call.name, context.cancelled)
+        limits = self._concurrency
+        taken = None if limits is None else limits.enter(call.name, context.cancelled)
         try:
             result = attempts(tool, changed.arguments, context)
         except ToolError as error:
@@ -662,8 +618,8 @@ class ToolManager:
                 raise
             result = error_result(error)
         finally:
-            for cap in taken:
-                cap.leave()
+            for limit in taken or ():
+                limit.leave()
         if hooks is not None:
             if changed is not call:
                 result = hooks.with_arguments(result, changed)
@@ -671,11 +627,6 @@ class ToolManager:
         if self._overflow is not None:
             result = self._overflow.shown(call.name, call.id, result)
         return hooks.with_context(result, added) if hooks is not None and added else result
-
-    def _failed(self, error: ToolError, hooks: Hooks | None) -> ToolResult:
-        """Return the result for an error, marked with the hook that caused it."""
-        hooks = hooks or self._hooks
-        return error_result(error) if hooks is None else hooks.marked(error_result(error), error)
 
     def refused(
         self, call: ToolCall, context: ToolContext, hooks: Hooks | None = None
@@ -689,7 +640,7 @@ class ToolManager:
         hooks = hooks or self._hooks
         try:
             if call.invalid:
-                raise ToolError(f"{call.name!r} was not run: {call.invalid}", "validation")
+                raise _invalid(call)
             if hooks is not None:
                 answer = hooks.before(call, context, [])
                 if isinstance(answer, ToolResult):
@@ -700,53 +651,27 @@ class ToolManager:
                         " possible for a call in another process.",
                         retryable=False,
                     )
-            tool = self._catalogue.find(call.name)
+            tool = self._tools.find(call.name)
             if tool is not None:
-                checked(tool, call.arguments)
+                checked_arguments(tool, call.arguments)
         except ToolError as error:
-            return self._failed(error, hooks)
+            return _failed(error, hooks)
         return None
 
-    def told(
+    def finish(
         self, call: ToolCall, result: ToolResult, context: ToolContext, hooks: Hooks | None = None
     ) -> ToolResult:
         """Apply hooks and limits to a result that did not come from a call here, such as that of
         a tool's `reconcile`. `hooks` as in `run`."""
         hooks = hooks or self._hooks
-        if hooks is None and self._overflow is None:
-            return result
         try:
             if hooks is not None:
                 result = hooks.after(call, result, context)
         except ToolError as error:
-            return self._failed(error, hooks)
-        return (
-            result if self._overflow is None else self._overflow.shown(call.name, call.id, result)
-        )
-
-    def _attempt_once(
-        self, tool: Tool, arguments: dict[str, Any], context: ToolContext, start: StartThread
-    ) -> ToolResult:
-        context.cancelled.raise_if_set()  # a hook or a wait may have taken long
-        if tool.is_async:
-            context.loop = self._submit
-        return attempt(tool, checked(tool, arguments), context, start)
-
-    def _submit(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """Run a callback's coroutine on the loop thread, which lives until `close`."""
-        with self._lock:
-            if self._loop is None:
-                from holdfast.tools.loop import LoopThread
-
-                self._loop = LoopThread("holdfast-async")
-            if not self._loop.inside():
-                return self._loop.submit(work)
-        work.close()
-        raise ToolError(
-            "An async tool called another one without await, and would wait for itself: use `await"
-            " manager.acall(...)`.",
-            retryable=False,
-        )
+            return _failed(error, hooks)
+        if self._overflow is not None:
+            result = self._overflow.shown(call.name, call.id, result)
+        return result
 
     def __enter__(self) -> ToolManager:
         return self
@@ -755,54 +680,16 @@ class ToolManager:
         self.close()
 
     def opened(self, runtime: object | None = None) -> None:
-        """Register a conversation that uses these tools with this runtime. Several agents may
-        share a manager."""
-        with self._lock:
-            self._conversations += 1
-        self._use_folder(runtime, True)
+        """Register a conversation that uses these tools with this runtime."""
+        self._services.opened(runtime)
 
     def closed(self, runtime: object | None = None) -> None:
         """Unregister a conversation. The last one closes all connections."""
-        with self._lock:
-            self._conversations -= 1
-            last = not self._conversations
-            self._close_pending = last and bool(self._calls)
-            due = self._close_pending
-        self._use_folder(runtime, False)
-        if last and not due:
-            self.close()
-
-    def folders(self) -> tuple[str, ...]:
-        """Return the working folders of the open conversations' runtimes, without duplicates.
-        Services receive them as their roots."""
-        return tuple(dict.fromkeys(self._folders))
-
-    def _use_folder(self, runtime: object | None, opened: bool) -> None:
-        workdir: object = getattr(runtime, "workdir", None)
-        if not isinstance(workdir, str | PathLike):
-            return
-        folder = os.fspath(cast("str | PathLike[str]", workdir))
-        before = self.folders()
-        with self._lock:
-            if opened:
-                self._folders.append(folder)
-            elif folder in self._folders:
-                self._folders.remove(folder)
-        if self._discovery is not None and before != self.folders():
-            for source in self._discovery.sources.values():
-                if isinstance(source, Rooted):
-                    source.folders_changed()
+        self._services.closed(runtime)
 
     def close(self) -> None:
-        """Close all connections and end the processes behind them. Idempotent; the next use
-        connects again."""
-        with self._lock:
-            self._close_pending = False
-            loop, self._loop = self._loop, None
-        if self._discovery is not None:
-            self._discovery.close()
-        if loop is not None:
-            loop.close()
+        """Close all connections and their processes. Idempotent; the next use connects again."""
+        self._services.close()
 
 
 def _patterns(argument: str, limit: Any) -> Mapping[str, int]:
@@ -816,11 +703,13 @@ def _patterns(argument: str, limit: Any) -> Mapping[str, int]:
     )
 
 
-class _Unannounced(Exception):
-    """A failure of the journal to announce an attempt; `error` does not concern the tool."""
+def _invalid(call: ToolCall) -> ToolError:
+    return ToolValidationError(f"{call.name!r} was not run: {call.invalid}")
 
-    def __init__(self, error: Exception) -> None:
-        self.error = error
+
+def _failed(error: ToolError, hooks: Hooks | None) -> ToolResult:
+    """Return the result for an error, marked with the hook that caused it."""
+    return error_result(error) if hooks is None else hooks.marked(error_result(error), error)
 
 
 def _as_tool(tool: Any) -> Tool:

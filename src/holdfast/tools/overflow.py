@@ -1,5 +1,4 @@
-"""Results that are too long for a model: the whole text goes to a file, a preview stays in the
-result."""
+"""Results that are too long for a model: the whole text goes to a file."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ class Overflow:
             raise ConfigurationError(
                 "result_limit needs result_dir, a folder for the texts over the limit."
             )
-        self.given = self._limits = dict(limits)
+        self.limits = dict(limits)
         self._folder = Path() if folder is None else Path(folder)
 
     def shown(self, name: str, call_id: str, result: ToolResult) -> ToolResult:
@@ -50,7 +49,7 @@ class Overflow:
         is not.
         """
         limit = min(
-            (limit for pattern, limit in self._limits.items() if fnmatchcase(name, pattern)),
+            (limit for pattern, limit in self.limits.items() if fnmatchcase(name, pattern)),
             default=None,
         )
         if limit is None or result.meta.get(OUTPUT) is True:
@@ -102,8 +101,7 @@ def _with_one_text(content: tuple[Content, ...], text: str) -> tuple[Content, ..
 
 
 def _json(data: Any) -> str:
-    """Return the JSON of `data`, or "" for None and for values that JSON cannot represent
-    (refused elsewhere)."""
+    """Return the JSON of `data`; "" for None and for values that JSON cannot represent."""
     try:
         return "" if data is None else msgspec.json.encode(data).decode()
     except (TypeError, ValueError):

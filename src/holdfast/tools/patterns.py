@@ -64,8 +64,7 @@ class Pattern:
 
 
 def _translate(pattern: str) -> tuple[str, int]:
-    """Return the pattern in the dialect of Rust's regex crate, and the estimated number of its
-    states."""
+    """Return the pattern in the dialect of Rust's regex crate, and its estimated states."""
     out: list[str] = []
     groups: list[list[int]] = [[]]  # of each open group the states of its parts
     at = 0
@@ -133,8 +132,7 @@ def _escape(pattern: str, at: int, known: dict[str, str]) -> tuple[str, int, int
 
 
 def _character_class(pattern: str, at: int) -> tuple[str, int, int]:
-    """Translate the class that begins at `at`. ECMA-262 has neither nested classes nor set
-    operations in it."""
+    """Translate the class at `at`. ECMA-262 has neither nested classes nor set operations."""
     if pattern.startswith("[^]", at):
         return r"[\s\S]", 4, at + 3
     if pattern.startswith("[]", at):

@@ -54,8 +54,7 @@ class Pins:
         return self.check_all([tool]).get(tool.name, "")
 
     def check_all(self, tools: Iterable[Tool]) -> dict[str, str]:
-        """Return the change of each tool that is not approved, by name. New tools are written at
-        once."""
+        """Return the change of each tool that is not approved. New tools are written at once."""
         pins = {tool.name: _pin(tool) for tool in tools}
         with self._lock:
             if any(not _same(self._approved.get(name), pin) for name, pin in pins.items()):
@@ -145,8 +144,7 @@ def _locked(path: Path) -> Generator[None]:
 
 
 def definition(tool: Tool) -> dict[str, Any]:
-    """Return everything that a remote service declares about a tool, as JSON values: the pinned
-    part, and the name."""
+    """Return everything that a remote service declares about a tool, as JSON values."""
     declared = {
         "name": tool.name,
         "description": tool.description,

@@ -1,5 +1,4 @@
-"""The format of a plan: reading it from a call or a result, and rendering it for a model or a
-person."""
+"""The format of a plan: reading it from a call or a result, and rendering it."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ class _Steps(msgspec.Struct):
 
 
 def read_steps(data: Any) -> tuple[PlanStep, ...]:
-    """Return the steps in a call's arguments or a result's structured content; empty if there is
-    no plan."""
+    """Return the steps in a call's arguments or a result's content; empty without a plan."""
     try:
         return tuple(msgspec.convert(data, _Steps, from_attributes=True).steps)
     except ValueError:
@@ -34,8 +32,7 @@ def read_steps(data: Any) -> tuple[PlanStep, ...]:
 
 
 def misfit(steps: Sequence[PlanStep]) -> str:
-    """Return the reason why these steps are not a plan and what to do about it; "" for a valid
-    plan."""
+    """Return the reason why these steps are not a plan, and the remedy; "" for a plan."""
     if not 1 <= len(steps) <= MAX_STEPS:
         return f"A plan has 1 to {MAX_STEPS} steps; this one has {len(steps)}. Give the whole plan."
     for number, step in enumerate(steps, 1):

@@ -42,8 +42,7 @@ def _check_factory(name: str, factory: Any) -> Factory | Tool:
 
 
 class ToolRegistry:
-    """Tools by name, each with the module that declared it. Not thread-safe while it is being
-    filled."""
+    """Tools by name, each with its module. Not thread-safe while it is being filled."""
 
     def __init__(self) -> None:
         self._factories: dict[str, Factory | Tool] = {}
@@ -81,8 +80,7 @@ class ToolRegistry:
         return tools
 
     def create(self, name: str) -> Tool:
-        """Return the tool with this name, made by its factory. Raises `ToolNotFound` or
-        `ConfigurationError`."""
+        """Return the tool that a factory makes. Raises `ToolNotFound`, `ConfigurationError`."""
         factory = self._factories.get(name)
         if factory is None:
             raise ToolNotFound(
@@ -94,6 +92,11 @@ class ToolRegistry:
     def get_tool_module_qualnames(self) -> dict[str, str]:
         """Return a copy of `{tool_name: module}`."""
         return dict(self._modules)
+
+
+def register_preset(module: str, registry: ToolRegistry | None) -> list[Tool]:
+    """Return the tools that a preset's module declares; with a `registry`, register them there."""
+    return (ToolRegistry() if registry is None else registry).import_module(module)
 
 
 def _make(name: str, factory: Factory | Tool, module: str) -> Tool:
@@ -117,8 +120,7 @@ def _make(name: str, factory: Factory | Tool, module: str) -> Tool:
 
 
 def declared_in(module: ModuleType) -> dict[str, Factory | Tool]:
-    """Return the tools that a module declares, by name: its own `Tool` objects and its
-    `register_tool` declarations."""
+    """Return a module's tools by name: its `Tool` objects and `register_tool` declarations."""
     declared: dict[str, Factory | Tool] = {
         value.name: value
         for value in vars(module).values()
@@ -129,8 +131,7 @@ def declared_in(module: ModuleType) -> dict[str, Factory | Tool]:
 
 
 def _is_imported(tool: Tool, module: ModuleType) -> bool:
-    """Return True if the module that declares `tool` is another one, which has the tool in its
-    namespace."""
+    """Return True if another module declares `tool`."""
     home = sys.modules.get(tool.module_qualname)
     return (
         home is not None

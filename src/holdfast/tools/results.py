@@ -1,5 +1,4 @@
-"""Conversion of a callback's return value to a `ToolResult` that every journal and wire can
-hold."""
+"""Conversion of return values to `ToolResult`s that every journal and wire can hold."""
 
 from __future__ import annotations
 
@@ -26,11 +25,10 @@ _BLOCKS = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResour
 
 
 def as_result(tool: str, value: Any) -> ToolResult:
-    """Return a callback's return value as a result. Raises `ToolError` listing the permitted
-    types."""
+    """Return a callback's return value as a result. Raises `ToolError` for other types."""
     kind = cast("type[Any]", type(value))
     if kind is str:
-        return ToolResult((TextContent(clean(value)),))
+        return ToolResult((TextContent(value if value.isascii() else clean(value)),))
     if kind is ToolResult:
         return _normalized(tool, value)
     if value is None:
@@ -87,11 +85,8 @@ def _mcp_form(value: Any) -> dict[str, Any] | None:
 
 
 def _normalized(tool: str, result: ToolResult) -> ToolResult:
-    """Return a result that a callback built, in the form in which it will be read again.
-
-    A part that cannot be stored is refused now. Later changes to the parts do not reach the
-    result.
-    """
+    """Return a result that a callback built, in the form in which it will be read again. A part
+    that cannot be stored is refused now. Later changes to the parts do not reach the result."""
     content = result.content
     if (
         len(content) == 1
@@ -202,8 +197,13 @@ def _is_utf8(text: str) -> bool:
 
 
 def clean(text: str) -> str:
-    """Return a plain `str` that UTF-8 can hold. Lone surrogates, as from undecodable file names,
-    become `?`."""
+    """Return a plain `str` that UTF-8 can hold. Lone surrogates become `?`."""
     if type(text) is not str:  # a subclass cannot be encoded as JSON
         text = str.__str__(text)
     return text if _is_utf8(text) else text.encode(errors="replace").decode()
+
+
+def clip(text: str, limit: int = 400) -> str:
+    """Return `text` on one line, cut to `limit` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[:limit] + "..."

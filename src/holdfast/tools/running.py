@@ -1,7 +1,4 @@
-"""One attempt of a call: validation, timeout, and classification of its outcome.
-
-`ToolManager` makes calls of attempts.
-"""
+"""The attempts of a call: validation, timeout, retries, and classification of the outcome."""
 
 from __future__ import annotations
 
@@ -11,16 +8,20 @@ import threading
 import time
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.content import ErrorInfo, TextContent, ToolResult
-from holdfast.errors import ToolError, ToolTimeout
+from holdfast.errors import ToolCancelled, ToolError, ToolTimeout
 from holdfast.tools.context import Cancellation, ToolContext
+from holdfast.tools.policy import RetryPolicy
 from holdfast.tools.results import as_result, clean
-from holdfast.tools.tool import RetryPolicy, Tool
+
+if TYPE_CHECKING:
+    from holdfast.tools.tool import Tool
 
 StartThread = Callable[[Callable[[], None], str], object]
 
+_MUTABLE = (dict, list)
 _MAX_MESSAGE_CHARS = 10_000  # of an exception's message, shown to the model
 _POLL_SECONDS = 0.05  # between two checks for the user's answer after the timeout
 # The limit of a retry's delay, after doubling or by request of the service.
@@ -37,14 +38,13 @@ def start_thread(work: Callable[[], None], name: str) -> object:
 
 def _call_tool(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
     value = tool.call(arguments, context)
-    return as_result(
-        tool.name, context.complete(_guard_system_exit(value)) if tool.is_async else value
-    )
+    if tool.is_async:
+        value = context.complete(_guard_system_exit(value))
+    return as_result(tool.name, value)
 
 
 async def _guard_system_exit(work: Any) -> Any:
-    """Await a callback's coroutine. A `SystemExit` becomes a `ToolError`, because it would end
-    the shared loop."""
+    """Await a coroutine. A `SystemExit`, which would end the loop, becomes a `ToolError`."""
     try:
         return await work
     except SystemExit as error:
@@ -53,29 +53,62 @@ async def _guard_system_exit(work: Any) -> Any:
         ) from error
 
 
-def checked(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
+def checked_arguments(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments validated and converted for the tool. Raises `ToolError`."""
     try:
         values = tool.validate(arguments)
-        # The values belong to the journal, and a callback may change its arguments.
-        if any(type(value) in (dict, list) for value in values.values()):
-            values = deepcopy(values)
+        for value in values.values():
+            if value.__class__ in _MUTABLE:
+                # The values belong to the journal, and a callback may change its arguments.
+                return deepcopy(values)
         return values
     except ToolError:
         raise
-    except (
-        Exception
-    ) as error:  # an error of the tool's schema or types, which a retry cannot repair
+    except Exception as error:  # of the tool's schema or types, which a retry cannot repair
         raise ToolError(
             f"{tool.name!r} was not run: {_describe_error(error)}", retryable=False, max_retries=0
         ) from error
 
 
+def run_once(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+    """Validate the arguments and call the tool once. Raises `ToolError`."""
+    context.cancelled.raise_if_set()  # a hook or a wait may have taken long
+    return attempt(tool, checked_arguments(tool, arguments), context, start_thread)
+
+
+def run_attempts(
+    tool: Tool,
+    arguments: dict[str, Any],
+    context: ToolContext,
+    start: StartThread = start_thread,
+    before_attempt: Callable[[int], None] | None = None,
+) -> ToolResult:
+    """Validate the arguments and call the tool until an attempt succeeds or none is permitted.
+
+    `before_attempt(n)` is called before the second and every further attempt. Raises
+    `ToolError`, and what `before_attempt` raises.
+    """
+    while True:
+        try:
+            context.cancelled.raise_if_set()  # a hook or a wait may have taken long
+            return attempt(tool, checked_arguments(tool, arguments), context, start)
+        except ToolError as error:
+            wait = wait_before_retry(tool, error, context.attempt)
+            if wait is None or context.cancelled:
+                raise
+            if context.cancelled.wait(wait):
+                raise ToolCancelled(
+                    f"{tool.name!r} was cancelled while waiting to be tried again after: {error}"
+                ) from error
+        context.attempt += 1
+        if before_attempt is not None:
+            before_attempt(context.attempt)
+
+
 def attempt(
     tool: Tool, arguments: dict[str, Any], context: ToolContext, start: StartThread
 ) -> ToolResult:
-    """Call the tool once with checked arguments. Raises `ToolError` for any exception of the
-    tool."""
+    """Call the tool once with checked arguments. Raises `ToolError` for any exception."""
     try:
         # An isolated tool enforces its timeout itself, by killing its process.
         if tool.timeout is not None and tool.isolation is None:
@@ -95,13 +128,12 @@ def error_result(error: ToolError) -> ToolResult:
 
 
 def _classified(name: str, error: Exception) -> ToolError:
-    """Return a callback's exception as a `ToolError`, classified by type and status code, never
-    by words in its message."""
+    """Return an exception as a `ToolError`, classified by type and status, never by words."""
     message = f"{name!r} failed: {_describe_error(error)}"
     kind = (
         "timeout"
         if isinstance(error, TimeoutError)
-        else _BY_STATUS.get(_status_of(error)) or _by_type(error)
+        else ERROR_TYPE_OF_STATUS.get(_status_of(error)) or _by_type(error)
     )
     classified = (
         ToolTimeout(message) if isinstance(error, TimeoutError) else ToolError(message, kind)
@@ -123,7 +155,7 @@ def _describe_error(error: Exception) -> str:
 
 # Error types by HTTP status. requests, httpx, urllib and others store the status in the error or in
 # its response.
-_BY_STATUS = {
+ERROR_TYPE_OF_STATUS = {
     401: "authentication",
     403: "authentication",
     404: "not_found",
@@ -146,8 +178,7 @@ def _status_of(error: Exception) -> int:
 
 
 def _retry_after(error: Exception) -> float | None:
-    """Return the seconds that a service asks to wait, from the error or its response's header;
-    None if absent."""
+    """Return the seconds that a service asks to wait; None if absent."""
     value: Any = getattr(error, "retry_after", None)
     if value is None:
         headers: Any = getattr(getattr(error, "response", None), "headers", None)
@@ -184,10 +215,8 @@ def _by_type(error: Exception) -> str:
 
 
 def wait_before_retry(tool: Tool, error: ToolError, attempt: int) -> float | None:
-    """Return the seconds to wait before the next attempt, None for no further attempt.
-
-    An effect that may have happened is repeated only if the tool's configuration allows it.
-    """
+    """Return the seconds to wait before the next attempt, None for no further attempt. An effect
+    that may have happened is repeated only if the tool's configuration allows it."""
     if not error.retryable:
         return None
     if not tool.annotations.repeatable and tool.retry is None:
@@ -209,10 +238,8 @@ def wait_before_retry(tool: Tool, error: ToolError, attempt: int) -> float | Non
 def _call_within_timeout(
     tool: Tool, arguments: dict[str, Any], context: ToolContext, start_thread: StartThread
 ) -> ToolResult:
-    """Call the tool under its timeout, on a thread of its own.
-
-    A callback that ignores its cancellation is left running, and the error says so.
-    """
+    """Call the tool under its timeout, on a thread of its own. A callback that ignores its
+    cancellation is left running, and the error says so."""
     timeout = cast(float, tool.timeout)
     token = Cancellation()
     inner = context.with_cancellation(token)
@@ -254,8 +281,7 @@ def _call_within_timeout(
 
 
 def _wait_for_call(done: threading.Event, timeout: float, context: ToolContext) -> bool:
-    """Wait `timeout` seconds, not counting questions to the user. Returns True if the call has
-    ended."""
+    """Wait `timeout` seconds, not counting questions. Return True if the call has ended."""
     began, remaining = time.monotonic(), timeout
     while not done.wait(remaining):
         asked, asking = context.asked_for()

@@ -16,10 +16,13 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.errors import ConfigurationError, ToolValidationError
 from holdfast.tools.context import ToolContext
+
+if TYPE_CHECKING:
+    from holdfast.tools.untrusted import Checker
 
 _log = logging.getLogger("holdfast.tools")
 
@@ -84,11 +87,8 @@ class Parameters:
                     self.required.add(name)
 
     def hints(self) -> dict[str, Any]:
-        """Return the annotations that can be resolved now.
-
-        They are resolved one by one if a name exists only for the type checker or is defined
-        later.
-        """
+        """Return the annotations that can be resolved now. They are resolved one by one if a name
+        exists only for the type checker or is defined later."""
         target: Any = self.callback
         if inspect.isclass(target):
             target = target.__init__
@@ -136,8 +136,7 @@ def _is_context(annotation: Any) -> bool:
 
 
 def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], Validate]:
-    """Return the JSON Schema of a callback's parameters, and a validator that converts arguments
-    to their Python types."""
+    """Return the JSON Schema of a callback's parameters, and a converting validator."""
     import pydantic
     from pydantic import BaseModel, ConfigDict, Field, create_model
     from pydantic.json_schema import GenerateJsonSchema
@@ -216,7 +215,9 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
                 return validate_python(changed)
             except failure as second:
                 problems = second.errors(include_url=False)
-        raise _explain(tool, schema, [_pydantic_problem(item) for item in problems]) from None
+        raise validation_error(
+            tool, schema, [_pydantic_problem(item) for item in problems]
+        ) from None
 
     return schema, validate
 
@@ -295,12 +296,7 @@ def check_schema(
             " property names."
         )
     if untrusted:
-        from holdfast.tools.untrusted import UnusableSchema, inspect_schema
-
-        try:
-            inspect_schema(copy)
-        except UnusableSchema as error:
-            raise ConfigurationError(f"Tool {tool!r}: {argument} {error}.") from None
+        _checker(tool, argument, copy)
     return copy
 
 
@@ -323,8 +319,7 @@ def is_object(schema: Mapping[str, Any]) -> bool:
 
 
 def is_composed(schema: Mapping[str, Any]) -> bool:
-    """Return True if a schema may define properties elsewhere: in a referenced schema or in a
-    combination of schemas."""
+    """Return True if a schema may define properties in other schemas."""
     return not _COMPOSITION_KEYWORDS.isdisjoint(schema)
 
 
@@ -363,7 +358,11 @@ def from_json_schema(
 
     def problems_of(arguments: dict[str, Any]) -> list[Any]:
         if not compiled:
-            compiled.append(_bounded(tool, schema) if untrusted else _compile(tool, schema))
+            compiled.append(
+                _checker(tool, "input_schema", schema).problems
+                if untrusted
+                else _compile(tool, schema)
+            )
         try:
             return compiled[0](arguments)
         except Exception as error:  # a missing reference, or a schema that contains itself
@@ -390,13 +389,13 @@ def from_json_schema(
                 f"{name} is not one of its parameters" for name in arguments if name not in known
             ]
         if messages:
-            raise (explain or _explain)(tool, schema, messages)
+            raise (explain or validation_error)(tool, schema, messages)
         return arguments
 
     return validate
 
 
-def of_results(tool: str, schema: dict[str, Any]) -> Callable[[Any], str]:
+def result_checker(tool: str, schema: dict[str, Any]) -> Callable[[Any], str]:
     """Return a function that checks a tool's structured content against its untrusted output
     schema.
 
@@ -404,14 +403,12 @@ def of_results(tool: str, schema: dict[str, Any]) -> Callable[[Any], str]:
     cannot be checked is accepted with a warning in the log, because the schema is the server's
     own promise.
     """
-    from holdfast.tools.untrusted import Checker
-
     compiled: list[Checker] = []
 
     def problem(content: Any) -> str:
         try:
             if not compiled:
-                compiled.append(Checker(f"Tool {tool!r}: output_schema", schema))
+                compiled.append(_checker(tool, "output_schema", schema))
             errors = compiled[0].problems(content)
         except Exception as error:
             _log.warning(
@@ -421,26 +418,21 @@ def of_results(tool: str, schema: dict[str, Any]) -> Callable[[Any], str]:
             )
             return ""
         more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
-        return (
-            "; ".join(
-                [
-                    _jsonschema_problem(violation).removeprefix("arguments: ")
-                    for violation in errors[:3]
-                ]
-            )
-            + more
-        )
+        texts = [_jsonschema_problem(one).removeprefix("arguments: ") for one in errors[:3]]
+        return "; ".join(texts) + more
 
     return problem
 
 
-def _bounded(tool: str, schema: dict[str, Any]) -> Callable[[Any], list[Any]]:
+def _checker(tool: str, argument: str, schema: dict[str, Any]) -> Checker:
+    """Return a bounded checker. Raises `ConfigurationError` for an unusable schema."""
+    # Imported late: tools with trusted schemas do without it.
     from holdfast.tools.untrusted import Checker, UnusableSchema
 
     try:
-        return Checker(f"Tool {tool!r}: input_schema", schema).problems
+        return Checker(f"Tool {tool!r}: {argument}", schema)
     except UnusableSchema as error:
-        raise ConfigurationError(f"Tool {tool!r}: input_schema {error}.") from None
+        raise ConfigurationError(f"Tool {tool!r}: {argument} {error}.") from None
 
 
 def _compile(tool: str, schema: dict[str, Any]) -> Callable[[Any], list[Any]]:
@@ -465,8 +457,7 @@ def _compile(tool: str, schema: dict[str, Any]) -> Callable[[Any], list[Any]]:
 
 
 def _lenient_pattern(check: Callable[..., Any]) -> Callable[..., Any]:
-    r"""Wrap jsonschema's `pattern` to skip patterns that Python cannot compile, such as
-    JavaScript's `\p{L}`. The tool checks those itself."""
+    r"""Wrap `pattern` to skip patterns that Python cannot compile, such as `\p{L}`."""
 
     def pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Any:
         try:
@@ -485,8 +476,7 @@ Mismatch = tuple[Sequence[Any], Any, Sequence[str]]
 
 
 def _type_mismatches(problems: list[Any]) -> list[Mismatch]:
-    """Return the places where a schema requires another type; for alternatives, with the types
-    of all of them."""
+    """Return the places where a schema requires another type, or one of several types."""
     mismatches: list[Mismatch] = []
     for problem in problems:
         parts: list[Any] = problem.context if problem.validator in ("anyOf", "oneOf") else [problem]
@@ -504,10 +494,7 @@ def _convert_strings(
     arguments: dict[str, Any], mismatches: Sequence[Mismatch]
 ) -> dict[str, Any] | None:
     """Convert strings to the required types where nothing is lost, since models often quote numbers
-    and whole objects.
-
-    Returns None if nothing was converted.
-    """
+    and whole objects. Returns None if nothing was converted."""
     converted: dict[str, Any] | None = None
     for path, text, wanted in mismatches:
         value = _parse_as(text, wanted) if isinstance(text, str) else None
@@ -519,10 +506,8 @@ def _convert_strings(
 
 
 def _replaced(place: Any, path: Sequence[Any], text: str, value: Any) -> Any:
-    """Return a copy of `place` with `value` instead of `text` at `path`.
-
-    The end of `path` may be no place (pydantic names members of a union there).
-    """
+    """Return a copy of `place` with `value` instead of `text` at `path`. The end of `path` may be
+    no place (pydantic names members of a union there)."""
     if isinstance(place, dict) and path and path[0] in place:
         items = cast("dict[Any, Any]", place)
         return {**items, path[0]: _replaced(items[path[0]], path[1:], text, value)}
@@ -570,7 +555,10 @@ def _jsonschema_problem(problem: Any) -> str:
 # --- shared ---
 
 
-def _explain(tool: str, schema: Mapping[str, Any], problems: list[str]) -> ToolValidationError:
+def validation_error(
+    tool: str, schema: Mapping[str, Any], problems: list[str]
+) -> ToolValidationError:
+    """Return the error for arguments with these problems. It also lists the parameters."""
     unique = list(dict.fromkeys(problems))
     more = f"; and {len(unique) - 5} more" if len(unique) > 5 else ""
     names = list(cast("dict[str, Any]", schema.get("properties", {})))
@@ -628,8 +616,7 @@ _SPHINX = re.compile(r"^:param(?:\s+[^:]+)?\s+(\w+)\s*:\s*(.*)$")
 
 
 def parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
-    """Return a docstring's description and the descriptions of its parameters (Google's `Args:`
-    or Sphinx's `:param x:`)."""
+    """Return a docstring's description and parameters (Google's or Sphinx's style)."""
     description: list[str] = []
     parameters: dict[str, str] = {}
     section, current, indent = "", "", 0

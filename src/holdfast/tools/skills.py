@@ -13,7 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.errors import ConfigurationError, ToolError, ToolNotFound
+from holdfast.errors import ConfigurationError, ToolError, ToolNotFound, ToolValidationError
+from holdfast.tools.policy import LOCAL_READ
 from holdfast.tools.skills_files import (
     SKILL_FILES,
     Skill,
@@ -24,7 +25,7 @@ from holdfast.tools.skills_files import (
     text_below,
     with_home,
 )
-from holdfast.tools.tool import Tool, ToolAnnotations
+from holdfast.tools.tool import Tool
 
 _log = logging.getLogger(__name__)
 _MAX_LISTED_FILES = 100  # names of a skill's other files shown to the model
@@ -71,8 +72,7 @@ class Skills:
         return self._skills.get(name)
 
     def always(self) -> Iterator[tuple[Skill, str]]:
-        """Yield the skills that are always in the system prompt, each with the part of its text
-        that fits."""
+        """Yield the skills in the system prompt, each with the part of its text that fits."""
         remaining = self.total
         for skill in self._skills.values():
             if skill.always and remaining > 0:
@@ -114,8 +114,7 @@ class Skills:
 
     @property
     def reader(self) -> Tool:
-        """The reading tool of an agent whose system prompt lists the skills; always the same
-        object."""
+        """The reading tool where the system prompt lists the skills; always the same object."""
         if self._reader is None:
             self._reader = self.tool(listed=False)
         return self._reader
@@ -140,9 +139,7 @@ class Skills:
         return Tool.from_function(
             read_skill,
             description=description,
-            annotations=ToolAnnotations(
-                read_only=True, destructive=False, idempotent=True, open_world=False
-            ),
+            annotations=LOCAL_READ,
             category="skills",
         )
 
@@ -171,7 +168,7 @@ class Skills:
                 f"The skill {name!r} is gone: the file {skill.path} no longer exists."
             ) from None
         except (OSError, ValueError) as error:
-            raise ToolError(f"The skill {name!r} cannot be read: {error}.", "validation") from error
+            raise ToolValidationError(f"The skill {name!r} cannot be read: {error}.") from error
         return body.strip() + _other_files_note(skill)
 
     def __repr__(self) -> str:
@@ -179,8 +176,7 @@ class Skills:
 
 
 def shortened(skill: Skill, most: int) -> str:
-    """Return the first `most` characters of a skill's text, and a note on how to read the
-    others."""
+    """Return the first `most` characters of a skill's text, and how to read the others."""
     text = skill.text
     if len(text) <= most:
         return text
@@ -287,28 +283,25 @@ def _file(skill: Skill, file: str) -> str:
     if skill.files:
         return _sent_file(skill, file)
     if not skill.folder:
-        raise ToolError(f"{skill.name!r} is a single file; read it without `file`.", "validation")
+        raise ToolValidationError(f"{skill.name!r} is a single file; read it without `file`.")
     root = Path(skill.folder)
     if not file.strip() or "\0" in file:
-        raise ToolError(
-            f"{file!r} is not a path. Give one relative to the folder of the skill {skill.name!r}.",
-            "validation",
+        raise ToolValidationError(
+            f"{file!r} is not a path. Give one relative to the folder of the skill {skill.name!r}."
         )
     try:
         path = Path(os.path.realpath(root / file))
         relative = path.relative_to(os.path.realpath(root))
     except ValueError:
-        raise ToolError(
+        raise ToolValidationError(
             f"{file!r} leads out of the folder of the skill {skill.name!r}. Give a path inside"
-            " of it.",
-            "validation",
+            " of it."
         ) from None
     if any(part.startswith(".") for part in relative.parts):
-        raise ToolError(
+        raise ToolValidationError(
             f"{file!r} of the skill {skill.name!r} is hidden (a part of its path begins with a"
             " dot), and hidden files are not read: they hold secrets more often than know-how."
-            " Give another file.",
-            "validation",
+            " Give another file."
         )
     try:
         return text_below(root, *relative.parts)
@@ -316,8 +309,8 @@ def _file(skill: Skill, file: str) -> str:
         raise _no_such_file(skill, file, [*_files(root)]) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ToolError(
-            f"{file!r} of the skill {skill.name!r} cannot be read: {reason}.", "validation"
+        raise ToolValidationError(
+            f"{file!r} of the skill {skill.name!r} cannot be read: {reason}."
         ) from error
 
 
@@ -339,11 +332,8 @@ def _no_such_file(skill: Skill, file: str, names: list[str]) -> ToolNotFound:
 
 
 def as_text(skill: Skill) -> Skill:
-    """Return the skill without its folder, for another machine.
-
-    It contains its text, and its other text files up to 256 KB. Raises `ToolError` or
-    `ToolNotFound` if the skill cannot be read.
-    """
+    """Return the skill without its folder, for another machine. It contains its text, and its other
+    text files up to 256 KB. Raises `ToolError` or `ToolNotFound` if the skill cannot be read."""
     if not skill.path:
         return skill
     text = skill.text or Skills([msgspec.structs.replace(skill, folder="")]).read(skill.name)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from holdfast.content import Data
 from holdfast.errors import ConfigurationError
-from holdfast.tools.document import Map, Place, Seq, read_yaml
+from holdfast.tools.document import Map, Seq, SourceLocation, read_yaml
 
 # The folders in a repository that hold skills and microagents, in reading order.
 SKILL_PLACES = (".agents/skills", "skills")
@@ -58,10 +58,8 @@ class Skill(Data, frozen=True):
 
 
 def skill_files(root: Path, loose: bool = True) -> Iterator[Path]:
-    """Yield the files of skills and microagents in a folder, ordered by place and name.
-
-    With `loose`, files directly in the folder count too, unless the folder is a repository.
-    """
+    """Yield the files of skills and microagents in a folder, ordered by place and name. With
+    `loose`, files directly in the folder count too, unless the folder is a repository."""
     if loose and (own := _skill_file(root)) is not None:
         yield own
         return
@@ -94,8 +92,7 @@ def _skill_file(folder: Path) -> Path | None:
 
 
 def read_skill(path: Path) -> Skill:
-    """Return the metadata of a skill or microagent. Raises `ValueError` or `OSError` if the file
-    cannot be read."""
+    """Return the metadata of a skill or microagent. Raises `ValueError` or `OSError`."""
     if path.stat().st_size > MAX_FILE_BYTES:
         raise ValueError(f"it is larger than {MAX_FILE_BYTES // 1024} KB")
     text = text_below(path.parent, path.name, follow=True)
@@ -172,8 +169,7 @@ def shown_when(head: Mapping[str, Any]) -> Shown:
 
 
 def validate(head: Mapping[str, Any], folder: str) -> list[str]:
-    """Return the violations of the specification in a `SKILL.md`'s front matter, as skills-ref
-    reports them."""
+    """Return the violations of the specification in front matter, as skills-ref does."""
     problems: list[str] = []
     if unknown := sorted(set(head) - _KEYS):
         problems.append(
@@ -213,13 +209,13 @@ def front_matter(text: str) -> tuple[Map, str]:
     text after it. Raises `ValueError`."""
     head, body = _split(text)
     if head is None:
-        return Map(Place("front matter")), text
+        return Map(SourceLocation("front matter")), text
     try:
-        values = read_yaml(head, Place("its front matter"), texts=True)
+        values = read_yaml(head, SourceLocation("its front matter"), texts=True)
     except ConfigurationError as error:
         raise ValueError(str(error)) from None
     if values is None or values == "":
-        values = Map(Place("front matter"))
+        values = Map(SourceLocation("front matter"))
     if not isinstance(values, Map):
         raise ValueError("its front matter is not a mapping of names to values")
     return values, body
@@ -241,13 +237,12 @@ def _split(text: str) -> tuple[str | None, str]:
 
 
 def _lenient(text: str, problems: list[str]) -> tuple[Map, str]:
-    """Return the front matter. If YAML cannot parse it, such as for an unquoted colon in a
-    description, it is read line by line."""
+    """Return the front matter, read line by line if YAML cannot parse it."""
     try:
         return front_matter(text)
     except ValueError as error:
         head, body = _split(text)
-        values = Map(Place("front matter"))
+        values = Map(SourceLocation("front matter"))
         for line in (head or "").splitlines():
             match = re.fullmatch(r"([A-Za-z-]+):[ \t]+(\S.*)", line)
             if match is not None and match[2][0] not in "[{|>&*!%@`":
@@ -304,8 +299,7 @@ def text_below(root: Path, *parts: str, follow: bool = False) -> str:
 
 
 def with_home(path: str | os.PathLike[str]) -> str:
-    """Return the path with `~/` replaced by the user's home from the user database; no
-    environment variable is read."""
+    """Return the path with `~/` replaced by the home in the user database."""
     text = os.fspath(path)
     if text != "~" and not text.startswith("~/"):
         return text

@@ -1,5 +1,4 @@
-"""The interface between `ToolManager` and the remote services (MCP servers, A2A agents) that
-offer tools."""
+"""The interface between `ToolManager` and remote services (MCP servers, A2A agents)."""
 
 from __future__ import annotations
 
@@ -13,9 +12,8 @@ from holdfast.tools.tool import Tool
 Kind = Literal["mcp", "a2a"]
 
 
-class Health(msgspec.Struct, frozen=True):
-    """The health of a service: `ok`, the `seconds` until its answer, and in `detail` its answer
-    or the failure."""
+class SourceHealth(msgspec.Struct, frozen=True):
+    """The health of a service; `detail` is its answer or the failure."""
 
     id: str
     ok: bool
@@ -24,13 +22,11 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class Source(Protocol):
-    """One remote service. Thread-safe. It holds at most one connection, opened at the first use
-    and again after `close` or a crash."""
+    """One remote service. Thread-safe. It holds at most one connection, opened when used."""
 
     @property
     def id(self) -> str:
-        """The service's name in this agent: 1 to 64 letters, digits, `_` or `-`. Its tools are
-        named `{id}.{tool}`."""
+        """The service's name: 1 to 64 letters, digits, `_` or `-`, and no dot."""
         ...
 
     @property
@@ -51,11 +47,10 @@ class Source(Protocol):
         ...
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed()` when the service announces a change of its tools, on any thread and
-        without holding a lock."""
+        """Call `changed()` when the service's tools change, on any thread, holding no lock."""
         ...
 
-    def health(self, timeout: float) -> Health:
+    def health(self, timeout: float) -> SourceHealth:
         """Check the service within `timeout` seconds. Does not raise."""
         ...
 

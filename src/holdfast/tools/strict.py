@@ -21,8 +21,7 @@ _STRICT = {
 
 
 def is_strict(schema: Any, root: bool = True) -> bool:
-    """Return True if strict mode accepts the schema unchanged. Keywords that only some models or
-    hosts accept are not accepted here."""
+    """Return True if strict mode of all models and hosts accepts the schema unchanged."""
     try:
         if not schema.keys() <= _STRICT:
             return False

@@ -28,8 +28,7 @@ def openai_chat(tool: ToolDefinition, name: str) -> dict[str, Any]:
 
 
 def openai_responses(tool: ToolDefinition, name: str) -> dict[str, Any]:
-    """Return the format of OpenAI's Responses, strict if strict mode accepts the schema
-    unchanged."""
+    """Return the format of OpenAI's Responses, strict if the schema permits it."""
     return {
         "type": "function",
         "name": name,
@@ -66,6 +65,7 @@ def mcp(tool: ToolDefinition, name: str) -> dict[str, Any]:
 
 MAKERS: dict[str, Callable[[ToolDefinition, str], dict[str, Any]]] = {
     "openai_chat": openai_chat,
+    "openai": openai_chat,  # the name in earlier systems
     "openai_responses": openai_responses,
     "anthropic": anthropic,
     "gemini": gemini,

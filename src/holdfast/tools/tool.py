@@ -10,65 +10,21 @@ from collections.abc import Callable
 from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
-import msgspec
-
 from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.tools import schema as schemas
 from holdfast.tools.context import ToolContext
-from holdfast.tools.json_values import copied
+from holdfast.tools.json_values import copy_json
+from holdfast.tools.policy import RetryPolicy, ToolAnnotations
 from holdfast.tools.results import as_result
 
 if TYPE_CHECKING:
-    from holdfast.tools.isolation import Isolated
+    from holdfast.tools.isolation.isolated import Isolated
+    from holdfast.tools.langchain import LangChainAdapter
 
 Callback = Callable[..., Any]
 Reconcile = Callable[[ToolCall, ToolContext], Any]
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")  # MCP 2025-11-25, "Tool Names"
-
-
-class ToolAnnotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The effects of a tool on the world, with MCP's defaults. They decide which calls may be
-    repeated after a crash.
-
-    A `read_only` tool changes nothing. A `destructive` tool may overwrite or delete. Repeating
-    an `idempotent` tool has no further effect. An `open_world` tool reaches beyond the machine.
-    """
-
-    read_only: bool = False
-    destructive: bool = True
-    idempotent: bool = False
-    open_world: bool = True
-
-    @property
-    def repeatable(self) -> bool:
-        """True if a call with an unknown outcome may run again."""
-        return self.read_only or self.idempotent
-
-
-class RetryPolicy(msgspec.Struct, frozen=True):
-    """The number of retries of a failed call and the wait before each: `delay` seconds, doubled
-    each time if exponential, zero if none."""
-
-    max_retries: int = 0
-    backoff: Literal["none", "fixed", "exponential"] = "exponential"
-    delay: float = 0.5
-
-    def __post_init__(self) -> None:
-        values: dict[str, Any] = msgspec.structs.asdict(self)
-        if not isinstance(values["max_retries"], int) or self.max_retries < 0:
-            raise ConfigurationError(
-                f"RetryPolicy: max_retries takes a number from 0, not {self.max_retries!r}."
-            )
-        if values["backoff"] not in ("none", "fixed", "exponential"):
-            raise ConfigurationError(
-                "RetryPolicy: backoff takes 'none', 'fixed' or 'exponential', not"
-                f" {self.backoff!r}."
-            )
-        if not isinstance(values["delay"], int | float) or not self.delay >= 0:
-            raise ConfigurationError(
-                f"RetryPolicy: delay takes a number of seconds from 0, not {self.delay!r}."
-            )
 
 
 class Tool:
@@ -171,10 +127,10 @@ class Tool:
             if output_schema is None
             else schemas.check_schema(name, output_schema, "output_schema", self.untrusted)
         )
-        self._given_schema = input_schema if input_schema is not None else inputSchema
-        if self._given_schema is not None:
-            self._given_schema = schemas.check_schema(
-                name, self._given_schema, untrusted=self.untrusted
+        self._declared_schema = input_schema if input_schema is not None else inputSchema
+        if self._declared_schema is not None:
+            self._declared_schema = schemas.check_schema(
+                name, self._declared_schema, untrusted=self.untrusted
             )
         self.is_async = inspect.iscoroutinefunction(type(self).call)
         self._wrapped: str | None = None
@@ -205,7 +161,7 @@ class Tool:
         )
         parameters = self._parameters = schemas.Parameters(self.name, callback)
         self._context_parameter = parameters.context
-        schema = self._given_schema
+        schema = self._declared_schema
         if schema is None:
             return
         names = list(parameters.fields)
@@ -236,7 +192,8 @@ class Tool:
                 )
 
     def _isolate(self, isolation: str) -> Isolated:
-        from holdfast.tools.isolation import Isolated
+        # Imported late: few tools run in a process of their own.
+        from holdfast.tools.isolation.isolated import Isolated
 
         if isolation != "process":
             raise ConfigurationError(
@@ -252,7 +209,7 @@ class Tool:
             self.name,
             self.callback,
             self._context_parameter is not None,
-            self._given_schema is None,
+            self._declared_schema is None,
         )
 
     @property
@@ -267,13 +224,12 @@ class Tool:
         """The JSON Schema (an object) that the model sees; a copy."""
         if self._schema is None:
             self._prepare()
-        return copied(self._schema)
+        return copy_json(self._schema)
 
     @property
     def output_schema(self) -> dict[str, Any] | None:
-        """The JSON Schema of a result's structured content, None if the tool declares none; a
-        copy."""
-        return copied(self._output_schema)
+        """The JSON Schema of a result's structured content, or None; a copy."""
+        return copy_json(self._output_schema)
 
     @property
     def inputSchema(self) -> dict[str, Any]:  # noqa: N802 - MCP's spelling
@@ -286,15 +242,14 @@ class Tool:
         return self.output_schema
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments validated against the schema and converted for the callback.
-        Raises `ToolValidationError`."""
+        """Return the arguments as the callback takes them. Raises `ToolValidationError`."""
         if self._validate is None:
             self._prepare()
         return cast("schemas.Validate", self._validate)(arguments)
 
     def _prepare(self) -> None:
         # Two threads may both do this; their results are equal and the last write wins.
-        given_schema, parameters = self._given_schema, self._parameters
+        given_schema, parameters = self._declared_schema, self._parameters
         if given_schema is None and parameters is not None:
             schema, validate = schemas.from_signature(self.name, parameters)
         elif self._wrapped is not None and given_schema is not None and parameters is not None:
@@ -353,8 +308,7 @@ class Tool:
         return self.callback(*args, **kwargs)
 
     def renamed(self, name: str) -> Tool:
-        """Return a copy of this tool under another name. Raises `ConfigurationError` for an
-        invalid name."""
+        """Return a copy under another name. Raises `ConfigurationError` for an invalid name."""
         _check(name, self.description, self.annotations, self.category, self.timeout, self.retry)
         renamed_tool = copy(self)
         renamed_tool.name = name
@@ -366,25 +320,23 @@ class Tool:
 
     def to_langchain(self) -> Any:
         """Return this tool as LangChain's `StructuredTool`: see
-        `holdfast.tools.langchain.to_langchain`.
-
-        Raises `ConfigurationError` without langchain-core.
+        `holdfast.tools.langchain.to_langchain`. Raises `ConfigurationError` without langchain-core.
         """
-        from holdfast.tools.langchain import to_langchain
-
-        return to_langchain(self)
+        return _langchain().to_langchain(self)
 
     @staticmethod
     def from_langchain(tool: Any, name: str | None = None, **options: Any) -> Tool:
         """Return a Holdfast tool for a LangChain tool: see
-        `holdfast.tools.langchain.from_langchain`.
+        `holdfast.tools.langchain.LangChainAdapter`. A tool that `to_langchain` made is unwrapped.
 
         The options are `annotations`, `category`, `timeout`, `retry` and `parallel`. Raises
         `ConfigurationError`.
         """
-        from holdfast.tools.langchain import from_langchain
-
-        return from_langchain(tool, name, **options)
+        langchain = _langchain()
+        inner = langchain.unwrapped(tool)
+        if isinstance(inner, Tool) and name is None and not options:
+            return inner
+        return LangChainTool(langchain.LangChainAdapter(tool), name, **options)
 
     @classmethod
     def from_function(
@@ -402,8 +354,7 @@ class Tool:
         isolation: Literal["process"] | None = None,
         parallel: bool | None = None,
     ) -> Tool:
-        """Return a tool made from a function's name, docstring and signature. Raises
-        `ConfigurationError` if the name is unusable."""
+        """Return a tool of a function's name, docstring and signature."""
         if not callable(function):
             raise ConfigurationError(f"from_function takes a function, not {function!r}.")
         plain = schemas.unbound(function)[0]
@@ -426,6 +377,36 @@ class Tool:
         )
 
 
+class LangChainTool(Tool):
+    """A tool of LangChain as a Holdfast tool."""
+
+    tool_type = "custom"
+
+    def __init__(self, adapter: LangChainAdapter, name: str | None = None, **options: Any) -> None:
+        super().__init__(
+            name or adapter.name,
+            adapter.description,
+            input_schema=adapter.input_schema,
+            **options,
+        )
+        self._adapter = adapter
+        self.module_qualname = adapter.module
+        self.is_async = adapter.is_async
+
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Validate the arguments against the schema; LangChain converts the values."""
+        schema, values = self.input_schema, super().validate(arguments)
+        if unknown := self._adapter.refused(values, schema):
+            raise schemas.validation_error(
+                self.name, schema, [f"{', '.join(unknown)} is not one of its parameters"]
+            )
+        return values
+
+    def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Run LangChain's tool."""
+        return self._adapter.call(self.name, arguments, context)
+
+
 @overload
 def tool(function: Callback, /) -> Tool: ...
 @overload
@@ -444,9 +425,7 @@ def tool(
 ) -> Callable[[Callback], Tool]: ...
 def tool(function: Callback | None = None, /, **options: Any) -> Tool | Callable[[Callback], Tool]:
     """Make a tool of a function, with or without arguments: `Tool.from_function` as a decorator.
-
-    The tool can still be called as the function.
-    """
+    The tool can still be called as the function."""
     if function is not None:
         return Tool.from_function(function)
 
@@ -454,6 +433,12 @@ def tool(function: Callback | None = None, /, **options: Any) -> Tool | Callable
         return Tool.from_function(found, **options)
 
     return decorate
+
+
+def _langchain() -> Any:
+    from holdfast.tools import langchain  # few programs need it
+
+    return langchain
 
 
 def module_of(callback: Callback) -> str:
@@ -478,21 +463,15 @@ def _check(
         raise ConfigurationError(
             f"Tool: name takes 1 to 128 letters, digits, '_', '-' or '.', not {name!r}."
         )
-    if not isinstance(description, str):
-        raise ConfigurationError(f"Tool {name!r}: description takes a str, not {description!r}.")
-    if not isinstance(annotations, ToolAnnotations):
-        raise ConfigurationError(
-            f"Tool {name!r}: annotations takes ToolAnnotations(...), not {annotations!r}."
-        )
-    if not isinstance(category, str):
-        raise ConfigurationError(f"Tool {name!r}: category takes a str, not {category!r}.")
-    if timeout is not None and not (
+    fits_timeout = timeout is None or (
         isinstance(timeout, int | float) and 0 < timeout <= threading.TIMEOUT_MAX
+    )
+    for argument, value, fits, takes in (
+        ("description", description, isinstance(description, str), "a str"),
+        ("annotations", annotations, type(annotations) is ToolAnnotations, "ToolAnnotations(...)"),
+        ("category", category, isinstance(category, str), "a str"),
+        ("timeout", timeout, fits_timeout, "a number of seconds above 0 or None"),
+        ("retry", retry, isinstance(retry, RetryPolicy | None), "RetryPolicy(...) or None"),
     ):
-        raise ConfigurationError(
-            f"Tool {name!r}: timeout takes a number of seconds above 0 or None, not {timeout!r}."
-        )
-    if retry is not None and not isinstance(retry, RetryPolicy):
-        raise ConfigurationError(
-            f"Tool {name!r}: retry takes RetryPolicy(...) or None, not {retry!r}."
-        )
+        if not fits:
+            raise ConfigurationError(f"Tool {name!r}: {argument} takes {takes}, not {value!r}.")

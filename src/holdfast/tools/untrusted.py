@@ -87,28 +87,14 @@ _MAP_KEYS = (
     "properties",
 )
 _REFERENCE_KEYS = ("$ref", "$dynamicRef", "$recursiveRef")
-_SAME_VALUE = (
-    "allOf",
-    "anyOf",
-    "oneOf",
-    "not",
-    "if",
-    "then",
-    "else",
-    "dependentSchemas",
-    "dependencies",
-)  # applied to the value itself
-_COUNT_KEYS = (
-    "maxContains",
-    "maxItems",
-    "maxLength",
-    "maxProperties",
-    "minContains",
-    "minItems",
-    "minLength",
-    "minProperties",
+# Applied to the value itself.
+_CONDITIONAL_KEYS = ("not", "if", "then", "else", "dependentSchemas", "dependencies")
+_SAME_VALUE = ("allOf", "anyOf", "oneOf", *_CONDITIONAL_KEYS)
+_COUNT_KEYS = tuple(
+    f"{bound}{what}"
+    for bound in ("max", "min")
+    for what in ("Contains", "Items", "Length", "Properties")
 )
-_NUMBER_KEYS = ("maximum", "minimum", "multipleOf")
 _TEXT_KEYS = ("$anchor", "$dynamicAnchor", "$id", "$ref", "$dynamicRef", "pattern")
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
@@ -250,8 +236,7 @@ class _Inspection:
     # the count
 
     def _count(self, start: _Place, counts: dict[int, int]) -> None:
-        """Count the subschemas that apply to one value, depth first and without recursion, each
-        subschema once."""
+        """Count the subschemas that apply to one value, without recursion, each once."""
         if id(start.schema) in counts:
             return
         stack: list[tuple[_Place, list[dict[str, Any]]]] = [(start, self._same_value(start))]
@@ -289,8 +274,7 @@ class _Inspection:
 
 
 def _inner(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield the subschemas of a schema that are objects, each with its relative path and its
-    keyword."""
+    """Yield a schema's subschemas that are objects, each with its path and its keyword."""
     for key in _SCHEMA_KEYS:
         value: Any = schema.get(key)
         if isinstance(value, dict):
@@ -309,65 +293,70 @@ def _inner(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
                     yield f"{key}.{name}", key, cast("dict[str, Any]", inner)
 
 
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, dict | bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_list_of(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: (
+        isinstance(value, list)
+        and all(isinstance(item, kinds) for item in cast("list[Any]", value))
+    )
+
+
+def _is_map_of(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: (
+        isinstance(value, dict)
+        and all(isinstance(item, kinds) for item in cast("dict[str, Any]", value).values())
+    )
+
+
+def _is_type(value: Any) -> bool:
+    kinds = cast("list[Any]", value) if isinstance(value, list) else [value]
+    return bool(kinds) and all(isinstance(kind, str) and kind in _TYPES for kind in kinds)
+
+
+_is_schema_list = _is_list_of(dict, bool)
+
+# The form of each keyword's value, and its description.
+_FORMS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(_SCHEMA_KEYS, (_is_schema, "a schema")),
+    **dict.fromkeys(_LIST_KEYS, (_is_schema_list, "a list of schemas")),
+    **dict.fromkeys(_MAP_KEYS, (_is_map_of(dict, bool), "a mapping of names to schemas")),
+    **dict.fromkeys(
+        _COUNT_KEYS, (lambda value: _is_number(value) and value >= 0, "a whole number from 0")
+    ),
+    **dict.fromkeys(("maximum", "minimum"), (_is_number, "a number")),
+    **dict.fromkeys(_TEXT_KEYS, (lambda value: isinstance(value, str), "a text")),
+    # Draft 4 has a boolean there.
+    **dict.fromkeys(
+        ("exclusiveMaximum", "exclusiveMinimum"),
+        (lambda value: isinstance(value, int | float), "a number"),
+    ),
+    "type": (_is_type, f"one or more of {', '.join(_TYPES)}"),
+    "items": (
+        lambda value: _is_schema(value) or _is_schema_list(value),
+        "a schema or a list of schemas",
+    ),
+    "dependencies": (_is_map_of(dict, bool, list), "a mapping of names to schemas"),
+    "required": (_is_list_of(str), "a list of property names"),
+    "enum": (lambda value: isinstance(value, list), "a list of values"),
+    "dependentRequired": (_is_map_of(list), "a mapping of names to lists of names"),
+    "multipleOf": (lambda value: _is_number(value) and value > 0, "a number"),
+}
+
+
 def _check_form(place: _Place) -> None:
-    """Raise `UnusableSchema` for a keyword whose value has the wrong form. Unknown keywords are
-    ignored."""
-    schema = place.schema
-
-    def refuse(key: str, takes: str) -> None:
-        path = f"{place.path}.{key}" if place.path else key
-        raise UnusableSchema(f"has {path} {short(schema[key])}; it takes {takes}")
-
-    for key, value in schema.items():
-        if key == "type":
-            kinds = cast("list[Any]", value) if isinstance(value, list) else [value]
-            if not kinds or not all(isinstance(kind, str) and kind in _TYPES for kind in kinds):
-                refuse(key, f"one or more of {', '.join(_TYPES)}")
-        elif key == "items" and isinstance(value, list):
-            if not all(isinstance(inner, dict | bool) for inner in cast("list[Any]", value)):
-                refuse(key, "a schema or a list of schemas")
-        elif key in _SCHEMA_KEYS:
-            if not isinstance(value, dict | bool):
-                refuse(key, "a schema")
-        elif key in _LIST_KEYS:
-            if not isinstance(value, list) or not all(
-                isinstance(inner, dict | bool) for inner in cast("list[Any]", value)
-            ):
-                refuse(key, "a list of schemas")
-        elif key in _MAP_KEYS:
-            kinds = (dict, bool, list) if key == "dependencies" else (dict, bool)
-            if not isinstance(value, dict) or not all(
-                isinstance(inner, kinds) for inner in cast("dict[str, Any]", value).values()
-            ):
-                refuse(key, "a mapping of names to schemas")
-        elif key == "required":
-            if not isinstance(value, list) or not all(
-                isinstance(name, str) for name in cast("list[Any]", value)
-            ):
-                refuse(key, "a list of property names")
-        elif key == "enum":
-            if not isinstance(value, list):
-                refuse(key, "a list of values")
-        elif key == "dependentRequired":
-            if not isinstance(value, dict) or not all(
-                isinstance(names, list) for names in cast("dict[str, Any]", value).values()
-            ):
-                refuse(key, "a mapping of names to lists of names")
-        elif key in _COUNT_KEYS:
-            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-                refuse(key, "a whole number from 0")
-        elif key in _NUMBER_KEYS:
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int | float)
-                or (key == "multipleOf" and value <= 0)
-            ):
-                refuse(key, "a number")
-        elif key in ("exclusiveMaximum", "exclusiveMinimum"):  # draft 4 has a boolean there
-            if not isinstance(value, int | float):
-                refuse(key, "a number")
-        elif key in _TEXT_KEYS and not isinstance(value, str):
-            refuse(key, "a text")
+    """Raise `UnusableSchema` for a keyword whose value has the wrong form."""
+    for key, value in place.schema.items():
+        fits, takes = _FORMS.get(key, (None, ""))
+        if fits is not None and not fits(value):
+            path = f"{place.path}.{key}" if place.path else key
+            raise UnusableSchema(f"has {path} {short(value)}; it takes {takes}")
 
 
 def short(value: Any, limit: int = 200) -> str:
@@ -400,25 +389,23 @@ class _Shorten(Repr):
 _SHORTEN = _Shorten()
 
 
-class _Text(str):
+class _ShortRepr:
     __slots__ = ()
 
     def __repr__(self) -> str:
         return _SHORTEN.repr(self)
 
 
-class _List(list[Any]):
+class _Text(_ShortRepr, str):
     __slots__ = ()
 
-    def __repr__(self) -> str:
-        return _SHORTEN.repr(self)
 
-
-class _Dict(dict[str, Any]):
+class _List(_ShortRepr, list[Any]):
     __slots__ = ()
 
-    def __repr__(self) -> str:
-        return _SHORTEN.repr(self)
+
+class _Dict(_ShortRepr, dict[str, Any]):
+    __slots__ = ()
 
 
 class _Copied:
@@ -473,17 +460,22 @@ class Checker:
     """
 
     def __init__(self, name: str, schema: dict[str, Any]) -> None:
+        self._name = name
+        self._source = schema
+        self._inspected = inspect_schema(schema)
+        self._budget = _Budget()
+        self._patterns: dict[str, Pattern | None] = {}
+        self._values: dict[int, frozenset[Any]] = {}
+        self._validator: Any = None  # made at the first value, because jsonschema takes long
+
+    def _compile(self) -> Any:
         from jsonschema.validators import (
             extend,  # pyright: ignore[reportUnknownVariableType]
             validator_for,
         )
         from referencing import Registry
 
-        self._name = name
-        self._inspected = inspect_schema(schema)
-        self._budget = _Budget()
-        self._patterns: dict[str, Pattern | None] = {}
-        self._values: dict[int, frozenset[Any]] = {}
+        schema = self._source
         kind: Any = validator_for(schema, default=_default())
         if "$ref" not in kind.VALIDATORS or "allOf" not in kind.VALIDATORS:  # draft 3
             kind = _default()
@@ -508,23 +500,22 @@ class Checker:
             key: self._metered(check, key not in ("const", "enum"))
             for key, check in {**kind.VALIDATORS, **own}.items()
         }
-        # jsonschema would apply its own validator to a part with a `$schema` of its own.
-        self._schema: Any = _Copied(schema, "$schema").value
-        # An empty registry: nothing is fetched.
-        self._validator: Any = cast("Any", extend)(kind, metered)(
-            self._schema, registry=cast("Any", Registry)()
+        # Without `$schema`: jsonschema would apply its own validator to a part that has one. An
+        # empty registry: nothing is fetched.
+        return cast("Any", extend)(kind, metered)(
+            _Copied(schema, "$schema").value, registry=cast("Any", Registry)()
         )
 
     def problems(self, value: Any) -> list[Any]:
-        """Return jsonschema's errors, at most 1,000. Raises `TooMuchWork`, or what jsonschema
-        raises for a missing reference."""
+        """Return at most 1,000 errors. Raises `TooMuchWork`, and for a missing reference."""
+        if self._validator is None:
+            self._validator = self._compile()
         copied = _Copied(value)
         self._budget.left = min(_STEPS + _STEPS_PER_NODE * copied.nodes, _MAX_STEPS)
         return list(islice(self._validator.iter_errors(copied.value), _MAX_ERRORS))
 
     def _metered(self, check: Callable[..., Any], walks: bool) -> Callable[..., Any]:
-        """Return a keyword's check that spends from the budget. If it `walks` the keyword's
-        value, it pays for its size."""
+        """Return a check that spends from the budget; if it `walks` its value, by its size."""
         spend = self._budget.spend
 
         def metered(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
@@ -637,16 +628,14 @@ class Checker:
                 yield _error(f"{instance!r} has non-unique elements")
 
     def _is_among(self, wanted: list[Any], instance: Any) -> bool:
-        values = self._values.get(
-            id(wanted)
-        )  # the ids are stable: the schema lives as long as this checker
+        # The ids are stable: the schema lives as long as this checker.
+        values = self._values.get(id(wanted))
         if values is None:
             values = self._values[id(wanted)] = frozenset(map(self._canonical, wanted))
         return self._canonical(instance) in values
 
     def _canonical(self, value: Any) -> Any:
-        """Return a hashable value that is equal for values that JSON Schema calls equal: 1
-        equals 1.0, 1 does not equal true."""
+        """Return a hashable value that is equal for values that JSON Schema calls equal."""
         if isinstance(value, bool):
             return bool, value
         if isinstance(value, dict):

@@ -2,11 +2,11 @@
 summary, and a pipeline of several."""
 
 from holdfast.agent.condenser import Condensed, Condenser
+from holdfast.agent.condensers.condenser_input import CondenserInput, Piece
 from holdfast.agent.condensers.outputs import ToolOutputCondenser, read_output
 from holdfast.agent.condensers.pipeline import Pipeline
 from holdfast.agent.condensers.summary import LLMCondenser
 from holdfast.agent.condensers.window import WindowCondenser
-from holdfast.agent.condensers.work import Piece, Work
 
 SHIPPED = {
     "window": WindowCondenser,
@@ -20,11 +20,11 @@ __all__ = [
     "SHIPPED",
     "Condensed",
     "Condenser",
+    "CondenserInput",
     "LLMCondenser",
     "Piece",
     "Pipeline",
     "ToolOutputCondenser",
     "WindowCondenser",
-    "Work",
     "read_output",
 ]

@@ -8,7 +8,7 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent import tokens
 from holdfast.agent.condenser import Condensed, check_begin
-from holdfast.agent.condensers.work import Work
+from holdfast.agent.condensers.condenser_input import CondenserInput
 from holdfast.agent.view import text_of_result
 from holdfast.content import Content, TextContent, ToolResult
 from holdfast.errors import ConfigurationError, ToolError
@@ -18,12 +18,17 @@ PAGE_CHARS = 10_000  # characters of an output that `read_output` returns at onc
 
 
 class ToolOutputCondenser(msgspec.Struct, frozen=True):
-    """A condenser that trims tool outputs of more than `over` characters to their first `keep`.
+    """A condenser that trims long tool outputs, old and large ones first.
 
-    It trims old and large outputs first, until the request has shrunk to the share `to` of `at`
-    (a number of tokens, or a share of the model's context window). Outputs that the model has
-    not answered yet are trimmed only if the request is still too long without that. The journal
-    keeps whole outputs; the agent's tool `read_output` reads them.
+    Outputs that the model has not answered yet are trimmed only if the request is still too long
+    without that. The journal keeps whole outputs; the agent's tool `read_output` reads them.
+
+    Args:
+        keep: The number of characters that stay of an output.
+        over: Outputs of more characters are trimmed.
+        at: The request size from which the condenser runs: a number of tokens, or a share of the
+            model's context window. None: only when the provider refuses.
+        to: The share of `at` that the request shrinks to.
     """
 
     keep: int = 400
@@ -48,10 +53,11 @@ class ToolOutputCondenser(msgspec.Struct, frozen=True):
         """Tools that the agent gets with this condenser."""
         return (read_output,)
 
-    def shorten(self, work: Work) -> Condensed | None:
+    def shorten(self, work: CondenserInput) -> Condensed | None:
         """Return the results to trim; None if there are none. See `Condenser`."""
         last = max(
-            (piece.seq for piece in work.pieces if isinstance(piece.event, ev.Assistant)), default=0
+            (piece.seq for piece in work.pieces if isinstance(piece.event, ev.AssistantReplied)),
+            default=0,
         )
         found: list[tuple[bool, int, str, int]] = []
         small = tokens.trimmed(self.keep)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast.agent.condenser import Condensed, ask, check_begin, is_condenser
-from holdfast.agent.condensers.work import Work
+from holdfast.agent.condensers.condenser_input import CondenserInput
 from holdfast.content import Usage
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.tools import Tool
@@ -22,9 +22,13 @@ class Pipeline(msgspec.Struct, frozen=True):
     """A sequence of condensers, cheapest first.
 
     `Pipeline([ToolOutputCondenser(), LLMCondenser()])` trims outputs, and asks a model for a
-    summary only if trimming is not enough. The pipeline's own `at` and `to` apply to all its
-    condensers. A condenser whose model fails is skipped. A condenser of your own sees the
-    journal, without the effect of the condensers before it.
+    summary only if trimming is not enough. A condenser whose model fails is skipped. A condenser of
+    your own sees the journal, without the effect of the condensers before it.
+
+    Args:
+        condensers: The condensers in order.
+        at: The request size from which the pipeline runs, instead of those of its condensers.
+        to: The share of `at` that the request shrinks to.
     """
 
     condensers: Sequence[Any]
@@ -55,7 +59,7 @@ class Pipeline(msgspec.Struct, frozen=True):
             }.values()
         )
 
-    def shorten(self, work: Work) -> Condensed | None:
+    def shorten(self, work: CondenserInput) -> Condensed | None:
         """Return the combined answers of the condensers; None if there are none. See
         `Condenser`."""
         done: Condensed | None = None

@@ -8,8 +8,8 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.condenser import Condensed, check_begin, window_of
+from holdfast.agent.condensers.condenser_input import CondenserInput, Piece
 from holdfast.agent.condensers.window import check_keep, oldest
-from holdfast.agent.condensers.work import Piece, Work
 from holdfast.agent.tokens import text as tokens_of
 from holdfast.agent.view import text_of_result
 from holdfast.content import Message, TextContent
@@ -53,12 +53,7 @@ HEADING = "[Earlier messages and answers were left out here. These notes were ma
 _MAX_SUMMARY_TOKENS = 6000
 # Maximum characters of one text or output in the request; the next lower value is tried until the
 # request fits.
-_CUT_CHARS = (
-    4000,
-    1500,
-    500,
-    160,
-)
+_CUT_CHARS = (4000, 1500, 500, 160)
 
 
 class LLMCondenser(msgspec.Struct, frozen=True):
@@ -91,7 +86,7 @@ class LLMCondenser(msgspec.Struct, frozen=True):
                 f"LLMCondenser: llm takes an LLM, or None for the agent's own, not {self.llm!r}."
             )
 
-    def shorten(self, work: Work) -> Condensed | None:
+    def shorten(self, work: CondenserInput) -> Condensed | None:
         """Return the pieces to hide, with their summary; None if there are none. See `Condenser`.
 
         Raises `LLMError`.
@@ -135,7 +130,7 @@ class LLMCondenser(msgspec.Struct, frozen=True):
         )
 
 
-def prompt(work: Work, hidden: list[Piece], budget: int) -> str:
+def prompt(work: CondenserInput, hidden: list[Piece], budget: int) -> str:
     """Return the request for a summary of `hidden`, with at most about `budget` tokens."""
     earlier = "\n\n".join(
         [piece.event.text.removeprefix(HEADING).strip() for piece in work.summaries]
@@ -169,7 +164,7 @@ def prompt(work: Work, hidden: list[Piece], budget: int) -> str:
 
 def _piece_text(piece: Piece, cut: int) -> str:
     event = piece.event
-    if isinstance(event, ev.Message):
+    if isinstance(event, ev.MessageAdded):
         others = len(event.content) - sum(isinstance(block, TextContent) for block in event.content)
         more = f" [and {others} attachment{'s' if others > 1 else ''}]" if others else ""
         # The user's words are cut last, because all the rest serves them.

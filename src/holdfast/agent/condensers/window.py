@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.agent.condenser import Condensed, check_begin
-from holdfast.agent.condensers.work import Piece, Work
+from holdfast.agent.condensers.condenser_input import CondenserInput, Piece
 from holdfast.errors import ConfigurationError
 
 NOTE = "[Earlier messages and answers were left out here to save room.]"
@@ -35,7 +35,7 @@ class WindowCondenser(msgspec.Struct, frozen=True):
         check_begin("WindowCondenser", self.at, self.to)
         check_keep("WindowCondenser", self.keep)
 
-    def shorten(self, work: Work) -> Condensed | None:
+    def shorten(self, work: CondenserInput) -> Condensed | None:
         """Return the pieces to hide; None if there are none. See `Condenser`."""
         hidden = oldest(work, work.target, self.keep)
         if not hidden:
@@ -47,7 +47,7 @@ class WindowCondenser(msgspec.Struct, frozen=True):
         )
 
 
-def oldest(work: Work, target: int, keep: int | None = None) -> list[Piece]:
+def oldest(work: CondenserInput, target: int, keep: int | None = None) -> list[Piece]:
     """Return the oldest pieces to hide.
 
     Without them a request has at most `target` tokens. All pieces before the last `keep` are

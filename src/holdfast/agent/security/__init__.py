@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from holdfast.agent.risk import Level, Risk, SecurityAnalyzer, Surroundings
-from holdfast.agent.security.annotations import Annotations
-from holdfast.agent.security.highest import Highest
+from holdfast.agent.security.analyzers import Annotations, Highest
 from holdfast.agent.security.judge import LLMJudge
-from holdfast.agent.security.rules import Rules
+from holdfast.agent.security.rules import RiskRules
 
-SHIPPED: dict[str, type[Rules | Annotations | LLMJudge]] = {
-    "rules": Rules,
+SHIPPED: dict[str, type[RiskRules | Annotations | LLMJudge]] = {
+    "rules": RiskRules,
     "annotations": Annotations,
     "judge": LLMJudge,
 }
@@ -20,9 +19,8 @@ SHIPPED: dict[str, type[Rules | Annotations | LLMJudge]] = {
 
 
 def standard(hosts: Iterable[str] = ()) -> Highest:
-    """Return `Highest([Rules(hosts=hosts), Annotations()])`, the analyzer of an agent with
-    `confirm="risky"`."""
-    return Highest((Rules(hosts=tuple(hosts)), Annotations()))
+    """Return the analyzer of an agent with `confirm="risky"`."""
+    return Highest((RiskRules(hosts=tuple(hosts)), Annotations()))
 
 
 __all__ = [
@@ -32,7 +30,7 @@ __all__ = [
     "LLMJudge",
     "Level",
     "Risk",
-    "Rules",
+    "RiskRules",
     "SecurityAnalyzer",
     "Surroundings",
     "standard",

@@ -1,533 +1,391 @@
 """The part of a shell's language that can be judged: a strict parser. Whatever else a command has
 makes it unjudged.
 
-The parser accepts words, quotes, backslash escapes, `$NAME`, `$(...)`, `<(...)`, pipes, `&&`, `||`,
-`;`, `&`, newlines, comments, redirections, here-documents without expansions, `( )`, `{ }`, `if`,
-`while`, `until`, `for NAME in WORDS`, and values for names that nothing acts on. It guesses
-nothing: arithmetic, arrays, functions, `case`, backquotes and other expansions raise `Unjudged`.
+The parser accepts words, quotes, backslash escapes, `$NAME`, pipes, `&&`, `||`, `;`, `&`, comments,
+newlines, redirections, here-documents without expansions, `( )`, `for NAME in WORDS`, `{a,b}`, some
+`$(...)` by their text, and values for names that nothing acts on. It guesses nothing: all else
+raises `UnjudgedCommand`.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
-LONGEST = 100_000  # characters of a command
-_MOST_WORDS, _MOST_PARTS, _MOST_DOCUMENTS, _MOST_BRACES, _DEEPEST = 1500, 200, 20, 64, 12
+MAX_CHARACTERS = 100_000
+_MAX_TOKENS, _MAX_PARTS, _MAX_BRACES, _MAX_DEPTH = 3000, 200, 64, 4
 
-_PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,^-]+|\[\[?|\]\]?|!")
-_BARE = re.compile(
-    r"[A-Za-z0-9_./:=@%+,^*?\[\]!{}-](?:[A-Za-z0-9_./:=@%+,^*?\[\]!{}-]|(?<![:=])~)*"
+_NAME = r"\$(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*|\?)|\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)\})"
+# Substitutions that only say something: the date, the user, the folder, a number.
+_OUTPUT = (
+    r"\$\((?P<output>date(?: -u)?(?: \+[-\w%:./]+| '\+[-\w%:./ ]+')?|whoami|hostname|pwd|nproc) ?\)"
+)
+# The pieces of a word, and those of a text in double quotes.
+_PIECE = re.compile(
+    r"(?P<bare>[A-Za-z0-9_./:=@%+,^*?\[\]!{}-](?:[A-Za-z0-9_./:=@%+,^*?\[\]!{}-]|(?<![:=])~)*)"
+    rf"|'(?P<text>[^']*)'|\\(?P<escaped>[ -~])|{_NAME}|{_OUTPUT}|(?P<dollar>\$)(?=[ \t\n]|\Z)"
+    r"|(?P<home>~)(?=[/ \t\n;&|()<>]|\Z)|(?P<quote>\")",
+)
+_QUOTED_PIECE = re.compile(
+    rf"(?P<text>[^\"\\$`]+)|\\(?P<escaped>[$`\"\\])|(?P<backslash>\\)(?=[^\n$`\"\\])|{_NAME}|{_OUTPUT}"
+    r"|\$\(cat <<'(?P<mark>\w+)'\n(?P<document>(?s:.*?\n)?)(?P=mark)\n[ \t]*\)"
+    r"|(?P<dollar>\$)(?=[ \"/|),.;:&\]}'=%]|\\\|)|(?P<quote>\")",
 )
 _BLANKS = re.compile(r"(?:[ \t]+(?:\\\n)?)+")
-_PREFIX = re.compile(r"(?:!|time)[ \t]+(?!-)")
-_NUMBERS = re.compile(r"\(\([0-9+*%/ -]+\)\)")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\}|\?")
-_QUOTED_RUN = re.compile(r"[^\"\\$`]+")
-_REDIRECT = re.compile(r"[012]?(?:>>|>\||>&|<<<|<<|>|<)(?![&<>|])|&>>?(?![&<>|])")
-_DOCUMENT = re.compile(
-    r"[ \t]*(['\"]?)([A-Za-z0-9_]+)\1(?=["
-    r" \t\n;|&<>)])((?:[^'\"\\$`#(\n]|'[^'\n]*'|\"[^\"\\$`\n]*\")*)\n"
-)
+_COMMENT = re.compile(r"(?:(?<=[ \t\n])|\A)#[^\n]*")
+_OPERATOR = re.compile(r"&&|\|\||\|&|[;|\n)]|&(?!>)|\((?!\()")
+_REDIRECT = re.compile(r"[012]?(?:>>|>\||>&|<<|>|<)(?![&<>|(])|&>>?(?![&<>|])")
+_DOCUMENT_MARK = re.compile(r"[ \t]*(['\"]?)([A-Za-z0-9_]+)\1(?=[ \t\n;|&<>)])")
+_END = re.compile(r"[ \t\n;&|()<>]|\Z")
+_PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,^-]+|\[\[?|\]\]?|!")
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[|\+?=)")
 _BRACE = re.compile(r"\{((?:[\w.*/-]*,)+[\w.*/-]*|\d{1,3}\.\.\d{1,3})\}", re.ASCII)
 _BRACES = re.compile(rf"(?:[^{{}}]|{_BRACE.pattern})*|(?:[^{{}}]|\{{[\w-]*\}})*", re.ASCII)
-_END = re.compile(r"[ \t\n;&|()<>]|\Z")
 # Names that neither a shell nor a program acts on, so that values of any text may be given to them.
-LOCAL = re.compile(
-    r"(?!\w*_proxy\b|npm_|histchars\b|auto_resume\b)[a-z][a-z0-9_]{0,19}|[A-Z]|FOO|BAR|BAZ|NAME|FILE|FILES|DIR|RESULT|OUTPUT|OUT|COUNT|MSG|TOTAL|NUM|COMMIT|BRANCH|PATTERN|VERSION|SHA|LINE|FIRST|LAST|STATUS|BODY|CHANGED|TODAY|SIZE"
+_LOCAL = re.compile(
+    r"(?!\w*_proxy\b|npm_|histchars\b|auto_resume\b)[a-z][a-z0-9_]{0,19}|[A-Z]|FOO|BAR|BAZ|NAME"
+    r"|FILES?|DIR|RESULT|OUTPUT|OUT|COUNT|MSG|TOTAL|NUM|COMMIT|BRANCH|PATTERN|VERSION|SHA|LINE"
+    r"|FIRST|LAST|STATUS|BODY|CHANGED|TODAY|SIZE"
 )
 # Variables with the values for which no program runs or reads something else.
-_FLAG = (
-    r"-(?:O[0-3sgz]?|g\d?|w|W[\w=-]*|std=[\w+]+|pedantic|pipe|pthread|fPIC|fsanitize=\w+|fno-[\w-]+|march=\w+|D\w+(?:=\w+)?|[ADW]"
-    r" [\w-]+)"
-)
-_NODE_OPTION = (
-    r"--(?:max[-_]old[-_]space[-_]size=\d+|no-warnings|trace-warnings|experimental-vm-modules"
-    r"|openssl-legacy-provider)"
-)
 _HARMLESS = re.compile(
-    r"(?:LC_[A-Z]+|LANG|LANGUAGE|TZ|TERM|CI|NO_COLOR|FORCE_COLOR|CLICOLOR|COLUMNS|LINES|NODE_ENV|RUST_BACKTRACE|RUST_LOG|RUST_TEST_THREADS|CGO_ENABLED"
-    r"|PYTHON(?:DONTWRITEBYTECODE|UNBUFFERED|HASHSEED|UTF8|IOENCODING|WARNINGS|FAULTHANDLER|NOUSERSITE|ASYNCIODEBUG)|CARGO_(?:TERM_COLOR|INCREMENTAL)"
-    r"|GOOS|GOARCH|GO111MODULE|DEBUG|VERBOSE|DJANGO_SETTINGS_MODULE|FLASK_APP|FLASK_ENV|ENVIRONMENT|LOG_LEVEL|PORT|HOST|FOO|BAR|HUSKY|MPLBACKEND"
-    r"|PYTEST_DISABLE_PLUGIN_AUTOLOAD|PIP_DISABLE_PIP_VERSION_CHECK|GIT_TERMINAL_PROMPT|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS)=[\w.@-]*"
-    rf"|(?:CFLAGS|CXXFLAGS|CPPFLAGS|LDFLAGS|RUSTFLAGS|RUSTDOCFLAGS)=(?:{_FLAG}(?: {_FLAG})*)?"
-    r"|(?:CC|CXX|HOSTCC)=(?:gcc|g\+\+|cc|c\+\+|clang|clang\+\+)(?:-\d+)?|GOFLAGS=-(?:mod=(?:mod|vendor|readonly)|v|race|short|count=\d+)"
-    rf"|NODE_OPTIONS={_NODE_OPTION}(?:"
-    rf" {_NODE_OPTION})*|(?:GIT_|GH_|MAN)?PAGER=cat|(?:GIT_|GIT_SEQUENCE_)?EDITOR=true",
+    r"(?:LC_[A-Z]+|LANG|LANGUAGE|TZ|TERM|CI|NO_COLOR|FORCE_COLOR|CLICOLOR|COLUMNS|LINES|NODE_ENV"
+    r"|RUST_BACKTRACE|RUST_LOG|RUST_TEST_THREADS|CGO_ENABLED|CARGO_(?:TERM_COLOR|INCREMENTAL)"
+    r"|PYTHON(?:DONTWRITEBYTECODE|UNBUFFERED|HASHSEED|UTF8|IOENCODING|WARNINGS|FAULTHANDLER)|GOOS"
+    r"|GOARCH|GO111MODULE|DEBUG|VERBOSE|DJANGO_SETTINGS_MODULE|FLASK_APP|FLASK_ENV|ENVIRONMENT"
+    r"|LOG_LEVEL|PORT|HOST|FOO|BAR|HUSKY|MPLBACKEND|PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+    r"|PIP_DISABLE_PIP_VERSION_CHECK|GIT_TERMINAL_PROMPT|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS"
+    r")=[\w.@-]*|NODE_OPTIONS=--max[-_]old[-_]space[-_]size=\d+|(?:GIT_|GH_|MAN)?PAGER=cat"
+    r"|(?:GIT_|GIT_SEQUENCE_)?EDITOR=true",
     re.ASCII,
 )
 _RESERVED = frozenset(
-    (
-        "then",
-        "else",
-        "elif",
-        "fi",
-        "do",
-        "done",
-        "esac",
-        "select",
-        "function",
-        "coproc",
-        "in",
-        "}",
-        "case",
-    )
+    "if then else elif fi do done case esac select while until for function coproc in".split()  # noqa: SIM905
 )
 
-TEXT, QUOTED, VARIABLE, QUOTED_VARIABLE, OUTPUT, QUOTED_OUTPUT, FILE = range(7)
 
-
-class Unjudged(Exception):
+class UnjudgedCommand(Exception):
     """The command has something that the grammar does not know."""
 
 
-class Part(NamedTuple):
-    """A piece of a word: its kind, and its text, the name of its variable, or the script whose
-    output it is (`FILE`: as a file)."""
+class WordPart(NamedTuple):
+    """A piece of a word: a text, the name of a variable, or an output that is not known."""
 
-    kind: int
-    value: Any
+    kind: Literal["text", "variable", "output"]
+    value: str
+    quoted: bool
 
 
-Raw = tuple[Part, ...]
+RawWord = tuple[WordPart, ...]
 
 
 class Redirect(NamedTuple):
-    """A redirection: to or from `target`, or from a here-document with this `text`."""
+    """A redirection to or from `target`, or from a here-document."""
 
     operator: str
-    target: Raw = ()
-    text: str | None = None
+    target: RawWord = ()
 
 
-class Command(NamedTuple):
-    """A `program` with its words, or a `subshell`, `group`, `if`, `loop` or `for` with the
-    scripts in it; `variables` are given values."""
+class CommandNode(NamedTuple):
+    """A program's words, and the values that variables get. With a `body`, a subshell, or a loop
+    that gives its variable each of the words in turn."""
 
-    kind: str
-    scripts: list[Any]
+    words: list[RawWord]
     redirects: list[Redirect]
-    words: list[Raw]
-    variables: list[tuple[str, Raw]]
+    variables: list[tuple[str, RawWord]]
+    body: list[PipelineChain] | None = None
 
 
-class Chain(NamedTuple):
+class PipelineChain(NamedTuple):
     """Pipelines joined by `&&` and `||`: each has the operator before it. `background`: the
     chain ends in `&`."""
 
-    pipelines: list[tuple[str, list[Command]]]
+    pipelines: list[tuple[str, list[CommandNode]]]
     background: bool
 
 
-Script = list[Chain]
+Script = list[PipelineChain]
+_Token = str | Redirect | RawWord  # a string is an operator, or "" for the end
 
 
 def parse(text: str) -> Script:
-    """Parse a whole command. Raises `Unjudged`."""
-    if len(text) > LONGEST or hidden(text):
-        raise Unjudged(hidden(text[:LONGEST]) or f"it has more than {LONGEST:,} characters")
-    parser = _Parser(text)
+    """Parse a whole command. Raises `UnjudgedCommand`."""
+    if len(text) > MAX_CHARACTERS:
+        raise UnjudgedCommand(f"it has more than {MAX_CHARACTERS:,} characters")
+    if reason := hidden(text):
+        raise UnjudgedCommand(reason)
+    parser = _Parser(_Lexer(text).tokens())
     script = parser.script()
-    if parser.at < len(parser.text):
-        raise Unjudged("it goes on where it should end")
+    if parser.next != "":
+        raise UnjudgedCommand("it goes on where it should end")
     return script
 
 
 def hidden(text: str) -> str:
-    """The reason why a text is not what it looks like; "" if there is none."""
+    """Return the reason why a text is not what it looks like; "" if there is none."""
     if text.isascii() and text.isprintable():
         return ""
-    odd = [
-        letter
-        for letter in set(text)
-        if letter not in "\t\n"
-        and (not letter.isprintable() or (letter.isspace() and letter != " "))
-    ]
-    return "it has characters that cannot be seen, or that look like others" if odd else ""
+    if any(not one.isprintable() or one.isspace() for one in set(text) - {"\t", "\n", " "}):
+        return "it has characters that cannot be seen, or that look like others"
+    return ""
 
 
 def harmless(name: str, value: str) -> bool:
-    """Whether a variable with this value makes no program run or read something else."""
+    """Return whether a variable with this value makes no program run or read something else."""
     return _HARMLESS.fullmatch(f"{name}={value}") is not None
 
 
-def literal(raw: Raw) -> str | None:
-    """The text of a word that has no variables, substitutions, globs or braces; None for
+def literal(raw: RawWord) -> str | None:
+    """Return the text of a word without variables, substitutions, globs or braces; None for
     another."""
-    if any(
-        part.kind > QUOTED or (part.kind == TEXT and not _PLAIN.fullmatch(part.value))
-        for part in raw
-    ):
-        return None
+    for part in raw:
+        if part.kind != "text" or not (part.quoted or _PLAIN.fullmatch(part.value)):
+            return None
     return "".join([part.value for part in raw])
 
 
-def braces(text: str) -> list[str]:
-    """The words that `{a,b}` and `{1..3}` become. Raises `Unjudged` for nested, open, long or
-    other ones."""
-    if not _BRACES.fullmatch(text) or len(text) > 1000:
-        raise Unjudged("it has braces that are not read")
+def expand_braces(text: str) -> list[str]:
+    """Return the words that `{a,b}` and `{1..3}` become. Raises `UnjudgedCommand` for nested, open,
+    long or other ones."""
     words = [text]
-    while match := _BRACE.search(words[0]):
+    while len(text) <= 1000 and len(words) <= _MAX_BRACES and (match := _BRACE.search(words[0])):
         first, dots, last = match[1].partition("..")
         choices = match[1].split(",")
         if dots and len(choices) == 1:
             step = 1 if int(last) >= int(first) else -1
             choices = [str(number) for number in range(int(first), int(last) + step, step)]
         words = [_BRACE.sub(choice, one, count=1) for one in words for choice in choices]
-        if len(words) > _MOST_BRACES:
-            raise Unjudged("it has braces that are not read")
-    if "" in words:
-        raise Unjudged("it has braces that become an empty word")
+    if len(text) > 1000 or len(words) > _MAX_BRACES or "" in words or not _BRACES.fullmatch(text):
+        raise UnjudgedCommand("it has braces that are not read")
     return words
 
 
-def _known(part: Part) -> Part:
-    """A substitution whose output is known: a here-document, the present folder, a number."""
-    chain = part.value[0] if len(part.value) == 1 else Chain([], False)
-    program = (
-        chain.pipelines[0][1][0]
-        if len(chain.pipelines) == 1 and len(chain.pipelines[0][1]) == 1
-        else None
-    )
-    words = [literal(raw) for raw in program.words] if program is not None else []
-    texts = [redirect.text for redirect in program.redirects] if program is not None else []
-    if words == ["cat"] and len(texts) == 1 and texts[0] is not None and part.kind == QUOTED_OUTPUT:
-        return Part(QUOTED, texts[0].rstrip("\n"))
-    if texts or words not in (["pwd"], ["nproc"]):
-        return part
-    return (
-        Part(QUOTED, "4")
-        if words == ["nproc"]
-        else Part(QUOTED_VARIABLE if part.kind == QUOTED_OUTPUT else VARIABLE, "PWD")
-    )
+class _Lexer:
+    def __init__(self, text: str) -> None:
+        self._text, self._at = text, 0
 
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """Match a pattern at the present place, and go behind what fits."""
+        match = pattern.match(self._text, self._at)
+        self._at = match.end() if match is not None else self._at
+        return match
 
-def _quoted(raw: Raw) -> str:
-    """Return the text of a value that is in quotes alone; "?", which no harmless variable has,
-    for another value."""
-    texts = [part.value for part in raw if part.kind == QUOTED]
-    return "".join(texts) if len(texts) == len(raw) else "?"
+    def tokens(self) -> list[_Token]:
+        """Split the text into operators, redirections and words."""
+        found, marks = list[_Token](), list[re.Match[str]]()
+        while len(found) < _MAX_TOKENS:
+            begin = self._at
+            self._match(_BLANKS)
+            self._match(_COMMENT)
+            if self._at == len(self._text):
+                break
+            if redirect := self._match(_REDIRECT):
+                operator, target = redirect[0].lstrip("012"), RawWord()
+                if operator == "<<":
+                    mark = self._match(_DOCUMENT_MARK)
+                    if mark is None:
+                        raise UnjudgedCommand("it has a here-document that is not read")
+                    marks.append(mark)
+                else:
+                    self._match(_BLANKS)
+                    target = self._word()
+                if operator == ">&" and literal(target) not in ("1", "2"):
+                    raise UnjudgedCommand("it redirects to a descriptor that is not known")
+                found.append(Redirect(operator, target))
+            elif operator := self._match(_OPERATOR):
+                found.append(operator[0])
+                while operator[0] == "\n" and marks:
+                    self._skip_document(marks.pop(0))
+                continue
+            else:
+                found.append(self._word())
+            if marks and "\n" in self._text[begin : self._at]:
+                raise UnjudgedCommand("it has a here-document that begins within a word")
+        if marks or len(found) >= _MAX_TOKENS:
+            raise UnjudgedCommand("it has more words than are read, or an open here-document")
+        return found
 
+    def _skip_document(self, mark: re.Match[str]) -> None:
+        """Go behind a here-document that begins at the present place."""
+        end = re.compile(rf"^{mark[2]}(?:\n|\Z)", re.MULTILINE).search(self._text, self._at)
+        if end is None:
+            raise UnjudgedCommand("it has a here-document without an end")
+        if not mark[1] and re.search(r"[$`\\]", self._text[self._at : end.start()]):
+            raise UnjudgedCommand("it has a here-document with expansions")
+        self._at = end.end()
 
-def _without_former(word: Raw) -> Raw:
-    """Cut the end off `PYTHONPATH=folder:$PYTHONPATH`: Python takes modules from the former
-    folders in any case."""
-    if len(word) < 2 or word[0].kind != TEXT or not word[0].value.startswith("PYTHONPATH="):
-        return word
-    *start, before, last = word
-    ends = (
-        last in ((VARIABLE, "PYTHONPATH"), (QUOTED_VARIABLE, "PYTHONPATH"))
-        and before.kind in (TEXT, QUOTED)
-        and before.value.endswith(":")
-    )
-    return (*start, before) if ends else word
+    def _word(self) -> RawWord:
+        parts, quoted = list[WordPart](), False
+        while quoted or not _END.match(self._text, self._at):
+            piece = self._match(_QUOTED_PIECE if quoted else _PIECE)
+            kind = "" if piece is None else piece.lastgroup
+            if piece is None or len(parts) > _MAX_PARTS or (kind == "home" and parts):
+                odd = self._text[self._at : self._at + 1]
+                raise UnjudgedCommand(f"it has {odd!r} where that has a meaning of its own")
+            quoted = quoted != (kind == "quote")
+            parts.append(self._part(piece, str(kind), quoted))
+        bare = "".join([one.value for one in parts if one.kind == "text" and not one.quoted])
+        if not parts:
+            raise UnjudgedCommand("it has no word where one is expected")
+        if "{" in bare and len(parts) == 1:
+            expand_braces(bare)
+        elif "{" in bare and ("," in bare or ".." in bare):
+            raise UnjudgedCommand("it has braces together with quotes or expansions")
+        if self._text[self._at : self._at + 1] in ("<", ">") and re.fullmatch(r"\d+|\{.*", bare):
+            raise UnjudgedCommand("it redirects a descriptor that is not known")
+        return tuple(parts)
+
+    def _part(self, piece: re.Match[str], kind: str, quoted: bool) -> WordPart:
+        match kind:
+            case "name" | "braced":
+                return WordPart("variable", piece[kind], quoted)
+            case "home":
+                return WordPart("variable", "HOME", False)
+            case "output" if piece[kind] == "pwd":
+                return WordPart("variable", "PWD", quoted)
+            case "output" if piece[kind] == "nproc":
+                return WordPart("text", "4", True)
+            case "output":
+                return WordPart("output", piece[kind], quoted)
+            case "quote":
+                return WordPart("text", "", True)
+            case "document":
+                if f"\n{piece['mark']}\n" in f"\n{piece[kind]}":
+                    raise UnjudgedCommand("it has a here-document with two ends")
+                return WordPart("text", piece[kind].rstrip("\n"), True)
+            case _:
+                return WordPart("text", piece[kind], kind != "bare")
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
-        self._depth = self._substitutions = self._words = self._documents = 0
+    def __init__(self, tokens: list[_Token]) -> None:
+        self._tokens = [*tokens, ""]
+        self._at = self._depth = 0
 
-    def script(self, *ends: str) -> Script:
-        """Parse commands up to one of the words or signs in `ends`, which is left; or to the end
-        of the text."""
-        self._depth += 1
+    @property
+    def next(self) -> _Token:
+        """The token at the present place."""
+        return self._tokens[self._at]
+
+    def _skip(self, *tokens: str) -> bool:
+        """Go behind one of these operators or bare words, if it is next."""
+        found = self.next if isinstance(self.next, str) else self._bare(self.next)
+        if not found or found not in tokens:
+            return False
+        self._at += 1
+        return True
+
+    def _bare(self, token: _Token) -> str:
+        """Return the text of a word without quotes; "" for another token."""
+        if isinstance(token, (str, Redirect)) or len(token) != 1 or token[0].quoted:
+            return ""
+        return token[0].value if token[0].kind == "text" else ""
+
+    def script(self) -> Script:
+        """Parse commands up to `done` or `)`, which is left, or to the end."""
         found: Script = []
-        self._blanks(lines=True)
-        while self.at < len(self.text) and not self._next(*ends) and self._depth <= _DEEPEST:
+        while True:
+            while self._skip("\n"):
+                pass
+            if self.next in ("", ")") or self._bare(self.next) == "done":
+                return found
             pipelines = [("", self._pipeline())]
-            while operator := self._next("&&", "||"):
-                self._skip(operator, lines=True)
+            while self.next in ("&&", "||"):
+                operator = str(self.next)
+                self._at += 1
                 pipelines.append((operator, self._pipeline()))
-            after = self.text[self.at : self.at + 1]
-            if after not in ("", "\n", ";", "&", ")") or self.text[self.at : self.at + 2] in (
-                ";;",
-                ";&",
-                "&;",
-            ):
-                raise Unjudged(f"it has {after!r} where a command ends")
-            found.append(Chain(pipelines, after == "&"))
-            self._skip(after if after in (";", "&") else "", lines=True)
-        self._depth -= 1
-        if ends and not found:
-            raise Unjudged("it has a part without a command, or nests more than is read")
-        return found
+            background = self.next == "&"
+            if not self._skip(";", "\n", "&") and self.next not in ("", ")"):
+                raise UnjudgedCommand("it goes on where a command ends")
+            found.append(PipelineChain(pipelines, background))
 
-    def _blanks(self, lines: bool = False) -> None:
-        """Skip blanks and comments, and newlines where they may stand."""
-        while True:
-            blanks = _BLANKS.match(self.text, self.at)
-            self.at = blanks.end() if blanks is not None else self.at
-            if self.text.startswith("#", self.at):
-                if self._substitutions or (self.at and self.text[self.at - 1] not in " \t\n"):
-                    raise Unjudged("it has a # where a comment is not expected")
-                end = self.text.find("\n", self.at)
-                self.at = end if end >= 0 else len(self.text)
-            if not lines or not self.text.startswith("\n", self.at):
-                return
-            self.at += 1
-
-    def _next(self, *signs: str) -> str:
-        """The first of these that is next: an operator, or a word that ends there."""
-        for sign in signs:
-            if self.text.startswith(sign, self.at) and (
-                not sign[0].isalpha() or _END.match(self.text, self.at + len(sign))
-            ):
-                return sign
-        return ""
-
-    def _skip(self, sign: str, lines: bool = False) -> None:
-        if sign and not self._next(sign):
-            raise Unjudged(f"it lacks a {sign!r}")
-        self.at += len(sign)
-        self._blanks(lines)
-
-    def _pipeline(self) -> list[Command]:
-        while prefix := _PREFIX.match(self.text, self.at):
-            self.at = prefix.end()
-        found = [self._command()]
-        while self._next("|") and not self._next("||"):
-            self._skip("|&" if self._next("|&") else "|", lines=True)
-            found.append(self._command())
-        return found
-
-    def _command(self) -> Command:
-        sign = self._next("((", "(", "{ ", "{\n", "if", "while", "until", "for").strip()
-        if not sign or sign == "((":
-            return self._program()
-        self._skip(sign)
-        kind, end, name, words, scripts = "loop", "done", "", list[Raw](), list[Script]()
-        if sign in ("(", "{"):
-            kind, end = ("subshell", ")") if sign == "(" else ("group", "}")
-            scripts = [self.script(end)]
-        elif sign == "if":
-            kind, end = "if", "fi"
-            for _ in range(_MOST_WORDS):
-                scripts += [self.script("then")]
-                self._skip("then")
-                scripts += [self.script("elif", "else", "fi")]
-                if not self._next("elif"):
-                    break
-                self._skip("elif")
-            if self._next("else"):
-                self._skip("else")
-                scripts += [self.script("fi")]
-        else:
-            if sign == "for":
-                kind, match = "for", _VARIABLE.match(self.text, self.at)
-                if match is None or not LOCAL.fullmatch(match[0]):
-                    raise Unjudged("it has a loop over a name that may have a meaning of its own")
-                name = match[0]
-                self._skip(name)
-                self._skip("in")
-                while not self._next(";", "\n"):
-                    words.append(self._word())
-                    self._blanks()
-                self._skip(";" if self._next(";") else "", lines=True)
+    def _pipeline(self) -> list[CommandNode]:
+        found = list[CommandNode]()
+        while not found or self._skip("|", "|&"):
+            while self._skip("\n") or (not found and self._skip("!", "time")):
+                pass
+            if self._skip("for"):
+                found.append(self._loop())
             else:
-                scripts = [self.script("do")]
-            self._skip("do")
-            scripts.append(self.script("done"))
-        self._skip(end)
-        found = Command(kind, scripts, [], words, [(name, ())] if name else [])
-        while self._redirect(found.redirects):
-            self._blanks()
+                found.append(self._compound(")", [], []) if self._skip("(") else self._program())
         return found
 
-    def _program(self) -> Command:
-        found = Command("program", [], [], [], [])
-        while True:
-            self._blanks()
-            if self._redirect(found.redirects):
-                continue
-            if _END.match(self.text, self.at) and not self.text.startswith(("<(", "("), self.at):
-                break
-            word = self._word()
-            if not found.words or (len(found.words) == 1 and literal(found.words[0]) == "export"):
-                word = _without_former(word)
-            if not found.words and not self._assigned(found, word):
-                first = word[0].value if len(word) == 1 and word[0].kind == TEXT else ""
-                if first in _RESERVED or (
-                    first not in ("[", "[[")
-                    and any(part.kind == TEXT and set(part.value) & set("*?{}[]") for part in word)
-                ):
-                    raise Unjudged(f"it has {first!r}, which is not read, or makes up what it runs")
-                found.words.append(word)
+    def _loop(self) -> CommandNode:
+        name, words = self._bare(self.next), list[RawWord]()
+        self._at += 1
+        if not _LOCAL.fullmatch(name) or not self._skip("in"):
+            raise UnjudgedCommand("it has a loop that is not read")
+        while not isinstance(self.next, (str, Redirect)):
+            words.append(self.next)
+            self._at += 1
+        self._skip(";")
+        while self._skip("\n"):
+            pass
+        if not self._skip("do"):
+            raise UnjudgedCommand("it has a loop that is not read")
+        return self._compound("done", words, [(name, ())])
+
+    def _compound(
+        self, end: str, words: list[RawWord], variables: list[tuple[str, RawWord]]
+    ) -> CommandNode:
+        """Parse the body of a loop or a subshell, and its redirections."""
+        self._depth += 1
+        body, redirects = self.script() if self._depth <= _MAX_DEPTH else [], list[Redirect]()
+        if not body or not self._skip(end):
+            raise UnjudgedCommand("it has a part that is not closed, empty, or too deep")
+        while isinstance(self.next, Redirect):
+            redirects.append(self.next)
+            self._at += 1
+        self._depth -= 1
+        return CommandNode(words, redirects, variables, body)
+
+    def _program(self) -> CommandNode:
+        found, exports = CommandNode([], [], []), False
+        while not isinstance(token := self.next, str):
+            self._at += 1
+            if isinstance(token, Redirect):
+                found.redirects.append(token)
             elif found.words:
-                found.words.append(word)
-        if not found.words and not found.redirects and not found.variables:
-            raise Unjudged("it has a part without a command")
-        for name, value in found.variables if found.words else ():
-            if name != "PYTHONPATH" and not harmless(name, literal(value) or _quoted(value)):
-                raise Unjudged(f"it gives a program the variable {name[:40]}")
+                found.words.append(token)
+            elif not found.variables and literal(token) == "export":
+                exports = True
+            elif not self._assigned(found, token, exports):
+                bare = self._bare(token)
+                globs = [one for one in token if not one.quoted and set(one.value) & set("*?{}[]")]
+                if exports or bare in _RESERVED or (globs and bare not in ("[", "[[")):
+                    raise UnjudgedCommand(f"it has {bare!r}, or makes up what it runs or exports")
+                found.words.append(token)
+        if not (found.words or found.redirects or found.variables):
+            raise UnjudgedCommand("it has a part without a command")
+        for name, value in found.variables if found.words or exports else ():
+            if name != "PYTHONPATH" and not harmless(name, _value(value)):
+                raise UnjudgedCommand(f"it gives a program the variable {name[:40]}")
         return found
 
-    def _assigned(self, found: Command, word: Raw) -> bool:
-        """Whether a word before a program's name gives a variable its value. Raises `Unjudged`
-        for a name that may be acted on."""
-        match = _ASSIGNED.match(word[0].value) if word and word[0].kind == TEXT else None
+    def _assigned(self, found: CommandNode, word: RawWord, exports: bool) -> bool:
+        """Return whether a word before a program's name gives a variable its value. Raises
+        `UnjudgedCommand` for a name that may be acted on."""
+        first = word[0]
+        match = None if first.quoted or first.kind != "text" else _ASSIGNED.match(first.value)
         if match is None:
             return False
-        value = (
-            (Part(TEXT, word[0].value[match.end() :]), *word[1:])
-            if match.end() < len(word[0].value)
-            else word[1:]
-        )
-        local = (
-            LOCAL.fullmatch(match[1])
-            or match[1] == "PYTHONPATH"
-            or harmless(match[1], literal(value) or _quoted(value))
-        )
-        if match[2] != "=" or not local:
-            raise Unjudged(f"it sets the variable {match[1][:40]}")
-        found.variables.append((match[1], value))
+        name, rest = match[1], first.value[match.end() :]
+        value = (first._replace(value=rest), *word[1:]) if rest else word[1:]
+        if name == "PYTHONPATH":
+            # Python takes modules from the former folders in any case.
+            filled = [one for one in value if one.value]
+            if len(filled) > 1 and filled[-1].value == name and filled[-2].value.endswith(":"):
+                value = tuple(filled[:-1])
+        elif not (not exports and _LOCAL.fullmatch(name)) and not harmless(name, _value(value)):
+            raise UnjudgedCommand(f"it sets the variable {name[:40]}")
+        if match[2] != "=":
+            raise UnjudgedCommand(f"it sets the variable {name[:40]}")
+        found.variables.append((name, value))
         return True
 
-    def _redirect(self, found: list[Redirect]) -> bool:
-        match = _REDIRECT.match(self.text, self.at)
-        if match is None or self.text.startswith("<(", self.at):
-            return False
-        operator = match[0].lstrip("012")
-        self.at = match.end()
-        if operator == ">&":
-            if not self._next("1", "2") or not _END.match(self.text, self.at + 1):
-                raise Unjudged("it redirects to a descriptor that is not known")
-            self.at += 1
-        elif operator == "<<":
-            found.append(Redirect(operator, (), self._document()))
-        else:
-            self._blanks()
-            target = self._word()
-            found.append(Redirect(operator, target, literal(target) if operator == "<<<" else None))
-        return True
 
-    def _document(self) -> str:
-        """Cut a here-document out of the text, and return it."""
-        head = _DOCUMENT.match(self.text, self.at)
-        end = (
-            re.compile(rf"^{head[2]}(?:\n|\Z)", re.MULTILINE).search(self.text, head.end())
-            if head is not None
-            else None
-        )
-        self._documents += 1
-        if (
-            head is None
-            or end is None
-            or (self._substitutions and not head[1])
-            or self._documents > _MOST_DOCUMENTS
-        ):
-            raise Unjudged("it has a here-document that is not read")
-        found = self.text[head.end() : end.start()]
-        if not head[1] and re.search(r"[$`\\]", found):
-            raise Unjudged("it has a here-document with expansions")
-        self.at = head.start(3)
-        self.text = self.text[: head.end()] + self.text[end.end() :]
-        return found
-
-    # --- words ---
-
-    def _word(self) -> Raw:
-        self._words += 1
-        text, begin, parts = self.text, self.at, list[Part]()
-        while not _END.match(text, self.at) or (
-            text.startswith("<(", self.at) and self.at == begin
-        ):
-            if len(parts) > _MOST_PARTS:
-                raise Unjudged("it has a word of more parts than are read")
-            bare = _BARE.match(text, self.at)
-            letter, behind = text[self.at], text[self.at + 1 : self.at + 2]
-            if bare is not None:
-                parts.append(Part(TEXT, bare[0]))
-                self.at = bare.end()
-            elif letter == "'" and (end := text.find("'", self.at + 1)) > 0:
-                parts.append(Part(QUOTED, text[self.at + 1 : end]))
-                self.at = end + 1
-            elif letter == '"':
-                parts += self._double()
-            elif letter == "\\" and behind and " " <= behind <= "~":
-                parts.append(Part(QUOTED, behind))
-                self.at += 2
-            elif letter == "$":
-                parts.append(self._dollar(False))
-            elif letter == "<":
-                parts.append(Part(FILE, self._substitution(2)))
-                break
-            elif (
-                letter == "~"
-                and self.at == begin
-                and (behind == "/" or _END.match(text, self.at + 1))
-            ):
-                parts.append(Part(VARIABLE, "HOME"))
-                self.at += 1
-            else:
-                raise Unjudged(f"it has {ascii(letter)[1:-1]} where that has a meaning of its own")
-        whole = "".join([part.value for part in parts if part.kind == TEXT]) if parts else ""
-        if not parts or self._words > _MOST_WORDS:
-            raise Unjudged("it has no word where one is expected, or more than are read")
-        if "{" in whole and (len(parts) > 1 and ("," in whole or ".." in whole)):
-            raise Unjudged("it has braces together with quotes or expansions")
-        if "{" in whole and len(parts) == 1:
-            braces(whole)
-        if (parts[-1].kind == FILE and not _END.match(text, self.at)) or self.text.startswith(
-            "<(", self.at
-        ):
-            raise Unjudged("it has a substitution within a word")
-        if self.text[self.at : self.at + 1] in ("<", ">") and re.fullmatch(r"\d+|\{.*", whole):
-            raise Unjudged("it redirects a descriptor that is not known")
-        return tuple(parts)
-
-    def _double(self) -> list[Part]:
-        """The parts in double quotes; the closing quote is skipped."""
-        parts, run = list[Part](), ""
-        self.at += 1
-        while True:
-            match = _QUOTED_RUN.match(self.text, self.at)
-            run += match[0] if match is not None else ""
-            self.at = match.end() if match is not None else self.at
-            letter, behind = self.text[self.at : self.at + 1], self.text[self.at + 1 : self.at + 2]
-            if letter == '"':
-                self.at += 1
-                return [*parts, Part(QUOTED, run)]
-            if letter == "\\" and behind not in ("", "\n"):
-                run += behind if behind in '$`"\\' else letter + behind
-                self.at += 2
-            elif letter == "$":
-                part = self._dollar(True)
-                if part.kind == QUOTED:
-                    run += part.value
-                else:
-                    parts, run = [*parts, Part(QUOTED, run), part], ""
-            else:
-                raise Unjudged(
-                    "it has a quote without an end, or backquotes, or a broken line in quotes"
-                )
-
-    def _dollar(self, quoted: bool) -> Part:
-        self.at += 1
-        behind = self.text[self.at : self.at + 1]
-        for pattern in (_VARIABLE, _NUMBERS):
-            if match := pattern.match(self.text, self.at):
-                self.at = match.end()
-                return Part(
-                    QUOTED_VARIABLE if quoted or pattern is _NUMBERS else VARIABLE,
-                    match[0].strip("{}") if pattern is _VARIABLE else "?",
-                )
-        if behind == "(" and not self.text.startswith("((", self.at):
-            return _known(Part(QUOTED_OUTPUT if quoted else OUTPUT, self._substitution(1)))
-        if behind in (set(" \"/|),.;:&]}'=%") if quoted else ("", " ", "\t", "\n")) or (
-            quoted and self.text.startswith("\\|", self.at)
-        ):
-            return Part(QUOTED, "$")
-        raise Unjudged("it has an expansion that is not read")
-
-    def _substitution(self, length: int) -> Script:
-        self.at += length
-        self._substitutions += 1
-        script = self.script(")")
-        self.at += 1
-        self._substitutions -= 1
-        if self.text[self.at - 1 : self.at] != ")":
-            raise Unjudged("it has a substitution without an end")
-        return script
+def _value(raw: RawWord) -> str:
+    """Return the text of a variable's value; "?", which no harmless variable has, for one with
+    expansions."""
+    text = literal(raw)
+    return "?" if text is None else text

@@ -36,10 +36,9 @@ Answer with one JSON object and nothing else: {"risk": "low" | "medium" | "high"
 short sentence>"}\
 """
 
-# characters of arguments that are judged: what is longer could hide anything where a model looks
-# least
-_LONGEST = 20_000
-_SAID = 2000  # characters of what the user said
+# Longer arguments could hide anything where a model looks least.
+_MAX_ARGUMENT_CHARACTERS = 20_000
+_MAX_USER_CHARACTERS = 2000
 
 
 class _Answer(msgspec.Struct, forbid_unknown_fields=True):
@@ -72,11 +71,9 @@ class LLMJudge(msgspec.Struct, frozen=True):
 
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:
         """See `SecurityAnalyzer.assess`. Raises `LLMError`."""
-        if len(call.raw_arguments) > _LONGEST:
-            return Risk(
-                "unknown",
-                f"its arguments have more than {_LONGEST:,} characters; they were not judged",
-            )
+        if len(call.raw_arguments) > _MAX_ARGUMENT_CHARACTERS:
+            longest = f"{_MAX_ARGUMENT_CHARACTERS:,} characters"
+            return Risk("unknown", f"its arguments have more than {longest}; they were not judged")
         llm = about.llm if self.llm is None else self.llm
         if llm is None:
             return Risk("unknown", "there is no model to ask")
@@ -89,20 +86,18 @@ class LLMJudge(msgspec.Struct, frozen=True):
 
 def prompt(call: ToolCall, said: str) -> str:
     """Return the judge's question: the data between random marks that the data cannot contain."""
-    mark = secrets.token_hex(8)
-    said = said if len(said) <= _SAID else f"{said[: _SAID // 2]} [...] {said[-_SAID // 2 :]}"
-    parts = (("USER", said or "(nothing)"), ("TOOL", call.name), ("ARGUMENTS", call.raw_arguments))
-    fenced = "\n\n".join(
-        [
-            f"----- {title} {mark} -----\n{text}\n----- END OF {title} {mark} -----"
-            for title, text in parts
-        ]
-    )
-    return f"{fenced}\n\nHow risky is this call? Answer with the JSON object alone."
+    mark, half = secrets.token_hex(8), _MAX_USER_CHARACTERS // 2
+    user = said if len(said) <= 2 * half else f"{said[:half]} [...] {said[-half:]}"
+    parts = {"USER": user or "(nothing)", "TOOL": call.name, "ARGUMENTS": call.raw_arguments}
+    fenced = [
+        f"----- {title} {mark} -----\n{text}\n----- END OF {title} {mark} -----\n\n"
+        for title, text in parts.items()
+    ]
+    return f"{''.join(fenced)}How risky is this call? Answer with the JSON object alone."
 
 
 def read(answer: Completion) -> tuple[Literal["low", "medium", "unknown", "high"], str]:
-    """The level and reason of an answer; unknown if it is not the object that was asked for."""
+    """Return the level and reason of an answer; unknown if it is not the object asked for."""
     text = answer.text.strip()
     if text.startswith("```") and text.endswith("```"):
         text = text[3:-3].removeprefix("json").strip()

@@ -1,68 +1,56 @@
 """Programs with a language of their own, which may write or run something: find, xargs, grep,
-sed, awk, jq, test."""
+sed, awk, test."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from holdfast.agent.security.paths import Names, listed
-from holdfast.agent.security.script import Word
-from holdfast.agent.security.use import Options, Use
+from holdfast.agent.security.paths import LOW, UNKNOWN, FileNames, word_set
+from holdfast.agent.security.script import UNKNOWN_WORD, ShellWord
+from holdfast.agent.security.use import Options, ProgramUse
 
 # Options of grep that leave lines as they are, so that names of files stay names.
-_WHOLE_LINES = listed(
+_WHOLE_LINES = word_set(
     "-v -i -E -F -P -w -x -e --invert-match --ignore-case --extended-regexp --fixed-strings"
 )
 
 
-def grep(use: Use, found: Options) -> Sequence[Word]:
-    """grep and ripgrep: the files that they search."""
+def grep(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
+    """Judge the files that grep and ripgrep search."""
     ripgrep, listing = use.name == "rg", found.has("--files", "--type-list")
-    files = found.operands[0 if listing or found.has("-e", "--regexp", "-f", "--file") else 1 :]
-    deep = (
-        ripgrep
-        or found.has("-r", "-R", "--recursive", "--dereference-recursive")
-        or "recurse" in found.values("-d", "--directories")
-    )
-    filters = [(name, value) for name, value in found.given if name in ("--include", "--exclude")]
-    patterns, without = (
-        tuple([value for name, value in filters if name == f"--{kind}"])
-        for kind in ("include", "exclude")
-    )
-    names = Names(patterns, () if patterns else without)  # of both the last one that fits decides
-    if any(re.search(r"[/\\\[]", value) for _, value in filters) or (
-        patterns and filters[0][0] == "--exclude"
-    ):
-        names = Names()
+    pattern_given = listing or found.has("-e", "--regexp", "-f", "--file")
+    files = found.operands[0 if pattern_given else 1 :]
+    deep = ripgrep or "*" in found.flags
     if ripgrep:
-        names = Names(
-            hidden=found.has(
-                "-g", "--glob", "--iglob", "-u", "--unrestricted", "--hidden", "-.", "--no-ignore"
-            )
-        )
-    if (
-        deep and not files
-    ):  # also ripgrep with an input: it ignores one that is no pipe and no file, such as /dev/null
-        files = [Word(".")]
-    use.paths(
-        "r",
-        (
-            [word._replace(tree=word.tree or names) for word in files]
-            if deep and not listing
-            else files
-        ),
-    )
-    if found.has(
-        "-l", "-L", "--files-with-matches", "--files-without-match", "--files"
-    ) and not found.has("-H", "-n", "-c", "--json"):
-        use.reader.yields = tuple([word._replace(tree=word.tree or names) for word in files])
+        everything = ("-g", "--glob", "--iglob", "-u", "--unrestricted", "--hidden", "-.")
+        names = FileNames(hidden=found.has(*everything, "--no-ignore"))
+    else:
+        names = _included(found)
+    # Ripgrep also ignores an input that is no pipe and no file, such as /dev/null.
+    files = [ShellWord(".")] if deep and not files else files
+    searched = [word._replace(tree=word.tree or names) for word in files] if deep else files
+    use.paths("r", files if listing else searched)
+    if found.has("-l", "-L", "--files-with-matches", "--files-without-match", "--files"):
+        if not found.has("-H", "-n", "-c", "--json"):
+            use.reader.yields = tuple([word._replace(tree=word.tree or names) for word in files])
     elif not files and use.stdin is not None and {name for name, _ in found.given} <= _WHOLE_LINES:
         use.reader.yields = use.stdin.names
     return ()
 
 
-# --- sed, awk, jq ---
+def _included(found: Options) -> FileNames:
+    """Return the names that `--include` and `--exclude` leave; of both the last one decides."""
+    filters = [(name, value) for name, value in found.given if name in ("--include", "--exclude")]
+    patterns = tuple([value for name, value in filters if name == "--include"])
+    if any(re.search(r"[/\\\[]", value) for _, value in filters):
+        return FileNames()
+    if not patterns:
+        return FileNames(without=tuple([value for _, value in filters]))
+    return FileNames() if filters[0][0] == "--exclude" else FileNames(patterns)
+
+
+# --- sed, awk ---
 
 _SED_PLACE = r"(?:[+~]?\d+(?:~\d+)?|\$|/(?:[^/\\\n]|\\[^\n])*/[IM]*)"
 _SED_PART = r"(?:(?!\4)[^\\\n]|\\(?:.|\n))*\4"
@@ -70,228 +58,153 @@ _SED_COMMAND = re.compile(
     rf"(?:[ \t\n;{{}}]|#[^\n]*(?:\n|\Z)|(?:{_SED_PLACE}[ \t]*(?:,[ \t]*{_SED_PLACE})?)?[ \t!]*(?:{{"
     r"|([aic])(?:[^\\\n]|\\[^\n]|\\\n)*(?:\n|\Z)"
     r"|(?:[dDgGhHnNpPxzF=]|[lqQ][ \t]*\d*|[btT][ \t]*\w*|:[ \t]*\w+"
-    rf"|(?:(s)|(y))([/|#,@:!%~_+=]){_SED_PART}{_SED_PART}(?(2)[gpiIMm0-9]*|))["
-    r" \t]*(?=[;}\n#]|\Z)))",
+    rf"|(?:(s)|(y))([/|#,@:!%~_+=]){_SED_PART}{_SED_PART}(?(2)[gpiIMm0-9]*|))"
+    r"[ \t]*(?=[;}\n#]|\Z)))",
     re.ASCII,
 )
 
 
-def sed(use: Use, found: Options) -> Sequence[Word]:
-    """A script of sed may run programs and read and write files: one that is not plainly without
-    that is not proven."""
+def sed(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
+    """Judge a script of sed, which may run programs and read and write files: one that is not
+    plainly without that is not proven."""
     scripts, files = found.values("-e", "--expression"), found.operands
-    if not found.has("-e", "--expression"):
-        scripts, files = (
-            [word.text for word in files[:1] if not word.glob and word.tree is None],
-            files[1:],
-        )
+    if scripts:
+        if not all(re.fullmatch(r"[\w./*?-]+", word.text) for word in files):
+            use.note(UNKNOWN, "has files with the names of scripts")
+    elif files and not files[0].glob and files[0].tree is None:
+        scripts, files = [files[0].text], files[1:]
     text, at = "\n".join(scripts), 0
     while at < len(text) < 20_000 and (match := _SED_COMMAND.match(text, at)) and match.end() > at:
         at = match.end()
-    if found.has("-e", "--expression") and not all(
-        re.fullmatch(r"[\w./*?-]+", word.text) for word in files
-    ):
-        use.unknown("has files with the names of scripts")
-    if (
-        at < len(text)
-        or not scripts
-        or text.endswith("\\")
-        or any(re.search(r"[/*]", value) for value in found.values("-i", "--in-place"))
-    ):
-        use.unknown(
-            "has a script that may write or run something, or keeps what it replaces elsewhere"
-        )
-    if not found.has("-i", "--in-place"):
+    copies = found.values("-i", "--in-place")
+    if at < len(text) or not scripts or text.endswith("\\"):
+        use.note(UNKNOWN, "has a script that may write or run something")
+    if any(re.search(r"[/*]", value) for value in copies):
+        use.note(UNKNOWN, "keeps what it replaces elsewhere")
+    if not copies:
         return files
     use.paths("w", files, "changes")
     return ()
 
 
 _AWK_RUNS = re.compile(
-    r"[@`|]|\b(?:system|getline|close|fflush|ENVIRON|PROCINFO|ARGV|ARGC|SYMTAB|FUNCTAB|nextfile|load|include|func|function)\b"
+    r"[@`|]|\b(?:system|getline|close|fflush|ENVIRON|PROCINFO|ARGV|ARGC|SYMTAB|FUNCTAB|nextfile"
+    r"|load|include|func|function)\b"
+)
+# A comparison stands before a rule's braces, or in parentheses.
+_AWK_COMPARISON = re.compile(
+    r"(?:if|while) ?\([\w$. ]+(?:\(\$\d\))? ?>=? ?[\w.]+\)|\$?\w+ ?>= ?\d+|\} ?NR ?> ?\d+ ?(?=\{)"
 )
 
 
-def awk(use: Use, found: Options) -> Sequence[Word]:
-    """A program of awk writes with `>` and runs with `|` and some names. A comparison stands
-    before a rule's braces, or in parentheses."""
-    program = (
-        found.operands[0].text
-        if found.operands and not found.operands[0].glob and found.operands[0].tree is None
-        else "@"
-    )
+def awk(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
+    """Judge a program of awk, which writes with `>` and runs with `|` and some names."""
+    first = found.operands[0] if found.operands else UNKNOWN_WORD
+    program = "@" if first.glob or first.tree is not None or not first.known else first.text
     program = re.sub(r"^/[^/{}\"\\\[]*/", "", program.replace("||", " "))
-    _, _, action = program.partition("{")
-    action = re.sub(
-        r"(?:if|while) ?\([\w$. ]+(?:\(\$\d\))? ?>=? ?[\w.]+\)|\$?\w+ ?>= ?\d+|\} ?NR ?> ?\d+"
-        r" ?(?=\{)",
-        "",
-        action,
-    )
+    action = _AWK_COMPARISON.sub("", program.partition("{")[2])
     if _AWK_RUNS.search(program) or ">" in action or len(program) > 5000:
-        use.unknown("has a program that may run, read or write something")
-    return [
-        Word(""),
-        *[word for word in found.operands[1:] if not re.match(r"[A-Za-z_]\w*=", word.text)],
-    ]
-
-
-def jq(use: Use, found: Options) -> Sequence[Word]:
-    """A program of jq may read the environment and modules."""
-    program = found.operands[0].text if found.operands else ""
-    if re.search(r"\$ENV|(?<![.\w$\"])env\b", program):
-        use.medium("shows the environment")
-    if re.search(r"\b(?:import|include|input_filename|get_search_list)\b|\$__prog", program):
-        use.unknown("has a program that reads other files")
-    return found.operands
+        use.note(UNKNOWN, "has a program that may run, read or write something")
+    files = [word for word in found.operands[1:] if not re.match(r"[A-Za-z_]\w*=", word.text)]
+    return [ShellWord(""), *files]
 
 
 # --- find, xargs ---
 
-_FIND_ALONE = listed(
+_FIND_ALONE = word_set(
     "-print -print0 -ls -prune -quit -depth -d -mount -xdev -empty -true -false -readable -writable"
     " -executable -noleaf -daystart -a -and -o -or -not ! ( ) -help --help -version --version"
 )
-_FIND_VALUED = listed(
+_FIND_VALUED = word_set(
     "-name -iname -path -ipath -regex -iregex -wholename -iwholename -lname -printf -type -xtype"
     " -size -mtime -mmin -atime -amin -ctime -cmin -perm -user -newer -group -maxdepth -mindepth"
     " -regextype -newermt"
 )
 
 
-def find(use: Use) -> None:
-    """find: what it runs on the files that it finds, and the files that it may find."""
-    args, roots, names, exact, actions, index = (
-        list(use.args),
-        list[Word](),
-        list[str](),
-        True,
-        list[str](),
-        0,
-    )
-    use.low("only looks")
-    while index < len(args) and (
-        args[index].text in ("-L", "-P", "-H") or not args[index].text.startswith(("-", "(", "!"))
-    ):
-        roots += [args[index]] if args[index].text not in ("-L", "-P", "-H") else []
-        index += 1
+def find(use: ProgramUse) -> None:
+    """Judge find: the files that it may find, and what it runs on them."""
+    words = list(use.args)
+    starts = [at for at, word in enumerate(words) if re.match(r"-(?![LPH]$)|[(!]", word.text)]
+    index = (starts or [len(words)])[0]
+    roots = [word for word in words[:index] if word.text not in ("-L", "-P", "-H")]
+    follows = any(word.text == "-L" for word in words)
+    use.note(LOW, "only looks")
     for root in roots:
         use.operand("l", root)
-    begin = index
-    exact = not {"(", "!", "-not", "-o", "-or"} & {word.text for word in args[begin:]}
-    alternatives = [
-        word.text
-        for word in args[begin:]
-        if word.text not in ("(", ")", "-type", "f", "-print", "-print0")
-    ]
-    if (
-        [one for one in alternatives[::3] if one not in ("-name", "-iname")]
-        == []
-        == [one for one in alternatives[2::3] if one not in ("-o", "-or")]
-    ):
-        names = (
-            [one for one in alternatives[1::3] if not re.search(r"[\[\\]", one)]
-            if len(alternatives) % 3 == 2
-            else []
-        )
-        names = names if len(names) == len(alternatives[1::3]) else []
-    while index < len(args):
-        text, value = args[index].text, args[index + 1].text if index + 1 < len(args) else ""
+    exact = {"!", "-not", "-o", "-or"}.isdisjoint([word.text for word in words])
+    tests, lists = list[tuple[str, str]](), not follows
+    while index < len(words):
+        text = words[index].text
+        value = words[index + 1].text if index + 1 < len(words) else ""
         index += 2 if text in _FIND_VALUED else 1
-        names += (
-            [value]
-            if text in ("-name", "-iname")
-            and exact
-            and value not in names
-            and not re.search(r"[\[\\]", value)
-            else []
-        )
-        trees = [root._replace(tree=Names(tuple(names))) for root in roots or [Word(".")]]
-        if text == "-exec" and any(word.text == "-L" for word in args):
-            use.unknown("follows links, and runs a program on what it finds")
         if text in ("-exec", "-delete"):
-            stop = (
-                next(
-                    (at for at in range(index, len(args)) if args[at].text in (";", "+")), len(args)
-                )
-                if text == "-exec"
-                else index
-            )
-            command, index = (
-                args[index:stop] if text == "-exec" else [Word("rm"), Word("{}")],
-                stop + (text == "-exec"),
-            )
-            if any("{}" in one.text and one.text != "{}" for one in command) or not command:
-                use.unknown("makes up words from what it finds")
+            command = [ShellWord("rm"), ShellWord("{}")]
+            if text == "-exec":
+                ends = [at for at in range(index, len(words)) if words[at].text in (";", "+")]
+                stop = (ends or [len(words)])[0]
+                command, index = words[index:stop], stop + 1
+            if any("{}" in one.text and one.text != "{}" for one in command) or follows:
+                use.note(UNKNOWN, "makes up words from what it finds, or follows links to it")
+            trees = _found_trees(roots, tests, exact)
             use.run([word for one in command for word in (trees if one.text == "{}" else [one])])
         elif text not in _FIND_VALUED and text not in _FIND_ALONE:
-            use.unknown(f"has a word {text[:40]} that is not in its table")
-        actions += [text] if text in ("-exec", "-delete", "-ls", "-printf") else []
-    use.reader.yields = (
-        tuple([root._replace(tree=Names(tuple(names))) for root in roots or [Word(".")]])
-        if not actions and not any(word.text == "-L" for word in args)
-        else None
-    )
+            use.note(UNKNOWN, f"has a word {text[:40]} that is not in its table")
+        lists = lists and text not in ("-exec", "-delete", "-ls", "-printf")
+        if text not in ("(", ")", "-type", "-print", "-print0"):
+            tests.append((text, value))
+    use.reader.yields = tuple(_found_trees(roots, tests, exact)) if lists else None
 
 
-def xargs(use: Use, found: Options) -> Sequence[Word]:
-    """xargs runs a program on what it is fed: names of files, if that is known."""
-    mark, command = (
-        next(iter(found.values("-I", "--replace")), ""),
-        found.operands or [Word("echo")],
-    )
+def _found_trees(
+    roots: Sequence[ShellWord], tests: Sequence[tuple[str, str]], exact: bool
+) -> Sequence[ShellWord]:
+    """Return words for what find finds. The tests are `exact` if all must hold; else the names of
+    what is found are known if the tests are names with `-o` between them."""
+    patterns = [value for test, value in tests if test in ("-name", "-iname")]
+    named = [test in ("-name", "-iname") for test, _ in tests[::2]]
+    joined = [test in ("-o", "-or") for test, _ in tests[1::2]]
+    known = exact or (all(named) and all(joined) and len(named) > len(joined))
+    if not known or any(re.search(r"[\[\\]", one) for one in patterns):
+        patterns = []
+    names = FileNames(tuple(patterns))
+    return [root._replace(tree=names) for root in roots or [ShellWord(".")]]
+
+
+def xargs(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
+    """Judge the program that xargs runs on what it is fed: names of files, if that is known."""
+    mark = next(iter(found.values("-I", "--replace")), "")
+    command = found.operands or [ShellWord("echo")]
     names = use.stdin.names if use.stdin is not None else None
-    if (
-        names is not None
-        and not found.has("-0", "--null")
-        and any(use.reader.odd(word, use.scope) for word in names)
-    ):
-        use.unknown("may take a name for several, or for an option")
+    split = () if names is None or found.has("-0", "--null") else names
+    if any(use.reader.is_odd(word, use.scope) for word in split):
+        use.note(UNKNOWN, "may take a name for several, or for an option")
     if any(mark and mark in word.text and word.text != mark for word in command):
-        use.unknown("makes up words from what it is fed")
-    fed = [Word("", False, split=True)] if names is None else names
-    use.run(
-        [word for one in command for word in (fed if mark and one.text == mark else [one])]
-        + ([] if mark else list(fed))
-    )
+        use.note(UNKNOWN, "makes up words from what it is fed")
+    fed = [UNKNOWN_WORD] if names is None else names
+    words = [word for one in command for word in (fed if mark and one.text == mark else [one])]
+    use.run(words if mark else [*words, *fed])
     return ()
 
 
-# --- test, printf ---
+# --- test ---
 
-_BINARY = listed("= == != < > -eq -ne -lt -le -gt -ge -nt -ot -ef")
-_UNARY = listed("-b -c -d -e -f -g -h -k -L -N -O -G -p -r -s -S -t -u -w -x -z -n")
+_BINARY = word_set("= == != -nt -ot -ef")
+_NUMERIC = word_set("-eq -ne -lt -le -gt -ge")
+_UNARY = word_set("-b -c -d -e -f -g -h -k -L -N -O -G -p -r -s -S -t -u -w -x -z -n")
 
 
-def test(use: Use) -> None:
-    """`test`, `[` and `[[`: some operators evaluate what they are given, and words that are not
-    known may be operators."""
+def test(use: ProgramUse) -> None:
+    """Judge `test`, `[` and `[[`: some operators evaluate what they are given, and words that are
+    not known may be operators."""
     words = [word for word in use.args if word.text not in ("]", "]]", "!") or not word.known]
-    operators = (_UNARY | _BINARY | {"-a", "-o"}) - (
-        listed("-eq -ne -lt -le -gt -ge < >") if use.name == "[[" else listed("")
-    )
-    use.low("only looks")
-    if any(
-        word.known
-        and (word.text.startswith("-") or word.text == "=~")
-        and word.text not in operators
-        and not word.text[1:].isdecimal()
-        for word in words
+    operator = words[0] if len(words) == 2 else words[1] if len(words) == 3 else ShellWord("")
+    binary = _BINARY if use.name == "[[" else _BINARY | _NUMERIC
+    use.note(LOW, "only looks")
+    allowed = {2: _UNARY, 3: binary}.get(len(words), {""})
+    if len(words) > 3 or not operator.known or operator.text not in allowed:
+        use.note(UNKNOWN, "may evaluate what it is given")
+    if use.name != "[[" and any(
+        word.split or (word.glob and word.text[0] in "*?[") for word in words
     ):
-        use.unknown("may evaluate what it is given")
-    operator = words[0] if len(words) == 2 else words[1] if len(words) == 3 else Word("")
-    sure = len(words) < 2 or (
-        operator.known and operator.text in (_UNARY if len(words) == 2 else _BINARY)
-    )
-    if (not all(word.known for word in words) and not sure) or any(
-        word.split or (word.glob and word.text[0] in "*?[") for word in words if use.name != "[["
-    ):
-        use.unknown("is given what may be an operator")
-
-
-def ps(use: Use, found: Options) -> Sequence[Word]:
-    """ps shows the environment of processes if it is given an e without a dash."""
-    first = found.operands[0].text if found.operands else ""
-    if first.isalpha() and "e" in first and not found.has("-o", "-C", "-u", "-U", "-p"):
-        use.high("shows the environment of other processes")
-    return found.operands
+        use.note(UNKNOWN, "is given what may be an operator")

@@ -9,79 +9,66 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
-from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, Finding
+from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, RiskFinding
 
 _LOCAL = ("localhost", "localhost.localdomain", "ip6-localhost")
 _INTERNAL = (".internal", ".local", ".lan", ".intranet", ".corp", ".home.arpa", ".localdomain")
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://", re.ASCII)
-# Letters that a shell, a resolver or a person may take for others.
+# Other letters may be taken for these by a shell, a resolver or a person.
 _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]+", re.ASCII)
 
 
 def is_url(text: str) -> bool:
-    """Whether a text begins as an address with a scheme."""
+    """Return whether a text begins as an address with a scheme."""
     return _URL.match(text) is not None
 
 
-def host_of(url: str) -> str:
-    """The host of an address, with or without a scheme, in small letters; "" if it has none.
-    Raises `ValueError`."""
-    parts = urlsplit(url if _URL.match(url) else f"http://{url}")
-    return (parts.hostname or "").rstrip(".")
-
-
-def fetch(url: str, hosts: Sequence[str], sends: str = "") -> Finding:
-    """Asking a host for something; with `sends`, which says what, also giving it something."""
-    scheme = _URL.match(url)
+def fetch(url: str, hosts: Sequence[str], sends: str = "") -> RiskFinding:
+    """Judge asking a host for something; with `sends`, which says what, also giving it something.
+    `hosts` are patterns of the hosts that may be asked."""
+    scheme, shown = _URL.match(url), url if len(url) <= 80 else f"{url[:77]}..."
     if scheme is not None and scheme[1].lower() not in ("http", "https", "git", "ftp", "ftps"):
-        return Finding(HIGH, f"uses {scheme[1]}://, which is no way to fetch something")
+        return RiskFinding(HIGH, f"uses {scheme[1]}://, which is no way to fetch something")
     try:
-        host = host_of(url)
+        host = (urlsplit(url if scheme else f"http://{url}").hostname or "").rstrip(".")
     except ValueError:
-        return Finding(HIGH, f"the address {_shown(url)} cannot be read")
+        return RiskFinding(HIGH, f"the address {shown} cannot be read")
     if not host or not _HOST.fullmatch(host):
-        return Finding(HIGH, f"the address {_shown(url)} has no host, or one in other letters")
-    if sends and any(fnmatchcase(host, pattern.lower()) for pattern in hosts):
-        return Finding(MEDIUM, f"{sends} to {host}")
+        return RiskFinding(HIGH, f"the address {shown} has no host, or one in other letters")
     if any(fnmatchcase(host, pattern.lower()) for pattern in hosts):
-        return Finding(LOW, f"fetches from {host}")
+        return RiskFinding(
+            MEDIUM if sends else LOW, f"{sends or 'fetches'} {'to' if sends else 'from'} {host}"
+        )
     where = _where(host)
     if where == "this machine":
-        return Finding(
-            HIGH if sends else MEDIUM, f"{sends or 'talks'} to {host}, which is this machine"
-        )
+        rank = HIGH if sends else MEDIUM
+        return RiskFinding(rank, f"{sends or 'talks'} to {host}, which is this machine")
     if where:
-        return Finding(HIGH, f"reaches {host}, {where}")
-    if sends:
-        return Finding(HIGH, f"{sends} to {host}")
-    return Finding(MEDIUM, f"fetches from {host}")
+        return RiskFinding(HIGH, f"reaches {host}, {where}")
+    return RiskFinding(
+        HIGH if sends else MEDIUM, f"{sends or 'fetches'} {'to' if sends else 'from'} {host}"
+    )
 
 
 def _where(host: str) -> str:
     """Return a phrase that says why a host is not public, "" for a public one."""
+    private = "which is of a private network"
     if host in _LOCAL or host.endswith(".localhost"):
         return "this machine"
-    if host.endswith(_INTERNAL) or (
-        "." not in host and ":" not in host and not host.isdecimal() and not host.startswith("0x")
-    ):
-        return "which is of a private network"
+    single = "." not in host and ":" not in host
+    if host.endswith(_INTERNAL) or (single and not host.isdecimal() and host[:2] != "0x"):
+        return private
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        # 127.1, 0x7f000001, 2130706433, 0177.0.0.1: what inet_aton takes for an address, so do
-        # programs
+        # Programs take for an address what inet_aton does: 127.1, 0x7f000001, 2130706433.
         try:
             address = ipaddress.ip_address(socket.inet_aton(host))
         except OSError:
             return ""
-    mapped = getattr(address, "ipv4_mapped", None)
-    address = mapped or address
+    address = getattr(address, "ipv4_mapped", None) or address
     if address.is_loopback or address.is_unspecified:
         return "this machine"
     if address.is_link_local:
         return "where machines keep their own credentials (metadata)"
-    return "" if address.is_global else "which is of a private network"
-
-
-def _shown(url: str) -> str:
-    return url if len(url) <= 80 else f"{url[:77]}..."
+    return "" if address.is_global else private

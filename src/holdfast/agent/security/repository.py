@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from holdfast.agent.security.network import fetch, is_url
-from holdfast.agent.security.paths import Names, listed
-from holdfast.agent.security.script import Word
-from holdfast.agent.security.use import Options, Use
+from holdfast.agent.security.paths import HIGH, MEDIUM, UNKNOWN, FileNames, word_set
+from holdfast.agent.security.script import ShellWord
+from holdfast.agent.security.use import Options, ProgramUse, text_of
 
+# Settings that run no program.
 _SETTING = re.compile(
     r"(?:user\.(?:name|email)|color\.[\w.]+|advice\.\w+|core\.(?:quotepath|autocrlf|abbrev|"
     r"safecrlf|filemode|ignorecase)|init\.defaultbranch|(?:commit|tag)\.gpgsign|log\.\w+|"
@@ -25,28 +26,31 @@ _SETTING = re.compile(
 )
 # Lines of a repository's configuration after which git runs nothing of the repository's choice.
 _PLAIN_LINE = re.compile(
-    r"""\s*(?:[#;].*|\[(?:core|user|init|pull|push|color|fetch|gc|commit|log|advice|status|rerere|
-    merge|diff|blame|index|feature|receive|lfs|extensions|pack|http|branch|rebase|submodule)\]
+    r"""\s*(?:[#;].*|\[(?:core|user|init|pull|push|color|fetch|gc|commit|log|advice|status|merge
+    |diff|index|lfs|extensions|http|branch|rebase|submodule)\]
     |\[(?:remote|branch|submodule|lfs)\s+"[^"\\]*"\]|\[filter\s+"lfs"\]|(?:clean|smudge|
     process)\s*=\s*git-lfs\ (?:clean|smudge|filter-process)(?:\ --skip)?(?:\ --)?(?:\ %f)?
     |(?:repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|
     symlinks|autocrlf|eol|safecrlf|quotepath|abbrev|untrackedcache|preloadindex|longpaths|url|
-    fetch|pushurl|tagopt|prune|mirror
-    |remote|merge|rebase|ff|pushremote|description|vscode-merge-base|gk-\S+|github-pr-\S+|name|
-    email|gpgsign|active|required|access|locksverify|defaultbranch|default|autosetupremote|ui|
-    objectformat|partialclonefilter
-    |promisor|worktreeconfig|renames|conflictstyle|auto|sparsecheckout|sparsecheckoutcone|
-    compression|postbuffer|version|enabled|update\s*=\s*(?:checkout|none|rebase|merge))(?:\s*=.*|
-    \s*))?""",
+    fetch|pushurl|tagopt|prune|mirror|remote|merge|rebase|ff|pushremote|description|
+    vscode-merge-base|gk-\S+|github-pr-\S+|name|email|gpgsign|active|required|access|locksverify|
+    defaultbranch|default|autosetupremote|ui|objectformat|partialclonefilter|promisor|
+    worktreeconfig|renames|conflictstyle|auto|sparsecheckout|sparsecheckoutcone|postbuffer|version|
+    enabled|update\s*=\s*(?:checkout|none|rebase|merge))(?:\s*=.*|\s*))?""",
     re.IGNORECASE | re.VERBOSE,
+)
+_READERS = word_set(
+    "log diff show rev-list status blame ls-files ls-tree shortlog describe cat-file merge-base"
+    " show-ref check-ignore reflog.show stash.show"
 )
 
 
 def _root(folder: str) -> str:
-    """The nearest folder, upwards, that has a repository or looks like one; "" if there is none."""
-    while not os.path.lexists(os.path.join(folder, ".git")) and not os.path.isdir(
-        os.path.join(folder, "objects")
-    ):
+    """Return the nearest folder, upwards, that has a repository or looks like one; "" if there is
+    none."""
+    while not os.path.lexists(os.path.join(folder, ".git")):
+        if os.path.isdir(os.path.join(folder, "objects")):
+            break
         folder, below = os.path.dirname(folder), folder
         if folder == below:
             return ""
@@ -54,47 +58,33 @@ def _root(folder: str) -> str:
 
 
 def _is_plain(cwd: str) -> bool | None:
-    """Whether the repository of a folder has plain settings; None if it may be none, or have its
-    settings elsewhere."""
+    """Return whether the repository of a folder has plain settings; None if it may be none, or have
+    its settings elsewhere."""
     root = _root(cwd)
     git = os.path.join(root, ".git")
     if not root or os.path.islink(git) or not os.path.isdir(git):
         return None if root else True
-    lines = [
-        line
-        for name in ("config", "config.worktree")
-        for line in text_of(os.path.join(git, name)).splitlines()
-    ]
-    return all(_PLAIN_LINE.fullmatch(line) for line in lines)
-
-
-def text_of(path: str) -> str:
-    """The beginning of a file; "" if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(100_000)
-    except OSError:
-        return ""
+    files = [text_of(os.path.join(git, name)) for name in ("config", "config.worktree")]
+    return all(_PLAIN_LINE.fullmatch(line) for file in files for line in file.splitlines())
 
 
 def searched(folder: str, path: str) -> bool:
-    """Whether git tracks a path below a folder, or no plain line of a `.gitignore` has git
+    """Return whether git tracks a path below a folder, or no plain line of a `.gitignore` has git
     ignore it."""
     at, name = os.path.split(os.path.join(folder, path))
     root, ignored = _root(at), False
     while root and at.startswith(root) and not ignored:
         lines = [line.strip() for line in text_of(os.path.join(at, ".gitignore")).splitlines()]
-        ignored = any(
-            line and line[0] not in "!#" and fnmatchcase(name, line.lstrip("/")) for line in lines
-        )
+        patterns = [line.lstrip("/") for line in lines if line and line[0] not in "!#"]
+        ignored = any(fnmatchcase(name, pattern) for pattern in patterns)
         if any(line.startswith("!") for line in lines):
             return True
         at = os.path.dirname(at)
-    return not ignored or tracked(folder, path)
+    return not ignored or _tracked(folder, path)
 
 
-def tracked(folder: str, path: str) -> bool:
-    """Whether git tracks a path below a folder, as far as its index can be read."""
+def _tracked(folder: str, path: str) -> bool:
+    """Return whether git tracks a path below a folder, as far as its index can be read."""
     root = _root(folder)
     try:
         with open(os.path.join(root, ".git", "index"), "rb") as file:
@@ -105,7 +95,7 @@ def tracked(folder: str, path: str) -> bool:
     return index[7:8] not in (b"\2", b"\3") or os.fsencode(relative) + b"\0" in index
 
 
-def git(command: Callable[[Use, Sequence[Word]], None], use: Use) -> None:
+def git(command: Callable[[ProgramUse, Sequence[ShellWord]], None], use: ProgramUse) -> None:
     """Judge the options before git's command, and the repository; `command` judges the rest."""
     args, folders, index = use.args, list[str](), 0
     while index < len(args) and args[index].text.startswith("-"):
@@ -115,146 +105,107 @@ def git(command: Callable[[Use, Sequence[Word]], None], use: Use) -> None:
         if text == "-C":
             folders.append(value)
         elif text == "-c" and not _SETTING.fullmatch(value):
-            use.high(f"is given a setting that may run a program: {value[:60]}")
-        elif text not in ("-c", "-P", "--no-pager", "--no-optional-locks", "--literal-pathspecs"):
-            use.unknown(f"is told to work elsewhere, or with other programs: {text[:60]}")
+            use.note(HIGH, f"is given a setting that may run a program: {value[:60]}")
+        elif text not in ("-c", "-P", "--no-pager", "--no-optional-locks"):
+            use.note(UNKNOWN, f"works elsewhere, or with other programs: {text[:60]}")
     if folders:  # what follows is relative to that folder
         scope, path = use.scope.copy(), "/".join(folders)
-        if not use.inside(Word(path)) or use.reader.rearranged:
-            use.unknown("works outside of the working directory")
-        scope.cwds = tuple([use.reader.places.real(path, cwd) for cwd in use.scope.cwds])
+        if not use.is_inside(ShellWord(path)) or use.reader.rearranged:
+            use.note(UNKNOWN, "works outside of the working directory")
+        scope.cwds = tuple([use.reader.paths.real(path, cwd) for cwd in use.scope.cwds])
         use = use._replace(scope=scope)
     for plain in [_is_plain(cwd) for cwd in use.scope.cwds]:
         if plain is None:
-            use.unknown("works with what looks like a repository, whose settings may run programs")
+            use.note(UNKNOWN, "works with what looks like a repository, and may run its settings")
         elif not plain:
-            use.medium("runs what the settings of the repository name")
+            use.note(MEDIUM, "runs what the settings of the repository name")
     command(use, args[index:])
 
 
-def _reads(use: Use, found: Options, paths: Sequence[Word]) -> None:
+def _reads(use: ProgramUse, found: Options, words: Sequence[ShellWord]) -> None:
     """Judge revisions and paths: `HEAD:.env` is read, too."""
-    places = use.reader.places
-    for path in [word.text.partition(":")[2] or word.text for word in paths]:
+    paths = use.reader.paths
+    for path in [word.text.partition(":")[2] or word.text for word in words]:
         for cwd in use.scope.cwds if path[:1] not in ("-", "^", "@") else ():
-            for one in (
-                (places.matches(path, cwd) or (path,)) if re.search(r"[*?]", path) else (path,)
-            ):
-                use.reader.note(*places.judge("read", one, cwd, f"{use.name} reads"))
+            matches = paths.matches(path, cwd) if re.search(r"[*?]", path) else None
+            for one in matches or [path]:
+                use.reader.note(*paths.judge("read", one, cwd, f"{use.name} reads"))
     if found.has("--no-index"):
-        use.paths("R", paths)
+        use.paths("R", words)
 
 
-def _takes(use: Use, paths: Sequence[str]) -> None:
-    """git takes files into the repository, where everything that shows changes shows them."""
-    places = use.reader.places
+def _takes(use: ProgramUse, names: Sequence[str]) -> None:
+    """Judge taking files into the repository, where everything that shows changes shows them."""
+    paths = use.reader.paths
     for cwd in use.scope.cwds:
-        for real in [
-            places.real(one, cwd) for path in paths for one in places.matches(path, cwd) or ()
-        ]:
-            if any(searched(real, one) for one in places.walk(real).secrets):
-                use.high("takes what is secret")
+        for match in [one for name in names for one in paths.matches(name, cwd) or ()]:
+            real = paths.real(match, cwd)
+            if any(searched(real, secret) for secret in paths.scan(real).secrets):
+                use.note(HIGH, "takes what is secret")
 
 
-_READERS = listed("""
-log diff show rev-list diff-tree diff-index diff-files whatchanged status blame ls-files ls-tree
-shortlog describe cat-file merge-base name-rev
-show-ref check-ignore cherry range-diff reflog.show reflog.HEAD stash.show
-""")
-
-
-def special(use: Use, found: Options) -> Sequence[Word]:
-    """Judge a command of git beyond its entry in the table; the operands that are left for that."""
-    name, words = use.name.partition(".")[2], found.operands
-    what, has = words[0].text if words else "", found.has
+def special(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
+    """Judge a command of git beyond its entry in the table; return the operands that are left for
+    that."""
+    name, words, has = use.name.partition(".")[2], found.operands, found.has
+    what, texts = words[0].text if words else "", [word.text for word in words]
     match name:
         case "grep":
             for cwd in use.scope.cwds:
-                if secrets := [
-                    one
-                    for one in use.reader.places.walk(cwd).secrets
-                    if has("--untracked") or tracked(cwd, one)
-                ]:
-                    use.high(f"reads what is secret: {secrets[0][:80]}")
+                for secret in use.reader.paths.scan(cwd, FileNames()).secrets:
+                    if has("--untracked") or _tracked(cwd, secret):
+                        use.note(HIGH, f"reads what is secret: {secret[:80]}")
             _reads(use, found, words[0 if has("-e") else 1 :])
         case "clone" | "fetch" | "pull" | "ls-remote":
             if is_url(what):
                 use.reader.note(*fetch(what, use.reader.hosts))
-            plain = r"https?://.*|git://.*|git@[\w.-]+:[\w./-]+" + (
-                "" if name == "clone" else r"|[\w.-]*"
-            )
-            if not re.fullmatch(plain, what):
-                (
-                    use.high("runs another program to fetch with")
-                    if "::" in what
-                    else use.unknown("fetches in a way that is not judged")
-                )
-            if name == "clone" and what:
-                use.paths(
-                    "w",
-                    [
-                        (
-                            words[1]
-                            if len(words) > 1
-                            else Word(re.sub(r"\.git$", "", what.rstrip("/")).rpartition("/")[2])
-                        )
-                    ],
-                )
+            plain = r"(?:https?|git)://.*|git@[\w.-]+:[\w./-]+"
+            if "::" in what:
+                use.note(HIGH, "runs another program to fetch with")
+            elif not re.fullmatch(plain if name == "clone" else rf"{plain}|[\w.-]*", what):
+                use.note(UNKNOWN, "fetches in a way that is not judged")
+            if name == "clone":
+                folder = re.sub(r"\.git$", "", what.rstrip("/")).rpartition("/")[2]
+                use.paths("w", [words[1] if len(words) > 1 else ShellWord(folder)])
             return ()
-        case "branch" | "tag" if words and not has(
-            "-l", "--list", "--contains", "--merged", "--no-merged", "-a", "-r", "--points-at", "-n"
+        case "branch" | "tag" if words and not found.flags & {"*"}:
+            use.note(MEDIUM, "makes, renames or deletes a branch or tag")
+        case "config" if (not has("--get", "--get-all", "--list", "-l") and len(words) != 1) or (
+            has("--unset")
         ):
-            use.medium("makes, renames or deletes a branch or tag")
-        case "config":
-            plain = (
-                len(words) == 2
-                and _SETTING.fullmatch(what)
-                and not has("--global", "--system", "--unset")
-            )
-            if has("--unset", "--add", "--replace-all") or not (
-                has("--get", "--get-all", "--list", "-l", "--get-regexp") or len(words) == 1
-            ):
-                (
-                    use.medium("changes a setting of the repository")
-                    if plain
-                    else use.high("changes settings, which may run programs")
-                )
-        case "stash" | "stash.push" | "stash.save" if has("-u", "--include-untracked"):
+            changes = len(words) == 2 and _SETTING.fullmatch(what) and not has("--unset")
+            plain = changes and not has("--global", "--system")
+            use.note(MEDIUM if plain else HIGH, "changes settings, which may run programs")
+        case "stash" | "stash.push" if has("-u", "--include-untracked"):
             _takes(use, ["."])
         case "checkout" | "restore":
-            new, whole = has("-b", "--orphan"), has("-f", "-B", "--force", "-W", "--worktree")
-            paths = [
-                word
-                for word in words
-                if name == "restore"
-                or any(os.path.lexists(os.path.join(cwd, word.text)) for cwd in use.scope.cwds)
-            ]
-            if whole or (
-                not new
-                and not has("-S", "--staged")
-                and any(
-                    word.glob
-                    or any(os.path.isdir(os.path.join(cwd, word.text)) for cwd in use.scope.cwds)
-                    for word in paths
-                )
-            ):
-                use.high("throws changes away")
-            use.reader.rearranged = True
-        case "add" | "stage":
-            _takes(
-                use, [word.text for word in words] if words and not has("-A", "--all") else ["."]
-            )
-        case "rm" if (has("-r") or any(word.glob for word in words)) and not has(
-            "--cached", "-n", "--dry-run"
-        ):
-            use.high("deletes files")
-        case "clean" if has("-f", "--force", "-i") or not has("-n", "--dry-run"):
-            use.high("deletes files that git does not know")
+            _checks_out(use, found)
+        case "add":
+            _takes(use, texts if words and not has("-A", "--all") else ["."])
+        case "rm" if not has("--cached", "-n", "--dry-run"):
+            if has("-r") or any(word.glob for word in words):
+                use.note(HIGH, "deletes files")
+        case "clean" if has("-f", "--force") or not has("-n", "--dry-run"):
+            use.note(HIGH, "deletes files that git does not know")
         case _ if name in _READERS:
             _reads(use, found, words)
             if name == "ls-files" and not set(found.given) - {("-z", "")}:
-                use.reader.yields = (Word(".", tree=Names()),)
+                use.reader.yields = (ShellWord(".", tree=FileNames()),)
             return ()
         case _:
             pass
     return words
+
+
+def _checks_out(use: ProgramUse, found: Options) -> None:
+    """Judge replacing files by those of a revision: that of single files is taken back easily."""
+    use.reader.rearranged = True
+    if found.has("-f", "-B", "--force", "-W", "--worktree"):
+        use.note(HIGH, "throws changes away")
+    if found.has("-b", "--orphan", "-S", "--staged"):
+        return
+    for word in found.operands:
+        paths = [os.path.join(cwd, word.text) for cwd in use.scope.cwds]
+        named = use.name == "git.restore" or any(os.path.lexists(path) for path in paths)
+        if any(os.path.isdir(path) for path in paths) or (word.glob and named):
+            use.note(HIGH, "throws changes away")

@@ -1,4 +1,5 @@
-"""`Rules`: the risk of a call by what its arguments say: the command, the paths, the addresses."""
+"""`RiskRules`: the risk of a call by what its arguments say: the command, the paths, the
+addresses."""
 
 from __future__ import annotations
 
@@ -13,36 +14,38 @@ import msgspec
 from holdfast.agent.risk import Level, Risk, Surroundings
 from holdfast.agent.security.grammar import harmless
 from holdfast.agent.security.network import fetch, is_url
-from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN, Finding, Names, Places, listed
+from holdfast.agent.security.paths import (
+    HIGH,
+    LOW,
+    MEDIUM,
+    UNKNOWN,
+    FileNames,
+    RiskFinding,
+    ShellPaths,
+    word_set,
+)
 from holdfast.agent.security.programs import judge
 from holdfast.agent.security.repository import searched
-from holdfast.agent.security.script import Reader, shell_effect
+from holdfast.agent.security.script import ScriptReader, shell_effect
 from holdfast.content import ToolCall
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.paths import home_folder
 
 _LEVELS: tuple[Level, ...] = ("low", "medium", "unknown", "high")
-_PATHS = listed(
+_PATH_KEYS = word_set(
     "path file file_path filepath filename directory dir folder source destination target cwd root"
     " repo_path paths files"
 )
-_URLS = ("url", "uri", "urls", "endpoint", "address", "link", "href", "base_url")
+_URL_KEYS = word_set("url uri urls endpoint address link href base_url")
 _ANSWERS = re.compile(r"\s*(?:[yYnN]|yes|no|\d{1,3})?\s*")
 _ENVIRONMENT = re.compile(
-    r"VIRTUAL_ENV|VIRTUAL_ENV_PROMPT|PS1|OLDPWD|CONDA_(?:DEFAULT_ENV|PROMPT_MODIFIER|SHLVL)|_OLD_VIRTUAL_\w+"
+    r"VIRTUAL_ENV|VIRTUAL_ENV_PROMPT|PS1|OLDPWD|CONDA_(?:DEFAULT_ENV|PROMPT_MODIFIER|SHLVL)"
+    r"|_OLD_VIRTUAL_\w+"
 )
-_PATH = frozenset(
-    (
-        "/usr/local/sbin",
-        "/usr/local/bin",
-        "/usr/sbin",
-        "/usr/bin",
-        "/sbin",
-        "/bin",
-        "/opt/homebrew/bin",
-    )
+_PROGRAM_FOLDERS = word_set(
+    "/usr/local/sbin /usr/local/bin /usr/sbin /usr/bin /sbin /bin /opt/homebrew/bin"
 )
-_LOOKED = 1000  # values of a call's arguments that are looked at
+_MAX_VALUES = 1000  # values of a call's arguments that are looked at
 
 
 @functools.cache
@@ -50,15 +53,15 @@ def _home() -> str:
     return home_folder() or ""
 
 
-def _commands() -> dict[str, str]:
+def _default_commands() -> dict[str, str]:
     return {"terminal": "command"}
 
 
-class Rules(msgspec.Struct, frozen=True):
+class RiskRules(msgspec.Struct, frozen=True):
     """Judges what a call would do by what it is given: a shell command, paths, and addresses. It
-    says nothing of calls that have none of these.
+    does not rate calls that have none of these.
 
-    A command is low or medium only if that is proven: by a strict grammar, and by tables of
+    A command is low or medium only if that is proven: by a strict grammar, and by a table of
     programs with the options that they may have. Whatever is recognised as dangerous is high, and
     all else unknown.
 
@@ -72,26 +75,23 @@ class Rules(msgspec.Struct, frozen=True):
 
     hosts: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
-    commands: Mapping[str, str] = msgspec.field(default_factory=_commands)
+    commands: Mapping[str, str] = msgspec.field(default_factory=_default_commands)
 
     def __post_init__(self) -> None:
-        given: dict[str, Any] = {"hosts": self.hosts, "writable": self.writable}
-        for key, value in given.items():
+        lists: dict[str, Any] = {"hosts": self.hosts, "writable": self.writable}
+        for key, value in lists.items():
             if not isinstance(value, list | tuple) or not all(
                 isinstance(one, str) and one for one in cast("list[Any]", value)
             ):
-                raise ConfigurationError(f"Rules: {key} takes a list of texts, not {value!r}.")
+                raise ConfigurationError(f"RiskRules: {key} takes a list of texts, not {value!r}.")
             msgspec.structs.force_setattr(self, key, tuple(cast("list[str]", value)))
-        commands: Any = self.commands
-        if not isinstance(commands, Mapping) or not all(
-            isinstance(one, str)
-            for pair in cast("Mapping[Any, Any]", commands).items()
-            for one in pair
-        ):
+        try:
+            msgspec.convert(self.commands, dict[str, str])
+        except msgspec.ValidationError as error:
             raise ConfigurationError(
-                "Rules: commands takes a mapping of tools to the argument that is a command, not"
-                f" {commands!r}."
-            )
+                "RiskRules: commands takes a mapping of tools to the argument that is a command,"
+                f" not {self.commands!r}."
+            ) from error
 
     @property
     def name(self) -> str:
@@ -115,149 +115,115 @@ class Rules(msgspec.Struct, frozen=True):
         found = self._command(command, Surroundings(workdir=os.path.realpath(workdir)))
         return msgspec.structs.replace(_risk(found), by=self.name)
 
-    def _command(self, command: str, about: Surroundings) -> Finding:
-        reader = Reader(self._places(about), self.hosts, judge)
-        workdir = reader.places.workdir
+    def _command(self, command: str, about: Surroundings) -> RiskFinding:
+        reader = ScriptReader(self._paths(about), self.hosts, judge)
+        workdir = reader.paths.workdir
         # A shell that is started again begins in the working directory.
         cwds = (workdir,) if workdir else ()
         if workdir and about.shell.cwd and (cwd := os.path.realpath(about.shell.cwd)) != workdir:
             cwds = (workdir, cwd)
         ran, before = self._commands(about.history()), self._commands(about.before)
-        effects = {one: shell_effect(one) for one in [*ran, *before]}
-        moved = any(effects[one] == "moves" for one in ran)
+        if any(shell_effect(one) == "moves" for one in ran):
+            cwds = ()
         reader.wrote = len(before) < len(about.before)
-        found = reader.read(
-            command, () if moved else cwds, [one for one in before if effects[one] != "changes"]
-        )
-        changer = next((one for one, effect in effects.items() if effect == "changes"), None)
-        if changer is not None:
-            return max(
-                found,
-                Finding(
-                    UNKNOWN,
-                    "an earlier command may have changed what this one does:"
-                    f" {changer.strip()[:80]}",
-                ),
-            )
-        return max(found, _environment(reader.places, about.shell.exported))
+        plain = [one for one in before if shell_effect(one) != "changes"]
+        found = reader.read(command, cwds, plain)
+        for one in [*ran, *before]:
+            if shell_effect(one) == "changes":
+                shown = (
+                    f"an earlier command may have changed what this one does: {one.strip()[:80]}"
+                )
+                return max(found, RiskFinding(UNKNOWN, shown))
+        return max(found, _environment(reader.paths, about.shell.exported))
 
     def _commands(self, calls: Sequence[ToolCall]) -> list[str]:
-        found = [
-            call.arguments.get(self.commands[call.name])
-            for call in calls
-            if call.name in self.commands
-        ]
+        names = self.commands
+        found = [call.arguments.get(names[call.name]) for call in calls if call.name in names]
         return [one for one in found if isinstance(one, str)]
 
-    def _places(self, about: Surroundings) -> Places:
-        return Places(about.workdir, _home(), self.writable)
+    def _paths(self, about: Surroundings) -> ShellPaths:
+        return ShellPaths(about.workdir, _home(), self.writable)
 
-    def _arguments(self, call: ToolCall, about: Surroundings) -> Finding | None:
-        """The highest of what the paths and addresses among a call's arguments are; None if
+    def _arguments(self, call: ToolCall, about: Surroundings) -> RiskFinding | None:
+        """Return the highest risk of the paths and addresses among a call's arguments; None if
         there are none."""
-        highest: Finding | None = None
-        places: Places | None = None
+        findings, paths = list[RiskFinding](), self._paths(about)
         changes = about.annotations is None or not about.annotations.read_only
+        kind, act = ("write", "changes") if changes else ("read", "reads")
         arguments = {"path": ".", **call.arguments} if call.name == "grep" else call.arguments
         texts, whole = _texts(arguments)
         if not whole:
-            highest = Finding(UNKNOWN, f"{call.name} is given more than is looked at")
+            findings.append(RiskFinding(UNKNOWN, f"{call.name} is given more than is looked at"))
         for key, value in texts:
-            if is_url(value) or key in _URLS:
-                found = fetch(value, self.hosts)
-            elif key in _PATHS and about.workdir:
-                searches = call.name == "grep" and not changes
-                places = places or self._places(about)
-                path = places.home + value[1:] if value == "~" or value.startswith("~/") else value
+            if is_url(value) or key in _URL_KEYS:
+                findings.append(fetch(value, self.hosts))
+            elif key in _PATH_KEYS and about.workdir:
+                path = paths.home + value[1:] if value == "~" or value.startswith("~/") else value
                 if "\0" in path:
-                    found = Finding(HIGH, "a path with a zero byte")
-                elif searches:
-                    found = _searched(places, path, about.workdir, call.arguments.get("glob"))
+                    found = RiskFinding(HIGH, "a path with a zero byte")
+                elif call.name == "grep" and not changes:
+                    found = _searched(paths, path, about.workdir, call.arguments.get("glob"))
                 else:
-                    found = places.judge(
-                        "write" if changes else "read",
-                        path,
-                        about.workdir,
-                        f"{call.name} {'changes' if changes else 'reads'}",
-                    )
-                if not found.reason:
-                    found = Finding(found.rank, f"{call.name} reads {value[:80]}")
-            else:
-                continue
-            if highest is None or found.rank > highest.rank:
-                highest = found
-        return highest
+                    found = paths.judge(kind, path, about.workdir, f"{call.name} {act}")
+                reason = found.reason or f"{call.name} reads {value[:80]}"
+                findings.append(found._replace(reason=reason))
+        return max(findings, key=lambda found: found.rank, default=None)
 
 
-def _environment(places: Places, exported: Mapping[str, str]) -> Finding:
-    """The least risk of a command with variables that earlier commands exported: programs may
-    act on them."""
-    least = Finding(LOW)
+def _environment(paths: ShellPaths, exported: Mapping[str, str]) -> RiskFinding:
+    """Return the least risk of a command with variables that earlier commands exported: programs
+    may act on them."""
+    least = RiskFinding(LOW)
     for name, value in exported.items():
         if name == "PATH" and all(
-            part in _PATH or (part and places.is_inside(part, "/")) for part in value.split(":")
+            part in _PROGRAM_FOLDERS or (part and paths.is_inside(part, "/"))
+            for part in value.split(":")
         ):
-            least = max(
-                least,
-                Finding(
-                    MEDIUM, "its programs may be those of the working directory, which PATH has"
-                ),
-            )
+            least = RiskFinding(MEDIUM, "PATH has folders of the working directory")
         elif not _ENVIRONMENT.fullmatch(name) and not harmless(name, value):
-            return Finding(
-                UNKNOWN, f"an earlier command has set {name[:40]}, which this one may act on"
-            )
+            reason = f"an earlier command has set {name[:40]}, which this one may act on"
+            return RiskFinding(UNKNOWN, reason)
     return least
 
 
-def _risk(found: Finding) -> Risk:
+def _risk(found: RiskFinding) -> Risk:
     return Risk(_LEVELS[found.rank], found.reason)
 
 
-def _searched(places: Places, path: str, workdir: str, glob: Any) -> Finding:
-    """A search by the runtime's `grep` tool, which leaves out what git ignores."""
-    found = places.judge("read", path, workdir, "searches")
-    real = places.real(path, workdir)
+def _searched(paths: ShellPaths, path: str, workdir: str, glob: Any) -> RiskFinding:
+    """Judge a search by the runtime's `grep` tool, which leaves out what git ignores."""
+    found = paths.judge("read", path, workdir, "searches")
+    real = paths.real(path, workdir)
     if found.rank == HIGH or not os.path.isdir(real):
         return found
     last = glob.rpartition("/")[2] if isinstance(glob, str) else ""
-    names = Names((last,) if last and not re.search(r"[{}\[\\]", last) else ())
-    walk = places.walk(real, names)
-    for secret in walk.secrets:
+    patterns = (last,) if last and not re.search(r"[{}\[\\]", last) else ()
+    scan, everything = paths.scan(real, FileNames(patterns)), f"searches all that is in {path[:80]}"
+    for secret in scan.secrets:
         if searched(real, secret):
-            return Finding(
-                HIGH, f"searches all that is in {path[:80]}, and that has secrets: {secret[:80]}"
-            )
-    return (
-        found
-        if walk.whole
-        else Finding(
-            UNKNOWN,
-            f"searches all that is in {path[:80]}, which is more than is looked through for"
-            " secrets",
-        )
-    )
+            return RiskFinding(HIGH, f"{everything}, and that has secrets: {secret[:80]}")
+    if scan.whole:
+        return found
+    return RiskFinding(UNKNOWN, f"{everything}: more than is looked through for secrets")
 
 
-def _input(arguments: Mapping[str, Any]) -> Finding:
+def _input(arguments: Mapping[str, Any]) -> RiskFinding:
     """Judge text that a call types into a running program."""
     text, control = arguments.get("text", ""), arguments.get("control", "none")
-    if not isinstance(text, str) or not _ANSWERS.fullmatch(text[:200]) or len(text) > 200:
-        return Finding(
-            UNKNOWN, "types into a program that runs, which may do with it what it likes"
-        )
+    if not isinstance(text, str) or len(text) > 200 or not _ANSWERS.fullmatch(text):
+        return RiskFinding(UNKNOWN, "types into a program, which may do with it what it likes")
     if text or control in ("kill", "eof"):
-        return Finding(MEDIUM, "answers or ends the command that runs")
-    return Finding(LOW, "looks at the command that runs, or interrupts it")
+        return RiskFinding(MEDIUM, "answers or ends the command that runs")
+    return RiskFinding(LOW, "looks at the command that runs, or interrupts it")
 
 
 def _texts(arguments: Mapping[str, Any]) -> tuple[list[tuple[str, str]], bool]:
-    """The texts among arguments, each with the key that it stands under, and whether those are
-    all."""
-    found: list[tuple[str, str]] = []
+    """Return the texts among arguments, each with the key that it stands under, and whether those
+    are all."""
+    found = list[tuple[str, str]]()
     stack: list[tuple[str, Any]] = list(arguments.items())
     seen, whole = 0, True
-    while stack and seen < _LOOKED:
+    while stack and seen < _MAX_VALUES:
         key, value = stack.pop()
         seen += 1
         if isinstance(value, str):
@@ -265,6 +231,6 @@ def _texts(arguments: Mapping[str, Any]) -> tuple[list[tuple[str, str]], bool]:
         elif isinstance(value, Mapping):
             stack += list(cast("Mapping[str, Any]", value).items())
         elif isinstance(value, list):
-            whole = whole and len(cast("list[Any]", value)) <= _LOOKED
-            stack += [(key, one) for one in cast("list[Any]", value)[:_LOOKED]]
+            whole = whole and len(cast("list[Any]", value)) <= _MAX_VALUES
+            stack += [(key, one) for one in cast("list[Any]", value)[:_MAX_VALUES]]
     return found, whole and not stack

@@ -10,56 +10,54 @@ from typing import NamedTuple
 
 from holdfast.agent.security import grammar
 from holdfast.agent.security.grammar import (
-    FILE,
-    OUTPUT,
-    QUOTED_OUTPUT,
-    QUOTED_VARIABLE,
-    TEXT,
-    VARIABLE,
-    Chain,
-    Command,
-    Raw,
+    CommandNode,
+    PipelineChain,
+    RawWord,
     Redirect,
     Script,
-    Unjudged,
+    UnjudgedCommand,
 )
 from holdfast.agent.security.paths import (
     HIGH,
     LOW,
     MEDIUM,
     UNKNOWN,
-    Finding,
-    Names,
-    Places,
-    listed,
+    FileNames,
+    RiskFinding,
+    ShellPaths,
     made_again,
+    word_set,
 )
 
-_MOST_COMMANDS, _MOST_ROUNDS, _MOST_FOLDERS = (
-    2000,
-    64,
-    8,
-)  # programs in one command (a loop counts once per round), rounds, folders
+_MAX_COMMANDS = 2000  # programs in one command; a loop counts once per round
+_MAX_ROUNDS, _MAX_FOLDERS = 64, 8
 _GLOB = re.compile(r"[*?]|\[.*\]")
 _PLAIN = re.compile(r"[A-Za-z0-9_.,:=@%+/-]+")
 # Variables whose value nothing depends on where it is only shown.
-_SHOWN = listed(
+_SHOWN = word_set(
     "? PWD USER LOGNAME SHELL PATH LANG LC_ALL TERM OLDPWD HOSTNAME UID EUID PPID RANDOM SECONDS"
     " LINENO SHLVL TMPDIR VIRTUAL_ENV CONDA_PREFIX PYTHONPATH GOPATH JAVA_HOME NODE_ENV EDITOR"
-    " BASH_VERSION OSTYPE"
 )
 _SECRET_VARIABLE = re.compile(r".*(?:KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE).*")
-# Builtins that change what later commands mean, or run their words as builtins. `changes` and
-# `Reader` look closer at some.
-_CHANGERS = listed(
+# Builtins that change what later commands mean, or run their words as builtins, and the forms in
+# which some do not.
+_CHANGERS = word_set(
     ". source eval exec export declare typeset local readonly unset alias unalias set shopt trap"
     " enable hash read mapfile readarray getopts let bind complete compgen compopt history fc"
     " logout pushd popd disown suspend bg fg caller return shift builtin command coproc umask"
-    " ulimit times"
+    " ulimit times printf wait jobs"
 )
+_HARMLESS_FORMS = {
+    "command": re.compile(r"-[vV] .*"),
+    "printf": re.compile(r"(?!-)(?!.*?%[-#0 +'*.\dhlLjzt]*n).+", re.DOTALL),
+    "wait": re.compile(r""),
+    "jobs": re.compile(r""),
+    "set": re.compile(r"(?:(?:[-+][eux]*o?|pipefail|errexit|nounset|xtrace)(?: |$))+"),
+}
+_HARMLESS_TEST = re.compile(r"(?!(?:.* )?(?:-[vR]|-eq|-ne|-lt|-le|-gt|-ge|=~)(?: |$)).*", re.DOTALL)
 
 
-class Word(NamedTuple):
+class ShellWord(NamedTuple):
     """An argument as a program gets it, as far as it is known.
 
     Args:
@@ -73,353 +71,277 @@ class Word(NamedTuple):
     text: str
     known: bool = True
     glob: bool = False
-    tree: Names | None = None
+    tree: FileNames | None = None
     split: bool = False
 
 
-class Stdin(NamedTuple):
-    """The input of a program: its text if that is known; `names` if each line is a path below
-    one of these."""
-
-    text: str | None = None
-    names: tuple[Word, ...] | None = None
+UNKNOWN_WORD = ShellWord("", known=False, split=True)
 
 
-class Scope:
+class ShellInput(NamedTuple):
+    """The input of a program. `names`: each line is a path below one of these. `document`: the
+    input stands in the command."""
+
+    names: tuple[ShellWord, ...] | None = None
+    document: bool = False
+
+
+class ShellScope:
     """The folders that a command may be in (none: not known), and the variables that it has set."""
 
     __slots__ = ("cwds", "variables")
 
-    def __init__(self, cwds: tuple[str, ...], variables: dict[str, Word]) -> None:
+    def __init__(self, cwds: tuple[str, ...], variables: dict[str, ShellWord]) -> None:
         self.cwds, self.variables = cwds, variables
 
-    def copy(self) -> Scope:
-        """Another one, for a subshell."""
-        return Scope(self.cwds, dict(self.variables))
-
-    def forget(self, before: dict[str, Word]) -> None:
-        """Take it that a part was run or not: variables that it has changed are not known."""
-        self.variables = {
-            name: word if before.get(name) == word else Word("", False, split=True)
-            for name, word in self.variables.items()
-        }
+    def copy(self) -> ShellScope:
+        """Return another one, for a subshell."""
+        return ShellScope(self.cwds, dict(self.variables))
 
 
-Judge = Callable[["Reader", Sequence[Word], Scope, Stdin | None], tuple[str, ...] | None]
+ProgramJudge = Callable[
+    ["ScriptReader", Sequence[ShellWord], ShellScope, ShellInput | None], tuple[str, ...] | None
+]
 
 
-class Reader:
-    """Judges one command and keeps the highest risk. `judge` is asked about each program, and gives
-    the folders that it goes to.
+class ScriptReader:
+    """Judges one command and keeps the highest risk.
 
-    `rearranged` is set by programs that may put symlinks anywhere: what a path means after them is
-    not known. `wrote` says that files may have been made since the directories were looked at. A
-    program sets `yields` if its output is names of files below these.
+    Attributes:
+        found: The highest risk up to now.
+        rearranged: Set by programs that may put symlinks anywhere: what a path means after them is
+            not known.
+        wrote: Whether files may have been made since the directories were looked at.
+        yields: Set by a program whose output is names of files below these.
     """
 
-    __slots__ = ("_judge", "_left", "found", "hosts", "places", "rearranged", "wrote", "yields")
+    __slots__ = ("_judge", "_left", "found", "hosts", "paths", "rearranged", "wrote", "yields")
 
-    def __init__(self, places: Places, hosts: Sequence[str], judge: Judge) -> None:
-        self.places, self.hosts, self._judge = places, hosts, judge
-        self.found, self.rearranged, self.wrote, self._left = (
-            Finding(LOW),
-            False,
-            False,
-            _MOST_COMMANDS,
-        )
-        self.yields: tuple[Word, ...] | None = None
+    def __init__(self, paths: ShellPaths, hosts: Sequence[str], judge: ProgramJudge) -> None:
+        self.paths, self.hosts, self._judge = paths, hosts, judge
+        self.found, self.rearranged, self.wrote = RiskFinding(LOW), False, False
+        self.yields: tuple[ShellWord, ...] | None = None
+        self._left = _MAX_COMMANDS
 
-    def read(self, command: str, cwds: tuple[str, ...], before: Sequence[str] = ()) -> Finding:
-        """The risk of a command that begins in one of `cwds`; the commands `before` run first."""
-        scope = Scope(cwds, {})
+    def read(self, command: str, cwds: tuple[str, ...], before: Sequence[str] = ()) -> RiskFinding:
+        """Judge a command that begins in one of `cwds`; the commands `before` run first."""
+        scope = ShellScope(cwds, {})
         for one in before:
             self.script(grammar.parse(one), scope)
-            self.wrote, self.found = self.wrote or self.found.rank > LOW, Finding(LOW)
+            self.wrote, self.found = self.wrote or self.found.rank > LOW, RiskFinding(LOW)
         if reason := grammar.hidden(command):
-            return Finding(HIGH, reason)
+            return RiskFinding(HIGH, reason)
         self.nested(command, scope)
-        if self.places.workdir and not all(map(self.places.inside, scope.cwds)):
+        if self.paths.workdir and not all(map(self.paths.inside, scope.cwds)):
             self.note(MEDIUM, "leaves the shell outside of the working directory")
-        return (
-            self.found
-            if self.found.rank != UNKNOWN
-            else max(self.found, _rough(command, self.places, scope.cwds))
-        )
+        if self.found.rank == UNKNOWN:
+            return max(self.found, _apparent_danger(command, self.paths, scope.cwds))
+        return self.found
 
-    def nested(self, text: str, scope: Scope) -> None:
+    def nested(self, text: str, scope: ShellScope) -> None:
         """Judge the text of a script."""
         try:
             self.script(grammar.parse(text), scope)
-        except Unjudged as reason:
+        except UnjudgedCommand as reason:
             self.note(UNKNOWN, f"what it does was not judged: {reason}")
 
     def note(self, rank: int, reason: str) -> None:
-        """Keep this finding if it is higher than the present one."""
+        """Keep this risk if it is higher than the present one."""
         if rank > self.found.rank or not self.found.reason:
-            self.found = Finding(rank, reason)
+            self.found = RiskFinding(rank, reason)
 
     @property
     def disturbed(self) -> bool:
         """Whether files may have been made since the directories were looked at."""
         return self.wrote or self.rearranged or self.found.rank > LOW
 
-    def path(self, word: Word, scope: Scope, kind: str, what: str) -> None:
-        """Judge the use of a path: of a `kind` of `Places.judge`, or to "search" a folder or
+    def use_path(self, word: ShellWord, scope: ShellScope, kind: str, act: str) -> None:
+        """Judge the use of a path: of a `kind` of `ShellPaths.judge`, or to "search" a folder or
         "delete" it with all that is in it."""
-        path, places = word.text, self.places
+        path, paths = word.text, self.paths
         if not word.known:
-            self.note(UNKNOWN, f"{what} a path that is not known beforehand")
-        elif self.rearranged and kind != "use" and not path.startswith(("/usr/", "/dev/null")):
-            self.note(
-                UNKNOWN, f"{what} {path[:80]!r} after a command that may have made a link of it"
-            )
+            self.note(UNKNOWN, f"{act} a path that is not known beforehand")
+            return
+        shown = repr(path[:80])
+        if self.rearranged and kind != "use" and not path.startswith(("/usr/", "/dev/null")):
+            self.note(UNKNOWN, f"{act} {shown} after a command that may have made a link of it")
         elif not scope.cwds and not path.startswith("/"):
-            self.note(UNKNOWN, f"{what} {path[:80]!r} in a folder that is not known beforehand")
-        for cwd in scope.cwds or ("/",) if word.known else ():
-            matches = places.matches(path, cwd) if word.glob else [path]
-            if matches is None or (word.glob and not places.is_inside(_GLOB.split(path)[0], cwd)):
-                self.note(UNKNOWN, f"{what} more paths than are looked at: {path[:80]}")
+            self.note(UNKNOWN, f"{act} {shown} in a folder that is not known beforehand")
+        for cwd in scope.cwds or ("/",):
+            matches = paths.matches(path, cwd) if word.glob else [path]
+            if matches is None or (word.glob and not paths.is_inside(_GLOB.split(path)[0], cwd)):
+                self.note(UNKNOWN, f"{act} more paths than are looked at: {path[:80]}")
             for one in matches or ():
                 if kind == "search" or (word.tree is not None and kind == "read"):
-                    self.note(*places.read_all(one, cwd, word.tree or Names(), what))
+                    self.note(*paths.read_all(one, cwd, word.tree or FileNames(), act))
                 else:
-                    self.note(*places.judge("write" if kind == "delete" else kind, one, cwd, what))
+                    self.note(*paths.judge("write" if kind == "delete" else kind, one, cwd, act))
+                name = one.rstrip("/").rpartition("/")[2]
                 if kind == "delete" and (
-                    not made_again(one.rstrip("/").rpartition("/")[2])
-                    or places.real(one, cwd) == places.workdir
+                    not made_again(name) or paths.real(one, cwd) == paths.workdir
                 ):
                     self.note(HIGH, f"deletes a folder and all that is in it: {one[:80]}")
 
-    def odd(self, word: Word, scope: Scope, names: str = r"[\s'\"\\]|^-") -> bool:
-        """Whether a name that a word stands for may be taken for several words, or for an
+    def is_odd(self, word: ShellWord, scope: ShellScope, odd: str = r"[\s'\"\\]|^-") -> bool:
+        """Return whether a name that a word stands for may be taken for several words, or for an
         option."""
-        if word.tree is None and word.text != ".":
-            found = [
-                self.places.matches(word.text, cwd) for cwd in scope.cwds if not self.disturbed
-            ]
-            return not found or any(
-                one is None or any(re.search(names, name) for name in one) for one in found
+        if self.disturbed or not scope.cwds:
+            return True
+        for cwd in scope.cwds:
+            if word.tree is None and word.text != ".":
+                names = self.paths.matches(word.text, cwd)
+                if names is None or any(re.search(odd, name) for name in names):
+                    return True
+            else:
+                scan = self.paths.scan(
+                    self.paths.real(word.text, cwd), word.tree or FileNames(), True
+                )
+                if scan.odd or not scan.whole:
+                    return True
+        return False
+
+    def run(
+        self, words: Sequence[ShellWord], scope: ShellScope, stdin: ShellInput | None = None
+    ) -> None:
+        """Judge a program with its words."""
+        if not words[0].known or words[0].glob or words[0].tree is not None:
+            self.note(UNKNOWN, "what it runs is made up while it runs")
+            return
+        self.yields = None
+        after = self._judge(self, words, scope, stdin)
+        scope.cwds = scope.cwds if after is None else after
+
+    def modules(self, folders: ShellWord, scope: ShellScope) -> None:
+        """Judge folders, with `:` between them, that Python takes modules from."""
+        for folder in folders.text.split(":"):
+            inside = folders.known and all(
+                self.paths.is_inside(folder or ".", cwd) for cwd in scope.cwds or ("/",)
             )
-        walks = [
-            self.places.walk(self.places.real(word.text, cwd), word.tree or Names(), foreign=True)
-            for cwd in scope.cwds
-        ]
-        return self.disturbed or not walks or any(walk.odd or not walk.whole for walk in walks)
+            self.note(MEDIUM if inside else UNKNOWN, f"takes modules from {folder[:80] or '.'}")
 
     # --- scripts ---
 
-    def script(self, script: Script, scope: Scope) -> None:
-        """Judge the commands of a script one after the other."""
+    def script(self, script: Script, scope: ShellScope, certain: bool = True) -> None:
+        """Judge the commands of a script one after the other. Unless its run is `certain`, nothing
+        is known of the variables that it sets."""
         for chain in script:
-            self._chain(chain, scope.copy() if chain.background else scope)
+            self._chain(chain, scope.copy() if chain.background else scope, certain)
 
-    def _chain(self, chain: Chain, scope: Scope) -> None:
-        """`a && b || c`: `done` are the folders to be in if the last one succeeded, `failed` if
-        it did not."""
-        done = failed = scope.cwds
-        first = scope.variables
+    def _chain(self, chain: PipelineChain, scope: ShellScope, certain: bool) -> None:
+        seen = scope.cwds
         for index, (operator, pipeline) in enumerate(chain.pipelines):
-            if operator == "||":
-                scope.forget(first)
-            scope.cwds = before = failed if operator == "||" else done
-            after = (
-                self._command(pipeline[0], scope, None)
-                if len(pipeline) == 1
-                else self._pipeline(pipeline, scope)
-            )
-            done, failed = (
-                (_union(done, after), before)
-                if operator == "||"
-                else (after, _union(failed, before) if operator else before)
-            )
-            first = first if index else dict(scope.variables)
-        scope.forget(first)
-        scope.cwds = _union(done, failed)
-        if len(scope.cwds) > _MOST_FOLDERS:
-            scope.cwds = ()
+            scope.cwds = seen if operator == "||" else scope.cwds
+            if len(pipeline) == 1:
+                self._command(pipeline[0], scope, None, certain and index == 0)
+            else:
+                stdin = None
+                for command in pipeline:
+                    self.yields = None
+                    self._command(command, scope.copy(), stdin, certain)
+                    stdin = ShellInput(None if command.body else self.yields)
+            both = tuple(dict.fromkeys(seen + scope.cwds))
+            seen = both if seen and scope.cwds and len(both) <= _MAX_FOLDERS else ()
+        scope.cwds = seen
 
-    def _pipeline(self, pipeline: Sequence[Command], scope: Scope) -> tuple[str, ...]:
-        stdin = None
-        for command in pipeline:
-            self.yields = None
-            self._command(command, scope.copy(), stdin)
-            stdin = Stdin(None, self.yields if command.kind == "program" else None)
-        return scope.cwds
-
-    def _command(self, command: Command, scope: Scope, stdin: Stdin | None) -> tuple[str, ...]:
-        """Judge a command; the folders to be in if it succeeds."""
+    def _command(
+        self, command: CommandNode, scope: ShellScope, stdin: ShellInput | None, certain: bool
+    ) -> None:
         for redirect in command.redirects:
             stdin = self._redirect(redirect, scope) or stdin
-        if command.kind == "program":
-            return self._program(command, scope, stdin)
-        before, inner = scope.cwds, scope.copy() if command.kind == "subshell" else scope
-        for _ in range(
-            2 if command.kind == "loop" else 1
-        ):  # the second time with what the first round leaves
-            for script in command.scripts if command.kind != "for" else ():
-                variables = dict(inner.variables)
-                self.script(script, inner)
-                if command.kind in ("if", "loop"):
-                    inner.forget(variables)
-                    inner.cwds = _union(before, inner.cwds)
-        if command.kind == "for":
-            self._for(command, inner)
-        if command.kind in ("for", "loop") and scope.cwds != before:
-            self.note(UNKNOWN, "changes the folder in each round of a loop")
-        return scope.cwds
-
-    def _for(self, loop: Command, scope: Scope) -> None:
-        values = list[Word]()
-        for word in [word for raw in loop.words for word in self.expand(raw, scope)]:
-            names = (
-                self.places.matches(word.text, scope.cwds[0])
-                if word.glob and len(scope.cwds) == 1 and not self.disturbed
-                else None
-            )
-            values += (
-                [Word(name) for name in names]
-                if names is not None
-                else [Word("", False) if word.glob else word]
-            )
-        variables = dict(scope.variables)
-        for value in values if len(values) <= _MOST_ROUNDS else [Word("", False)] * 2:
-            scope.variables[loop.variables[0][0]] = value
-            self.script(loop.scripts[0], scope)
-            if len(values) > _MOST_ROUNDS:
-                scope.forget(variables)
-        scope.forget(variables)
-
-    def _program(self, command: Command, scope: Scope, stdin: Stdin | None) -> tuple[str, ...]:
+        if command.body is not None and command.variables:
+            self._loop(command, command.body, scope)
+        elif command.body is not None:
+            self.script(command.body, scope.copy())
+        if command.body is not None:
+            return
         self._left -= 1
         if self._left < 0:
             self.note(UNKNOWN, "has more parts than are judged")
-            return scope.cwds
+            return
         for name, raw in command.variables:
-            value = self.one(raw, scope)
+            value = self.value(raw, scope)
             if not command.words:
-                scope.variables[name] = value
+                scope.variables[name] = value if certain else UNKNOWN_WORD
             if name == "PYTHONPATH":
                 self.modules(value, scope)
             elif name.startswith(("DJANGO", "FLASK")):
                 self.note(MEDIUM, "runs the project's own code")
         words = [word for raw in command.words for word in self.expand(raw, scope)]
-        return self.run(words, scope, stdin) if words else scope.cwds
+        if words:
+            self.run(words, scope, stdin)
 
-    def run(
-        self, words: Sequence[Word], scope: Scope, stdin: Stdin | None = None
-    ) -> tuple[str, ...]:
-        """Judge a program with its words; the folders to be in if it succeeds."""
-        if not words[0].known or words[0].glob or words[0].tree is not None:
-            self.note(UNKNOWN, "what it runs is made up while it runs")
-            return scope.cwds
-        self.yields = None
-        after = self._judge(self, words, scope, stdin)
-        return scope.cwds if after is None else after
+    def _loop(self, loop: CommandNode, body: Script, scope: ShellScope) -> None:
+        values = list[ShellWord]()
+        for word in [word for raw in loop.words for word in self.expand(raw, scope)]:
+            known = len(scope.cwds) == 1 and not self.disturbed
+            names = self.paths.matches(word.text, scope.cwds[0]) if word.glob and known else None
+            values += [ShellWord(name) for name in names or ()]
+            values += [UNKNOWN_WORD if word.glob else word] if names is None else []
+        cwds, (name, _) = scope.cwds, loop.variables[0]
+        for value in values if len(values) <= _MAX_ROUNDS else [UNKNOWN_WORD]:
+            scope.variables[name] = value
+            self.script(body, scope, certain=False)
+        if scope.cwds != cwds:
+            self.note(UNKNOWN, "changes the folder in each round of a loop")
+        scope.variables[name] = UNKNOWN_WORD
 
-    def modules(self, folders: Word, scope: Scope) -> None:
-        """Judge folders, with `:` between them, that Python takes modules from."""
-        for folder in folders.text.split(":"):
-            inside = folders.known and all(
-                self.places.is_inside(folder or ".", cwd) for cwd in scope.cwds or ("/",)
-            )
-            self.note(MEDIUM if inside else UNKNOWN, f"takes modules from {folder[:80] or '.'}")
-
-    def _redirect(self, redirect: Redirect, scope: Scope) -> Stdin | None:
-        if redirect.operator in ("<<", "<<<"):
-            self.expand(redirect.target, scope)
-            return Stdin(redirect.text)
-        words = self.expand(redirect.target, scope)
+    def _redirect(self, redirect: Redirect, scope: ShellScope) -> ShellInput | None:
+        if redirect.operator == "<<":
+            return ShellInput(document=True)
+        if redirect.operator == ">&":
+            return None
+        words, reads = self.expand(redirect.target, scope), redirect.operator == "<"
         if len(words) != 1 or words[0].glob:
             self.note(UNKNOWN, "redirects to a path that is not known beforehand")
         for word in words:
             if word.text.startswith(("/dev/tcp/", "/dev/udp/")):
                 self.note(HIGH, "opens a connection")
-            self.path(
-                word,
-                scope,
-                "read" if redirect.operator == "<" else "write",
-                "reads" if redirect.operator == "<" else "writes to",
-            )
-        return Stdin() if redirect.operator == "<" else None
+            kind, act = ("read", "reads") if reads else ("write", "writes to")
+            self.use_path(word, scope, kind, act)
+        return ShellInput() if reads else None
 
     # --- words ---
 
-    def one(self, raw: Raw, scope: Scope) -> Word:
-        """The value that a variable is given: nothing in it is split, and no glob or brace in it
-        is replaced."""
-        quoted = grammar.Part(grammar.QUOTED, "")
-        pieces = [
-            Word(part.value) if part.kind < VARIABLE else self.expand((part, quoted), scope)[0]
-            for part in raw
-        ]
-        return Word(
-            "".join([piece.text for piece in pieces]),
-            all(piece.known and piece.tree is None for piece in pieces),
-        )
+    def value(self, raw: RawWord, scope: ShellScope) -> ShellWord:
+        """Return the value that a variable is given: nothing in it is split or replaced."""
+        return self.expand(
+            (grammar.WordPart("text", "", True), *[part._replace(quoted=True) for part in raw]),
+            scope,
+        )[0]
 
-    def expand(self, raw: Raw, scope: Scope) -> list[Word]:
-        """The arguments that a word becomes."""
-        if len(raw) == 1 and raw[0].kind == TEXT:
-            texts = grammar.braces(raw[0].value) if "{" in raw[0].value else [raw[0].value]
-            return [Word(text, True, _GLOB.search(text) is not None) for text in texts]
+    def expand(self, raw: RawWord, scope: ShellScope) -> list[ShellWord]:
+        """Return the arguments that a word becomes."""
+        if len(raw) == 1 and raw[0].kind == "text" and not raw[0].quoted:
+            texts = grammar.expand_braces(raw[0].value) if "{" in raw[0].value else [raw[0].value]
+            return [ShellWord(text, True, _GLOB.search(text) is not None) for text in texts]
         pieces, known, split = list[tuple[str, bool]](), True, False
-        for kind, value in raw:
-            found: str | None = value
-            if kind in (OUTPUT, QUOTED_OUTPUT, FILE):
-                self.yields, found = None, "/dev/stdin" if kind == FILE else None
-                self.script(value, scope.copy())
-                if kind == OUTPUT and len(raw) == 1 and (names := self._names(value, scope)):
-                    return names
-            elif kind in (VARIABLE, QUOTED_VARIABLE):
-                found = self._variable(value, scope)
-                found = (
-                    None
-                    if found is not None and kind == VARIABLE and not _PLAIN.fullmatch(found)
-                    else found
-                )
-            if found is None:
-                known, split = False, split or kind in (OUTPUT, VARIABLE)
+        for kind, text, quoted in raw:
+            value: str | None = text if kind == "text" else None
+            if kind == "variable":
+                value = self._variable(text, scope)
+                if value is not None and not quoted and not _PLAIN.fullmatch(value):
+                    value = None
+            if value is None:
+                known, split = False, split or not quoted
             elif known:
-                pieces.append((found, kind == TEXT))
-        if not known or _GLOB.search("".join([text for text, bare in pieces if bare])) is None:
-            return [Word("".join([text for text, _ in pieces]), known, split=split)]
-        return [
-            Word(
-                "".join(
-                    [text if bare else re.sub(r"([*?\[])", r"[\1]", text) for text, bare in pieces]
-                ),
-                True,
-                True,
-            )
-        ]
+                pieces.append((value, kind == "text" and not quoted))
+        whole = "".join([text for text, _ in pieces])
+        if not known or not _GLOB.search("".join([text for text, bare in pieces if bare])):
+            return [ShellWord(whole, known, split=split)]
+        escaped = [text if bare else re.sub(r"([*?\[])", r"[\1]", text) for text, bare in pieces]
+        return [ShellWord("".join(escaped), glob=True)]
 
-    def _names(self, script: Script, scope: Scope) -> list[Word]:
-        """The names of files that a script of one pipeline, which was judged just now, has as
-        its output; none if that is not known."""
-        single = (
-            len(script) == 1
-            and len(script[0].pipelines) == 1
-            and script[0].pipelines[0][1][-1].kind == "program"
-        )
-        names = list(self.yields or ()) if single else []
-        return [] if any(self.odd(word, scope) for word in names) else names
-
-    def _variable(self, name: str, scope: Scope) -> str | None:
-        """A variable's value; None if it is not known."""
+    def _variable(self, name: str, scope: ShellScope) -> str | None:
+        """Return a variable's value; None if it is not known."""
         if name in scope.variables:
             return scope.variables[name].text if scope.variables[name].known else None
         if name == "HOME" or (name == "PWD" and len(scope.cwds) == 1):
-            return (self.places.home or None) if name == "HOME" else scope.cwds[0]
+            return (self.paths.home or None) if name == "HOME" else scope.cwds[0]
         if _SECRET_VARIABLE.fullmatch(name.upper()):
             self.note(HIGH, f"shows or gives away ${name}, which may be a secret")
         elif name not in _SHOWN:
             self.note(UNKNOWN, f"depends on ${name}, which is not known beforehand")
         return None
-
-
-def _union(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
-    """The folders of both; none, which stands for any, if either has none."""
-    return one if one == other else tuple(dict.fromkeys(one + other)) if one and other else ()
 
 
 # --- commands that ran before, and commands about which nothing is proven ---
@@ -430,77 +352,52 @@ def shell_effect(command: str) -> str:
     """Return a command's effect on its shell: "changes" if later commands may mean something
     else, "moves" if the shell may be in another folder, else ""."""
     try:
-        todo, found = list[Chain | Command](grammar.parse(command)), ""
-    except Unjudged:
+        todo, effect = list(grammar.parse(command)), ""
+    except UnjudgedCommand:
         return "changes"
     while todo:
-        one = todo.pop()
-        if isinstance(one, Chain):
-            todo += [command for _, pipeline in one.pipelines for command in pipeline]
-        elif one.kind != "program":
-            todo += [chain for script in one.scripts for chain in script]
-        elif not one.words and any(name == "PYTHONPATH" for name, _ in one.variables):
-            return "changes"
-        elif one.words:
-            name, *rest = [grammar.literal(raw) for raw in one.words]
-            if changes(name, rest) or (
-                name in ("[", "[[", "test")
-                and not re.fullmatch(_PLAIN_TEST, " ".join([word or "-v" for word in rest]))
-            ):
+        for one in [one for _, pipeline in todo.pop().pipelines for one in pipeline]:
+            todo += one.body or []
+            if not one.words and any(name == "PYTHONPATH" for name, _ in one.variables):
                 return "changes"
-            found = "moves" if name == "cd" else found
-    return found
+            name, *rest = [grammar.literal(raw) for raw in one.words] or [""]
+            if one.body is None and changes(name, rest):
+                return "changes"
+            effect = "moves" if name == "cd" else effect
+    return effect
 
 
 def changes(name: str | None, rest: Sequence[str | None]) -> bool:
-    """Whether a program with these words (None: not known) may change the shell that runs it."""
-    if name == "export":
-        return not all(
-            word is not None and grammar.harmless(*word.partition("=")[::2]) for word in rest
-        )
-    if name in _FORMS:
-        return None in rest[: 1 if name == "printf" else None] or not _FORMS[name].fullmatch(
-            " ".join([word or "" for word in rest])
-        )
+    """Return whether a program with these words (None: not known) may change the shell that runs
+    it."""
+    if name in ("[", "[[", "test"):
+        return not _HARMLESS_TEST.fullmatch(" ".join([word or "-v" for word in rest]))
+    if name in _HARMLESS_FORMS:
+        unknown = None in (rest[:1] if name == "printf" else rest)
+        form = _HARMLESS_FORMS[name]
+        return unknown or not form.fullmatch(" ".join([word or "" for word in rest]))
     return name is None or name in _CHANGERS
 
 
-_PLAIN_TEST = r"(?!(?:.* )?(?:-[vR]|-eq|-ne|-lt|-le|-gt|-ge|=~)(?: |$)).*"
-# Forms of builtins after which nothing later means something else.
-_FORMS = {
-    name: re.compile(form, re.DOTALL)
-    for names, form in (
-        ("command", r"-[vV] .*"),
-        ("printf", r"(?!-)(?!.*?%[-#0 +'*.\dhlLjzt]*n).+"),
-        ("wait jobs", r"(?!-)(?!.* -).*"),
-        ("ulimit umask alias history", r"(?:-[anSs])?"),
-        ("set", r"(?:(?:[-+][eux]*o?|pipefail|errexit|nounset|xtrace)(?: |$))+"),
-        ("read", rf"(?:-r(?: |$))?(?:(?:{grammar.LOCAL.pattern})(?: |$))*"),
-    )
-    for name in names.split()
-}
-_ROUGH_HIGH = re.compile(
-    r"(?:^|[;|&(){`\n]|\b(?:then|do|else|env|exec|command|nohup|eval|xargs) )["
-    r" \t]*(?:[^\s;|&()]*/)?(sudo|su|doas|mkfs|shred|nc|ncat|socat|ssh|scp|reboot|shutdown|rm["
-    r" \t]+(?:-[^\s;]+[ \t]+)*-\w*[rR]\w*|rm[ \t]+--rec\w*)(?=\s|$)"
+_DANGER = re.compile(
+    r"(?:^|[;|&(){`!\n]|\b(?:then|do|else|env|exec|command|nohup|eval|xargs) )[ \t]*"
+    r"(?:[^\s;|&()]*/)?(?:(sudo|su|doas|mkfs[.\w]*|shred|nc|ncat|socat|ssh|scp|reboot|shutdown"
+    r"|rm[ \t]+(?:-[^\s;]+[ \t]+)*-\w*[rR]\w*|rm[ \t]+--rec\w*)(?=\s|$)"
+    r"|((?:ba|z|da)?sh)[ \t]+<(?:\(|<<))"
 )
 
 
-def _rough(command: str, places: Places, cwds: Sequence[str]) -> Finding:
-    """Dangers that show in the words of a command about which nothing is proven."""
+def _apparent_danger(command: str, paths: ShellPaths, cwds: Sequence[str]) -> RiskFinding:
+    """Return dangers that show in the words of a command about which nothing is proven."""
     text = re.sub(r"['\"\\]", "", command[:20_000])
-    if match := _ROUGH_HIGH.search(text):
-        return Finding(HIGH, f"{match[1][:20]} may do harm, in a command of which little is known")
-    for into, word in re.findall(r"(>\|?[ \t]*|)(?<![^\s;|&()<>`=])([/~.][^\s;|&()<>`$]*)", text)[
-        :200
-    ]:
-        path = places.home + word[1:] if word.startswith("~") else word
-        found = places.judge(
-            "write" if into else "read",
-            path,
-            cwds[0] if cwds else "/",
-            "may write to" if into else "may read",
-        )
+    if match := _DANGER.search(text):
+        name = (match[1] or match[2])[:20]
+        return RiskFinding(HIGH, f"{name} may do harm, in a command of which little is known")
+    words = re.findall(r"(>\|?[ \t]*|)(?<![^\s;|&()<>`=])([/~.][^\s;|&()<>`$]*)", text)
+    for into, word in words[:200]:
+        path = paths.home + word[1:] if word.startswith("~") else word
+        kind, act = ("write", "may write to") if into else ("read", "may read")
+        found = paths.judge(kind, path, cwds[0] if cwds else "/", act)
         if found.rank == HIGH:
             return found
-    return Finding(LOW)
+    return RiskFinding(LOW)

@@ -1,40 +1,43 @@
-"""`Use`: one program with its words, as the rules about programs are asked about it; and its
-options, as the table allows them."""
+"""One program with its words, as the rules about programs are asked about it, and its options, as
+the table allows them."""
 
 from __future__ import annotations
 
 import functools
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.agent.security import table
 from holdfast.agent.security.network import fetch
-from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN, Names, listed
-from holdfast.agent.security.script import Reader, Scope, Stdin, Word
+from holdfast.agent.security.paths import HIGH, MEDIUM, UNKNOWN, FileNames, RiskFinding, word_set
+from holdfast.agent.security.script import ScriptReader, ShellInput, ShellScope, ShellWord
 
-_TOKEN = re.compile(r"(--?[^=?<>@%+^]+)([=?<>@%+^]*)")
-PUBLISHES = listed(
+_TOKEN = re.compile(r"(--|-|:)([^=?+^*$]+)([=?]?)([A-Za-z]?)([+^*$]?)")
+PUBLISHES = word_set(
     "publish deploy upload login logout release yank push owner adduser unpublish register"
     " gh-deploy site-deploy deploy-file"
 )
-# Letters of a kind whose operands are looked at for what they are alone: the text that is allowed,
-# and what another one may do.
+# Letters of a kind whose words are looked at for what they are alone: the text that is allowed, and
+# the risk of another one.
 _TEXTS = {
-    letter: (re.compile(text, re.IGNORECASE), rank, what)
-    for letter, text, rank, what in (
+    letter: (re.compile(text, re.IGNORECASE), RiskFinding(rank, reason))
+    for letter, text, rank, reason in (
         ("e", r"[\w.+-]+", UNKNOWN, "is given what may change something, or is read"),
         ("d", r"\+.*", UNKNOWN, "may set the clock"),
-        ("f", r"(?!.*env)[\w.\[\]| \"-]*", UNKNOWN, "has a program that may read more"),
-        ("Q", table.SQL, UNKNOWN, "may change the database, or run or read something"),
-        (
-            "z",
-            r"%\d*|[1-9]\d+|[2-9]",
-            HIGH,
-            "ends processes that are not known beforehand, or all of them",
-        ),
+        ("z", r"%\d*|[1-9]\d+|[2-9]", HIGH, "ends processes that are not known beforehand"),
         ("y", table.NODE_PACKAGE, UNKNOWN, "installs what is no name"),
         ("i", table.PACKAGE, UNKNOWN, "installs what is no name"),
+        ("m", table.BUILD_TARGET, UNKNOWN, "is given a variable that may run something"),
+        ("o", r"(?![lpa],)[\w,=+-]*", UNKNOWN, "gives options to another program"),
+        ("v", table.MODE, HIGH, "lets everybody write, or lends rights"),
+        ("n", r"(?!.*(?:KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH))\w+", HIGH, "may show a secret"),
+        ("P", r"importtime|dev|utf8|faulthandler|tracemalloc", UNKNOWN, "may import something"),
+        ("j", table.JQ, UNKNOWN, "has a program that may read the environment or other files"),
+        ("B", r"[^e]*", HIGH, "may show the environment of other processes"),
+        ("h", r"(?!@)(?!.*%output).*", UNKNOWN, "shows a file, or writes to one"),
+        ("b", r"[^/]*", UNKNOWN, "keeps what it replaces in another folder"),
     )
 }
 _PATHS = {
@@ -45,180 +48,176 @@ _PATHS = {
 }
 
 
+class OptionSpec(NamedTuple):
+    """An option: whether it takes a value (`=`, or `?`: only a glued one), the kind of the value,
+    and a flag, see `table`."""
+
+    value: str
+    kind: str
+    flag: str
+
+
 class Options(NamedTuple):
-    """The options of a program with their values ("" for those without one), in their order, and
-    its operands."""
+    """The options of a program with their values ("" for those without one), in their order, its
+    operands, and the flags of its options."""
 
     given: list[tuple[str, str]]
-    operands: list[Word]
+    operands: list[ShellWord]
+    flags: set[str]
 
     def has(self, *names: str) -> bool:
-        """Whether one of these options is there."""
+        """Return whether one of these options is there."""
         return any(name in names for name, _ in self.given)
 
     def values(self, *names: str) -> list[str]:
-        """The values of these options."""
+        """Return the values of these options."""
         return [value for name, value in self.given if name in names]
 
 
-class Use(NamedTuple):
+class ProgramUse(NamedTuple):
     """A program's name, the words behind it, where it stands, and its input (None if nothing is
     redirected to it)."""
 
-    reader: Reader
+    reader: ScriptReader
     name: str
-    args: Sequence[Word]
-    scope: Scope
-    stdin: Stdin | None
+    args: Sequence[ShellWord]
+    scope: ShellScope
+    stdin: ShellInput | None
 
     def note(self, rank: int, what: str) -> None:
-        """The program is at least so risky."""
+        """Note that the program is at least so risky."""
         self.reader.note(rank, f"{self.name.replace('.', ' ')} {what}")
 
-    def low(self, what: str = "only reads") -> None:
-        """The program does no harm."""
-        self.note(LOW, what)
-
-    def medium(self, what: str) -> None:
-        """The program changes the working directory, runs what is there, or fetches."""
-        self.note(MEDIUM, what)
-
-    def unknown(self, what: str) -> None:
-        """Nothing is proven about what the program does."""
-        self.note(UNKNOWN, what)
-
-    def high(self, what: str) -> None:
-        """The program does what is plainly dangerous."""
-        self.note(HIGH, what)
-
     def text(self, index: int) -> str:
-        """The word of that place, "" if there is none or it is not known."""
-        return (
-            self.args[index].text if 0 <= index < len(self.args) and self.args[index].known else ""
-        )
+        """Return the word of that place, "" if there is none or it is not known."""
+        word = self.args[index] if 0 <= index < len(self.args) else ShellWord("")
+        return word.text if word.known else ""
 
-    def run(self, words: Sequence[Word], stdin: Stdin | None = None) -> None:
-        """The program runs these words as another program."""
+    def run(self, words: Sequence[ShellWord], stdin: ShellInput | None = None) -> None:
+        """Judge these words as a program that this one runs."""
         if words:
             self.reader.run(words, self.scope.copy(), stdin)
         else:
-            self.unknown("runs nothing that is named")
+            self.note(UNKNOWN, "runs nothing that is named")
 
-    def paths(self, kind: str, words: Sequence[Word], what: str = "") -> None:
-        """The program uses these paths, by the letter of a kind: `r`, `R`, `l` or `w`."""
+    def paths(self, kind: str, words: Sequence[ShellWord], what: str = "") -> None:
+        """Judge the use of these paths, by the letter of a kind: `r`, `R`, `l` or `w`."""
+        act, shown = _PATHS[kind]
         for word in words:
-            act, shown = _PATHS[kind]
-            self.reader.path(word, self.scope, act, f"{self.name} {what or shown}")
+            self.reader.use_path(word, self.scope, act, f"{self.name} {what or shown}")
             if kind == "w" and word.tree is not None:
                 self.overwrites(word)
 
-    def operand(self, kind: str, word: Word) -> None:
-        """Note what the program does with an operand, by the letter that stands for it in a kind
-        of the table."""
-        text, (form, rank, what) = word.text, _TEXTS.get(kind, (None, LOW, ""))
-        if kind == "i" and re.match(r"\.|[^\[]*/", text) and "://" not in text:
-            self.runs_code(Word(text.partition("[")[0]))
-        elif form is not None and not form.fullmatch(text):
-            (
-                self.high("installs from elsewhere")
-                if kind in "iy" and re.search(r"://|^[\w-]+:|^git@", text)
-                else self.note(rank, what)
-            )
+    def operand(self, kind: str, word: ShellWord) -> None:
+        """Judge a word by the letter that stands for it in the table."""
+        text = word.text
+        if kind in "iy" and re.search(r"://|^[\w-]+:|^git@", text):
+            self.note(HIGH, "installs from elsewhere")
+        elif kind == "i" and re.match(r"\.|[^\[]*/", text):
+            self.runs_code(ShellWord(text.partition("[")[0]))
+        elif kind == "m" and "=" not in text:
+            self.operand("p", word)
+        elif kind in _TEXTS:
+            allowed, other = _TEXTS[kind]
+            if not allowed.fullmatch(text):
+                self.note(*other)
         elif (
-            (kind in "ps" and text.startswith("-"))
+            kind in "0"
+            or (kind == "p" and text.startswith("-"))
             or (kind == "r" and text[:1] in ("+", "@"))
-            or kind in ("", "0")
         ):
-            self.unknown(
-                f"has a word {text[:40]!r} that is not in its table, or may be a command or an"
-                " option"
-            )
+            self.note(UNKNOWN, f"has a word {text[:40]!r} that is not in its table")
         elif kind in _PATHS:
             self.paths(kind, [word])
         elif kind == "c":
             self.runs_code(word)
-        elif kind in "ap" or (
-            kind == "s" and not re.fullmatch(r"[\w-]+(?:\.\w+)+/[\w./-]+(?:@[\w.-]+)?", text)
-        ):
+        elif kind in "kK":
+            if ":" in text:
+                self.note(HIGH, "has a file on another machine")
+            if word.glob or ".." in text.split("/"):
+                self.note(UNKNOWN, "makes a link or an archive that was not looked at")
+            self.paths("r" if kind == "K" else "w", [word])
+        elif kind == "s" and (file := re.match(r"[\w.-]*=?[@<]([^;]*)", text)):
+            self.paths("r", [ShellWord(file[1])])
+        elif kind == "q":
+            self._requirements(word)
+        elif kind in "ap":
             self.argument(word, kind == "p")
         elif kind == "u":
             self.reader.note(*fetch(text, self.reader.hosts))
 
-        elif kind == "k" and not re.match(r"(?:bs|count|skip|seek|conv|status)=", text):
-            name, _, value = text.partition("=")
-            self.paths("r" if name == "if" else "w", [Word(value)])
-            if name not in ("if", "of"):
-                self.unknown("has a word that is not in its table")
-
-    def overwrites(self, folder: Word, unpacks: bool = False) -> None:
-        """The program may write to any file of a folder, also where that is a link; with
-        `unpacks` it makes files of any name, and links."""
+    def _requirements(self, word: ShellWord) -> None:
+        """Judge installing what a file lists."""
+        if "://" in word.text:
+            self.note(HIGH, "installs from elsewhere")
+        self.runs_code(word)
         for cwd in self.scope.cwds:
-            walk = self.reader.places.walk(
-                self.reader.places.real(folder.text, cwd), folder.tree or Names(), foreign=unpacks
-            )
-            if (walk.folder_out if unpacks else walk.leads_out) or not walk.whole:
-                self.unknown(
-                    f"writes to files of {folder.text[:80]}, which has links out, or is more than"
-                    " is looked at"
-                )
-        self.reader.rearranged = self.reader.rearranged or unpacks
+            lines = text_of(os.path.join(cwd, word.text))
+            if re.search(table.FOREIGN_LINE, lines, re.MULTILINE):
+                self.note(UNKNOWN, f"installs from elsewhere, as {word.text[:60]} says")
 
-    def inside(self, word: Word) -> bool:
-        """Whether a path is within the working directory, wherever the command may be."""
-        return word.known and all(
-            self.reader.places.is_inside(word.text, cwd) for cwd in self.scope.cwds or ("/",)
-        )
+    def overwrites(self, folder: ShellWord) -> None:
+        """Judge writing to any file of a folder, also where that is a link."""
+        for cwd in self.scope.cwds:
+            real = self.reader.paths.real(folder.text, cwd)
+            scan = self.reader.paths.scan(real, folder.tree or FileNames())
+            if scan.leads_out or not scan.whole:
+                self.note(UNKNOWN, f"writes to files of {folder.text[:80]}, which has links out")
 
-    def runs_code(self, word: Word) -> None:
-        """The program runs the code of a file or folder."""
+    def is_inside(self, word: ShellWord) -> bool:
+        """Return whether a path is within the working directory, wherever the command may be."""
+        cwds = self.scope.cwds or ("/",)
+        return word.known and all(self.reader.paths.is_inside(word.text, cwd) for cwd in cwds)
+
+    def runs_code(self, word: ShellWord) -> None:
+        """Judge running the code of a file or folder."""
         if word.text in ("-", "/dev/stdin"):
-            self.high("runs code that it is fed")
+            self.note(HIGH, "runs code that it is fed")
         if word.glob or word.tree is not None or not word.known or word.text[:1] in ("@", "-"):
-            self.unknown("runs a file that is not known beforehand")
-        self.reader.path(word, self.scope, "use", f"{self.name} runs")
-        self.medium(f"runs the code of {word.text[:80]}")
+            self.note(UNKNOWN, "runs a file that is not known beforehand")
+        self.reader.use_path(word, self.scope, "use", f"{self.name} runs")
+        self.note(MEDIUM, f"runs the code of {word.text[:80]}")
 
-    def argument(self, word: Word, strict: bool = False) -> None:
-        """The project's own code is given a word: a plain one, or a path of the project. Of an
+    def argument(self, word: ShellWord, strict: bool = False) -> None:
+        """Judge a word for the project's own code: a plain one, or a path of the project. Of an
         option the value counts."""
-        text = word.text if word.text.startswith("-") else word.text.partition("::")[0]
-        path = text.partition("=")[2] or ("" if text.startswith("-") else text)
+        is_option = word.text.startswith("-")
+        text = word.text if is_option else word.text.partition("::")[0]
+        path = text.partition("=")[2] or ("" if is_option else text)
         if PUBLISHES & {word.text, *re.split(r"[:/.]", word.text)} or re.match(
             r"publish|deploy|upload", word.text
         ):
-            self.high(f"sends something out: {word.text[:40]}")
+            self.note(HIGH, f"sends something out: {word.text[:40]}")
         if not word.known or (strict and not re.fullmatch(r"[\w@%+=:,./*?\[\]{}^~#-]*", text)):
-            self.unknown(f"is given what may be code: {text[:60]}")
-        if (
-            {"install", "exec"} & set(re.split(r"[:.]", text))
-            or re.search(r"://|@", path)
-            or word.tree is not None
-        ):
-            self.unknown(f"is given what is not looked at: {word.text[:60]}")
-        self.reader.path(
-            Word(path, word.known, word.glob), self.scope, "use", f"{self.name} is given"
-        )
+            self.note(UNKNOWN, f"is given what may be code: {text[:60]}")
+        if {"install", "exec"} & set(re.split(r"[:.]", text)) or re.search(r"://|@", path):
+            self.note(UNKNOWN, f"is given what is not looked at: {word.text[:60]}")
+        if word.tree is not None:
+            self.note(UNKNOWN, "is given what is found")
+        named = ShellWord(path, word.known, word.glob)
+        self.reader.use_path(named, self.scope, "use", f"{self.name} is given")
 
 
 @functools.lru_cache(maxsize=1024)
-def _entry(text: str) -> tuple[dict[str, str], bool]:
-    """The options of an entry with their signs, and whether digits are an option."""
-    found = {"--help": "", "--version": ""}
-    tokens = text.split()
-    for token in [
-        one for name in tokens if name[0] == "&" for one in table.GROUPS[name[1:]].split()
-    ] + tokens:
-        match = _TOKEN.fullmatch(token)
-        if match is not None and match[1].startswith("--"):
-            found[match[1]] = match[2]
-        elif match is not None:
-            found.update({f"-{letter}": match[2] for letter in match[1][1:]})
-    return found, "#" in tokens or "&log" in tokens
+def _option_specs(text: str) -> Mapping[str, OptionSpec]:
+    """Return the options of an entry of the table; `#` stands for numbers."""
+    found = {"--help": OptionSpec("", "", ""), "--version": OptionSpec("", "", "")}
+    for token in text.split():
+        if token[0] == "&":
+            found |= _option_specs(table.GROUPS[token[1:]])
+        elif token == "#":
+            found["#"] = OptionSpec("", "", "")
+        elif match := _TOKEN.fullmatch(token):
+            names = [match[2]] if match[1] != "-" else list(match[2])
+            dashes = "--" if match[1] == "--" else "-"
+            found |= dict.fromkeys(
+                [dashes + name for name in names], OptionSpec(*match.groups()[2:])
+            )
+    return found
 
 
-def take(
-    use: Use, entry: str, words: Sequence[Word], stop: bool = False, single_dash: bool = False
+def parse_options(
+    use: ProgramUse, entry: str, words: Sequence[ShellWord], stop: bool = False
 ) -> Options:
     """Take words apart as getopt does, and note what the options do.
 
@@ -227,71 +226,64 @@ def take(
         entry: The options that it may have, as the table writes them.
         words: The words behind its name.
         stop: The first operand ends the options.
-        single_dash: Long options begin with one dash (`-name`), and letters do not stand together.
     """
-    allowed, digits = _entry(entry)
-    given, operands = list[tuple[str, str]](), list[Word]()
-    todo = list(reversed(words))
-    while todo:
-        word = todo.pop()
+    allowed, found, rest = _option_specs(entry), Options([], [], set()), list(reversed(words))
+    while rest:
+        word = rest.pop()
         text = word.text
-        if text == "--" or (stop and operands):
-            operands += reversed([*todo, word] if operands and stop else todo)
+        if text == "--" or (stop and found.operands):
+            rest += [word] if stop and found.operands else []
+            found.operands.extend(reversed(rest))
             break
         if text[:1] != "-" or text == "-" or word.tree is not None:
-            operands.append(word)
-        elif digits and text[1:].isdecimal() and word.known:
+            found.operands.append(word)
             continue
-        elif text.startswith("--") or single_dash:
-            name, equals, value = text.partition("=")
-            signs = allowed.get(name if name.startswith("--") else f"-{name}")
-            if (
-                signs is None
-                or (equals and not signs)
-                or not word.known
-                or (word.glob and (signs not in ("=", "?") or not equals))
-            ):
-                use.unknown(f"has an option {name[:40]} that is not in its table")
+        name, equals, value = text.partition("=")
+        if name not in allowed and not text.startswith("--"):
+            if "#" in allowed and text[1:].isdecimal() and word.known:
                 continue
-            value = value if equals or not _valued(signs) else _value(use, todo)
-            _note(use, signs, value)
-            given.append((name, value))
-        else:
-            for place, letter in enumerate(text[1:], 2):
-                signs = allowed.get(f"-{letter}")
-                if signs is None or word.glob or not word.known:
-                    use.unknown(f"has an option -{letter} that is not in its table")
-                    break
-                glued = "?" in signs or _valued(signs)
-                value = text[place:] if glued else ""
-                value = value or (_value(use, todo) if _valued(signs) else "")
-                _note(use, signs, value)
-                given.append((f"-{letter}", value))
-                if glued:
-                    break
-    return Options(given, operands)
+            # Letters: the first that takes a value takes what is left of the word.
+            place = 1
+            while (spec := allowed.get(f"-{text[place]}")) and not spec.value and text[place + 1 :]:
+                _add_option(use, found, f"-{text[place]}", spec, "")
+                place += 1
+            name, value = f"-{text[place]}", text[place + 1 :]
+            equals = value
+        spec = allowed.get(name)
+        is_text = spec is not None and spec.value and not spec.kind and text.startswith("--")
+        if (
+            spec is None
+            or (equals and not spec.value)
+            or not word.known
+            or (word.glob and not (is_text and equals))
+        ):
+            use.note(UNKNOWN, f"has an option {name[:40]} that is not in its table")
+            continue
+        if spec.value == "=" and not equals:
+            following = rest.pop() if rest else ShellWord("", False)
+            if not following.known or following.glob or following.tree is not None:
+                use.note(UNKNOWN, "has an option whose value is not known beforehand")
+            value = following.text
+        _add_option(use, found, name, spec, value)
+    return found
 
 
-def _valued(signs: str) -> bool:
-    """Whether an option takes the next word as its value if none is glued on."""
-    return "?" not in signs and bool(set(signs) & set("=<>@%"))
+def _add_option(use: ProgramUse, found: Options, name: str, spec: OptionSpec, value: str) -> None:
+    """Add an option, and note what it does, also with its value."""
+    if spec.flag == "^":
+        use.note(HIGH, "throws work away, or changes what is elsewhere")
+    elif spec.flag == "+":
+        use.note(MEDIUM, "changes something")
+    found.flags.add(spec.flag)
+    found.given.append((name, value))
+    if spec.kind and value:
+        use.operand(spec.kind, ShellWord(value))
 
 
-def _value(use: Use, todo: list[Word]) -> str:
-    word = todo.pop() if todo else Word("", False)
-    if not word.known or word.glob or word.tree is not None:
-        use.unknown("has an option whose value is not known beforehand")
-    return word.text
-
-
-def _note(use: Use, signs: str, value: str) -> None:
-    """Note what an option does, also with its value."""
-    if "^" in signs or "+" in signs:
-        (
-            use.high("throws work away, or changes what is elsewhere")
-            if "^" in signs
-            else use.medium("changes something")
-        )
-    for sign, kind in (("<", "r"), (">", "w"), ("@", "c"), ("%", "i")):
-        if sign in signs and value:
-            use.operand(kind, Word(value))
+def text_of(path: str) -> str:
+    """Return the beginning of a file; "" if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(100_000)
+    except OSError:
+        return ""

@@ -2,15 +2,14 @@
 `protocol.Wire`; `wire(name)` returns it.
 
     Conversation ── items ──> Transcript ── fragments ──┐
-    events.Agent ── prompt, tools, parameters ── head ──┴─ body ──> POST path(model, stream)
+    agent event ───── prompt, tools, parameters ── head ──┴─ body ──> POST path(model, stream)
                                                                        │
     Completion <── parse(answer) or stream().feed(chunk)... finish() <─┘  (else: error(status, ...))
 
 A fragment is one message as JSON, or several joined by commas. The caller caches fragments, so a
 request is one join. `RequestHead` holds the bytes before and after the fragments. A wire has no
-state and knows no key, host or socket. Plain answers and streams end in the same function, so their
-results cannot differ. To add a wire, write its module, its `_answer` module and its `_stream`
-module, and list it in `WIRES`.
+state and knows no key, host or socket. To add a wire, write its module and its `_answers` module,
+and list it in `WIRES`.
 
 `head` takes parameters that are JSON values, all optional:
 
@@ -49,25 +48,24 @@ def wire(name: str) -> Wire:
     if plain not in WIRES:
         raise ConfigurationError(f"wire takes one of {', '.join(WIRES)}, not {name!r}.")
     module = cast(Wire, import_module(WIRES[plain]))
-    if name == plain:
-        return module
-    from holdfast.llm.wires.text_calls import TextCalls
-
-    return TextCalls(module)
+    return module if name == plain else _with_text_calls(module)
 
 
-def reader(wire: Wire, tools: bool) -> Wire:
+def answer_reader(wire: Wire, tools: bool) -> Wire:
     """Return the wire for reading an answer. If the request had no tools, text that looks like a
     call stays text. A summary of a conversation, for example, may quote calls."""
     inner: Wire | None = None if tools else getattr(wire, "inner", None)
-    if inner is None:
-        return wire
+    return wire if inner is None else _with_text_calls(inner, reads_calls=False)
+
+
+def _with_text_calls(inner: Wire, reads_calls: bool = True) -> Wire:
+    # Loaded late for start-up time: few models need calls as text.
     from holdfast.llm.wires.text_calls import TextCalls
 
-    return TextCalls(inner, reads=False)
+    return TextCalls(inner, reads_calls)
 
 
-def known(name: str) -> bool:
+def is_wire(name: str) -> bool:
     """Return True if `wire` knows that name."""
     return name.removesuffix(TEXT_SUFFIX) in WIRES
 

@@ -1,8 +1,7 @@
-"""Anthropic's Messages wire: requests and errors. `anthropic_messages_answer` reads answers, and
-`anthropic_messages_stream` reads streams.
+"""Requests of Anthropic's Messages wire.
 
 `native` is an answer's `content` array. It is sent back verbatim, except for parts that the API
-itself refuses; see `answer.echo`.
+itself refuses; see `_echo`.
 """
 
 from __future__ import annotations
@@ -10,44 +9,46 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
+from zlib import crc32
 
 import msgspec
 
-from holdfast.content import (
-    Content,
-    EmbeddedResource,
-    ImageContent,
-    TextContent,
-    ToolCall,
-    ToolResult,
-)
-from holdfast.errors import ConfigurationError, LLMError
+from holdfast.content import AudioContent, Content, ImageContent, TextContent, ToolCall, ToolResult
+from holdfast.errors import ConfigurationError
 from holdfast.events import ToolDefinition
-from holdfast.llm.wires import anthropic_messages_answer as answer
-from holdfast.llm.wires.blocks import as_text, base64, result_text
-from holdfast.llm.wires.calls import wire_name
+from holdfast.llm.wires import anthropic_messages_answers as answers
+from holdfast.llm.wires.answers import as_dict
+from holdfast.llm.wires.calls import wire_id, wire_name
+from holdfast.llm.wires.content_parts import (
+    Part,
+    as_text,
+    caption,
+    media,
+    not_shown,
+    result_text,
+)
 from holdfast.llm.wires.failures import http_error
-from holdfast.llm.wires.protocol import AnswerParser, Names, RequestHead
+from holdfast.llm.wires.protocol import Names, RequestHead
+from holdfast.llm.wires.requests import join_body, merge_extra, no_family, set_parameters
 from holdfast.tools import styles
 
-name = answer.NAME
+name = answers.NAME
 bound = False  # signatures are valid on all platforms
-parse = answer.parse
+family = no_family
+parse = answers.parse
+stream = answers.MessagesStream
+error = http_error
 
 _json = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder()
 
 _USER = b'{"role":"user","content":['
 _ASSISTANT = b'{"role":"assistant","content":['
-_OPENING_MESSAGE = _USER + b'{"type":"text","text":"(what came before is not shown)"}]},'
+_OPENING_MESSAGE = _USER + b'{"type":"text","text":"(what came before is not shown)"}]}'
 _EPHEMERAL = {"type": "ephemeral"}
 _CACHE_MARK = b',"cache_control":{"type":"ephemeral"}}]}'  # replaces the end of a user message
-_PICTURES = {
-    "image/jpeg": "image/jpeg",
-    "image/jpg": "image/jpeg",
-    "image/png": "image/png",
-    "image/gif": "image/gif",
-    "image/webp": "image/webp",
-}
+_PICTURE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_PARAMETERS = {"temperature": "temperature", "top_p": "top_p", "stop": "stop_sequences"}
 # `claude-opus-4-1-20250805`, `claude-3-7-sonnet-latest`, `anthropic/claude-sonnet-4.6`,
 # `us.anthropic.claude-opus-4-20250514-v1:0`
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[.-](\d{1,2})(?!\d))?")
@@ -70,22 +71,22 @@ def path(model: str, stream: bool) -> str:
 
 def headers(api_key: str) -> dict[str, str]:
     """Return the headers of every request. Without a key, no key header is sent."""
-    request_headers = {
-        "Content-Type": "application/json",
-        "Accept": "*/*",
-        "anthropic-version": "2023-06-01",
-    }
-    if api_key:
-        request_headers["x-api-key"] = api_key
-    return request_headers
+    key = {"x-api-key": api_key} if api_key else {}
+    common = {"Content-Type": "application/json", "Accept": "*/*"}
+    return {**common, "anthropic-version": "2023-06-01", **key}
 
 
-call_id = answer.call_id
+_LEGAL_ID = re.compile(r"[a-zA-Z0-9_-]+")  # the API's rule for call ids
+_ILLEGAL_ID_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-def family(model: str, host: str) -> str:
-    """Return "": the encoding is the same for all models."""
-    return ""
+def call_id(call: ToolCall, family: str = "") -> str:
+    """Return the id of a call in the characters that the API allows. Others are replaced, and a
+    checksum keeps distinct ids distinct."""
+    id = wire_id(call)
+    if _LEGAL_ID.fullmatch(id):
+        return id
+    return f"{_ILLEGAL_ID_CHARS.sub('_', id)}_{crc32(id.encode()):08x}"
 
 
 # --- fragments ---
@@ -101,24 +102,16 @@ def system(text: str) -> bytes:
 def user(content: Sequence[Content]) -> bytes:
     """Encode a user message: text, pictures and PDF documents as blocks, the rest as text. The
     API refuses blank text."""
-    return _json(
-        {
-            "role": "user",
-            "content": _parts(content) or [{"type": "text", "text": "(empty message)"}],
-        }
-    )
+    parts = _parts(content) or [{"type": "text", "text": "(empty message)"}]
+    return _json({"role": "user", "content": parts})
 
 
-def _parts(content: Iterable[Content]) -> list[dict[str, Any]]:
-    parts: list[dict[str, Any]] = []
+def _parts(content: Iterable[Content]) -> list[Part]:
+    parts: list[Part] = []
     for block in content:
-        part = _media(block)
+        part = _media_part(block)
         if part is None:
-            text = (
-                f"[{block.mime_type}, {len(block.data)} bytes, not shown]"
-                if isinstance(block, ImageContent)
-                else as_text(block)
-            )
+            text = not_shown(block) if isinstance(block, ImageContent) else as_text(block)
             if not text.strip():
                 continue
             part = {"type": "text", "text": text}
@@ -126,23 +119,19 @@ def _parts(content: Iterable[Content]) -> list[dict[str, Any]]:
     return parts
 
 
-def _media(block: Content) -> dict[str, Any] | None:
+def _media_part(block: Content) -> Part | None:
     """Return a picture or document in the API's form; None for any other block."""
-    if isinstance(block, ImageContent):
-        kind, data = block.mime_type, None
-    elif isinstance(block, EmbeddedResource) and isinstance(block.resource.get("blob"), str):
-        kind, data = str(block.resource.get("mimeType") or ""), cast(str, block.resource["blob"])
-    else:
+    if isinstance(block, TextContent | AudioContent):
         return None
+    kind, data = media(block)
     kind = kind.partition(";")[0].strip().lower()
-    if kind not in _PICTURES and (kind != "application/pdf" or data is None):
+    if kind == "image/jpg":
+        kind = "image/jpeg"
+    is_document = kind == "application/pdf" and not isinstance(block, ImageContent)
+    if kind not in _PICTURE_TYPES and not is_document:
         return None
-    source = {
-        "type": "base64",
-        "media_type": _PICTURES.get(kind, kind),
-        "data": base64(cast(ImageContent, block).data) if data is None else data,
-    }
-    return {"type": "image" if kind in _PICTURES else "document", "source": source}
+    source = {"type": "base64", "media_type": kind, "data": data}
+    return {"type": "document" if is_document else "image", "source": source}
 
 
 def assistant(
@@ -152,13 +141,13 @@ def assistant(
     refuses empty messages."""
     blocks: list[bytes] = []
     if native:
-        blocks = answer.echo(native, calls, names)
+        blocks = _echo(native, calls, names)
     else:
         # The API refuses trailing white space in a request's last message, if that is an answer.
         text = text if calls else text.rstrip()
         if text and not text.isspace():
             blocks.append(_json({"type": "text", "text": text}))
-        blocks += [answer.call_block(call, names) for call in calls]
+        blocks += [_call_block(call, names) for call in calls]
     return _ASSISTANT + b",".join(blocks) + b"]}" if blocks else b""
 
 
@@ -168,28 +157,120 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
     Pictures stand in the result itself. Those of an error follow after all results, because an
     error may hold only text.
     """
-    blocks: list[dict[str, Any]] = []
-    error_media: list[dict[str, Any]] = []
+    blocks: list[Part] = []
+    error_media: list[Part] = []
     for call, result in batch:
-        block: dict[str, Any] = {"type": "tool_result", "tool_use_id": answer.call_id(call)}
-        media = [part for part in map(_media, result.content) if part is not None]
-        if media and not result.is_error:
+        id = call_id(call)
+        block: Part = {"type": "tool_result", "tool_use_id": id}
+        parts = [part for part in map(_media_part, result.content) if part is not None]
+        if parts and not result.is_error:
             block["content"] = _parts(result.content)
         else:
             text = result_text(result)
             block["content"] = text if text.strip() else "(no output)"
-            if media:
-                error_media += [
-                    {
-                        "type": "text",
-                        "text": f"Returned by {call.name} (call {answer.call_id(call)}):",
-                    },
-                    *media,
-                ]
+            if parts:
+                error_media += [{"type": "text", "text": caption(call.name, id)}, *parts]
         if result.is_error:
             block["is_error"] = True
         blocks.append(block)
     return _json({"role": "user", "content": blocks + error_media})
+
+
+def _call_block(call: ToolCall, names: Names) -> bytes:
+    wire_call = {"type": "tool_use", "id": call_id(call), "name": wire_name(call.name, names)}
+    return _json({**wire_call, "input": _input(call)})
+
+
+def _input(call: ToolCall) -> dict[str, Any]:
+    """Return a call's arguments. The API requires an object, even if the model wrote none."""
+    return {"invalid_json": call.raw} if call.invalid else call.arguments
+
+
+_THINKING_TYPES = ("thinking", "redacted_thinking")
+
+
+class _BlockShape(msgspec.Struct):
+    """The fields of a block that decide whether the API accepts it unchanged."""
+
+    type: Any = None
+    text: Any = None
+    id: Any = None
+    name: Any = None
+    input: Any = None
+    caller: Any = msgspec.UNSET
+    citations: Any = None
+
+
+_raw_blocks = msgspec.json.Decoder(list[msgspec.Raw])
+_block_shapes = msgspec.json.Decoder(list[_BlockShape])
+
+
+def _echo(native: msgspec.Raw, calls: Sequence[ToolCall], names: Names) -> list[bytes]:
+    """Return the blocks of an answer verbatim, except for parts that the API sends but does not
+    accept:
+
+    - blank text, white space at the very end, and thinking as the last block
+    - `caller` if it is null or the model itself ("Extra inputs are not permitted", without a
+      beta header)
+    - `file_id` in citations
+    - a call whose input is not an object or was edited
+    - a call that is missing from `calls`, because no result would follow
+    """
+    kept: list[tuple[_BlockShape, bytes]] = []
+    waiting = list(calls)
+    blocks = _block_shapes.decode(native)
+    # If the call names are the same, calls are matched by order, even if their ids have changed.
+    paired = [block.name for block in blocks if block.type == "tool_use"] == [
+        wire_name(call.name, names) for call in calls
+    ]
+    for block, raw in zip(blocks, cast("list[bytes]", _raw_blocks.decode(native)), strict=True):
+        changes: dict[str, Any] = {}
+        if block.type == "text":
+            if not str(block.text or "").strip():
+                continue
+            given: Any = block.citations
+            cited = cast("list[Any]", given) if isinstance(given, list) else []
+            if any(isinstance(one, dict) and "file_id" in one for one in cited):
+                changes["citations"] = [_without_file(one) for one in cited]
+        elif block.type == "tool_use":
+            call = waiting.pop(0) if paired else _take_call(waiting, block.id)
+            if call is None:
+                continue
+            if block.id != call_id(call):
+                changes["id"] = call_id(call)
+            if call.invalid or block.input != call.arguments:
+                changes["input"] = _input(call)
+        if block.caller is not msgspec.UNSET and answers.is_default_caller(block.caller):
+            changes["caller"] = None
+        kept.append((block, _patched(raw, changes) if changes else raw))
+    if not waiting:
+        while kept and kept[-1][0].type in _THINKING_TYPES:
+            kept.pop()
+        if kept and kept[-1][0].type == "text" and kept[-1][0].text[-1].isspace():
+            kept[-1] = (kept[-1][0], _patched(kept[-1][1], {"text": kept[-1][0].text.rstrip()}))
+    return [raw for _, raw in kept] + [_call_block(call, names) for call in waiting]
+
+
+def _without_file(citation: Any) -> Any:
+    if not isinstance(citation, dict):
+        return citation
+    return {
+        key: value for key, value in cast("dict[str, Any]", citation).items() if key != "file_id"
+    }
+
+
+def _take_call(waiting: list[ToolCall], id: Any) -> ToolCall | None:
+    for place, call in enumerate(waiting):
+        if call.provider_id == id or not call.provider_id:
+            return waiting.pop(place)
+    return None
+
+
+def _patched(raw: bytes, changes: Mapping[str, Any]) -> bytes:
+    block: dict[str, Any] = {**_decoder.decode(raw), **changes}
+    if "caller" in changes:
+        del block["caller"]
+    return _json(block)
 
 
 # --- requests ---
@@ -243,11 +324,7 @@ def head(
         )
     marked = parameters.get("prompt_caching") is not False
     body: dict[str, Any] = {"model": model, "max_tokens": _max_tokens(model, parameters)}
-    for key in ("temperature", "top_p"):
-        if parameters.get(key) is not None:
-            body[key] = parameters[key]
-    if parameters.get("stop"):
-        body["stop_sequences"] = parameters["stop"]
+    body.update(set_parameters(parameters, _PARAMETERS))
     body.update(_thinking(model, parameters, body["max_tokens"]))
     if parameters.get("response_format"):
         form = _format(parameters["response_format"])
@@ -258,16 +335,16 @@ def head(
         if parameters.get("parallel_tool_calls") is False:
             body["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
     if system_prompt.strip():
-        body["system"] = [
-            {
-                "type": "text",
-                "text": system_prompt,
-                **({"cache_control": _EPHEMERAL} if marked else {}),
-            }
-        ]
+        cache_control = {"cache_control": _EPHEMERAL} if marked else {}
+        body["system"] = [{"type": "text", "text": system_prompt, **cache_control}]
     elif tools and marked:
         body["tools"][-1]["cache_control"] = _EPHEMERAL
-    _merge(body, parameters.get("extra_body") or {})
+    extra: Mapping[str, Any] = parameters.get("extra_body") or {}
+    merged = ["thinking", "output_config", "tool_choice"]
+    ours, theirs = body.get("thinking", {}), as_dict(extra.get("thinking"))
+    if theirs.get("type", ours.get("type")) != ours.get("type"):
+        merged.remove("thinking")  # a thinking setting of another type has other keys
+    merge_extra(body, extra, merged)
     return MessagesHead(
         _json(body)[:-1] + b',"messages":[', True, b"]}", b'],"stream":true}', marked
     )
@@ -285,10 +362,10 @@ def _version(model: str) -> tuple[int, int] | None:
 
 def _max_tokens(model: str, parameters: Mapping[str, Any]) -> int:
     extra: Mapping[str, Any] = parameters.get("extra_body") or {}
-    given = extra.get("max_tokens")
-    given = given if isinstance(given, int) else parameters.get("max_output_tokens")
-    if given is not None:
-        return given
+    limit = extra.get("max_tokens")
+    limit = limit if isinstance(limit, int) else parameters.get("max_output_tokens")
+    if limit is not None:
+        return limit
     version = _version(model)
     if version is None or version == (3, 5):
         limit = 8192
@@ -373,24 +450,6 @@ def _format(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     )
 
 
-def _merge(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
-    for key, value in extra.items():
-        ours = cast("dict[str, Any]", body.get(key))
-        if (
-            key in ("thinking", "output_config", "tool_choice")
-            and ours
-            and isinstance(value, Mapping)
-        ):
-            given = cast("Mapping[str, Any]", value)
-            # A thinking setting of another type has other keys.
-            other = key == "thinking" and given.get("type", ours["type"]) != ours["type"]
-            body[key] = given if other else {**ours, **given}
-        elif key == "tools" and ours and isinstance(value, list | tuple):
-            body[key] = [*ours, *cast("Sequence[Any]", value)]
-        else:
-            body[key] = value
-
-
 # The number of messages in which `body` looks for user messages. Mostly they alternate with
 # answers.
 _SEARCHED_MESSAGES = 20
@@ -404,9 +463,8 @@ def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
     and one answer with many calls and results can exceed that. So the last message of the
     previous request keeps a mark of its own, and its entry is found however much followed.
     """
-    suffix = head.stream_suffix if stream else head.suffix
     if not fragments:
-        return head.prefix + suffix
+        return join_body(head, fragments, stream)
     parts = list(fragments)
     if isinstance(head, MessagesHead) and head.marked:
         marks_left = 2
@@ -416,27 +474,6 @@ def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
                 marks_left -= 1
                 if not marks_left:
                     break
-    # The first message must be a user's.
-    parts[0] = (
-        head.prefix + (_OPENING_MESSAGE if parts[0].startswith(_ASSISTANT) else b"") + parts[0]
-    )
-    parts[-1] += suffix
-    return b",".join(parts)
-
-
-# --- answers ---
-
-
-def stream() -> AnswerParser:
-    """Return a parser for one streamed answer."""
-    from holdfast.llm.wires.anthropic_messages_stream import MessagesStream
-
-    return MessagesStream()
-
-
-def error(
-    status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
-) -> LLMError:
-    """Return the error for a response with a status other than 200. Header names are in lower
-    case."""
-    return http_error(status, headers, body, url, model)
+    if parts[0].startswith(_ASSISTANT):  # the first message must be a user's
+        parts.insert(0, _OPENING_MESSAGE)
+    return join_body(head, parts, stream)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.content import ToolCall
-from holdfast.llm.wires.lenient import clean, decode, whole
+from holdfast.llm.wires.lenient_json import clean_texts, decode, join_surrogates
 from holdfast.llm.wires.protocol import Names
 from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools import names as tool_names
@@ -25,49 +25,52 @@ def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
 
     Missing arguments count as none. An object inside a JSON string counts as the object, and raw
     line breaks within strings are accepted. Such arguments are sent back as proper JSON; otherwise
-    `raw` keeps the text verbatim.
-
-    If the text is not a JSON object, `arguments` is empty, `raw` holds the text, and `invalid`
-    holds one sentence with the reason.
+    `raw` keeps the text verbatim. If the text is not a JSON object, `arguments` is empty, `raw`
+    holds the text, and `invalid` one sentence with the reason.
     """
     if not isinstance(arguments, str):  # some servers send the object itself
-        arguments = "" if arguments is None else _encoder.encode(arguments).decode()
+        encoded = b"" if arguments is None else _encoder.encode(arguments)
+        if isinstance(arguments, dict) and not too_deep(encoded):
+            return ToolCall("", name, cast("dict[str, Any]", arguments), provider_id)
+        arguments = encoded.decode()
     if not arguments.strip():
         return ToolCall("", name, {}, provider_id)
-    if too_deep(arguments):
-        reason_text = (
+    try:
+        fields, is_proper = _read_object(arguments)
+    except ValueError as error:
+        return ToolCall("", name, {}, provider_id, join_surrogates(arguments), str(error))
+    raw = "" if not is_proper or _encoder.encode(fields) == arguments.encode() else arguments
+    return ToolCall("", name, fields, provider_id, raw)
+
+
+def _read_object(text: str) -> tuple[dict[str, Any], bool]:
+    """Return the object of a JSON text, and True if the text is valid JSON for it. Raises
+    `ValueError` with the reason, as a sentence, if there is no object."""
+    if too_deep(text):
+        raise ValueError(
             f"The arguments are nested deeper than {MAX_DEPTH} levels. Send them flatter, or as"
             " text."
         )
-        return ToolCall("", name, {}, provider_id, whole(arguments), reason_text)
-    proper = True
+    is_proper = True
     try:
-        value: Any = _decoder.decode(arguments)
+        value: Any = _decoder.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        text = join_surrogates(text)
         try:
-            value, proper = clean(decode(whole(arguments))), False
+            value, is_proper = clean_texts(decode(text)), False
         except ValueError:
-            arguments = whole(arguments)
-            return ToolCall(
-                "", name, {}, provider_id, arguments, _invalid_reason(arguments, str(error))
-            )
-    try:
-        if isinstance(value, str):
+            raise ValueError(_invalid_reason(text, str(error))) from None
+    if isinstance(value, str):
+        try:
             if too_deep(value):
                 raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-            value, proper = clean(decode(value)), False
-    except ValueError as error:
-        return ToolCall(
-            "", name, {}, provider_id, arguments, _invalid_reason(arguments, str(error))
-        )
+            value, is_proper = clean_texts(decode(value)), False
+        except ValueError as error:
+            raise ValueError(_invalid_reason(text, str(error))) from None
     if not isinstance(value, dict):
         kind = _KINDS.get(type(value).__name__, "a number")
-        return ToolCall(
-            "", name, {}, provider_id, arguments, f"The arguments are {kind}, not a JSON object."
-        )
-    fields = cast("dict[str, Any]", value)
-    raw = "" if not proper or _encoder.encode(fields) == arguments.encode() else arguments
-    return ToolCall("", name, fields, provider_id, raw)
+        raise ValueError(f"The arguments are {kind}, not a JSON object.")
+    return cast("dict[str, Any]", value), is_proper
 
 
 def _invalid_reason(text: str, reason: str) -> str:

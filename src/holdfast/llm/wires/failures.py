@@ -62,9 +62,7 @@ _TRY_AGAIN = re.compile(
 )
 
 _TOO_LONG_CODES = {
-    "context_length_exceeded",
-    "exceed_context_size_error",
-    "context_window_exceeded",
+    *("context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"),
     "request_too_large",
 }
 # OpenAI's code for any text above its limit, such as an id or a tool's description. For the content
@@ -73,117 +71,60 @@ _STRING_TOO_LONG = "string_above_max_length"
 _MESSAGE_PARAM = re.compile(r"input|(messages|input)\W.*\b(content|output)\b.*")
 _NAMED_PARAM = re.compile(r"'((?:messages|input)\b[^']*)'")
 _FILTERED_CODES = {
-    "content_filter",
-    "content_policy_violation",
-    "image_content_policy_violation",
-    "ResponsibleAIPolicyViolation",
-    "data_inspection_failed",
+    *("content_filter", "content_policy_violation", "image_content_policy_violation"),
+    *("ResponsibleAIPolicyViolation", "data_inspection_failed"),
 }
 _NO_QUOTA_CODES = {
-    "insufficient_quota",
-    "insufficient_balance",
-    "billing_hard_limit_reached",
-    "billing_not_active",
-    "billing_error",
-    "credit_balance_too_low",
-    "account_deactivated",
-    "exceeded_current_quota_error",
+    *("insufficient_quota", "insufficient_balance", "exceeded_current_quota_error"),
+    *("billing_hard_limit_reached", "billing_not_active", "billing_error"),
+    *("credit_balance_too_low", "account_deactivated"),
 }
 _NO_MODEL_CODES = {
-    "model_not_found",
-    "not_found_error",
-    "NotFoundError",
-    "DeploymentNotFound",
+    *("model_not_found", "not_found_error", "NotFoundError", "DeploymentNotFound"),
     "model_decommissioned",
 }
 _INVALID_KEY_CODES = {"API_KEY_INVALID", "invalid_api_key"}
 _OVERLOADED_CODES = {
-    "overloaded_error",
-    "overloaded",
-    "engine_overloaded",
-    "engine_overloaded_error",
-    "server_overloaded",
-    "server_is_overloaded",
-    "service_tier_capacity_exceeded",
-    "UNAVAILABLE",
-    "MODEL_CAPACITY_EXHAUSTED",
-    "NoCapacity",
+    *("overloaded_error", "overloaded", "engine_overloaded", "engine_overloaded_error"),
+    *("server_overloaded", "server_is_overloaded", "service_tier_capacity_exceeded"),
+    *("UNAVAILABLE", "MODEL_CAPACITY_EXHAUSTED", "NoCapacity"),
 }
 # The usual status of each code, for errors that come without a status (in a stream).
-_BY_CODE: dict[str, int] = {
-    # OpenAI and servers that follow it
-    "invalid_request_error": 400,
-    "invalid_prompt": 400,
-    "BadRequestError": 400,
-    "invalid_api_key": 401,
-    "model_not_found": 404,
-    "timeout": 408,
-    "rate_limit_exceeded": 429,
-    "tokens": 429,
-    "requests": 429,
-    "insufficient_quota": 429,
-    "server_error": 500,
-    "internal_server_error": 500,
-    "engine_overloaded": 503,
-    "engine_overloaded_error": 503,
-    "overloaded": 503,
-    "server_overloaded": 503,
-    "server_is_overloaded": 503,
-    "vector_store_timeout": 504,
-    **dict.fromkeys(
-        (
-            "invalid_image",
-            "invalid_image_format",
-            "invalid_base64_image",
-            "invalid_image_url",
-            "image_too_large",
-            "image_too_small",
-            "image_parse_error",
-            "image_content_policy_violation",
-            "invalid_image_mode",
-            "image_file_too_large",
-            "unsupported_image_media_type",
-            "empty_image_file",
-            "failed_to_download_image",
-            "image_file_not_found",
-        ),
-        400,
+_STATUS_CODES: dict[int, tuple[str, ...]] = {
+    400: (
+        *("invalid_request_error", "invalid_prompt", "BadRequestError"),  # OpenAI
+        *("invalid_image", "invalid_image_format", "invalid_base64_image", "invalid_image_url"),
+        *("invalid_image_mode", "image_too_large", "image_too_small", "image_parse_error"),
+        *("image_content_policy_violation", "image_file_too_large", "image_file_not_found"),
+        *("unsupported_image_media_type", "empty_image_file", "failed_to_download_image"),
+        *("INVALID_ARGUMENT", "FAILED_PRECONDITION", "OUT_OF_RANGE"),  # Google
     ),
-    # Anthropic
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "api_error": 500,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-    # Google
-    "INVALID_ARGUMENT": 400,
-    "FAILED_PRECONDITION": 400,
-    "OUT_OF_RANGE": 400,
-    "UNAUTHENTICATED": 401,
-    "PERMISSION_DENIED": 403,
-    "NOT_FOUND": 404,
-    "ABORTED": 409,
-    "RESOURCE_EXHAUSTED": 429,
-    "INTERNAL": 500,
-    "UNKNOWN": 500,
-    "UNIMPLEMENTED": 501,
-    "UNAVAILABLE": 503,
-    "DEADLINE_EXCEEDED": 504,
+    401: ("invalid_api_key", "authentication_error", "UNAUTHENTICATED"),
+    402: ("billing_error",),
+    403: ("permission_error", "PERMISSION_DENIED"),
+    404: ("model_not_found", "not_found_error", "NOT_FOUND"),
+    408: ("timeout",),
+    409: ("ABORTED",),
+    413: ("request_too_large",),
+    429: (
+        *("rate_limit_exceeded", "tokens", "requests", "insufficient_quota"),  # OpenAI
+        *("rate_limit_error", "RESOURCE_EXHAUSTED"),
+    ),
+    500: ("server_error", "internal_server_error", "api_error", "INTERNAL", "UNKNOWN"),
+    501: ("UNIMPLEMENTED",),
+    503: (
+        *("engine_overloaded", "engine_overloaded_error", "overloaded"),
+        *("server_overloaded", "server_is_overloaded", "UNAVAILABLE"),
+    ),
+    504: ("vector_store_timeout", "timeout_error", "DEADLINE_EXCEEDED"),
+    529: ("overloaded_error",),
 }
+_STATUS_OF_CODE = {code: status for status, codes in _STATUS_CODES.items() for code in codes}
 _ENVELOPES = {"error", "response.failed", "failed"}  # words that say only that this is an error
 
 _REQUEST_IDS = (
-    "x-request-id",
-    "request-id",
-    "apim-request-id",
-    "x-amzn-requestid",
-    "x-ms-request-id",
-    "x-goog-request-id",
-    "cf-ray",
+    *("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid"),
+    *("x-ms-request-id", "x-goog-request-id", "cf-ray"),
 )
 
 # The forms of providers' keys. A server may repeat a key that is not among the LLM's secrets.
@@ -193,21 +134,16 @@ _KEY_FORMS = re.compile(
 
 
 class ErrorBody(msgspec.Struct):
-    """The content of an error body: the message and the codes (most specific first), and whether it
-    was a JSON error at all.
-
-    Further fields: the invalid parameter, an id for the provider's support, seconds to wait,
-    headers of an upstream server, and whether a daily quota is used up.
-    """
+    """The content of an error body."""
 
     message: str = ""
-    codes: list[str] = []
-    json: bool = False
-    param: str = ""
-    request_id: str = ""
-    retry_after: float | None = None
-    headers: dict[str, str] = {}
-    daily: bool = False
+    codes: list[str] = []  # most specific first
+    json: bool = False  # True if the body was a JSON error at all
+    param: str = ""  # the invalid parameter
+    request_id: str = ""  # for the provider's support
+    retry_after: float | None = None  # seconds to wait
+    headers: dict[str, str] = {}  # of an upstream server
+    daily: bool = False  # True if a daily quota is used up
 
 
 def read_error(body: bytes) -> ErrorBody:
@@ -216,7 +152,7 @@ def read_error(body: bytes) -> ErrorBody:
     try:
         return parse_error(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ErrorBody(shorten(body.decode("utf-8", "replace")))
+        return ErrorBody(excerpt(body))
 
 
 def parse_error(value: Any) -> ErrorBody:
@@ -229,15 +165,10 @@ def parse_error(value: Any) -> ErrorBody:
         if not isinstance(value, dict):
             break
         level = cast("dict[str, Any]", value)
-        codes = [
-            str(level[key])
-            for key in ("code", "type", "status")
-            if isinstance(level.get(key), str | int)
-        ]
+        found = [level.get(key) for key in ("code", "type", "status")]
+        codes = [str(code) for code in found if isinstance(code, str | int)]
         error_body.codes[:0] = [
-            code
-            for code in codes
-            if code not in _ENVELOPES and len(code) < 80 and not re.search(r"\s", code)
+            code for code in codes if code not in _ENVELOPES and re.fullmatch(r"\S{0,79}", code)
         ]
         text = level.get("message") or level.get("detail") or level.get("msg")
         if text:
@@ -265,19 +196,13 @@ def _read_details(details: Any, error_body: ErrorBody) -> None:
         if not isinstance(detail, dict):
             continue
         part = cast("dict[str, Any]", detail)
-        reason, delay, violations = (
-            part.get("reason"),
-            part.get("retryDelay"),
-            part.get("violations"),
-        )
+        reason, delay, violations = map(part.get, ("reason", "retryDelay", "violations"))
         if isinstance(reason, str) and reason:
             error_body.codes.insert(0, reason)
         if isinstance(delay, str):
             error_body.retry_after = duration(delay)
-        if isinstance(violations, list):
-            error_body.daily = (
-                error_body.daily or "PerDay" in msgspec.json.encode(violations).decode()
-            )
+        if isinstance(violations, list) and b"PerDay" in msgspec.json.encode(violations):
+            error_body.daily = True
 
 
 def _read_metadata(metadata: Any, error_body: ErrorBody) -> None:
@@ -289,10 +214,8 @@ def _read_metadata(metadata: Any, error_body: ErrorBody) -> None:
     if isinstance(part.get("raw"), str):
         error_body.message = f"{error_body.message}: {part['raw']}"
     if isinstance(part.get("headers"), dict):
-        error_body.headers = {
-            name.lower(): str(value)
-            for name, value in cast("dict[str, Any]", part["headers"]).items()
-        }
+        headers = cast("dict[str, Any]", part["headers"])
+        error_body.headers = {name.lower(): str(value) for name, value in headers.items()}
 
 
 def shorten(text: str) -> str:
@@ -304,8 +227,13 @@ def shorten(text: str) -> str:
     return text if len(text) <= EXCERPT_CHARS else text[:EXCERPT_CHARS] + " [...]"
 
 
+def excerpt(data: bytes) -> str:
+    """Return the beginning of an answer's bytes, for an error message."""
+    return shorten(data[:5000].decode("utf-8", "replace"))
+
+
 def http_error(
-    status: int, headers: Mapping[str, str], body: bytes, url: str, model: str
+    status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
 ) -> LLMError:
     """Return the error for a response with a status other than 200. `headers` have names in
     lower case."""
@@ -331,7 +259,9 @@ def reported_error(value: Any, url: str = "", model: str = "") -> LLMError:
         (int(code) for code in error_body.codes if code.isdecimal() and 400 <= int(code) < 600), 0
     )
     if not status:
-        status = next((_BY_CODE[code] for code in error_body.codes if code in _BY_CODE), 0)
+        status = next(
+            (_STATUS_OF_CODE[code] for code in error_body.codes if code in _STATUS_OF_CODE), 0
+        )
     error = _error(status or (400 if _too_long(error_body) else 500), error_body, url, model, "")
     error.status = status
     error.request_id = error_body.request_id
@@ -341,8 +271,8 @@ def reported_error(value: Any, url: str = "", model: str = "") -> LLMError:
     return error
 
 
-def _first_known(*found: float | None) -> float | None:
-    return next((each for each in found if each is not None), None)
+def _first_known(*waits: float | None) -> float | None:
+    return next((wait for wait in waits if wait is not None), None)
 
 
 def _requested_wait(error: LLMError, error_body: ErrorBody) -> float | None:
@@ -353,105 +283,84 @@ def _requested_wait(error: LLMError, error_body: ErrorBody) -> float | None:
     found = _TRY_AGAIN.search(error_body.message)
     if found is None:
         return None
-    number, unit, rest = found.groups()
-    return duration(
-        f"{number}{unit.lower() if unit.lower() == 'ms' else unit[0].lower()}{rest.lower()}"
-    )
+    number, unit, rest = (group.lower() for group in found.groups())
+    return duration(f"{number}{unit if unit == 'ms' else unit[0]}{rest}")
 
 
 def _too_long(error_body: ErrorBody) -> bool:
     if _STRING_TOO_LONG in error_body.codes:
         named_param = _NAMED_PARAM.search(error_body.message)
-        return bool(
-            _MESSAGE_PARAM.fullmatch(error_body.param or (named_param[1] if named_param else ""))
-        )
-    return bool(_TOO_LONG_CODES & set(error_body.codes)) or bool(
-        _TOO_LONG.search(error_body.message)
-    )
+        param = error_body.param or (named_param[1] if named_param else "")
+        return _MESSAGE_PARAM.fullmatch(param) is not None
+    known = not _TOO_LONG_CODES.isdisjoint(error_body.codes)
+    return known or _TOO_LONG.search(error_body.message) is not None
 
 
 def _error(status: int, error_body: ErrorBody, url: str, model: str, location: str) -> LLMError:
-    codes = set(error_body.codes)
-    code = next((code for code in error_body.codes if not code.isdecimal()), "")
-    message = error_body.message or "no reason given"
-    server = url or "the provider"
-
-    def make(kind: type[LLMError], text: str, retryable: bool | None = None) -> LLMError:
-        error = kind(text, status=status, code=code)
-        if retryable is not None:
-            error.retryable = retryable
-        return error
-
+    server, message = url or "the provider", error_body.message or "no reason given"
     if 300 <= status < 400:
         target = location.partition("?")[0] or "nowhere"  # a query may hold a signature
-        return make(
-            BadRequest,
+        kind, retryable = BadRequest, None
+        text = (
             f"{server} redirects ({status}) to {target}; redirects are not followed: set base_url"
-            " to it.",
+            " to it."
         )
+    else:
+        kind, reason, retryable = _classify(status, error_body, message, server, model)
+        text = f"{reason}: {message}"
+    code = next((code for code in error_body.codes if not code.isdecimal()), "")
+    error = kind(text, status=status, code=code)
+    if retryable is not None:
+        error.retryable = retryable
+    return error
+
+
+def _classify(
+    status: int, error_body: ErrorBody, message: str, server: str, model: str
+) -> tuple[type[LLMError], str, bool | None]:
+    """Return the kind of an error, its text up to the provider's message, and whether a retry may
+    help if that differs from the kind's default. The order of the rules matters."""
+    codes = set(error_body.codes)
+    at = f"({status}) at {server}"
+    no_model = f"{server} has no model {model!r} ({status})"
     if codes & _NO_QUOTA_CODES or status == 402 or (status < 500 and _NO_CREDIT.search(message)):
-        return make(
-            RateLimited, f"No quota or credit left at {server} ({status}): {message}", False
-        )
-    if status < 500 and (
-        codes & _FILTERED_CODES or (status in (400, 403) and _FILTERED.search(message))
-    ):
-        return make(
-            ContentFiltered,
-            f"The provider's content filter stopped the request ({status}): {message}",
-        )
+        return RateLimited, f"No quota or credit left at {server} ({status})", False
+    is_filtered = codes & _FILTERED_CODES or (status in (400, 403) and _FILTERED.search(message))
+    if status < 500 and is_filtered:
+        reason = f"The provider's content filter stopped the request ({status})"
+        return ContentFiltered, reason, None
     if _does_not_fit(status, error_body):
-        return make(
-            ContextTooLong, f"The request does not fit {model or 'the model'} ({status}): {message}"
-        )
-    if status == 401 or (
-        status in (400, 403) and (codes & _INVALID_KEY_CODES or _INVALID_KEY.search(message))
-    ):
-        return make(
-            AuthenticationError,
-            f"The API key was refused ({status}): check api_key for {server}. The provider says:"
-            f" {message}",
-        )
+        return ContextTooLong, f"The request does not fit {model or 'the model'} ({status})", None
+    is_key_invalid = codes & _INVALID_KEY_CODES or _INVALID_KEY.search(message)
+    if status == 401 or (status in (400, 403) and is_key_invalid):
+        reason = f"The API key was refused ({status}): check api_key for {server}."
+        return AuthenticationError, f"{reason} The provider says", None
     if status in (400, 403, 404, 405) and codes & _NO_MODEL_CODES:
-        return make(ModelNotFound, f"{server} has no model {model!r} ({status}): {message}")
+        return ModelNotFound, no_model, None
     if status == 403 or (status == 400 and "FAILED_PRECONDITION" in codes):
-        return make(
-            PermissionDenied, f"The API key may not do this ({status}) at {server}: {message}"
-        )
+        return PermissionDenied, f"The API key may not do this {at}", None
     if status in (404, 405):
-        if error_body.json and (
-            "model" in message.lower() or "no endpoints found" in message.lower()
-        ):
-            return make(ModelNotFound, f"{server} has no model {model!r} ({status}): {message}")
-        return make(
-            ModelNotFound,
-            f"No such path ({status}): {server}. A base_url usually ends in /v1. The server says:"
-            f" {message}",
-        )
+        words = message.lower() if error_body.json else ""
+        if "model" in words or "no endpoints found" in words:
+            return ModelNotFound, no_model, None
+        reason = f"No such path ({status}): {server}. A base_url usually ends in /v1."
+        return ModelNotFound, f"{reason} The server says", None
     if status in (408, 504):
-        return make(LLMTimeout, f"{server} gave up waiting ({status}): {message}")
+        return LLMTimeout, f"{server} gave up waiting ({status})", None
     if status == 409:
-        return make(
-            BadRequest, f"The request conflicts with another one (409) at {server}: {message}", True
-        )
-    if (
-        status in (498, 529)
-        or codes & _OVERLOADED_CODES
-        or (status >= 500 and _OVERLOADED.search(message))
-    ):  # 498: Groq's flex tier
-        return make(Overloaded, f"The provider is overloaded ({status}) at {server}: {message}")
+        return BadRequest, f"The request conflicts with another one {at}", True
+    is_overloaded = codes & _OVERLOADED_CODES or (status >= 500 and _OVERLOADED.search(message))
+    if status in (498, 529) or is_overloaded:  # 498: Groq's flex tier
+        return Overloaded, f"The provider is overloaded {at}", None
     if status == 429 and error_body.daily:
-        return make(RateLimited, f"The daily quota is used up (429) at {server}: {message}", False)
+        return RateLimited, f"The daily quota is used up {at}", False
     if status == 429:
-        return make(RateLimited, f"Too many requests (429) at {server}: {message}")
+        return RateLimited, f"Too many requests {at}", None
     if status >= 500:
-        return make(ServerError, f"The provider failed ({status}) at {server}: {message}")
+        return ServerError, f"The provider failed {at}", None
     if "tool_use_failed" in codes:  # Groq: the model's output was not a valid tool call
-        return make(
-            BadResponse,
-            f"The model's tool call could not be read ({status}) at {server}: {message}",
-        )
-    return make(BadRequest, f"The request was refused ({status}) at {server}: {message}")
+        return BadResponse, f"The model's tool call could not be read {at}", None
+    return BadRequest, f"The request was refused {at}", None
 
 
 def _does_not_fit(status: int, error_body: ErrorBody) -> bool:

@@ -1,9 +1,8 @@
-"""The Gemini wire (`generateContent`), spoken by Google's Gemini API and by Vertex AI: requests and
-errors.
+"""Requests of the Gemini wire (`generateContent`), spoken by Google's Gemini API and by Vertex AI.
 
-`gemini_answer` reads answers, and `gemini_stream` reads streams. An answer that holds more than
-text and calls is sent back as exactly the content that came. Gemini signs its thoughts, and Gemini
-3 refuses a history in which a signature is lost or moved to another part.
+An answer that holds more than text and calls is sent back as exactly the content that came. Gemini
+signs its thoughts, and Gemini 3 refuses a history in which a signature is lost or moved to another
+part.
 
 `base_url` is `https://generativelanguage.googleapis.com/v1beta`, or for Vertex AI, which
 requires an OAuth token (`headers={"Authorization": "Bearer ..."}`)::
@@ -20,30 +19,33 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.content import (
-    AudioContent,
-    Content,
-    EmbeddedResource,
-    ImageContent,
-    ToolCall,
-    ToolResult,
-)
-from holdfast.errors import ConfigurationError, LLMError
+from holdfast.content import Content, EmbeddedResource, ToolCall, ToolResult
+from holdfast.errors import ConfigurationError
 from holdfast.events import ToolDefinition
-from holdfast.llm.completion import Completion
-from holdfast.llm.wires import gemini_answer as answer
-from holdfast.llm.wires.blocks import as_text, base64, mention, result_text
+from holdfast.llm.wires import gemini_answers as answers
 from holdfast.llm.wires.calls import wire_name
+from holdfast.llm.wires.content_parts import (
+    Part,
+    as_text,
+    caption,
+    media,
+    result_text,
+    with_mentions,
+)
 from holdfast.llm.wires.failures import http_error
-from holdfast.llm.wires.protocol import AnswerParser, Names, RequestHead
+from holdfast.llm.wires.protocol import Names, RequestHead
+from holdfast.llm.wires.requests import join_body, no_family, set_parameters
 from holdfast.tools import styles
 
-name = answer.NAME
+name = answers.NAME
 bound = True  # a host refuses the signatures of another
+family = no_family
+parse = answers.parse
+stream = answers.GeminiStream
+error = http_error
 
-_encoder = msgspec.json.Encoder()
+_json = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder()
-_json = _encoder.encode
 
 # Gemini 3 refuses a call of the current turn without a signature. Google's documentation of thought
 # signatures gives this substitute for calls of another model, on Gemini API and Vertex AI alike.
@@ -53,7 +55,7 @@ _NO_SIGNATURE = "skip_thought_signature_validator"
 _USER = b'{"role":"user"'
 # The API requires requests to begin and end with a user's content. The beginning may have been
 # condensed away, and an answer from another provider may end in a pause.
-_OPENING_MESSAGE = b'{"role":"user","parts":[{"text":"(what came before is not shown)"}]},'
+_OPENING_MESSAGE = b'{"role":"user","parts":[{"text":"(what came before is not shown)"}]}'
 _CONTINUE_MESSAGE = b'{"role":"user","parts":[{"text":"Go on."}]}'
 
 _FULL_NAMES = ("models/", "tunedModels/", "publishers/", "projects/", "endpoints/")
@@ -61,7 +63,7 @@ _MEDIA_TYPES = ("image/", "audio/", "video/", "application/pdf")
 _VERSION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
 
 # Parameter -> its name in `generationConfig`.
-_PLAIN_PARAMETERS = {
+_PARAMETERS = {
     "temperature": "temperature",
     "top_p": "topP",
     "max_output_tokens": "maxOutputTokens",
@@ -101,15 +103,8 @@ def path(model: str, stream: bool) -> str:
 def headers(api_key: str) -> dict[str, str]:
     """Return the headers of every request. Without a key, no key header is sent, because Vertex
     AI takes a token instead."""
-    request_headers = {"Content-Type": "application/json", "Accept": "*/*"}
-    if api_key:
-        request_headers["x-goog-api-key"] = api_key
-    return request_headers
-
-
-def family(model: str, host: str) -> str:
-    """Return "": the encoding is the same for all models."""
-    return ""
+    key = {"x-goog-api-key": api_key} if api_key else {}
+    return {"Content-Type": "application/json", "Accept": "*/*", **key}
 
 
 def call_id(call: ToolCall, family: str = "") -> str:
@@ -130,24 +125,22 @@ def system(text: str) -> bytes:
 def user(content: Sequence[Content]) -> bytes:
     """Encode a user message: text, pictures, sound, and resources of kinds that the models can
     read, such as PDF."""
-    return _content(
-        [_media(block) or {"text": as_text(block)} for block in content] or [{"text": ""}]
-    )
+    parts = [_media_part(block) or {"text": as_text(block)} for block in content]
+    return _content(parts or [{"text": ""}])
 
 
-def _content(parts: list[dict[str, Any]]) -> bytes:
+def _content(parts: list[Part]) -> bytes:
     return _json({"role": "user", "parts": parts})
 
 
-def _media(block: Content) -> dict[str, Any] | None:
+def _media_part(block: Content) -> Part | None:
     """Return a block as inline data, or None if the API accepts no such data."""
-    if isinstance(block, ImageContent | AudioContent):
-        return {"inlineData": {"mimeType": block.mime_type, "data": base64(block.data)}}
+    kind, data = media(block)
     if isinstance(block, EmbeddedResource):
-        kind, blob = block.resource.get("mimeType"), block.resource.get("blob")
-        if isinstance(kind, str) and isinstance(blob, str) and kind.startswith(_MEDIA_TYPES):
-            return {"inlineData": {"mimeType": kind, "data": blob}}
-    return None
+        accepted = kind.startswith(_MEDIA_TYPES)
+    else:
+        accepted = bool(kind or data)
+    return {"inlineData": {"mimeType": kind, "data": data}} if accepted else None
 
 
 class _CallShape(msgspec.Struct):
@@ -229,7 +222,7 @@ def _renamed(raw: msgspec.Raw, calls: Sequence[ToolCall], names: Names, signed: 
 
 
 def _name(call: ToolCall, names: Names) -> str:
-    return answer.name_to_wire(wire_name(call.name, names))
+    return answers.name_to_wire(wire_name(call.name, names))
 
 
 def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
@@ -239,34 +232,23 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
     response, and beside it they break the count. The response is `{"output": ...}` or `{"error":
     ...}`: the text, or the structured content of a result that has nothing else.
     """
-    responses: list[dict[str, Any]] = []
-    media_parts: list[dict[str, Any]] = []
+    responses: list[Part] = []
+    media_parts: list[Part] = []
     for call, result in batch:
-        name = _name(call, names)
+        name, id = _name(call, names), call.provider_id
         output: Any = result.structured_content
         if result.content or output is None:
-            media = [_media(block) for block in result.content]
-            if any(media):
-                media_parts.append(
-                    {
-                        "text": (
-                            f"Returned by {name}"
-                            + (f" (call {call.provider_id}):" if call.provider_id else ":")
-                        )
-                    }
-                )
-                media_parts += [data for data in media if data]
-                kinds = [data["inlineData"]["mimeType"] if data else "" for data in media]
-                result = msgspec.structs.replace(
-                    result, content=tuple(map(mention, result.content, kinds))
-                )
+            parts = [_media_part(block) for block in result.content]
+            if any(parts):
+                media_parts.append({"text": caption(name, id)})
+                media_parts += [part for part in parts if part]
+                kinds = [part["inlineData"]["mimeType"] if part else "" for part in parts]
+                result = with_mentions(result, kinds)
             output = result_text(result)
-        response: dict[str, Any] = {
-            "name": name,
-            "response": {"error" if result.is_error else "output": output},
-        }
-        if call.provider_id:
-            response["id"] = call.provider_id
+        outcome = {"error" if result.is_error else "output": output}
+        response: Part = {"name": name, "response": outcome}
+        if id:
+            response["id"] = id
         responses.append({"functionResponse": response})
     return _content(responses) + (b"," + _content(media_parts) if media_parts else b"")
 
@@ -306,13 +288,8 @@ def head(
         if system_prompt:
             body["systemInstruction"] = {"parts": [{"text": system_prompt}]}
         if tools:
-            body["tools"] = [
-                {
-                    "functionDeclarations": [
-                        styles.gemini(tool, wire_name(tool.name, names)) for tool in tools
-                    ]
-                }
-            ]
+            declarations = [styles.gemini(tool, wire_name(tool.name, names)) for tool in tools]
+            body["tools"] = [{"functionDeclarations": declarations}]
     config = _generation_config(model, parameters)
     if config:
         body["generationConfig"] = config
@@ -340,10 +317,7 @@ def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _generation_config(model: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    config: dict[str, Any] = {}
-    for key, known in _PLAIN_PARAMETERS.items():
-        if parameters.get(key) is not None:
-            config[known] = parameters[key]
+    config = set_parameters(parameters, _PARAMETERS)
     seed = parameters.get("seed")
     if seed is not None and not -(2**31) <= seed < 2**31:
         raise ConfigurationError(f"LLM: seed takes a number of 32 bits for Gemini, not {seed}.")
@@ -367,7 +341,7 @@ def _budget_config(tokens: int) -> dict[str, Any]:
 
 def _version(model: str) -> tuple[int, int]:
     found = _VERSION.search(model)
-    # A name without a number, such as gemini-flash-latest, is that of a new model.
+    # A name without a number, such as gemini-flash-latest, belongs to a new model.
     return (int(found[1]), int(found[2] or 0)) if found else (9, 0)
 
 
@@ -392,45 +366,10 @@ def _thinking_config(model: str, effort: str) -> dict[str, Any]:
 
 
 def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
-    """Return a request, built with a single copy of its bytes."""
-    if not fragments:
-        return head.prefix + head.suffix
+    """Return the bytes of a request."""
     parts = list(fragments)
-    if not parts[-1].startswith(_USER):
+    if parts and not parts[-1].startswith(_USER):
         parts.append(_CONTINUE_MESSAGE)
-    parts[-1] += head.suffix
-    parts[0] = (
-        head.prefix + (b"" if fragments[0].startswith(_USER) else _OPENING_MESSAGE) + parts[0]
-    )
-    return b",".join(parts)
-
-
-# --- answers ---
-
-
-def parse(data: bytes) -> Completion:
-    """Parse a plain answer, or a stream without `alt=sse`, which is a JSON array of all chunks.
-
-    Raises the error that the answer reports, `ContentFiltered` for a blocked prompt, or
-    `BadResponse` for anything else.
-    """
-    if data.lstrip()[:1] == b"[":
-        from holdfast.llm.wires.gemini_stream import parse_chunks  # rarely needed
-
-        return parse_chunks(data)
-    return answer.parse(data)
-
-
-def stream() -> AnswerParser:
-    """Return a parser for one streamed answer."""
-    from holdfast.llm.wires.gemini_stream import GeminiStream
-
-    return GeminiStream()
-
-
-def error(
-    status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
-) -> LLMError:
-    """Return the error for a response with a status other than 200. Header names are in lower
-    case."""
-    return http_error(status, headers, body, url, model)
+    if parts and not parts[0].startswith(_USER):
+        parts.insert(0, _OPENING_MESSAGE)
+    return join_body(head, parts, stream)

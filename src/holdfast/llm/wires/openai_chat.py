@@ -1,8 +1,6 @@
-"""The OpenAI Chat Completions wire, spoken by OpenAI and by most other servers: requests and
-errors.
+"""Requests of the Chat Completions wire, spoken by OpenAI and by most other servers.
 
-`openai_chat_answer` reads answers, and `openai_chat_stream` reads streams. Beyond text and calls, a
-provider receives back only these parts of its own answers, from `native`:
+Beyond text and calls, a provider receives back only these parts of its own answers, from `native`:
 
 - extra fields of `tool_calls` entries (thought signatures in `extra_content`)
 - `reasoning_details`
@@ -19,29 +17,37 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.content import AudioContent, Content, EmbeddedResource, ToolCall, ToolResult
-from holdfast.errors import ConfigurationError, LLMError
+from holdfast.errors import ConfigurationError
 from holdfast.events import ToolDefinition
-from holdfast.llm.wires import openai_chat_answer as answer
-from holdfast.llm.wires import openai_parts as parts
-from holdfast.llm.wires.blocks import as_text, base64, mention, result_text
+from holdfast.llm.providers import maker
+from holdfast.llm.wires import openai_chat_answers as answers
+from holdfast.llm.wires import openai_common as common
 from holdfast.llm.wires.calls import digest, wire_arguments, wire_id, wire_name
+from holdfast.llm.wires.content_parts import (
+    Part,
+    as_text,
+    caption,
+    media,
+    result_text,
+    with_mentions,
+)
 from holdfast.llm.wires.failures import http_error
-from holdfast.llm.wires.makers import maker
-from holdfast.llm.wires.protocol import AnswerParser, Names, RequestHead
+from holdfast.llm.wires.protocol import Names, RequestHead
+from holdfast.llm.wires.requests import join_body, set_parameters
 from holdfast.tools import styles
 
-name = answer.NAME
+name = answers.NAME
 bound = False
-parse = answer.parse
-headers = parts.headers
-system = parts.system
+headers = common.headers
+system = common.system
+parse = answers.parse
+stream = answers.ChatStream
+error = http_error
 
-_encoder = msgspec.json.Encoder()
+_json = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder()
-_json = _encoder.encode
 
-# Parameters that keep their names in the body.
-_PLAIN_PARAMETERS = ("temperature", "top_p", "stop", "seed", "reasoning_effort")
+_PARAMETERS = {key: key for key in ("temperature", "top_p", "stop", "seed", "reasoning_effort")}
 # Azure is not listed: it accepts a cache key only for OpenAI's models, and a deployment's name need
 # not reveal its model.
 _CACHING_HOSTS = ("api.openai.com",)
@@ -83,26 +89,25 @@ def call_id(call: ToolCall, family: str = "") -> str:
 def user(content: Sequence[Content]) -> bytes:
     """Encode a user message. Text alone becomes a str, which every server accepts; pictures,
     sound and PDF files become parts."""
-    return parts.user(content, _part)
+    return common.user(content, _part)
 
 
-def _part(block: Content) -> dict[str, Any]:
-    url = parts.picture(block)
+def _part(block: Content) -> Part:
+    url = common.picture(block)
     if url:
-        return {"type": "image_url", "image_url": {"url": url}}
-    file = parts.document(block)
+        return _picture_part(url)
+    file = common.document(block)
     if file:
         return {"type": "file", "file": file}
     if isinstance(block, AudioContent):
         kind = block.mime_type.rpartition("/")[2].removeprefix("x-")
-        return {
-            "type": "input_audio",
-            "input_audio": {
-                "data": base64(block.data),
-                "format": "mp3" if kind == "mpeg" else kind,
-            },
-        }
+        sound = {"data": media(block)[1], "format": "mp3" if kind == "mpeg" else kind}
+        return {"type": "input_audio", "input_audio": sound}
     return {"type": "text", "text": as_text(block)}
+
+
+def _picture_part(url: str) -> Part:
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def assistant(
@@ -118,7 +123,7 @@ def assistant(
     if isinstance(native_message.get("audio"), dict) and native_message["audio"].get("id"):
         message["audio"] = {"id": native_message["audio"]["id"]}
     if calls:
-        for key in answer.REASONING:
+        for key in answers.REASONING_KEYS:
             if native_message.get(key):
                 message[key] = native_message[key]
         entries: list[Any] = native_message.get("tool_calls") or []
@@ -151,34 +156,25 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
     PDF files are not sent. A server without file support would refuse the conversation from then
     on, because of a file that a tool returned.
     """
-    picture_parts: list[dict[str, Any]] = []
+    picture_parts: list[Part] = []
     messages: list[bytes] = []
     for call, result in batch:
-        pictures = [parts.picture(block) for block in result.content]
+        id = wire_id(call)
+        pictures = [common.picture(block) for block in result.content]
         if any(pictures):
-            picture_parts.append(
-                {"type": "text", "text": f"Returned by {call.name} (call {wire_id(call)}):"}
-            )
-            picture_parts += [
-                {"type": "image_url", "image_url": {"url": url}} for url in pictures if url
+            picture_parts.append({"type": "text", "text": caption(call.name, id)})
+            picture_parts += [_picture_part(url) for url in pictures if url]
+            kinds = [
+                str(block.resource["mimeType"])
+                if url and isinstance(block, EmbeddedResource)
+                else ""
+                for block, url in zip(result.content, pictures, strict=True)
             ]
-            result = msgspec.structs.replace(
-                result, content=tuple(map(mention, result.content, map(_kind, result.content)))
-            )
-        messages.append(
-            _json({"role": "tool", "tool_call_id": wire_id(call), "content": result_text(result)})
-        )
+            result = with_mentions(result, kinds)
+        messages.append(_json({"role": "tool", "tool_call_id": id, "content": result_text(result)}))
     if picture_parts:
         messages.append(_json({"role": "user", "content": picture_parts}))
     return b",".join(messages)
-
-
-def _kind(block: Content) -> str:
-    return (
-        str(block.resource["mimeType"])
-        if isinstance(block, EmbeddedResource) and parts.picture(block)
-        else ""
-    )
 
 
 # --- requests ---
@@ -206,19 +202,16 @@ def head(
     `tools` are appended to the agent's. `stream_options` None in `extra_body` omits the stream
     options.
     """
-    body: dict[str, Any] = {"model": model}
     if parameters.get("reasoning_budget") is not None:
         raise ConfigurationError(
             "LLM: reasoning_budget is not supported on the wire openai_chat. Give reasoning_effort,"
             " or extra_body with the server's own parameter."
         )
-    for key in _PLAIN_PARAMETERS:
-        if parameters.get(key) is not None:
-            body[key] = parameters[key]
+    body: dict[str, Any] = {"model": model, **set_parameters(parameters, _PARAMETERS)}
     form: Mapping[str, Any] | None = parameters.get("response_format")
     if form is not None:
         body["response_format"] = (
-            {**form, "json_schema": parts.with_name(form["json_schema"])}
+            {**form, "json_schema": common.with_name(form["json_schema"])}
             if form.get("json_schema")
             else form
         )
@@ -236,17 +229,15 @@ def head(
         if parameters.get("parallel_tool_calls") is not None:
             # OpenAI refuses this setting without tools, so it is only sent here.
             body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
-    extra: Mapping[str, Any] = parameters.get("extra_body") or {}
-    body.update(parts.cache_key(parameters, _CACHING_HOSTS))
-    options: Any = extra.get("stream_options", {})
+    body.update(common.cache_key(parameters, _CACHING_HOSTS))
+    extra = dict(parameters.get("extra_body") or {})
+    options: Any = extra.pop("stream_options", {})
     if isinstance(options, Mapping):
         options = {"include_usage": True, **cast("Mapping[str, Any]", options)}
-    extra_tools = extra.get("tools")
+    extra_tools = extra.pop("tools", None)
     if isinstance(extra_tools, list | tuple):  # the provider's built-in tools follow the agent's
         body["tools"] = [*body.get("tools", ()), *cast("Sequence[Any]", extra_tools)]
-    body.update(
-        (key, value) for key, value in extra.items() if key not in ("stream_options", "tools")
-    )
+    body.update(extra)
     prefix = _json(body)[:-1] + b',"messages":['
     if system_prompt:
         prefix += system(system_prompt)
@@ -259,34 +250,8 @@ def head(
 
 
 def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
-    """Return a request, built with a single copy of its bytes."""
-    suffix = head.stream_suffix if stream else head.suffix
-    if not fragments:
-        return head.prefix + suffix
-    messages = list(fragments)
-    if isinstance(head, ChatHead) and head.closed and messages[-1].startswith(_ASSISTANT):
-        messages.append(_CONTINUE_MESSAGE)
-    messages[-1] += suffix
-    if head.first:
-        messages[0] = head.prefix + messages[0]
-    else:
-        messages.insert(0, head.prefix)
-    return b",".join(messages)
-
-
-# --- answers ---
-
-
-def stream() -> AnswerParser:
-    """Return a parser for one streamed answer."""
-    from holdfast.llm.wires.openai_chat_stream import ChatStream
-
-    return ChatStream()
-
-
-def error(
-    status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
-) -> LLMError:
-    """Return the error for a response with a status other than 200. Header names are in lower
-    case."""
-    return http_error(status, headers, body, url, model)
+    """Return the bytes of a request."""
+    must_close = isinstance(head, ChatHead) and head.closed and fragments
+    if must_close and fragments[-1].startswith(_ASSISTANT):
+        fragments = [*fragments, _CONTINUE_MESSAGE]
+    return join_body(head, fragments, stream)

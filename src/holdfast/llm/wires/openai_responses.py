@@ -1,5 +1,4 @@
-"""The OpenAI Responses wire, spoken by OpenAI, Azure and some servers of open models: requests and
-errors.
+"""Requests of the OpenAI Responses wire, spoken by OpenAI, Azure and some servers of open models.
 
 The provider's memory is not used. Nothing is stored there, and every request carries the whole
 history. A model's reasoning is sent back as the encrypted items that it arrived in. An answer's own
@@ -10,8 +9,6 @@ items, kept in `native`, are sent back verbatim, except for parts that the API r
 - reasoning with nothing after it (an answer that was cut off)
 - reasoning that is neither encrypted nor shown, which only a provider that stored it could use;
   and the ids of the items that followed such reasoning
-
-`openai_responses_answer` reads answers, and `openai_responses_stream` reads streams.
 """
 
 from __future__ import annotations
@@ -23,26 +20,29 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.content import Content, TextContent, ToolCall, ToolResult
-from holdfast.errors import ConfigurationError, LLMError
+from holdfast.errors import ConfigurationError
 from holdfast.events import ToolDefinition
-from holdfast.llm.wires import openai_parts as parts
-from holdfast.llm.wires import openai_responses_answer as answer
-from holdfast.llm.wires.blocks import as_text, result_text
+from holdfast.llm.wires import openai_common as common
+from holdfast.llm.wires import openai_responses_answers as answers
 from holdfast.llm.wires.calls import digest, wire_arguments, wire_id, wire_name
+from holdfast.llm.wires.content_parts import Part, as_text, result_text
 from holdfast.llm.wires.failures import http_error
-from holdfast.llm.wires.protocol import AnswerParser, Names, RequestHead
+from holdfast.llm.wires.protocol import Names, RequestHead
+from holdfast.llm.wires.requests import join_body, merge_extra, set_parameters
 from holdfast.tools import styles
 
-name = answer.NAME
+name = answers.NAME
 bound = True  # only the host that encrypted reasoning can read it
-parse = answer.parse
-headers = parts.headers
-system = parts.system
+headers = common.headers
+system = common.system
+body = join_body
+parse = answers.parse
+stream = answers.ResponseStream
+error = http_error
 
 _json = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder()
 
-ENCRYPTED = "reasoning.encrypted_content"
 # Reasoning models. All others, gpt-5-chat included, refuse requests for encrypted reasoning and
 # requests that contain it.
 _REASONING_MODELS = re.compile(
@@ -56,7 +56,8 @@ _CACHING_HOSTS = (
     ".services.ai.azure.com",
     ".cognitiveservices.azure.com",
 )
-_PLAIN_PARAMETERS = ("temperature", "top_p", "max_output_tokens")
+_PARAMETERS = {key: key for key in ("temperature", "top_p", "max_output_tokens")}
+_LEGAL_ID = re.compile(rf"(?=.*[a-zA-Z0-9])[a-zA-Z0-9_-]{{1,{common.MAX_ID_CHARS}}}")
 # Parameters that this API lacks -> the alternative.
 _UNSUPPORTED = {
     "stop": "Use wire='openai_chat' for it.",
@@ -99,17 +100,19 @@ def family(model: str, host: str) -> str:
 def user(content: Sequence[Content]) -> bytes:
     """Encode a user message: text alone as a str, pictures and PDF files as parts. The API
     accepts no sound."""
-    return parts.user(content, _part)
+    return common.user(content, _part)
 
 
-def _part(block: Content) -> dict[str, Any]:
-    url = parts.picture(block)
+def _part(block: Content) -> Part:
+    url = common.picture(block)
     if url:
         return {"type": "input_image", "image_url": url, "detail": "auto"}
-    file = parts.document(block)
-    return (
-        {"type": "input_file", **file} if file else {"type": "input_text", "text": as_text(block)}
-    )
+    file = common.document(block)
+    return {"type": "input_file", **file} if file else _text_part(as_text(block))
+
+
+def _text_part(text: str) -> Part:
+    return {"type": "input_text", "text": text}
 
 
 def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
@@ -123,13 +126,8 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
             if all(part["type"] == "input_text" for part in output):
                 output = ""
             elif result.is_error and not result.text:
-                output.insert(
-                    0,
-                    {
-                        "type": "input_text",
-                        "text": result_text(ToolResult((), is_error=True, error=result.error)),
-                    },
-                )
+                message = result_text(ToolResult((), is_error=True, error=result.error))
+                output.insert(0, _text_part(message))
         output = output or result_text(result)
         outputs.append(
             _json({"type": "function_call_output", "call_id": call_id(call), "output": output})
@@ -141,13 +139,7 @@ def call_id(call: ToolCall, family: str = "") -> str:
     """Return the id of a call in a form that this API accepts. Another provider's id may be too
     long or hold other characters."""
     id = wire_id(call)
-    if (
-        len(id) <= parts.MAX_ID_CHARS
-        and id.isascii()
-        and id.replace("_", "").replace("-", "").isalnum()
-    ):
-        return id
-    return "call_" + digest(id)[:32]
+    return id if _LEGAL_ID.fullmatch(id) else "call_" + digest(id)[:32]
 
 
 def assistant(
@@ -159,13 +151,9 @@ def assistant(
         if text or not calls:
             items.append(_json({"role": "assistant", "content": text}))
         for call in calls:
-            name_and_arguments = {
-                "name": wire_name(call.name, names),
-                "arguments": wire_arguments(call),
-            }
-            items.append(
-                _json({"type": "function_call", "call_id": call_id(call), **name_and_arguments})
-            )
+            item = {"type": "function_call", "call_id": call_id(call)}
+            item["name"], item["arguments"] = wire_name(call.name, names), wire_arguments(call)
+            items.append(_json(item))
     return b",".join(items)
 
 
@@ -214,24 +202,22 @@ def _native_items(calls: Sequence[ToolCall], native: msgspec.Raw, reasons: bool)
 
 
 def _is_id(id: Any) -> bool:
-    return isinstance(id, str) and 0 < len(id) <= parts.MAX_ID_CHARS
+    return isinstance(id, str) and 0 < len(id) <= common.MAX_ID_CHARS
 
 
-def _clean_action(given: Any) -> Any:
-    if not isinstance(given, dict):
-        return given
-    action = {
-        key: value for key, value in cast("dict[str, Any]", given).items() if value is not None
-    }
-    if isinstance(action.get("sources"), list):
-        action["sources"] = [
-            source
-            for source in action["sources"]
-            if not isinstance(source, dict) or "url" in source
-        ]
-        if not action["sources"]:
-            del action["sources"]
-    return action
+def _clean_action(action: Any) -> Any:
+    if not isinstance(action, dict):
+        return action
+    fields = cast("dict[str, Any]", action)
+    cleaned = {key: value for key, value in fields.items() if value is not None}
+    sources: Any = cleaned.get("sources")
+    if isinstance(sources, list):
+        items = cast("list[Any]", sources)
+        kept: list[Any] = [one for one in items if type(one) is not dict or "url" in one]
+        cleaned["sources"] = kept
+        if not kept:
+            del cleaned["sources"]
+    return cleaned
 
 
 def _repaired(item: dict[str, Any], call: ToolCall | None, orphaned: bool) -> bytes:
@@ -278,17 +264,21 @@ def head(
             raise ConfigurationError(
                 f"LLM: {key} is not supported on the wire openai_responses. {alternative}"
             )
+    extra: Mapping[str, Any] = parameters.get("extra_body") or {}
+    if "input" in extra:
+        raise ConfigurationError(
+            "LLM: extra_body takes the provider's own parameters, not 'input', which is the"
+            " conversation."
+        )
     body: dict[str, Any] = {"model": model, "store": False}
     if system_prompt:
         body["instructions"] = system_prompt
-    for key in _PLAIN_PARAMETERS:
-        if parameters.get(key) is not None:
-            body[key] = parameters[key]
+    body.update(set_parameters(parameters, _PARAMETERS))
     effort = parameters.get("reasoning_effort")
     if effort is not None:
         body["reasoning"] = {"effort": effort}
     if effort is not None or _REASONING_MODELS.match(model):
-        body["include"] = [ENCRYPTED]
+        body["include"] = ["reasoning.encrypted_content"]
     if parameters.get("response_format") is not None:
         body["text"] = {"format": _format(parameters["response_format"])}
     if tools:
@@ -297,64 +287,23 @@ def head(
         ]
         if parameters.get("parallel_tool_calls") is not None:
             body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
-    body.update(parts.cache_key(parameters, _CACHING_HOSTS))
-    _merge_extra(body, parameters.get("extra_body") or {})
+    body.update(common.cache_key(parameters, _CACHING_HOSTS))
+    include = extra.get("include")
+    if body.get("include") and isinstance(include, list | tuple):
+        values = [*body["include"], *cast("Sequence[Any]", include)]
+        extra = {**extra, "include": list(dict.fromkeys(values))}
+    tools_added = extra.get("tools")
+    if tools and isinstance(tools_added, list | tuple):  # these replace tools of the same name
+        added_names = [tool.get("name") for tool in cast("Sequence[dict[str, Any]]", tools_added)]
+        body["tools"] = [tool for tool in body["tools"] if tool["name"] not in added_names]
+    merge_extra(body, extra, ("reasoning", "text"))
     return RequestHead(_json(body)[:-1] + b',"input":[', True, b"]}", b'],"stream":true}')
-
-
-def _merge_extra(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
-    if "input" in extra:
-        raise ConfigurationError(
-            "LLM: extra_body takes the provider's own parameters, not 'input', which is the"
-            " conversation."
-        )
-    for key, value in extra.items():
-        ours = body.get(key)
-        if key in ("reasoning", "text") and ours and isinstance(value, Mapping):
-            body[key] = {**ours, **cast("Mapping[str, Any]", value)}
-        elif key == "include" and ours and isinstance(value, list | tuple):
-            body[key] = list(dict.fromkeys([*ours, *cast("Sequence[Any]", value)]))
-        elif key == "tools" and ours and isinstance(value, list | tuple):
-            theirs = cast("Sequence[Mapping[str, Any]]", value)
-            extra_names = [tool.get("name") for tool in theirs]
-            body[key] = [tool for tool in ours if tool["name"] not in extra_names] + list(theirs)
-        else:
-            body[key] = value
 
 
 def _format(response_format: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a `response_format` of Chat Completions in this API's form, which is not nested."""
     return (
-        {"type": "json_schema", **parts.with_name(response_format["json_schema"])}
+        {"type": "json_schema", **common.with_name(response_format["json_schema"])}
         if isinstance(response_format.get("json_schema"), Mapping)
         else response_format
     )
-
-
-def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
-    """Return a request, built with a single copy of its bytes."""
-    suffix = head.stream_suffix if stream else head.suffix
-    if not fragments:
-        return head.prefix + suffix
-    items = list(fragments)
-    items[-1] += suffix
-    items[0] = head.prefix + items[0]
-    return b",".join(items)
-
-
-# --- answers ---
-
-
-def stream() -> AnswerParser:
-    """Return a parser for one streamed answer."""
-    from holdfast.llm.wires.openai_responses_stream import ResponseStream
-
-    return ResponseStream()
-
-
-def error(
-    status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
-) -> LLMError:
-    """Return the error for a response with a status other than 200. Header names are in lower
-    case."""
-    return http_error(status, headers, body, url, model)

@@ -18,13 +18,12 @@ Names = Mapping[str, str]  # canonical tool name -> the name on the wire
 
 
 class RequestHead(msgspec.Struct, frozen=True):
-    """The bytes around the fragments of a request: the prefix, and the suffix with and without a
-    stream."""
+    """The bytes around the fragments of a request."""
 
     prefix: bytes
     first: bool  # True if the fragments are the first messages, so no comma precedes them
     suffix: bytes
-    stream_suffix: bytes
+    stream_suffix: bytes  # the suffix of a request for a stream
 
 
 class AnswerParser(Protocol):

@@ -6,12 +6,7 @@ from __future__ import annotations
 
 class EventReader:
     """An incremental reader of an event stream. Accepts LF, CRLF and CR line ends, `data:` with or
-    without a space, comments, and a byte order mark.
-
-    `feed` returns the events that a chunk completes, as (event name, data). `rest` returns an
-    event left unfinished at the end. The standard drops such an event, but servers forget the
-    last blank line, and a truncated event does not parse anyway.
-    """
+    without a space, comments, and a byte order mark."""
 
     __slots__ = ("_data", "_line", "_name", "_skip_lf", "_started")
 
@@ -23,7 +18,7 @@ class EventReader:
         self._started = False
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bytes]]:
-        """Return the events that end in `chunk`."""
+        """Return the events that end in `chunk`, as (event name, data)."""
         if not chunk:
             return []
         if self._skip_lf:
@@ -40,12 +35,14 @@ class EventReader:
         self._line = lines.pop()
         events: list[tuple[bytes, bytes]] = []
         for line in lines:
-            if line:
+            if line[:6] == b"data: ":  # nearly all lines; the rest is for `_read_line`
+                self._started = True
+                self._data.append(line[6:])
+            elif line:
                 self._read_line(line)
             elif self._data:
-                events.append(
-                    (self._name, self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
-                )
+                data = self._data
+                events.append((self._name, data[0] if len(data) == 1 else b"\n".join(data)))
                 self._data = []
                 self._name = b""
             else:
@@ -53,7 +50,8 @@ class EventReader:
         return events
 
     def rest(self) -> list[tuple[bytes, bytes]]:
-        """Return the unfinished event at the end of the stream, if any."""
+        """Return an event left unfinished at the end of the stream, if any. The standard drops such
+        an event, but servers forget the last blank line, and a truncated one does not parse."""
         if self._line:
             self._read_line(self._line)
             self._line = b""

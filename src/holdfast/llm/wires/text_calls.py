@@ -21,10 +21,10 @@ from holdfast.content import Content, ImageContent, TextContent, ToolCall, ToolR
 from holdfast.errors import LLMError
 from holdfast.events import ToolDefinition
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta, OnDelta
-from holdfast.llm.wires.blocks import result_text
 from holdfast.llm.wires.calls import wire_arguments, wire_name
+from holdfast.llm.wires.content_parts import result_text
 from holdfast.llm.wires.protocol import TEXT_SUFFIX, AnswerParser, Names, RequestHead, Wire
-from holdfast.llm.wires.text_reading import CLOSE, OPEN, RESULT, TextLookahead, read_text
+from holdfast.llm.wires.text_call_parser import CLOSE, OPEN, RESULT, TextLookahead, read_text
 
 _json = msgspec.json.Encoder().encode
 
@@ -44,12 +44,12 @@ write a <tool_result> yourself. An answer without such a block ends the work.
 
 
 class TextCalls:
-    """The wire `inner` without its own tool calling. Unless `reads` is True, text of an answer
-    is never read as a call."""
+    """The wire `inner` without its own tool calling. Unless `reads_calls` is True, text of an
+    answer is never read as a call."""
 
-    def __init__(self, inner: Wire, reads: bool = True) -> None:
+    def __init__(self, inner: Wire, reads_calls: bool = True) -> None:
         self.inner = inner
-        self.reads = reads
+        self.reads_calls = reads_calls
         self.name = inner.name + TEXT_SUFFIX
         self.bound = inner.bound
         self.path = inner.path
@@ -76,11 +76,9 @@ class TextCalls:
         if any(call.provider_id for call in calls):
             native = NO_NATIVE
         parts = [text] if text else []
-        parts += [
-            f'{OPEN}\n{{"name": {_string(wire_name(c.name, names))}, "arguments":'
-            f" {wire_arguments(c)}}}\n{CLOSE}"
-            for c in calls
-        ]
+        for call in calls:
+            name, arguments = _string(wire_name(call.name, names)), wire_arguments(call)
+            parts.append(f'{OPEN}\n{{"name": {name}, "arguments": {arguments}}}\n{CLOSE}')
         return self.inner.assistant("\n".join(parts), (), native, names, family)
 
     def results(self, batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
@@ -88,10 +86,8 @@ class TextCalls:
         blocks: list[Content] = []
         for call, result in batch:
             error = ' error="true"' if result.is_error else ""
-            text = (
-                f"{RESULT} name={_string(wire_name(call.name, names))}{error}>\n"
-                f"{result_text(result)}\n</tool_result>"
-            )
+            name = _string(wire_name(call.name, names))
+            text = f"{RESULT} name={name}{error}>\n{result_text(result)}\n</tool_result>"
             blocks.append(TextContent(text))
             blocks += [block for block in result.content if isinstance(block, ImageContent)]
         return self.inner.user(blocks)
@@ -106,19 +102,11 @@ class TextCalls:
     ) -> RequestHead:
         """Return the head, with the tools described in the system prompt."""
         if tools:
-            descriptions = [
-                _json(
-                    {
-                        "name": wire_name(t.name, names),
-                        "description": t.description,
-                        "parameters": t.input_schema,
-                    }
-                ).decode()
-                for t in tools
-            ]
-            system_prompt = "\n\n".join(
-                [part for part in (system_prompt, PROMPT + "\n" + "\n".join(descriptions)) if part]
-            )
+            lines = [PROMPT]
+            for tool in tools:
+                description = {"name": wire_name(tool.name, names), "description": tool.description}
+                lines.append(_json({**description, "parameters": tool.input_schema}).decode())
+            system_prompt = "\n\n".join(filter(None, (system_prompt, "\n".join(lines))))
         return self.inner.head(model, system_prompt, (), parameters, names)
 
     def parse(self, data: bytes) -> Completion:
@@ -127,7 +115,7 @@ class TextCalls:
 
     def stream(self) -> AnswerParser:
         """Return a parser for one streamed answer."""
-        return _Stream(self.inner.stream(), self._with_calls, self.reads)
+        return _Stream(self.inner.stream(), self._with_calls, self.reads_calls)
 
     def error(
         self, status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
@@ -136,19 +124,16 @@ class TextCalls:
         return self.inner.error(status, headers, body, url, model)
 
     def _with_calls(self, answer: Completion) -> Completion:
-        text, written = (
-            read_text(answer.text, answer.stop_reason in _CUT_OFF)
-            if self.reads
-            else (answer.text, [])
-        )
-        # A native form with calls would show the provider its own calls without their results.
-        native = NO_NATIVE if answer.calls else answer.native
-        if not written:
-            return msgspec.structs.replace(answer, native=native, wire=self.name)
-        calls = (*answer.calls, *written)
-        return msgspec.structs.replace(
-            answer, text=text, calls=calls, stop_reason="tool_calls", native=native, wire=self.name
-        )
+        changes: dict[str, Any] = {"wire": self.name}
+        if answer.calls:
+            # A native form with calls would show the provider its calls without their results.
+            changes["native"] = NO_NATIVE
+        if self.reads_calls:
+            text, written = read_text(answer.text, answer.stop_reason in _CUT_OFF)
+            if written:
+                calls = (*answer.calls, *written)
+                changes |= {"text": text, "calls": calls, "stop_reason": "tool_calls"}
+        return msgspec.structs.replace(answer, **changes)
 
 
 _CUT_OFF = ("length", "content_filter")
@@ -160,18 +145,14 @@ def _string(text: str) -> str:
 
 class _Stream:
     """A parser around the inner parser. Text is forwarded as it arrives until a call may have
-    begun.
-
-    The text after that point is forwarded at the end. Only then is it known whether the model
-    was still thinking, gave an example, or made a call.
-    """
+    begun. The rest is forwarded at the end: only then is it known whether it holds a call."""
 
     def __init__(
-        self, inner: AnswerParser, with_calls: Callable[[Completion], Completion], reads: bool
+        self, inner: AnswerParser, with_calls: Callable[[Completion], Completion], reads_calls: bool
     ) -> None:
         self._inner = inner
         self._with_calls = with_calls
-        self._lookahead = TextLookahead() if reads else None
+        self._lookahead = TextLookahead() if reads_calls else None
         # Trailing white space so far, which is dropped before calls.
         self._trailing_space: list[str] = []
         self._sent_chars = 0  # number of characters forwarded

@@ -2,6 +2,11 @@
 server has the store.
 
 `processes` starts workers through `forkserver` and ends them. `worker` runs inside a worker, on
-a `pipestore`. `desk` and `live` are the server's side of a worker. `link` carries the `messages`
-between both. `workshop` combines these parts for the host.
+a `pipe_store`. `store_proxy` and `worker_conversation` are the server's side of a worker. A
+`channel` carries the calls and `messages` between both. `worker_pool` combines these parts for
+the host.
+
+Workers do not open the store themselves. Eight writers in one process, which commits their appends
+together, were measured at 1,400 durable appends per second; eight processes with a connection
+each reached 120. A worker that runs a client's code would also see every tenant's journals.
 """

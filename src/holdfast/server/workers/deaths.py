@@ -80,19 +80,19 @@ def write_end(store: Store, id: str, how: str, times: int) -> bool:
                         "unknown",
                         meta={"outcome": "unknown"},
                     )
-                    journal.add(ev.ToolResult, call_id=item.call.id, result=result)
+                    journal.add(ev.ToolCallFinished, call_id=item.call.id, result=result)
             message = (
                 f"The worker process of this conversation {how}, as did {times - 1} before it,"
                 " without getting any further."
             )
             journal.add(
-                ev.Error,
+                ev.ErrorRecorded,
                 error=WorkerDied.__name__,
                 message=message,
                 details={"how": how, "times": times},
             )
             journal.add(
-                ev.Status, status=ConversationStatus.ERROR.value, reason=WorkerDied.__name__
+                ev.StatusChanged, status=ConversationStatus.ERROR.value, reason=WorkerDied.__name__
             )
             return True
     finally:

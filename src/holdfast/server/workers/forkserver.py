@@ -184,12 +184,12 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # only the end of the server ends this process
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     sys.path[:] = sys.argv[4:]
-    from holdfast.server.workers.rehearsal import rehearse
+    from holdfast.server.workers.preloading import preload
     from holdfast.tools.isolation.child import PR_SET_CHILD_SUBREAPER, end, prctl
 
     prctl(PR_SET_CHILD_SUBREAPER, 1)  # adopt the orphans of dead workers
     workers: dict[int, int] = {}
-    rehearse()
+    preload()
     _few_arenas()
     gc.collect()
     gc.freeze()  # otherwise each worker's first collection would copy every memory page

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -23,22 +24,28 @@ from typing import Any
 import msgspec
 
 from holdfast import commands as cmd
-from holdfast.agent.form import ToolForm
-from holdfast.errors import ConfigurationError
+from holdfast.agent.serial_form import ToolForm
+from holdfast.errors import Conflict
+from holdfast.runtime import LocalRuntime
 from holdfast.server import building
 from holdfast.server.building import AgentParts, BuiltAgent
-from holdfast.server.live import LocalConversation
+from holdfast.server.local_conversation import LocalConversation
 from holdfast.server.policy import Policy
-from holdfast.server.records import DEFAULT, ConversationOptions, ConversationRecord
-from holdfast.server.workers import messages as ms
-from holdfast.server.workers.link import InvalidMessage, WorkerLink
-from holdfast.server.workers.pipestore import PipeStore
+from holdfast.server.records import (
+    DEFAULT,
+    HOSTED,
+    IDLE,
+    RUN,
+    ConversationOptions,
+    ConversationRecord,
+)
+from holdfast.server.workers.channel import InvalidMessage, WorkerChannel, callable_methods
+from holdfast.server.workers.messages import AgentReport, Order, WorkerState, fault_of
+from holdfast.server.workers.pipe_store import PipeStore
 
 FAULTS = "faults"  # the file in a worker's folder for Python's fault handler
 
 _REQUEST_THREADS = 8  # more than one, because clients' hooks may delay a request
-
-_decoder = msgspec.msgpack.Decoder(ms.FromServer)
 
 
 def work(channel: int) -> None:
@@ -88,111 +95,152 @@ class _Announcer:
 class _Log(logging.Handler):
     """A log handler that sends records to the server."""
 
-    def __init__(self, link: WorkerLink) -> None:
+    def __init__(self, channel: WorkerChannel) -> None:
         super().__init__()
-        self._link = link
+        self._channel = channel
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send the record, if the server accepts it at once."""
         try:
-            self._link.nudge(ms.Logged(record.levelno, self.format(record)[:4000]))
+            self._channel.nudge("log", record.levelno, self.format(record)[:4000])
         except Exception:
             self.handleError(record)
 
 
 class Worker:
     """The worker's side of the connection. `run` belongs to the main thread. An error of the
-    socket, or a lack of memory for a thread, ends the process."""
+    socket, or a lack of memory for a thread, ends the process. The server calls the methods of
+    `METHODS`."""
 
-    def __init__(self, channel: socket.socket) -> None:
-        self._link = WorkerLink(channel, _decoder, self._handle)
-        self._drives: queue.SimpleQueue[ms.Drive] = queue.SimpleQueue()
+    def __init__(self, connection: socket.socket) -> None:
+        self._channel = WorkerChannel(connection, METHODS, self._handle)
+        self._drives: queue.SimpleQueue[int] = queue.SimpleQueue()  # numbers of calls of `drive`
         self._requests = ThreadPoolExecutor(_REQUEST_THREADS, "holdfast-asked")
         self._lock = threading.Lock()
         self._states = 0
         self._store: PipeStore | None = None
-        self._runtime: Any = None
+        self._runtime: LocalRuntime | None = None
         self._live: LocalConversation | None = None
 
     def run(self) -> None:
         """Listen on a thread and drive on this one, until the server is gone or closes the
         conversation."""
-        logging.getLogger("holdfast").addHandler(_Log(self._link))
+        logging.getLogger("holdfast").addHandler(_Log(self._channel))
         logging.getLogger("holdfast").propagate = False
         threading.Thread(target=self._listen, name="holdfast-link", daemon=True).start()
         while True:
-            request = self._drives.get()
-            self._answer(request.number, lambda: self._conversation().drive())
+            self._answer(self._drives.get(), self.drive)
 
     def _listen(self) -> None:
         try:
-            self._link.listen()
+            self._channel.listen()
         except InvalidMessage:
             os._exit(70)
         except BaseException:  # out of memory
             os._exit(73)
         os._exit(0)
 
-    def _handle(self, message: Any) -> None:
-        """Handle a message on the listening thread, without waiting."""
-        match message:
-            case ms.Ping():
-                self._link.nudge(ms.Pong())
-            case ms.Drive():
-                self._drives.put(message)
-            case ms.NewCommands():
-                self._requests.submit(self._drain)
-            case ms.YieldRun():
-                if self._live is not None:
-                    self._live.hand_over()
-            case ms.Close():
-                threading.Thread(
-                    target=self._close, args=(message,), name="holdfast-close", daemon=True
-                ).start()
-            case _:
-                self._requests.submit(self._answer, message.number, lambda: self._do(message))
+    def _handle(self, number: int | None, method: str, arguments: tuple[Any, ...]) -> None:
+        """Handle a call on the listening thread, without waiting."""
+        work = partial(METHODS[method].function, self, *arguments)
+        if method in ("ping", "hand_over"):
+            work()
+        elif number is None:
+            self._requests.submit(work)
+        elif method == "drive":
+            self._drives.put(number)
+        elif method == "close":
+            threading.Thread(
+                target=self._end, args=(number, work), name="holdfast-close", daemon=True
+            ).start()
+        else:
+            self._requests.submit(self._answer, number, work)
 
     def _answer(self, number: int, work: Callable[[], Any]) -> None:
         try:
-            self._link.answer(number, work, self._state)
+            self._channel.answer(number, work, self._state)
         except OSError:
             os._exit(0)
 
-    def _drain(self) -> None:
-        store = self._store
-        if store is not None:
-            store.notify()
+    def _end(self, number: int, work: Callable[[], Any]) -> None:
+        self._answer(number, work)
+        os._exit(0)
 
-    def _do(self, message: Any) -> Any:
-        match message:
-            case ms.Check(_, order):
-                built, stuck = self._build(order)
-                return ms.AgentReport(built.standings, built.warnings, stuck)
-            case ms.Open(_, order, hosted):
-                return self._open(order, hosted)
-            case ms.Obey(_, command, key):
-                self._conversation().obey(cmd.decode(command), key)
-            case ms.Begin(_, hosted):
-                self._conversation().begin(hosted)
-            case ms.ContinueRun():
-                self._conversation().running = True
-            case ms.SetTools(_, order):
-                built, stuck = self._build(order)
-                live = self._conversation()
-                live.set_tools(live.record, built)
-                return ms.AgentReport(built.standings, built.warnings, stuck)
-            case _:
-                pass
-        return None
+    # --- methods that the server calls ---
+
+    def ping(self) -> None:
+        """Give a sign of life."""
+        self._channel.nudge("pong")
+
+    def drain(self) -> None:
+        """Let the conversation read its inbox."""
+        if self._store is not None:
+            self._store.notify()
+
+    def hand_over(self) -> None:
+        """End `drive` at the next step boundary."""
+        if self._live is not None:
+            self._live.hand_over()
+
+    def drive(self) -> bool:
+        """See `OpenConversation.drive`, as for the methods without a docstring."""
+        return self._conversation().drive()
+
+    def check(self, order: Order) -> AgentReport:
+        """Build an agent and return the result."""
+        built, stuck = self._build(order)
+        return AgentReport(built.standings, built.warnings, stuck)
+
+    def open(self, order: Order, hosted: bool) -> AgentReport:
+        """Build an agent and open its conversation."""
+        if self._live is not None:
+            raise Conflict("This worker already has a conversation.")
+        # The server reads crash reports from this file.
+        faulthandler.enable(open(Path(order.folder) / FAULTS, "w"))  # noqa: SIM115
+        built, stuck = self._build(order)
+        self._store = PipeStore(self._channel, order.id)
+        options = msgspec.json.decode(order.options, type=ConversationOptions)
+        record = ConversationRecord(
+            0, DEFAULT, order.id, "", 0, "", False, b"", b"", options, None, datetime.now(UTC)
+        )
+        live = LocalConversation(record, built, self._store, self._runtime, self._note, self._leave)
+        live.resume(HOSTED if hosted else IDLE)
+        self._live = live
+        return AgentReport(built.standings, built.warnings, stuck, live.status.value)
+
+    def execute(self, command: bytes, key: str | None) -> None:
+        self._conversation().execute(cmd.decode(command), key)
+
+    def begin(self, hosted: bool) -> None:
+        self._conversation().begin(hosted)
+
+    def go_on(self) -> None:
+        """Continue a run that was cut off."""
+        self._conversation().resume(RUN)
+
+    def report_state(self) -> None:
+        """Do nothing; the answer's state is what the server needs."""
+
+    def pending_confirmations(self) -> list[tuple[str, str]]:
+        return self._conversation().pending_confirmations()
+
+    def set_tools(self, order: Order) -> AgentReport:
+        built, stuck = self._build(order)
+        live = self._conversation()
+        live.set_tools(live.record, built)
+        return AgentReport(built.standings, built.warnings, stuck)
+
+    def close(self, timeout: float) -> None:
+        """Close the conversation. The process exits after the answer."""
+        if self._live is not None:
+            self._live.close(timeout)
 
     # --- the conversation ---
 
-    def _build(self, order: ms.Order) -> tuple[BuiltAgent, list[str]]:
+    def _build(self, order: Order) -> tuple[BuiltAgent, list[str]]:
         """Return the agent, and the modules whose import did not end."""
         sys.path[:] = order.path
         if self._runtime is None and order.workdir:
-            from holdfast.runtime import LocalRuntime
-
             # The runtime's own files are in this worker's folder, which the server removes if this
             # process cannot.
             tempfile.tempdir = order.folder
@@ -214,7 +262,7 @@ class Worker:
             )
             if module
         }
-        announcer = _Announcer(names, lambda module: self._link.send(ms.Importing(module)))
+        announcer = _Announcer(names, lambda module: self._channel.signal("importing", module))
         sys.meta_path.insert(0, announcer)
         try:
             built = building.build(
@@ -225,41 +273,25 @@ class Worker:
             )
         finally:
             sys.meta_path.remove(announcer)
-            self._link.send(ms.Importing(""))
+            self._channel.signal("importing", "")
         prefix = "holdfast-import "
         return built, [
             one.name[len(prefix) :] for one in threading.enumerate() if one.name.startswith(prefix)
         ]
 
-    def _open(self, order: ms.Order, hosted: bool) -> ms.AgentReport:
-        if self._live is not None:
-            raise ConfigurationError("This worker already has a conversation.")
-        # The server reads crash reports from this file.
-        faulthandler.enable(open(Path(order.folder) / FAULTS, "w"))  # noqa: SIM115
-        built, stuck = self._build(order)
-        self._store = PipeStore(self._link, order.id)
-        options = msgspec.json.decode(order.options, type=ConversationOptions)
-        record = ConversationRecord(
-            0, DEFAULT, order.id, "", 0, "", False, b"", b"", options, None, datetime.now(UTC)
-        )
-        live = LocalConversation(record, built, self._store, self._runtime, self._note, self._leave)
-        live.hosted = hosted
-        self._live = live
-        return ms.AgentReport(built.standings, built.warnings, stuck, live.status.value)
-
     def _conversation(self) -> LocalConversation:
         if self._live is None:
-            raise ConfigurationError("This worker has no conversation yet.")
+            raise Conflict("This worker has no conversation yet.")
         return self._live
 
     def _note(self, kind: str, make: Callable[[], bytes]) -> None:
-        self._link.send(ms.Notice(kind, make()))
+        self._channel.signal("note", kind, make())
 
     def _leave(self) -> None:
         if self._runtime is not None:
             self._runtime.close()
 
-    def _state(self) -> ms.WorkerState | None:
+    def _state(self) -> WorkerState | None:
         live = self._live
         if live is None:
             return None
@@ -272,23 +304,34 @@ class Worker:
             )
             failure = live.failure
             offers = [(one.call_id, one.runner, one.timeout) for one in live.offers()]
-            return ms.WorkerState(
+            return WorkerState(
                 self._states,
                 live.running,
                 live.has_work,
                 left,
                 offers,
-                None if failure is None else ms.fault_of(failure),
+                None if failure is None else fault_of(failure),
                 live.children_busy,
             )
 
-    def _close(self, message: ms.Close) -> None:
-        def close() -> None:
-            if self._live is not None:
-                self._live.close(message.timeout)
 
-        self._answer(message.number, close)
-        os._exit(0)
+METHODS = callable_methods(
+    Worker,
+    "ping",
+    "drain",
+    "hand_over",
+    "drive",
+    "check",
+    "open",
+    "execute",
+    "begin",
+    "go_on",
+    "report_state",
+    "pending_confirmations",
+    "set_tools",
+    "close",
+)
+"""The methods that the server may call."""
 
 
 def _named(form: Any) -> set[str]:

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import Any, Literal
 
@@ -21,12 +21,12 @@ import msgspec
 
 from holdfast.content import ToolResult
 from holdfast.errors import ConfigurationError, ToolCancelled, ToolError, ToolTimeout
-from holdfast.tools.a2a.config import Remote, read_agents
-from holdfast.tools.a2a.link import Card, Hub
-from holdfast.tools.a2a.parts import Answer, Skill, parts_of, result_of, schema_of
+from holdfast.tools.a2a.config import RemoteAgent, read_agents
+from holdfast.tools.a2a.connection import A2AConnections, AgentCardSummary
+from holdfast.tools.a2a.parts import AgentAnswer, AgentSkill, parts_of, result_of, schema_of
 from holdfast.tools.context import ToolContext
-from holdfast.tools.names import wire_name
-from holdfast.tools.sources import Health
+from holdfast.tools.service_client import Discovered, ServiceClient, add_distinct
+from holdfast.tools.sources import SourceHealth
 from holdfast.tools.tool import Tool
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class A2ATool(Tool):
 
     tool_type = "a2a_tool"
 
-    def __init__(self, source: A2ASource, skill: Skill) -> None:
+    def __init__(self, source: A2ASource, skill: AgentSkill) -> None:
         super().__init__(
             f"{source.id}.{skill.tool}", skill.description, None, schema_of(skill), category="a2a"
         )
@@ -55,18 +55,15 @@ class A2ATool(Tool):
         self._source = source
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        """Send the arguments to the agent and return its answer.
-
-        A task that the agent itself reports as failed is returned with `is_error`. Raises
-        `ToolError`.
-        """
-        return self._source._call(self.name, self.remote_name, arguments, context)  # pyright: ignore[reportPrivateUsage]: one room
+        """Send the arguments to the agent and return its answer. A task that the agent itself
+        reports as failed is returned with `is_error`. Raises `ToolError`."""
+        return self._source.call(self.name, self.remote_name, arguments, context)
 
 
 # --- memory of conversations ---
 
 
-class Pending(msgspec.Struct, frozen=True):
+class WaitingTask(msgspec.Struct, frozen=True):
     """A task that waits for an answer, or (`auth-required`) for an authorization by the user."""
 
     task_id: str
@@ -74,7 +71,7 @@ class Pending(msgspec.Struct, frozen=True):
     question: str
 
 
-class Memory:
+class AgentMemory:
     """The contexts and waiting tasks of one agent, by conversation. Thread-safe and bounded.
 
     It outlives connections and conversations, so that a reopened conversation continues a
@@ -84,9 +81,9 @@ class Memory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._contexts: OrderedDict[str, str] = OrderedDict()
-        self._pending: dict[str, dict[str, Pending]] = {}
+        self._pending: dict[str, dict[str, WaitingTask]] = {}
 
-    def take(self, conversation: str, skill: str) -> tuple[str, Pending | None]:
+    def take(self, conversation: str, skill: str) -> tuple[str, WaitingTask | None]:
         """Return the conversation's context ("" if it has none) and remove and return the
         skill's waiting task, which only one call may continue."""
         with self._lock:
@@ -94,7 +91,9 @@ class Memory:
                 skill, None
             )
 
-    def keep(self, conversation: str, skill: str, context_id: str, pending: Pending | None) -> None:
+    def keep(
+        self, conversation: str, skill: str, context_id: str, pending: WaitingTask | None
+    ) -> None:
         if not conversation or not context_id:
             return
         with self._lock:
@@ -110,18 +109,17 @@ class Memory:
 
 
 class A2ASource:
-    """One A2A agent as a `Source` (see `holdfast.tools.sources`). Made by `A2AClient`. Works
-    again after `close`."""
+    """One A2A agent as a `Source`. Made by `A2AClient`. Works again after `close`."""
 
     kind: Literal["a2a"] = "a2a"
 
-    def __init__(self, id: str, remote: Remote, hub: Hub) -> None:
+    def __init__(self, id: str, remote: RemoteAgent, connections: A2AConnections) -> None:
         self.id = id
         self.lazy = remote.lazy
         self.left_out: dict[str, str] = {}
         self._remote = remote
-        self._hub = hub
-        self._memory = Memory()
+        self._connections = connections
+        self._memory = AgentMemory()
 
     def discover(self) -> list[Tool]:
         """Fetch the agent's card, within its `timeout`, and return its skills as tools. Raises
@@ -130,58 +128,62 @@ class A2ASource:
         A skill that cannot be a tool is left out: `left_out` has the reason by tool name, and a
         warning is logged.
         """
-        return self._usable(self._begin().result())
+        tools, left_out = self.discovered(self.begin_discovery())
+        for reason in left_out.values():
+            _log.warning("%s", reason)
+        return tools
 
-    def _begin(self) -> Future[Card]:
-        return self._hub.submit(self.id, self._remote, lambda link: link.discover())
+    def begin_discovery(self) -> Future[AgentCardSummary]:
+        """Start to fetch the card without waiting for it. Raises `ToolError`."""
+        return self._connections.submit(
+            self.id, self._remote, lambda connection: connection.discover()
+        )
 
-    def _usable(self, card: Card) -> list[Tool]:
-        tools: dict[str, Tool] = {}
+    def discovered(self, future: Future[AgentCardSummary]) -> Discovered:
+        """Wait for the card. Return its skills as tools, and the reasons of unusable skills."""
+        try:
+            card = future.result()
+        except CancelledError:
+            raise ToolError(
+                f"A2A agent {self.id!r}: the client was closed before it was asked.", "network"
+            ) from None
+        tools: list[Tool] = []
         left_out: dict[str, str] = {}
         for skill in card.skills:
-            name = f"{self.id}.{skill.tool}"
             try:
                 if not skill.id:
                     raise ConfigurationError("It has no id.")
-                tool = A2ATool(self, skill)
+                tools.append(A2ATool(self, skill))
             except ConfigurationError as error:
-                left_out[name] = f"A2A agent {self.id!r} has a skill that cannot be used. {error}"
-                continue
-            # An agent would refuse all tools because of one duplicate name.
-            if wire_name(name) in tools:
-                left_out[name] = (
-                    f"A2A agent {self.id!r}: {name!r} is left out: its name is taken by another"
-                    " skill."
+                left_out[f"{self.id}.{skill.tool}"] = (
+                    f"A2A agent {self.id!r} has a skill that cannot be used. {error}"
                 )
-                continue
-            tools[wire_name(name)] = tool
+        distinct: dict[str, Tool] = {}
+        left_out |= add_distinct(distinct, tools, f"A2A agent {self.id!r}")
         if not card.skills:
             left_out[self.id] = (
                 f"A2A agent {self.id!r} names no skill in its card, so it has no tools."
             )
-        for reason in left_out.values():
-            _log.warning("%s", reason)
         self.left_out = left_out
-        return list(tools.values())
+        return list(distinct.values()), left_out
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Do nothing. A2A agents cannot report that their skills changed, so `changed` is never
-        called."""
+        """Do nothing: A2A agents cannot report that their skills changed."""
 
-    def health(self, timeout: float) -> Health:
+    def health(self, timeout: float) -> SourceHealth:
         """Fetch the agent's card, within `timeout` seconds. Does not raise."""
         started = time.monotonic()
-        future: Future[Card] | None = None
+        future: Future[AgentCardSummary] | None = None
         try:
-            future = self._begin()
+            future = self.begin_discovery()
             card = future.result(timeout)
         except (Exception, CancelledError) as error:
             detail = str(error) or f"A2A agent {self.id!r} did not answer within {timeout:g} s."
-            return Health(self.id, False, time.monotonic() - started, detail)
+            return SourceHealth(self.id, False, time.monotonic() - started, detail)
         finally:
             if future is not None:
                 future.cancel()
-        return Health(
+        return SourceHealth(
             self.id,
             True,
             time.monotonic() - started,
@@ -189,15 +191,14 @@ class A2ASource:
         )
 
     def close(self) -> None:
-        """Cancel running calls and close the connections, within some seconds. Idempotent.
+        """Cancel running calls and close the connections, within some seconds. Idempotent. The
+        conversations' contexts and waiting tasks are kept."""
+        self._connections.leave(self.id)
 
-        The conversations' contexts and waiting tasks are kept.
-        """
-        self._hub.leave(self.id)
-
-    def _call(
+    def call(
         self, name: str, skill: str, arguments: dict[str, Any], context: ToolContext
     ) -> ToolResult:
+        """Send the arguments of the tool `name` to a skill. Raises `ToolError`."""
         context.cancelled.raise_if_set()
         conversation = context.conversation_id
         parts = parts_of(name, arguments)
@@ -230,7 +231,7 @@ class A2ASource:
             raise
         waits = answer.state in ("input-required", "auth-required")
         waiting_task = (
-            Pending(answer.task_id, answer.state, answer.question)
+            WaitingTask(answer.task_id, answer.state, answer.question)
             if waits and answer.context_id
             else None
         )
@@ -238,8 +239,8 @@ class A2ASource:
         return result_of(self.id, name, answer, bool(conversation) and waiting_task is not None)
 
     def _follow(
-        self, name: str, message: dict[str, Any], pending: Pending | None, context: ToolContext
-    ) -> Answer:
+        self, name: str, message: dict[str, Any], pending: WaitingTask | None, context: ToolContext
+    ) -> AgentAnswer:
         """Wait on the caller's thread for the answer, and report progress meanwhile."""
         answered, look_first = (
             (pending.question, pending.state == "auth-required")
@@ -249,10 +250,10 @@ class A2ASource:
         limit = self._remote.call_timeout
         deadline = None if limit is None else time.monotonic() + limit
         progress: queue.SimpleQueue[str | None] = queue.SimpleQueue()  # None: the call is over
-        future = self._hub.submit(
+        future = self._connections.submit(
             self.id,
             self._remote,
-            lambda link: link.call(message, answered, look_first, progress.put),
+            lambda connection: connection.call(message, answered, look_first, progress.put),
         )
         future.add_done_callback(lambda _: progress.put(None))
         remove_callback = context.cancelled.add_callback(lambda: future.cancel() and None)
@@ -293,7 +294,7 @@ class A2ASource:
 # --- the client ---
 
 
-class A2AClient:
+class A2AClient(ServiceClient[A2ASource]):
     """A client of A2A agents that offers each of their skills as a `Tool` named `agent.skill`.
 
     Use `tools += A2AClient(config)` or `client.tools()`. Thread-safe.
@@ -334,6 +335,8 @@ class A2AClient:
     Raises `ConfigurationError`, which names the agent and the wrong key.
     """
 
+    label = "A2A agent"
+
     def __init__(
         self,
         config: Mapping[str, Any] | None = None,
@@ -341,76 +344,11 @@ class A2AClient:
         timeout: float = 30.0,
         call_timeout: float | None = 600.0,
     ) -> None:
-        self._hub = Hub()
-        self._sources = [
-            A2ASource(name, agent, self._hub)
-            for name, agent in read_agents(config, timeout, call_timeout).items()
-        ]
-        self.errors: dict[str, str] = {}
-        self._lock = threading.Lock()  # guards the two fields below
-        self._tools: list[Tool] | None = None
-        # Number of closes. Tools that were discovered before a close are not kept after it.
-        self._closes = 0
-        self._discovery = threading.Lock()  # one thread discovers; the others wait for it
+        self._connections = A2AConnections()
+        agents = read_agents(config, timeout, call_timeout)
+        super().__init__(
+            {name: A2ASource(name, agent, self._connections) for name, agent in agents.items()}
+        )
 
-    def sources(self) -> list[A2ASource]:
-        """Return each agent as a `Source` for `ToolManager.add_source`, in the order of the
-        config. Does not connect."""
-        return list(self._sources)
-
-    def tools(self) -> list[Tool]:
-        """Return the tools of all reachable agents, including lazy ones, in the order of the
-        config. The first use connects."""
-        with self._discovery:
-            with self._lock:
-                tools, closes = self._tools, self._closes
-            if tools is None:
-                tools, errors = self._discover()
-                with self._lock:
-                    self.errors = errors
-                    if self._closes == closes:
-                        self._tools = tools
-            return list(tools)
-
-    def _discover(self) -> tuple[list[Tool], dict[str, str]]:
-        tools: list[Tool] = []
-        errors: dict[str, str] = {}
-        pending: list[tuple[A2ASource, Future[Card] | ToolError]] = []
-        for source in self._sources:
-            try:
-                pending.append((source, source._begin()))  # pyright: ignore[reportPrivateUsage]: one room
-            except ToolError as error:
-                pending.append((source, error))
-        for source, card in pending:
-            try:
-                if isinstance(card, ToolError):
-                    raise card
-                tools += source._usable(card.result())  # pyright: ignore[reportPrivateUsage]: one room
-                errors |= source.left_out
-            except (ToolError, CancelledError) as error:
-                errors[source.id] = (
-                    str(error)
-                    or f"A2A agent {source.id!r}: the client was closed before it was asked."
-                )
-                _log.warning("%s", errors[source.id])
-        return tools, errors
-
-    def __iter__(self) -> Iterator[Tool]:
-        return iter(self.tools())
-
-    def close(self) -> None:
-        """End all calls and connections, within some seconds. Idempotent; the next use connects
-        again."""
-        with self._lock:
-            self._tools = None
-            self._closes += 1
-        self._hub.close()
-
-    def __enter__(self) -> A2AClient:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"A2AClient({', '.join(source.id for source in self._sources)})"
+    def _disconnect(self) -> None:
+        self._connections.close()

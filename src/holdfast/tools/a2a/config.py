@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Mapping
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -11,14 +9,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.errors import ConfigurationError
+from holdfast.tools.service_client import check_service_id, read_entry, seconds
 
 CARD_PATH = "/.well-known/agent-card.json"  # A2A 1.0, section 8.2
-# No dot, because a dot separates agent and skill in a tool's name.
-_AGENT_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PORTS = {"http": 80, "https": 443}
 
 
-class Remote(msgspec.Struct, frozen=True):
+class RemoteAgent(msgspec.Struct, frozen=True):
     """The configuration of one agent. Its repr shows no secret."""
 
     url: str
@@ -31,8 +28,7 @@ class Remote(msgspec.Struct, frozen=True):
 
     @property
     def card_url(self) -> str:
-        """The URL of the card: `url` itself if it names a JSON file, else the well-known path
-        below it."""
+        """The URL of the card: `url` if it names a JSON file, else the well-known path."""
         return self.url if self.url.endswith(".json") else self.url.rstrip("/") + CARD_PATH
 
     def credentials(self) -> dict[str, str]:
@@ -58,8 +54,7 @@ class Remote(msgspec.Struct, frozen=True):
 
 
 def origin(url: str) -> str:
-    """Return scheme, host and port of an http(s) URL, as `https://host:443`; "" if the URL is
-    invalid."""
+    """Return scheme, host and port of a URL, as `https://host:443`; "" if it is invalid."""
     try:
         parts = urlsplit(url)
         port = parts.port or _PORTS[parts.scheme]
@@ -68,11 +63,9 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{parts.hostname}:{port}" if parts.hostname else ""
 
 
-def read_agents(config: Any, timeout: float, call_timeout: float | None) -> dict[str, Remote]:
-    """Return the agents of a configuration by id.
-
-    Raises `ConfigurationError`, which names the agent and the wrong key.
-    """
+def read_agents(config: Any, timeout: float, call_timeout: float | None) -> dict[str, RemoteAgent]:
+    """Return the agents of a configuration by id. Raises `ConfigurationError`, which names the
+    agent and the wrong key."""
     config = {} if config is None else config
     if not isinstance(config, Mapping):
         raise ConfigurationError(
@@ -81,45 +74,25 @@ def read_agents(config: Any, timeout: float, call_timeout: float | None) -> dict
         )
     defaults = {
         "timeout": seconds("A2AClient: timeout", timeout),
-        "call_timeout": _optional_seconds("A2AClient: call_timeout", call_timeout),
+        "call_timeout": (
+            None if call_timeout is None else seconds("A2AClient: call_timeout", call_timeout)
+        ),
     }
     return {
-        _checked_id(name): _read_agent(name, entry, defaults)
+        check_service_id("A2A agent", name): _read_agent(name, entry, defaults)
         for name, entry in cast("Mapping[Any, Any]", config).items()
     }
 
 
-def _checked_id(name: Any) -> str:
-    if not isinstance(name, str) or not _AGENT_ID.fullmatch(name):
-        raise ConfigurationError(
-            f"A2A agent {name!r}: an id takes 1 to 64 letters, digits, '_' or '-'."
-        )
-    return name
-
-
-def _read_agent(name: str, entry: Any, defaults: dict[str, Any]) -> Remote:
+def _read_agent(name: str, entry: Any, defaults: dict[str, Any]) -> RemoteAgent:
     if not isinstance(entry, Mapping) or "url" not in entry:
         raise ConfigurationError(
             f"A2A agent {name!r} takes a mapping with url: the address of the agent, or of its"
             " card."
         )
-    fields = {field.name: field for field in msgspec.structs.fields(Remote)}
-    values = dict(defaults)
-    for key, value in cast("Mapping[Any, Any]", entry).items():
-        if key not in fields:
-            near = difflib.get_close_matches(str(key), fields, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ConfigurationError(
-                f"A2A agent {name!r} has an unknown key {key!r}.{hint} It takes:"
-                f" {', '.join(fields)}."
-            )
-        try:
-            values[key] = msgspec.convert(value, fields[key].type)
-        except msgspec.ValidationError as error:
-            # The message names types and never shows the value, which may be secret.
-            raise ConfigurationError(f"A2A agent {name!r}: {key}: {error}.") from None
-    seconds(f"A2A agent {name!r}: timeout", values["timeout"])
-    _optional_seconds(f"A2A agent {name!r}: call_timeout", values["call_timeout"])
+    what = f"A2A agent {name!r}"
+    values = read_entry(what, cast("Mapping[Any, Any]", entry), RemoteAgent, defaults)
+    seconds(f"{what}: timeout", values["timeout"])
     _check_address(name, values["url"])
     for one in values.get("origins", []):
         if not origin(one):
@@ -142,7 +115,7 @@ def _read_agent(name: str, entry: Any, defaults: dict[str, Any]) -> Remote:
         raise ConfigurationError(
             f"A2A agent {name!r}: give token or an Authorization header, not both."
         )
-    return Remote(**values)
+    return RemoteAgent(**values)
 
 
 def _check_address(name: str, url: str) -> None:
@@ -159,13 +132,3 @@ def _check_address(name: str, url: str) -> None:
 
 def _sendable(text: str) -> bool:
     return text.isascii() and (text.isprintable() or not text)
-
-
-def seconds(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ConfigurationError(f"{name} takes a number of seconds above 0, not {value!r}.")
-    return value
-
-
-def _optional_seconds(name: str, value: Any) -> float | None:
-    return None if value is None else seconds(name, value)

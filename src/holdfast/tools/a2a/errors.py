@@ -1,24 +1,18 @@
-"""Reasons of failed exchanges with A2A agents: a short text and an error type, derived from the
-exception's type, the protocol's error and the HTTP status."""
+"""Reasons of failed exchanges with A2A agents: a short text and an error type."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, cast
 
+from holdfast.tools.results import clip
+from holdfast.tools.running import ERROR_TYPE_OF_STATUS
+
 _KIND_OF_STATUS = {
+    **ERROR_TYPE_OF_STATUS,
     400: "validation",
-    401: "authentication",
-    403: "authentication",
-    404: "not_found",
-    408: "timeout",
-    410: "not_found",
     413: "validation",
     422: "validation",
-    429: "rate_limit",
-    502: "network",
-    503: "network",
-    504: "timeout",
 }
 
 # The protocol's errors (A2A 1.0, section 3.3.2), by their classes in the SDK, which maps codes and
@@ -73,8 +67,7 @@ def reason_of(error: BaseException, limit: float = 0.0) -> tuple[str, str]:
 
 
 def _error_message(response: Any) -> str:
-    """Return the message of a JSON error, as either version of the protocol writes it; "" for
-    any other body."""
+    """Return the message of a JSON error in either version of the protocol, or ""."""
     try:
         body: Any = json.loads(response.content)
     except (ValueError, RuntimeError):  # httpx raises RuntimeError for a body that was not read
@@ -104,9 +97,3 @@ def _kind_of(error: Any) -> str | None:
 def _sentence(text: str) -> str:
     text = clip(text)
     return text if text.endswith((".", "!", "?")) else text + "."
-
-
-def clip(text: str, limit: int = 400) -> str:
-    """Return `text` on one line, cut to `limit` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[:limit] + "..."

@@ -1,5 +1,4 @@
-"""One message to an A2A agent and its outcome: a stream, or a task that is polled until it has
-settled."""
+"""One message to an A2A agent and its outcome: a stream, or a task that is polled."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.errors import ToolError
 from holdfast.tools.a2a.errors import reason_of
-from holdfast.tools.a2a.parts import Answer, text_of
+from holdfast.tools.a2a.parts import AgentAnswer, text_of
 
 if TYPE_CHECKING:
     from a2a.client import Client
@@ -69,7 +68,7 @@ class Exchange:
         if self.task_id:
             self.known.set()
 
-    async def run(self, look_first: bool) -> Answer:
+    async def run(self, look_first: bool) -> AgentAnswer:
         """Send the message and follow its task until it has settled.
 
         With `look_first`, the task may have continued by itself, as a task that waited for an
@@ -207,15 +206,17 @@ class Exchange:
 
     # --- the answer ---
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> AgentAnswer:
         if self._reply is not None:
-            return Answer("", "", self.context_id, "", list(self._reply.parts))
+            return AgentAnswer("", "", self.context_id, "", list(self._reply.parts))
         parts = [part for artifact in self._artifacts.values() for part in artifact.parts]
         status_parts = list(self._status_message.parts) if self._status_message is not None else []
         last = self._last_message
         if not parts and not status_parts and last is not None and _from_agent(last):
             status_parts = list(last.parts)  # some agents answer only in the history
-        return Answer(self.state, self.task_id, self.context_id, self.question, parts, status_parts)
+        return AgentAnswer(
+            self.state, self.task_id, self.context_id, self.question, parts, status_parts
+        )
 
 
 def _append(artifact: Artifact, more: Artifact) -> None:
@@ -231,8 +232,7 @@ def _append(artifact: Artifact, more: Artifact) -> None:
 
 
 def _question_of(status: TaskStatus) -> str:
-    """Return a text that distinguishes one question of a task from the next; "" if the status
-    has none."""
+    """Return a text that identifies a task's question; "" if the status has none."""
     stamp = status.timestamp.ToJsonString() if status.HasField("timestamp") else ""
     return f"{stamp} {status.message.message_id}".strip()
 

@@ -1,5 +1,4 @@
-"""The conversion between tools and A2A: skills to schemas, arguments to parts, answers to
-results."""
+"""The conversion between tools and A2A: schemas, parts of messages, and results."""
 
 from __future__ import annotations
 
@@ -37,9 +36,8 @@ _IMAGE_TYPES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
 _MAX_EXAMPLES = 3
 
 
-class Skill(msgspec.Struct, frozen=True):
-    """One skill of a card. `tool` is its part of the tool's name; `modes` are the MIME types
-    that it accepts."""
+class AgentSkill(msgspec.Struct, frozen=True):
+    """One skill of a card. `modes` are the MIME types that it accepts."""
 
     id: str
     description: str
@@ -51,7 +49,7 @@ class Skill(msgspec.Struct, frozen=True):
         return _NOT_IN_TOOL_NAMES.sub("_", self.id)
 
 
-class Answer(msgspec.Struct):
+class AgentAnswer(msgspec.Struct):
     """The agent's answer to one message."""
 
     state: str = ""
@@ -80,9 +78,8 @@ def describe(agent: str, description: str, examples: Iterable[str]) -> str:
     return "\n\n".join(text for text in texts if text)
 
 
-def schema_of(skill: Skill) -> dict[str, Any]:
-    """Return the schema of a skill's arguments: a message, and data and files if the skill
-    accepts them."""
+def schema_of(skill: AgentSkill) -> dict[str, Any]:
+    """Return the schema of a skill's arguments: a message, and data and files if accepted."""
     modes = [_OLD_MODES.get(mode.strip().lower(), mode.strip().lower()) for mode in skill.modes]
     text = not modes or any(mode.startswith("text/") or mode == "*/*" for mode in modes)
     data = any(
@@ -130,8 +127,7 @@ def schema_of(skill: Skill) -> dict[str, Any]:
 
 
 def parts_of(tool: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return arguments as the parts of a message, in the JSON of A2A 1.0. Raises
-    `ToolValidationError`."""
+    """Return arguments as parts, in the JSON of A2A 1.0. Raises `ToolValidationError`."""
     parts: list[dict[str, Any]] = []
     if "message" in arguments:
         parts.append({"text": arguments["message"]})
@@ -197,12 +193,9 @@ _CONTINUE_NOTES = {
 }
 
 
-def result_of(agent: str, name: str, answer: Answer, remembered: bool) -> ToolResult:
+def result_of(agent: str, name: str, answer: AgentAnswer, remembered: bool) -> ToolResult:
     """Return an answer as the result of the tool `name`. Raises `ToolError` for parts that cannot
-    be read.
-
-    `remembered` is True if the next call would continue the task.
-    """
+    be read. `remembered` is True if the next call would continue the task."""
     try:
         parts = [*answer.parts, *answer.status_parts]
         content = [block for part in parts for block in _blocks(agent, part)]

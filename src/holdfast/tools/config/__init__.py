@@ -17,9 +17,12 @@ other programs.
 from __future__ import annotations
 
 import copy
-import difflib
+import functools
+import inspect
 import os
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -27,11 +30,13 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.errors import ConfigurationError
+from holdfast.tools.a2a import A2AClient
 from holdfast.tools.config import legacy
 from holdfast.tools.config.keys import TOOLS
-from holdfast.tools.config.shapes import fill
-from holdfast.tools.document import Map, Place, load
+from holdfast.tools.config.variables import fill
+from holdfast.tools.document import Map, SourceLocation, did_you_mean, load
 from holdfast.tools.hooks import Hook
+from holdfast.tools.mcp import MCPClient
 from holdfast.tools.pins import Pins
 from holdfast.tools.skills import Skills, discover
 from holdfast.tools.skills_files import with_home
@@ -44,13 +49,13 @@ Builtins = Mapping[str, Any] | Iterable[Tool]
 SCHEMA = Path(__file__).with_name("tools.schema.json")  # the published JSON Schema (draft 2020-12)
 
 
-class Entry(msgspec.Struct, frozen=True):
+class ToolEntry(msgspec.Struct, frozen=True):
     """One tool of a config: its `target` (`module:qualname`, or a builtin's name) and the other
     keys of its entry, unchanged."""
 
     target: str
     options: dict[str, Any]
-    place: Place
+    place: SourceLocation
 
 
 class Parsed(msgspec.Struct, frozen=True):
@@ -58,13 +63,13 @@ class Parsed(msgspec.Struct, frozen=True):
 
     Services have the keys that `MCPClient` and `A2AClient` take. `concurrency`, `result_limit`
     and `hooks` are keyed by canonical name or pattern; those of `functions` and `builtin` are
-    still in their entries. Folders are absolute. `repr` shows no values, because some are
-    secret.
+    still in their entries. Folders are absolute. `modules` is the folder of a config file, whose
+    modules may be imported. `repr` shows no values, because some are secret.
     """
 
-    place: Place
-    functions: tuple[Entry, ...] = ()
-    builtin: tuple[Entry, ...] = ()
+    place: SourceLocation
+    functions: tuple[ToolEntry, ...] = ()
+    builtin: tuple[ToolEntry, ...] = ()
     mcp_servers: dict[str, dict[str, Any]] = {}
     a2a_agents: dict[str, dict[str, Any]] = {}
     skills: tuple[str, ...] = ()
@@ -73,13 +78,12 @@ class Parsed(msgspec.Struct, frozen=True):
     result_limit: dict[str, int] = {}
     result_dir: str | None = None
     pins: dict[str, str] | None = None
+    modules: str | None = None
 
     def __repr__(self) -> str:
         names = [entry.target for entry in (*self.functions, *self.builtin)]
-        return (
-            f"Parsed({self.place}:"
-            f" {', '.join([*names, *self.mcp_servers, *self.a2a_agents, *self.skills]) or 'empty'})"
-        )
+        names += [*self.mcp_servers, *self.a2a_agents, *self.skills]
+        return f"Parsed({self.place}: {', '.join(names) or 'empty'})"
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -101,7 +105,7 @@ class Built(msgspec.Struct, frozen=True):
     def arguments(self) -> dict[str, Any]:
         """Return everything except the skills, as the arguments of a `ToolManager`."""
         return {
-            name: value for name, value in msgspec.structs.asdict(self).items() if name != "skills"
+            key: value for key, value in msgspec.structs.asdict(self).items() if key != "skills"
         }
 
 
@@ -127,19 +131,21 @@ def read(
             folder, or for a mapping the current folder.
     """
     document, folder = load(source)
-    return parse(fill(document, variables or {}), Path(base) if base is not None else folder)
+    document = fill(document, variables or {})
+    return parse(document, Path(base) if base is not None else folder, folder)
 
 
-def parse(document: Any, base: Path | None) -> Parsed:
+def parse(document: Any, base: Path | None, modules: Path | None = None) -> Parsed:
     """Parse a loaded document whose variables are filled in, such as a section of another
-    document. See `read`."""
+    document. See `read` and `Parsed`."""
     if not isinstance(document, Map):
         raise ConfigurationError(
             f"A tool config takes a mapping of {', '.join(TOOLS.keys)}; it is"
             f" {type(document).__name__}."
         )
     place, base = document.place, Path.cwd() if base is None else base.absolute()
-    values = TOOLS.read(legacy.modern(document), place)
+    document = legacy.modern(document)
+    values = TOOLS.read(document, place)
     if "mcp_servers" in values and "mcpServers" in values:
         raise place.error("it has mcp_servers and mcpServers; write mcp_servers alone.")
     rules = _Rules()
@@ -150,10 +156,14 @@ def parse(document: Any, base: Path | None) -> Parsed:
         rules.add(f"{id}.*", service)
         if service.get("cwd") is not None:
             service["cwd"] = _absolute(base, service["cwd"])
+    pins = values.get("pins")
+    if pins is not None:
+        pins = {"file": pins} if isinstance(pins, str) else pins
+        pins["file"] = _absolute(base, pins["file"])
     return Parsed(
         place,
-        _entries(values.get("local_functions", []), "function", place.at("local_functions")),
-        _entries(values.get("builtin", []), "name", place.at("builtin")),
+        _entries(values, "local_functions", "function", document),
+        _entries(values, "builtin", "name", document),
         {id: _without_rules(service) for id, service in servers.items()},
         {id: _without_rules(service) for id, service in agents.items()},
         tuple(_absolute(base, folder) for folder in values.get("skills", [])),
@@ -161,29 +171,25 @@ def parse(document: Any, base: Path | None) -> Parsed:
         rules.concurrency,
         rules.result_limit,
         _absolute(base, values.get("result_dir", ".holdfast/results")),
-        _pins(values.get("pins"), base),
+        pins,
+        None if modules is None else str(modules),
     )
-
-
-def _pins(value: Any, base: Path) -> dict[str, str] | None:
-    if value is None:
-        return None
-    pins: dict[str, str] = {"file": value} if isinstance(value, str) else dict(value)
-    return {**pins, "file": _absolute(base, pins["file"])}
 
 
 def _absolute(base: Path, path: str) -> str:
     return str(base / with_home(path))
 
 
-def _entries(values: list[Any], key: str, place: Place) -> tuple[Entry, ...]:
-    entries: list[Entry] = []
-    for index, value in enumerate(values):
+def _entries(
+    values: Mapping[str, Any], section: str, key: str, document: Map
+) -> tuple[ToolEntry, ...]:
+    entries: list[ToolEntry] = []
+    for index, value in enumerate(values.get(section, [])):
         options: dict[str, Any] = {key: value} if isinstance(value, str) else dict(value)
         target = options.pop(key)
         if "module" in options:
             target = f"{options.pop('module')}:{target}"
-        entries.append(Entry(target, options, place.at(index)))
+        entries.append(ToolEntry(target, options, document[section].places[index]))
     return tuple(entries)
 
 
@@ -197,10 +203,10 @@ def _without_rules(entry: Mapping[str, Any]) -> dict[str, Any]:
 class _Rules:
     """Hooks and limits, collected by pattern."""
 
-    def __init__(self) -> None:
-        self.hooks: list[Hook] = []
-        self.concurrency: dict[str, int] = {}
-        self.result_limit: dict[str, int] = {}
+    def __init__(self, parsed: Parsed | None = None) -> None:
+        self.hooks: list[Hook] = [] if parsed is None else [*parsed.hooks]
+        self.concurrency: dict[str, int] = {} if parsed is None else {**parsed.concurrency}
+        self.result_limit: dict[str, int] = {} if parsed is None else {**parsed.result_limit}
 
     def add(self, pattern: str, entry: Mapping[str, Any]) -> None:
         """Add the rules of an entry for the tools that fit `pattern`."""
@@ -229,16 +235,13 @@ def build(parsed: Parsed, builtins: Builtins | None = None, *, list_skills: bool
         list_skills: False if the system prompt lists the skills (`built.skills.prompt()`). The
             tool that reads skills then does not list them.
     """
-    rules = _Rules()
-    rules.hooks, rules.concurrency, rules.result_limit = (
-        list(parsed.hooks),
-        dict(parsed.concurrency),
-        dict(parsed.result_limit),
-    )
+    rules = _Rules(parsed)
     tools: dict[str, Tool] = {}
     builtins_by_name = known_builtins(builtins)
+    if parsed.modules is not None and (parsed.functions or parsed.builtin or parsed.hooks):
+        find_modules_in(parsed.modules)
 
-    def add(tool: Tool, entry: Entry) -> None:
+    def add(tool: Tool, entry: ToolEntry) -> None:
         if tool.name in tools:
             raise entry.place.error(
                 f"there are two tools named {tool.name!r}. Give one of them another name."
@@ -253,20 +256,15 @@ def build(parsed: Parsed, builtins: Builtins | None = None, *, list_skills: bool
     skills = discover(parsed.skills)
     if skills.list():
         reader = skills.tool(list_skills)
-        add(reader, Entry(reader.name, {}, parsed.place.at("skills")))
+        add(reader, ToolEntry(reader.name, {}, parsed.place.at("skills")))
     for id in parsed.mcp_servers.keys() & parsed.a2a_agents.keys():
         raise parsed.place.at("a2a_agents").error(
             f"{id!r} is an MCP server too. Servers and agents have ids of their own."
         )
-    sources: list[Service] = []
-    if parsed.mcp_servers:
-        from holdfast.tools.mcp import MCPClient
-
-        sources += _sources(MCPClient, parsed.mcp_servers, parsed.place.at("mcp_servers"))
-    if parsed.a2a_agents:
-        from holdfast.tools.a2a import A2AClient
-
-        sources += _sources(A2AClient, parsed.a2a_agents, parsed.place.at("a2a_agents"))
+    sources = [
+        *_sources(MCPClient, parsed.mcp_servers, parsed.place.at("mcp_servers")),
+        *_sources(A2AClient, parsed.a2a_agents, parsed.place.at("a2a_agents")),
+    ]
     pins = None
     if parsed.pins is not None:
         pins = Pins(parsed.pins["file"], first=parsed.pins.get("first", "approve"))
@@ -282,7 +280,17 @@ def build(parsed: Parsed, builtins: Builtins | None = None, *, list_skills: bool
     )
 
 
-def load_object(target: str, place: Place) -> Any:
+def find_modules_in(folder: str) -> None:
+    """Make the modules of a config file's folder importable, for this process.
+
+    They stay importable, because hooks and isolated tools are imported later. The folder comes
+    last, so that its files replace no installed module.
+    """
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
+def load_object(target: str, place: SourceLocation) -> Any:
     """Import and return the object at `module:qualname`. Raises `ConfigurationError` with the
     place if the import fails."""
     module, _, qualname = target.partition(":")
@@ -294,16 +302,13 @@ def load_object(target: str, place: Place) -> Any:
         ) from error
     for part in qualname.split("."):
         if not hasattr(found, part):
-            near = difflib.get_close_matches(
-                part, [name for name in dir(found) if not name.startswith("__")], 1
-            )
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(part, [name for name in dir(found) if not name.startswith("__")])
             raise place.error(f"{module!r} has no {qualname!r}.{hint}")
         found = getattr(found, part)
     return found
 
 
-def _local(entry: Entry) -> Tool:
+def _local(entry: ToolEntry) -> Tool:
     try:
         return _tool_of(load_object(entry.target, entry.place), entry)
     except ConfigurationError as error:
@@ -312,40 +317,81 @@ def _local(entry: Entry) -> Tool:
         raise entry.place.error(str(error)) from error
 
 
-def _tool_of(target: Any, entry: Entry) -> Tool:
+def _tool_of(target: Any, entry: ToolEntry) -> Tool:
     """Return the tool that an imported object defines: a `Tool` subclass, a `Tool`, or a
     function."""
     options, parameters = _tool_options(entry.options), entry.options.get("parameters")
+    config: Mapping[str, Any] = entry.options.get("config") or {}
     if isinstance(target, type) and issubclass(target, Tool):
-        return _changed(
-            call_with(cast("Any", target), parameters, entry.target, entry.place), options, entry
-        )
+        taken = _settings(target, config, entry)
+        made = call_with(target, {**taken, **(parameters or {})}, entry.target, entry.place)
+        return _changed(made, options, entry)
     if parameters is not None:
         raise entry.place.error(
             f"parameters are for a Tool subclass, and {entry.target!r} is not one."
         )
     if isinstance(target, Tool):
+        _settings(None, config, entry)
         return _changed(target, options, entry)
     function: Any = cast("object", target)
     if not callable(function):
         raise entry.place.error(
             f"{entry.target!r} is neither a function nor a Tool, but {type(function).__name__}."
         )
-    return Tool.from_function(function, **options)
+    settings = _settings(function, config, entry)
+    if settings and "isolation" in options:
+        raise entry.place.error("a function with a config cannot run in a process of its own.")
+    return Tool.from_function(_with_settings(function, settings), **options)
 
 
-def call_with(function: Any, parameters: Mapping[str, Any] | None, name: str, place: Place) -> Any:
+def _settings(target: Any, config: Mapping[str, Any], entry: ToolEntry) -> dict[str, Any]:
+    """Return the settings that a function or class takes as arguments; warn of the others."""
+    names: Collection[str] = ()
+    with suppress(TypeError, ValueError):  # some functions of C have no signature
+        names = inspect.signature(target).parameters if target is not None and config else ()
+    if ignored := [name for name in config if name not in names]:
+        what = ", ".join(f"config.{name}" for name in ignored)
+        legacy.warn_ignored(entry.place, f"{what}, which {entry.target!r} does not take")
+    return {name: value for name, value in config.items() if name in names}
+
+
+def _with_settings(function: Any, settings: Mapping[str, Any]) -> Any:
+    """Return the function with some arguments set, which a model is not shown."""
+    if not settings:
+        return function
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **settings, **kwargs)
+
+    @functools.wraps(function)
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
+        return await function(*args, **settings, **kwargs)
+
+    found: Any = call_async if inspect.iscoroutinefunction(function) else call
+    found.__signature__ = signature.replace(
+        parameters=[
+            one.replace(kind=one.KEYWORD_ONLY) if one.kind is one.POSITIONAL_OR_KEYWORD else one
+            for name, one in signature.parameters.items()
+            if name not in settings
+        ]
+    )
+    return found
+
+
+def call_with(
+    function: Any, parameters: Mapping[str, Any] | None, name: str, place: SourceLocation
+) -> Any:
     """Return `function(**parameters)`. Turns every exception into a `ConfigurationError` with
     the place."""
     try:
         return function(**(parameters or {}))
     except Exception as error:
-        reason = (
-            str(error)
-            if isinstance(error, ConfigurationError)
-            else f"{type(error).__name__}: {error}"
-        )
-        raise place.error(f"{name!r} cannot be made with these parameters: {reason}") from error
+        kind = "" if isinstance(error, ConfigurationError) else f"{type(error).__name__}: "
+        raise place.error(
+            f"{name!r} cannot be made with these parameters: {kind}{error}"
+        ) from error
 
 
 def _tool_options(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -362,7 +408,7 @@ def _tool_options(entry: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _changed(tool: Tool, options: Mapping[str, Any], entry: Entry) -> Tool:
+def _changed(tool: Tool, options: Mapping[str, Any], entry: ToolEntry) -> Tool:
     """Return a copy of a module's tool with the config's name and settings. The module's own
     tool is not changed."""
     if "isolation" in options:
@@ -401,10 +447,9 @@ def known_builtins(builtins: Builtins | None) -> Mapping[str, Any]:
     return {tool.name: tool for tool in tools}
 
 
-def _builtin(entry: Entry, builtins: Mapping[str, Any]) -> Tool:
+def _builtin(entry: ToolEntry, builtins: Mapping[str, Any]) -> Tool:
     if entry.target not in builtins:
-        near = difflib.get_close_matches(entry.target, builtins, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(entry.target, builtins)
         available = (
             f"There are: {', '.join(builtins)}."
             if builtins
@@ -431,8 +476,10 @@ def _builtin(entry: Entry, builtins: Mapping[str, Any]) -> Tool:
     return tool
 
 
-def _sources(kind: Any, services: dict[str, dict[str, Any]], place: Place) -> list[Service]:
+def _sources(
+    kind: Any, services: dict[str, dict[str, Any]], place: SourceLocation
+) -> list[Service]:
     try:
-        return list(kind(services).sources())
+        return list(kind(services).sources()) if services else []
     except ConfigurationError as error:
         raise place.error(str(error)) from error

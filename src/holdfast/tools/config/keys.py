@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from holdfast.tools.config.services import SECONDS, TARGET, a2a_agent, mcp_server
+from holdfast.tools.config.services import a2a_agent, mcp_server
 from holdfast.tools.config.shapes import (
     Anything,
     Choice,
@@ -17,22 +17,23 @@ from holdfast.tools.config.shapes import (
     ListOf,
     MapOf,
     Number,
-    Record,
+    Section,
+    Target,
     Text,
 )
-from holdfast.tools.document import Place
-from holdfast.tools.hook_answers import WHERE
+from holdfast.tools.config.structs import COUNT, SECONDS, SECRET
+from holdfast.tools.document import SourceLocation
+from holdfast.tools.hook_answers import HOOK_POINTS
 
 _SERVICE_ID = r"(?!mcpServers$)[A-Za-z0-9_-]{1,64}"
 _SERVICE_ID_RULE = "use 1 to 64 letters, digits, '_' or '-'"
 
-COUNT = Number("a whole number from 1", 1, whole=True)
 TEXT = Text()
 VALUE = Text(empty=True)
 FOLDERS = ListOf(Text("the path of a folder"), "a list of folders")
 
 
-def _check_hook(entry: dict[str, Any], place: Place) -> None:
+def _check_hook(entry: dict[str, Any], place: SourceLocation) -> None:
     if "command" in entry and ("before" in entry or "after" in entry):
         raise place.error("a hook has a command, or before and after; use one hook for each.")
     if not any(name in entry for name in ("before", "after", "command")):
@@ -42,7 +43,7 @@ def _check_hook(entry: dict[str, Any], place: Place) -> None:
         )
 
 
-def _check_target(entry: dict[str, Any], place: Place) -> None:
+def _check_target(entry: dict[str, Any], place: SourceLocation) -> None:
     if ("module" in entry) == (":" in entry["function"]):
         raise place.error(
             "it takes function: 'module:qualname', or module and function: a module's name and a"
@@ -52,11 +53,11 @@ def _check_target(entry: dict[str, Any], place: Place) -> None:
 
 _HOOK_KEYS = {
     "before": Key(
-        Text("a function as 'module:qualname'", TARGET),
+        Target("a function as 'module:qualname'"),
         "Runs before each call: before(call, context) may change the arguments or deny the call.",
     ),
     "after": Key(
-        Text("a function as 'module:qualname'", TARGET),
+        Target("a function as 'module:qualname'"),
         "Runs after each call: after(call, result, context) may change the result.",
     ),
     "command": Key(
@@ -67,9 +68,7 @@ _HOOK_KEYS = {
         Choice(("before", "after", "both")), "The time at which the command runs. Default: before."
     ),
     "timeout": Key(SECONDS, "Seconds for the command. Default: 30."),
-    "env": Key(
-        MapOf(Text("a text", secret=True, empty=True)), "Environment variables for the command."
-    ),
+    "env": Key(MapOf(SECRET), "Environment variables for the command."),
     "name": Key(
         TEXT,
         "The hook's name in messages and the journal. Default: the name of the function or the"
@@ -80,10 +79,10 @@ _EITHER_HOOK: dict[str, Any] = {
     "anyOf": [
         {"properties": {name: {"type": kind}}, "required": [name]}
         for name, kind in (("before", "string"), ("after", "string"), ("command", "array"))
-    ],
+    ]
 }
-_HOOK = Record("hook", "a hook of this entry's calls", _HOOK_KEYS, _check_hook, _EITHER_HOOK)
-_PATTERN_HOOK = Record(
+_HOOK = Section("hook", "a hook of this entry's calls", _HOOK_KEYS, _check_hook, _EITHER_HOOK)
+_PATTERN_HOOK = Section(
     "patternHook",
     "a hook of calls",
     {
@@ -96,12 +95,12 @@ _PATTERN_HOOK = Record(
     _check_hook,
     _EITHER_HOOK,
 )
-AGENT_HOOK = Record(
+AGENT_HOOK = Section(
     "agentHook",
     "a hook of an agent",
     {
         **_HOOK_KEYS,
-        "on": Key(Choice(WHERE), "The event at which the hook runs. Default: tool."),
+        "on": Key(Choice(HOOK_POINTS), "The event at which the hook runs. Default: tool."),
         "tools": Key(
             TEXT,
             "With on: tool, the tools of the hook, by canonical name or pattern such as 'server.*'."
@@ -129,7 +128,7 @@ def _rules(what: str) -> dict[str, Key]:
     }
 
 
-_RETRY = Record(
+_RETRY = Section(
     "retry",
     "the retries of a failed call",
     {
@@ -143,12 +142,11 @@ _RETRY = Record(
             "The growth of the pause between attempts. Default: exponential.",
         ),
         "delay": Key(
-            Number("a number of seconds from 0"),
-            "Seconds before the first retry. Default: 0.5.",
+            Number("a number of seconds from 0"), "Seconds before the first retry. Default: 0.5."
         ),
     },
 )
-_ANNOTATIONS = Record(
+_ANNOTATIONS = Section(
     "annotations",
     "the effects of a tool, which decide whether a call may be repeated",
     {
@@ -158,7 +156,7 @@ _ANNOTATIONS = Record(
         "open_world": Key(Flag(), "The tool reaches beyond the machine."),
     },
 )
-_FUNCTION = Record(
+_FUNCTION = Section(
     "localFunction",
     "a Python function, Tool object or Tool subclass",
     {
@@ -196,6 +194,11 @@ _FUNCTION = Record(
         "parameters": Key(
             MapOf(Anything(), "a mapping"), "The arguments of a Tool subclass's constructor."
         ),
+        "config": Key(
+            MapOf(Anything(), "a mapping"),
+            "Settings: arguments of the function that the model is not shown, or of the Tool"
+            " subclass's constructor. A setting that it does not take is ignored.",
+        ),
         **_rules("this tool"),
     },
     _check_target,
@@ -212,14 +215,13 @@ _FUNCTION = Record(
         ]
     },
 )
-_BUILTIN = Record(
+_BUILTIN = Section(
     "builtin",
     "a preset tool of the host",
     {
         "name": Key(TEXT, "Its name among the builtins that the host passes.", required=True),
         "parameters": Key(
-            MapOf(Anything(), "a mapping"),
-            "The arguments of the function that makes the tool.",
+            MapOf(Anything(), "a mapping"), "The arguments of the function that makes the tool."
         ),
         **_rules("this tool"),
     },
@@ -238,7 +240,7 @@ _A2A_AGENTS = MapOf(
     _SERVICE_ID,
     _SERVICE_ID_RULE,
 )
-_PINS = Record(
+_PINS = Section(
     "pins",
     "the approved definitions of remote tools",
     {
@@ -248,12 +250,11 @@ _PINS = Record(
             required=True,
         ),
         "first": Key(
-            Choice(("approve", "hold")),
-            "The treatment of a tool that is new. Default: approve.",
+            Choice(("approve", "hold")), "The treatment of a tool that is new. Default: approve."
         ),
     },
 )
-TOOLS = Record(
+TOOLS = Section(
     "tools",
     "the tools of an agent",
     {
@@ -261,7 +262,7 @@ TOOLS = Record(
         "local_functions": Key(
             ListOf(
                 Either(
-                    text=Text("a function as 'module:qualname'", TARGET),
+                    text=Target("a function as 'module:qualname'"),
                     map=_FUNCTION,
                     what="'module:qualname' or a mapping",
                 ),

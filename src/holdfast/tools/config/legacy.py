@@ -1,5 +1,9 @@
-"""Spellings of earlier systems (`TOOLS.MCP`, lists of `{name, url}`, `skills.user`). Each is
-converted to the present spelling, with a warning that names it."""
+"""Spellings of earlier systems, such as `TOOLS.MCP`, lists of `{server_id, config}`, `skills.user`
+and `hooks: {pre, post}`.
+
+Each is converted to the present spelling with a `DeprecationWarning` that names it. A setting
+that has no meaning here is left out, also with a warning.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, cast
 
-from holdfast.tools.document import Map, Place, Seq
+from holdfast.tools.document import Map, Seq, SourceLocation, did_you_mean
 
 # A section's earlier names, in lower case -> its name now.
 SECTIONS: Mapping[str, str] = {
@@ -25,30 +29,53 @@ SECTIONS: Mapping[str, str] = {
     "skills": "skills",
 }
 _MAX_SHOWN_CHARS = 200  # of the folders in a warning
-_SCOPES = ("project", "user", "builtin")  # of skills, in order of precedence
+# Keys of `skills` that list folders, in order of precedence.
+_SKILL_SCOPES = ("project", "user", "custom_dirs", "builtin")
+_FUNCTION_KEYS = {"function_name": "function", "func": "function", "module_path": "module"}
+# The keys of an entry, by section: earlier name -> name now; "" for a key without a meaning.
+_KEYS: Mapping[str, Mapping[str, str]] = {
+    "mcp_servers": {
+        "transport": "type",
+        "transport_type": "type",
+        "category": "",
+        "description": "",
+    },
+    "a2a_agents": {
+        "address": "url",
+        "service_address": "url",
+        "base_url": "url",
+        "auth_token": "token",
+        "category": "",
+        "description": "",
+    },
+    "local_functions": _FUNCTION_KEYS,
+    "builtin": _FUNCTION_KEYS,
+}
 # The keys of a list's entry that may hold its name, by section.
 _IDS: Mapping[str, tuple[str, ...]] = {
     "mcp_servers": ("name", "id", "server_id"),
     "a2a_agents": ("name", "id", "agent_id"),
 }
-_KEYS: Mapping[str, Mapping[str, str]] = {
-    "mcp_servers": {"transport": "type"},
-    "a2a_agents": {"address": "url", "service_address": "url", "auth_token": "token"},
-    "local_functions": {"function_name": "function", "func": "function", "module_path": "module"},
-}
 
 
-def warn(place: Place, old: str, new: str) -> None:
+def warn(place: SourceLocation, old: str, new: str) -> None:
     """Warn that `old` is an earlier spelling, and name the present one."""
+    _warn(f"{place}: {old} is an earlier spelling; write {new}.")
+
+
+def warn_ignored(place: SourceLocation, what: str) -> None:
+    """Warn that a setting has no effect."""
+    _warn(f"{place}: ignored, because it has no meaning here: {what}.")
+
+
+def _warn(text: str) -> None:
     level, frame = 2, sys._getframe(1)  # pyright: ignore[reportPrivateUsage]: the way to know one's caller
     while (
         frame.f_back is not None
         and str(frame.f_globals.get("__name__", "")).split(".", 1)[0] == "holdfast"
     ):
         level, frame = level + 1, frame.f_back
-    warnings.warn(
-        f"{place}: {old} is an earlier spelling; write {new}.", DeprecationWarning, stacklevel=level
-    )
+    warnings.warn(text, DeprecationWarning, stacklevel=level)
 
 
 def modern(document: Map) -> Map:
@@ -57,50 +84,76 @@ def modern(document: Map) -> Map:
 
     Raises `ConfigurationError` for a section that occurs in two spellings.
     """
-    document = _unwrapped(document)
     converted = Map(document.place)
-    for key, value in document.items():
-        place, name, contents = document.places[key], key, value
-        scope = key.lower().removeprefix("skills.")
-        if scope in _SCOPES and scope != key.lower():  # skills.user: [...]
+    for key, value, place in _sections(document):
+        name, contents, scope = key, value, key.lower().removeprefix("skills.")
+        if scope in _SKILL_SCOPES and scope != key.lower():  # skills.user: [...]
             name, contents = "skills", Map(place)
             contents.put(scope, value, place)
         elif key.lower() in SECTIONS and key != SECTIONS[key.lower()]:
             name = SECTIONS[key.lower()]
             warn(place, repr(key), repr(name))
-        if (
-            name == "skills"
-            and "skills" in converted
-            and isinstance(contents, Map)
-            and isinstance(converted["skills"], Map)
-        ):
+        present = converted.get(name)
+        if name == "skills" and isinstance(contents, Map) and isinstance(present, Map):
             for scope, folders in contents.items():
-                converted["skills"].put(scope, folders, contents.places[scope])
-            continue
-        if name in converted:
+                present.put(scope, folders, contents.places[scope])
+        elif name in converted:
             raise place.error(
                 f"{name} occurs twice, in two spellings; the other is"
                 f" {converted.places[name].path!r}."
             )
-        converted.put(name, contents, place)
+        else:
+            converted.put(name, contents, place)
     for name in converted:
         converted[name] = _section(name, converted[name], converted.places[name])
+    _move_functions(converted)
     return converted
 
 
-def _unwrapped(document: Map) -> Map:
-    """Return the contents of `TOOLS:`, if the whole document is below that key."""
-    if len(document) == 1:
-        [(key, inner)] = document.items()
-        if key.lower() == "tools" and isinstance(inner, Map):
-            warn(document.places[key], f"a section {key!r} around everything", "its contents alone")
-            return inner
-    return document
+def _move_functions(document: Map) -> None:
+    """Move the entries of `builtin` that name a function of a module to `local_functions`."""
+    builtin = document.get("builtin")
+    items = builtin.members() if isinstance(builtin, Seq) else []
+    moved = [item for item in items if isinstance(item[0], Map) and "module" in item[0]]
+    if not moved:
+        return
+    place = document.places["builtin"]
+    warn(place, "a function of a module in builtin", "the entry in 'local_functions'")
+    functions = document.get("local_functions")
+    present = functions.members() if isinstance(functions, Seq) else []
+    document["builtin"] = Seq(place, [item for item in items if item not in moved])
+    if functions is None or isinstance(functions, Seq):
+        at = document.places.get("local_functions", place)
+        document.put("local_functions", Seq(at, [*present, *moved]), at)
 
 
-def _section(name: str, value: Any, place: Place) -> Any:
+def _sections(document: Map) -> list[tuple[str, Any, SourceLocation]]:
+    """Return the members of a document, or of its `TOOLS`, which may have others beside it."""
+    wrapper = next(
+        (
+            key
+            for key, value in document.items()
+            if key.lower() == "tools" and (value is None or isinstance(value, Map))
+        ),
+        None,
+    )
+    if wrapper is None:
+        return document.members()
+    found = cast("Map", document[wrapper] or Map(document.place)).members()
+    others = [member for member in document.members() if member[0] != wrapper]
+    if not others:
+        place = document.places[wrapper]
+        warn(place, f"a section {wrapper!r} around everything", "its contents alone")
+    if ignored := [key for key, *_ in others if key.lower() not in SECTIONS]:
+        warn_ignored(document.place, f"{', '.join(ignored)} (the tools are in {wrapper})")
+    return [*found, *(member for member in others if member[0].lower() in SECTIONS)]
+
+
+def _section(name: str, value: Any, place: SourceLocation) -> Any:
     if name == "skills":
         return _folders(value, place)
+    if name == "hooks":
+        return _hooks(value, place)
     if name in _IDS:
         if isinstance(value, Map) and len(value) == 1 and isinstance(value.get("mcpServers"), Map):
             warn(place, f"mcpServers within {name}", "its contents alone")
@@ -108,79 +161,111 @@ def _section(name: str, value: Any, place: Place) -> Any:
         if isinstance(value, Seq):
             value = _by_id(name, value, place)
         if isinstance(value, Map):
-            for id in value:
-                value[id] = _renamed(name, value[id])
-    if name == "local_functions" and isinstance(value, Seq):
-        for index, entry in enumerate(value):
-            value[index] = _renamed(name, entry)
+            return Map(place, [(id, _entry(name, one), at) for id, one, at in value.members()])
+    if name in ("local_functions", "builtin") and isinstance(value, Seq):
+        return Seq(place, [(_entry(name, one), at) for one, at in value.members()])
     return value
 
 
-def _by_id(name: str, entries: Seq, place: Place) -> Map:
-    """Convert a list of entries that contain their own names to a mapping."""
+def _by_id(name: str, entries: Seq, place: SourceLocation) -> Map:
+    """Convert a list of entries, each with its name inside or as its only key, to a mapping."""
     warn(place, f"a list of {name}", f"a mapping: '{name}: {{id: {{...}}}}'")
     converted = Map(place)
-    for entry, at in zip(entries, entries.places, strict=True):
-        key = next(
-            (
-                key
-                for key in _IDS[name]
-                if isinstance(entry, Map) and isinstance(entry.get(key), str)
-            ),
-            None,
-        )
-        if key is None:
+    for entry, at in entries.members():
+        named = entry if isinstance(entry, Map) else Map(at)
+        key = next((key for key in _IDS[name] if isinstance(named.get(key), str)), None)
+        if key is not None:
+            id, rest = named[key], Map(named.place, [m for m in named.members() if m[0] != key])
+        elif len(named) == 1 and isinstance(one := next(iter(named.values())), Map):
+            id, rest, key = next(iter(named)), one, next(iter(named))
+        else:
             raise at.error(
-                f"this entry of a list has no name; write a mapping of ids to entries"
+                "this entry of a list has no name; write a mapping of ids to entries"
                 f" ('{name}: {{id: {{...}}}}')."
             )
-        entry = cast(Map, entry)
-        id = entry[key]
         if id in converted:
-            raise entry.places[key].error(f"there are two entries named {id!r}.")
-        rest = Map(entry.place)
-        for other, value in entry.items():
-            if other != key:
-                rest.put(other, value, entry.places[other])
+            raise named.places[key].error(f"there are two entries named {id!r}.")
         converted.put(id, rest, at)
     return converted
 
 
-def _renamed(name: str, entry: Any) -> Any:
+def _entry(section: str, entry: Any) -> Any:
     """Return one entry with the present names of its keys."""
     if not isinstance(entry, Map):
         return entry
+    members = entry.members()
+    if section in _IDS and isinstance(config := entry.get("config"), Map):
+        warn(entry.places["config"], "'config' around the keys of a service", "the keys themselves")
+        members = [member for member in members if member[0] != "config"] + config.members()
     converted = Map(entry.place)
-    for key, value in entry.items():
-        new = _KEYS[name].get(key, key)
+    for key, value, place in members:
+        new = _KEYS[section].get(key, key)
+        if not new:
+            warn_ignored(place, key)
+            continue
         if new != key:
-            warn(entry.places[key], repr(key), repr(new))
+            warn(place, repr(key), repr(new))
         if new in converted or (new != key and new in entry):
-            raise entry.places[key].error(f"{new} occurs twice, in two spellings.")
-        converted.put(new, value, entry.places[key])
+            raise place.error(f"{new} occurs twice, in two spellings.")
+        converted.put(new, _hooks(value, place) if new == "hooks" else value, place)
+    named = _KEYS[section] is _FUNCTION_KEYS and {"module", "name"} <= converted.keys()
+    if named and "function" not in converted:
+        warn(entry.place, "a name for the function", "'function'")
+        converted.put("function", converted["name"], converted.places["name"])
     return converted
 
 
-def _folders(value: Any, place: Place) -> Any:
-    """Convert skills by scope to a list in order of precedence."""
-    if not isinstance(value, Map) or not all(scope in _SCOPES for scope in value):
+def _hooks(value: Any, place: SourceLocation) -> Any:
+    """Convert `{pre: [a.b.f], post: [a.b.g]}` to a list of hooks."""
+    if not isinstance(value, Map) or not {"pre", "post"} & value.keys():
         return value
     converted = Seq(place)
-    for scope in _SCOPES:
-        folders = value.get(scope)
-        if isinstance(folders, str):
-            converted.put(folders, value.places[scope])
-        elif isinstance(folders, Seq):
-            for folder, at in zip(folders, folders.places, strict=True):
-                converted.put(folder, at)
-        elif folders is not None:
-            raise value.places[scope].error("it takes a list of folders.")
+    for key in value:
+        if key not in ("pre", "post"):
+            raise value.places[key].error(
+                f"unknown key {key!r}.{did_you_mean(key, ('pre', 'post'))} Known here: pre, post."
+            )
+    # `after` hooks run from the last to the first, earlier systems ran `post` in its order.
+    for key, side, order in (("pre", "before", 1), ("post", "after", -1)):
+        functions = value.get(key)
+        if functions is None:
+            continue
+        if not isinstance(functions, Seq):
+            raise value.places[key].error("it takes a list of functions.")
+        for target, at in functions.members()[::order]:
+            if isinstance(target, str) and ":" not in target:
+                module, _, name = target.rpartition(".")
+                target = f"{module}:{name}"
+            converted.put(Map(at, [(side, target, at)]), at)
+    warn(place, "hooks with pre and post", "a list of hooks, each with before or after")
+    return converted
+
+
+def _folders(value: Any, place: SourceLocation) -> Any:
+    """Convert skills by scope to a list in order of precedence."""
+    if not isinstance(value, Map) or not all(scope in _SKILL_SCOPES for scope in value):
+        return value
+    converted = Seq(place)
+    for scope in (scope for scope in _SKILL_SCOPES if value.get(scope) is not None):
+        folders, at = value[scope], value.places[scope]
+        if not isinstance(folders, Seq | str):
+            raise at.error("it takes a list of folders.")
+        members = folders.members() if isinstance(folders, Seq) else [(folders, at)]
+        # `builtin` may list skills of the earlier system by name, instead of folders.
+        names = [
+            one for one, _ in members if isinstance(one, str) and not {"/", "\\", "."} & {*one}
+        ]
+        if scope == "builtin" and names:
+            warn_ignored(at, f"the builtin skills {', '.join(names)} of an earlier system")
+            members = [member for member in members if member[0] not in names]
+        for folder, inner in members:
+            converted.put(folder, inner)
     shown = ", ".join(repr(folder) if isinstance(folder, str) else "..." for folder in converted)
     if len(shown) > _MAX_SHOWN_CHARS:
         shown = "project folders..., user folders..."
     warn(
         place,
-        " and ".join(f"skills.{scope}" for scope in _SCOPES if scope in value)
+        " and ".join(f"skills.{scope}" for scope in _SKILL_SCOPES if scope in value)
         or "skills as a mapping",
         f"a list in order of precedence, 'skills: [{shown}]'",
     )

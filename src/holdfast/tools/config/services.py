@@ -3,34 +3,18 @@ so that each key is defined once."""
 
 from __future__ import annotations
 
-import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from holdfast.tools.a2a.config import Remote
-from holdfast.tools.config.shapes import (
-    Choice,
-    Either,
-    Flag,
-    Key,
-    ListOf,
-    MapOf,
-    Number,
-    Record,
-    Shape,
-    Text,
-)
-from holdfast.tools.document import Place
+from holdfast.tools.a2a.config import RemoteAgent
+from holdfast.tools.config.shapes import Choice, Key, ListOf, MapOf, Section, Shape, Text
+from holdfast.tools.config.structs import keys_of
+from holdfast.tools.document import SourceLocation
 from holdfast.tools.mcp.config import Http, Stdio
 
-SECONDS = Number("a number of seconds above 0", above=True)
-# `module:qualname`, the form of entry points.
-TARGET = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*"
-OBJECT = Text("'module:qualname'", TARGET)
-_SECRET = Text("a text", secret=True, empty=True)
 _PORT = r"(?::(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?"
 _ORIGIN = rf"https?://(?:\[[0-9A-Fa-f:]+\]|[^\s/?#@:\[\]\\]+){_PORT}"
 _ASCII = Text("printable ASCII on one line", r"[ -~]*", secret=True, empty=True)
@@ -58,56 +42,11 @@ _DESCRIPTIONS: Mapping[str, str] = {
 }
 
 
-def _shape(kind: Any, name: str) -> Shape | None:
-    """Return the shape of a struct's field; None for a type that a config cannot express."""
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        shapes = [
-            shape
-            for one in inner
-            if one is not types.NoneType and (shape := _shape(one, name)) is not None
-        ]
-        if len(shapes) < 2:
-            return shapes[0] if shapes else None
-        return Either(
-            text=next((one for one in shapes if isinstance(one, Text | Choice)), None),
-            list=next((one for one in shapes if isinstance(one, ListOf)), None),
-            map=next((one for one in shapes if isinstance(one, MapOf | Record)), None),
-            other=next((one for one in shapes if isinstance(one, Number | Flag)), None),
-            what="another kind of value",
-        )
-    if origin is Literal:
-        return Choice(inner)
-    if kind is str:
-        return Text()
-    if kind is bool:
-        return Flag()
-    if kind is float:
-        return SECONDS
-    if kind is int:
-        return Number("a whole number from 1", 1, whole=True)
-    if origin is list and inner == (str,):
-        return ListOf(Text(empty=True), "a list of texts")
-    if origin is dict and inner == (str, str):
-        return MapOf(_SECRET, "a mapping of texts to texts")
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return Record(
-            kind.__name__[0].lower() + kind.__name__[1:], f"what {name} takes", _keys(kind)
-        )
-    return None
-
-
-def _keys(kind: type[msgspec.Struct], own: Mapping[str, Shape] = {}) -> dict[str, Key]:
-    keys: dict[str, Key] = {}
-    for field in msgspec.structs.fields(kind):
-        shape = own.get(field.name) or _shape(field.type, field.name)
-        if shape is not None:
-            nullable = types.NoneType in typing.get_args(field.type)
-            description = _DESCRIPTIONS.get(
-                field.name, field.name.replace("_", " ").capitalize() + "."
-            )
-            keys[field.name] = Key(shape, description, field.required, nullable)
-    return keys
+def _keys(kind: type[Any], own: Mapping[str, Shape] = {}) -> dict[str, Key]:
+    return {
+        name: msgspec.structs.replace(key, description=_DESCRIPTIONS.get(name, key.description))
+        for name, key in keys_of(kind, own).items()
+    }
 
 
 def _types(kind: type[msgspec.Struct]) -> tuple[str, ...]:
@@ -120,7 +59,7 @@ def _types(kind: type[msgspec.Struct]) -> tuple[str, ...]:
 
 # --- MCP ---
 
-_URL = Text("an http:// or https:// address", r"https?://\S*", secret=True)
+_URL = Text("an http:// or https:// address", r"https?://\S*", secret=True, url=True)
 _STDIO = _keys(Stdio)
 _HTTP = _keys(Http, {"url": _URL})
 _TYPES = {"command": _types(Stdio), "url": _types(Http)}
@@ -128,7 +67,7 @@ _ONLY_STDIO = tuple(key for key in _STDIO if key not in _HTTP)
 _ONLY_HTTP = tuple(key for key in _HTTP if key not in _STDIO)
 
 
-def _one_transport(entry: dict[str, Any], place: Place) -> None:
+def _one_transport(entry: dict[str, Any], place: SourceLocation) -> None:
     if ("command" in entry) == ("url" in entry):
         raise place.error("a server takes either command (stdio) or url (HTTP).")
     own = "command" if "command" in entry else "url"
@@ -150,7 +89,7 @@ def _variant(own: str, others: tuple[str, ...]) -> dict[str, Any]:
     return {"properties": {**properties, own: {"type": "string"}, "type": types}, "required": [own]}
 
 
-def mcp_server(rules: Mapping[str, Key]) -> Record:
+def mcp_server(rules: Mapping[str, Key]) -> Section:
     """Return the shape of an MCP server's entry: the client's keys, and `rules`, the manager's
     keys."""
     keys = {
@@ -158,7 +97,7 @@ def mcp_server(rules: Mapping[str, Key]) -> Record:
         **_HTTP,
         "type": Key(Choice((*_TYPES["command"], *_TYPES["url"])), _DESCRIPTIONS["type"]),
     }
-    optional = {name: key._replace(required=False) for name, key in keys.items()}
+    optional = {name: msgspec.structs.replace(key, required=False) for name, key in keys.items()}
     sse_in_modern_mode = {
         "properties": {"type": {"const": "sse"}, "mode": {"const": "2026-07-28"}},
         "required": ["type", "mode"],
@@ -167,7 +106,7 @@ def mcp_server(rules: Mapping[str, Key]) -> Record:
         "anyOf": [_variant("command", _ONLY_HTTP), _variant("url", _ONLY_STDIO)],
         "not": sse_in_modern_mode,
     }
-    return Record(
+    return Section(
         "mcpServer",
         "an MCP server, as in the usual mcpServers JSON",
         {**optional, **rules},
@@ -179,18 +118,18 @@ def mcp_server(rules: Mapping[str, Key]) -> Record:
 # --- A2A ---
 
 
-def _one_credential(entry: dict[str, Any], place: Place) -> None:
+def _one_credential(entry: dict[str, Any], place: SourceLocation) -> None:
     if entry.get("token") and any(
         name.lower() == "authorization" for name in entry.get("headers", {})
     ):
         raise place.at("headers").error("give token or an Authorization header, not both.")
 
 
-def a2a_agent(rules: Mapping[str, Key]) -> Record:
+def a2a_agent(rules: Mapping[str, Key]) -> Section:
     """Return the shape of an A2A agent's entry: the client's keys, and `rules`, the manager's
     keys."""
     keys = _keys(
-        Remote,
+        RemoteAgent,
         {
             "url": Text(
                 "an http:// or https:// address without user, password, query and fragment",
@@ -226,4 +165,4 @@ def a2a_agent(rules: Mapping[str, Key]) -> Record:
         },
         "required": ["token", "headers"],
     }
-    return Record("a2aAgent", "an A2A agent", {**keys, **rules}, _one_credential, {"not": both})
+    return Section("a2aAgent", "an A2A agent", {**keys, **rules}, _one_credential, {"not": both})

@@ -1,132 +1,59 @@
-"""Shapes: the types of a config's values. Each shape parses a value or reports its mistake, and
-writes its own JSON Schema. The parser and the published schema therefore come from one table."""
+"""Shapes: the types of a config's values.
+
+A shape reads a value or reports its mistake with the place, writes its own JSON Schema, and dumps
+an object to the value that it reads. One table of shapes is the parser, the schema and the writer.
+
+Reading has two steps. `read` checks the whole document and returns plain data in which `Unbuilt`
+stands for each object that a `Made` shape describes. `build` then makes the objects.
+"""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
-from holdfast.tools.document import Map, Place, Seq, plain
+import msgspec
+
+from holdfast.errors import ConfigurationError
+from holdfast.tools.config.dumper import Dumper
+from holdfast.tools.config.variables import HAS_VARIABLE, WELL_FORMED, Filled
+from holdfast.tools.document import Map, Seq, SourceLocation, did_you_mean, plain
 
 Defs = dict[str, Any]
 
-# --- variables ---
-
-_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-_VARIABLE = re.compile(
-    rf"\$(?P<escape>\$)\{{|\$\{{(?P<name>{_NAME})(?::-(?P<default>[^}}]*))?\}}|\$\{{"
-)
-# The same rule for a whole text, in the syntax of JSON Schema's regular expressions.
-_WELL_FORMED = rf"^(?:\$\$\{{|\$\{{{_NAME}(?::-[^}}]*)?\}}|[^$]|\$(?!\$?\{{))*$"
 # The end of a text. `$` differs between languages: Python's matches before a last line break too.
-END = r"(?![\s\S])"
-_HAS_VARIABLE = rf"^(?:\$\$\{{|[^$]|\$(?!\$?\{{))*\$\{{{_NAME}(?::-[^}}]*)?\}}"
+_END = r"(?![\s\S])"
 
 
-class Filled(str):
-    """A text that variables were substituted into.
+class Shape(msgspec.Struct, frozen=True):
+    """The type of a config value."""
 
-    Where a number or a boolean is expected, the text is parsed as one. No message shows the
-    text, because it may be secret. `value` is the variable's own value, if the text is that
-    variable alone.
-    """
+    def read(self, value: Any, place: SourceLocation) -> Any:
+        """Return the value as plain data. Raises `ConfigurationError` with its place."""
+        raise NotImplementedError
 
-    value: Any
+    def schema(self, defs: Defs) -> dict[str, Any]:
+        """Return the JSON Schema of this shape. Shared definitions go into `defs`."""
+        raise NotImplementedError
 
-    @classmethod
-    def of(cls, text: str, value: Any) -> Filled:
-        filled = cls(text)
-        filled.value = value
-        return filled
-
-
-def fill(document: Any, variables: Mapping[str, Any]) -> Any:
-    """Replace `${NAME}`, `${NAME:-default}` and `$${` in all texts of a tree, in place. Keys are
-    not changed."""
-    if isinstance(document, Map):
-        for key, value in document.items():
-            document[key] = _filled(value, document.places[key], variables)
-    elif isinstance(document, Seq):
-        for index, value in enumerate(document):
-            document[index] = _filled(value, document.places[index], variables)
-    return document
-
-
-def _filled(value: Any, place: Place, variables: Mapping[str, Any]) -> Any:
-    if not isinstance(value, str):
-        return fill(value, variables)
-    if "${" not in value:
-        return value
-
-    def substitute(match: re.Match[str]) -> Any:
-        name = match["name"]
-        if match["escape"]:
-            return "${"
-        if name is None:
-            raise place.error(
-                f"{value!r} has '${{' that begins no variable. Write ${{NAME}}, ${{NAME:-default}},"
-                " or $${ for the characters ${ themselves."
-            )
-        if name in variables:
-            return variables[name]
-        if match["default"] is None:
-            near = difflib.get_close_matches(name, list(variables), 1)
-            hint = f" Did you mean ${{{near[0]}}}?" if near else ""
-            raise place.error(
-                f"the variable {name!r} is not given.{hint} Pass variables={{{name!r}: ...}}, or"
-                f" write a default: ${{{name}:-...}}. The environment is not used."
-            )
-        return match["default"]
-
-    text = _VARIABLE.sub(lambda match: _text(substitute(match), place, match["name"]), value)
-    if not any(match["name"] for match in _VARIABLE.finditer(value)):
-        return text  # only escapes, so the text is the file's own
-    whole = _VARIABLE.fullmatch(value)
-    return Filled.of(text, text if whole is None else substitute(whole))
-
-
-def _text(value: Any, place: Place, name: str | None) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise place.error(
-        f"the variable {name!r} is given as {type(value).__name__}; it takes a text, a number, True"
-        " or False."
-    )
+    def dump(self, value: Any, where: str, dumper: Dumper) -> Any:
+        """Return the config value of an object. Raises `ConfigurationError` that says `where`."""
+        return dumper.data(where, value)
 
 
 def _or_variable(schema: dict[str, Any], defs: Defs) -> dict[str, Any]:
-    defs.setdefault(
-        "variable",
-        {
+    if "variable" not in defs:
+        defs["variable"] = {
             "description": "A text with ${NAME} in it.",
-            "allOf": [_text_schema(defs), {"pattern": _HAS_VARIABLE}],
-        },
-    )
+            "allOf": [_text_schema(defs), {"pattern": HAS_VARIABLE}],
+        }
     return {"anyOf": [schema, {"$ref": "#/$defs/variable"}]}
 
 
 def _text_schema(defs: Defs) -> dict[str, Any]:
-    defs.setdefault("text", {"type": "string", "pattern": _WELL_FORMED})
+    defs.setdefault("text", {"type": "string", "pattern": WELL_FORMED})
     return {"$ref": "#/$defs/text"}
-
-
-# --- shapes ---
-
-
-class Shape(Protocol):
-    """The type of a config value."""
-
-    def read(self, value: Any, place: Place) -> Any:
-        """Return the value as plain data. Raises `ConfigurationError` with its place."""
-        ...
-
-    def schema(self, defs: Defs) -> dict[str, Any]:
-        """Return the JSON Schema of this shape. Shared definitions go into `defs`."""
-        ...
 
 
 def shown(value: Any) -> str:
@@ -147,65 +74,81 @@ def shown(value: Any) -> str:
             return repr(value) if len(value) <= 60 else "a long text"
 
 
-class Text(NamedTuple):
-    """A text, which must match the whole `pattern` if there is one. A `secret` text is never
-    shown."""
+# --- single values ---
+
+
+class Text(Shape, frozen=True):
+    """A text, which must match the whole `pattern` if there is one.
+
+    A `secret` text is never shown, and dumped as a variable. Of a `url` only the parts that may
+    be secret are dumped as variables.
+    """
 
     what: str = "a text"
     pattern: str = ""
     secret: bool = False
     empty: bool = False
+    url: bool = False
 
-    def read(self, value: Any, place: Place) -> str:
+    def read(self, value: Any, place: SourceLocation) -> str:
         if not isinstance(value, str):
             hint = (
                 " In YAML, put it in quotes."
                 if isinstance(value, bool | int | float) or value is None
                 else ""
             )
-            raise place.error(
-                f"it takes {self.what}, not"
-                f" {'another kind of value' if self.secret else shown(value)}.{hint}"
-            )
+            given = "another kind of value" if self.secret else shown(value)
+            raise place.error(f"it takes {self.what}, not {given}.{hint}")
         if not value and not self.empty:
             raise place.error(f"it takes {self.what}; it is empty.")
         if self.pattern and not re.fullmatch(self.pattern, value):
-            raise place.error(
-                f"it takes {self.what}, not {'what was given' if self.secret else shown(value)}."
-            )
+            given = "what was given" if self.secret else shown(value)
+            raise place.error(f"it takes {self.what}, not {given}.")
         return str(value)
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         if self.pattern:
-            return _or_variable(
-                {**_text_schema(defs), "pattern": f"^(?:{self.pattern}){END}"}, defs
-            )
+            pattern = {"pattern": f"^(?:{self.pattern}){_END}"}
+            return _or_variable({**_text_schema(defs), **pattern}, defs)
         return _text_schema(defs) if self.empty else {**_text_schema(defs), "minLength": 1}
 
+    def dump(self, value: Any, where: str, dumper: Dumper) -> str:
+        write = dumper.url if self.url else dumper.secret if self.secret else dumper.text
+        return write(where, value)
 
-class Choice(NamedTuple):
+
+class Target(Text, frozen=True):
+    """A function or an object as `module:qualname`, the form of entry points."""
+
+    what: str = "'module:qualname'"
+    pattern: str = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*"
+
+    def dump(self, value: Any, where: str, dumper: Dumper) -> str:
+        return value if isinstance(value, str) else dumper.function(where, value)
+
+
+class Choice(Shape, frozen=True):
     """One of several words."""
 
     words: tuple[str, ...]
 
-    def read(self, value: Any, place: Place) -> str:
-        if not isinstance(value, str) or value not in self.words:
-            near = (
-                difflib.get_close_matches(value, self.words, 1)
-                if isinstance(value, str) and not isinstance(value, Filled)
-                else []
-            )
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise place.error(
-                f"it takes {' or '.join(map(repr, self.words))}, not {shown(value)}.{hint}"
-            )
-        return str(value)
+    def read(self, value: Any, place: SourceLocation) -> str:
+        if isinstance(value, str) and value in self.words:
+            return str(value)
+        hint = (
+            did_you_mean(value, self.words)
+            if isinstance(value, str) and not isinstance(value, Filled)
+            else ""
+        )
+        raise place.error(
+            f"it takes {' or '.join(map(repr, self.words))}, not {shown(value)}.{hint}"
+        )
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         return _or_variable({"enum": list(self.words)}, defs)
 
 
-class Number(NamedTuple):
+class Number(Shape, frozen=True):
     """A number from `low` to `high`; with `above`, `low` itself is excluded."""
 
     what: str
@@ -214,7 +157,7 @@ class Number(NamedTuple):
     whole: bool = False
     above: bool = False
 
-    def read(self, value: Any, place: Place) -> Any:
+    def read(self, value: Any, place: SourceLocation) -> Any:
         found = plain(value) if isinstance(value, Filled) else value
         if self.whole and isinstance(found, float) and found.is_integer():
             found = int(found)  # 3.0 is an integer in JSON Schema
@@ -225,16 +168,14 @@ class Number(NamedTuple):
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         bound = "exclusiveMinimum" if self.above else "minimum"
-        return _or_variable(
-            {"type": "integer" if self.whole else "number", bound: self.low, "maximum": self.high},
-            defs,
-        )
+        kind = "integer" if self.whole else "number"
+        return _or_variable({"type": kind, bound: self.low, "maximum": self.high}, defs)
 
 
-class Flag(NamedTuple):
+class Flag(Shape, frozen=True):
     """A boolean."""
 
-    def read(self, value: Any, place: Place) -> bool:
+    def read(self, value: Any, place: SourceLocation) -> bool:
         found = plain(value) if isinstance(value, Filled) else value
         if not isinstance(found, bool):
             raise place.error(f"it takes true or false, not {shown(value)}.")
@@ -244,14 +185,14 @@ class Flag(NamedTuple):
         return _or_variable({"type": "boolean"}, defs)
 
 
-class Anything(NamedTuple):
+class Anything(Shape, frozen=True):
     """Any JSON value."""
 
-    def read(self, value: Any, place: Place) -> Any:
+    def read(self, value: Any, place: SourceLocation) -> Any:
         if isinstance(value, Map):
             return {key: self.read(member, value.places[key]) for key, member in value.items()}
         if isinstance(value, Seq):
-            return [self.read(member, at) for member, at in zip(value, value.places, strict=True)]
+            return [self.read(member, at) for member, at in value.members()]
         return value.value if isinstance(value, Filled) else value
 
     def schema(self, defs: Defs) -> dict[str, Any]:
@@ -259,7 +200,7 @@ class Anything(NamedTuple):
             "anything",
             {
                 "type": ["null", "boolean", "number", "string", "array", "object"],
-                "pattern": _WELL_FORMED,
+                "pattern": WELL_FORMED,
                 "items": {"$ref": "#/$defs/anything"},
                 "additionalProperties": {"$ref": "#/$defs/anything"},
             },
@@ -267,22 +208,28 @@ class Anything(NamedTuple):
         return {"$ref": "#/$defs/anything"}
 
 
-class ListOf(NamedTuple):
+# --- collections ---
+
+
+class ListOf(Shape, frozen=True):
     """A list whose items have one shape."""
 
     item: Shape
     what: str = "a list"
 
-    def read(self, value: Any, place: Place) -> list[Any]:
+    def read(self, value: Any, place: SourceLocation) -> list[Any]:
         if not isinstance(value, Seq):
             raise place.error(f"it takes {self.what}, not {shown(value)}.")
-        return [self.item.read(member, at) for member, at in zip(value, value.places, strict=True)]
+        return [self.item.read(member, at) for member, at in value.members()]
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         return {"type": "array", "items": self.item.schema(defs)}
 
+    def dump(self, value: Any, where: str, dumper: Dumper) -> list[Any]:
+        return [self.item.dump(one, f"{where}[{i}]", dumper) for i, one in enumerate(value)]
 
-class MapOf(NamedTuple):
+
+class MapOf(Shape, frozen=True):
     """A mapping of names to values of one shape. The names must match `key` if there is one;
     `key_rule` describes that pattern."""
 
@@ -291,85 +238,78 @@ class MapOf(NamedTuple):
     key: str = ""
     key_rule: str = ""
 
-    def read(self, value: Any, place: Place) -> dict[str, Any]:
+    def read(self, value: Any, place: SourceLocation) -> dict[str, Any]:
         if not isinstance(value, Map):
             raise place.error(f"it takes {self.what}, not {shown(value)}.")
         for name in value:
             if self.key and not re.fullmatch(self.key, name):
                 raise value.places[name].error(f"invalid name {name!r}: {self.key_rule}.")
-        return {
-            name: self.member.read(member, value.places[name]) for name, member in value.items()
-        }
+        return {name: self.member.read(one, value.places[name]) for name, one in value.items()}
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        schema: dict[str, Any] = {
-            "type": "object",
-            "additionalProperties": self.member.schema(defs),
-        }
+        schema = {"type": "object", "additionalProperties": self.member.schema(defs)}
         if self.key:
-            schema["propertyNames"] = {"pattern": f"^(?:{self.key}){END}"}
+            schema["propertyNames"] = {"pattern": f"^(?:{self.key}){_END}"}
         return schema
 
+    def dump(self, value: Any, where: str, dumper: Dumper) -> dict[str, Any]:
+        return {
+            name: self.member.dump(one, f"{where}.{name}", dumper) for name, one in value.items()
+        }
 
-class Key(NamedTuple):
-    """One key of a record.
+
+class Key(msgspec.Struct, frozen=True):
+    """One key of a section.
 
     An optional key may be null, which is the same as its absence, unless `null` is True: then
-    null is a value of its own.
+    null is a value of its own. `attribute` is the object's attribute and the constructor's
+    argument, if its name is not that of the key.
     """
 
     shape: Shape
     description: str
     required: bool = False
     null: bool = False
+    attribute: str = ""
 
 
-Check = Callable[[dict[str, Any], Place], None]
+Check = Callable[[dict[str, Any], SourceLocation], None]
+_ABSENT: Any = object()
 
 
-class Record(NamedTuple):
+class Section(Shape, frozen=True):
     """A mapping with known keys. `check` validates combinations of keys; `together` is the same
-    rule in JSON Schema."""
+    rule in JSON Schema. With `whole`, a dump contains default values too."""
 
     name: str
     what: str
     keys: Mapping[str, Key]
     check: Check | None = None
     together: Mapping[str, Any] = {}
+    whole: bool = False
 
-    def read(self, value: Any, place: Place) -> dict[str, Any]:
+    def read(self, value: Any, place: SourceLocation) -> dict[str, Any]:
         if not isinstance(value, Map):
             raise place.error(f"it takes {self.what}, not {shown(value)}.")
         for key in value:
             if key not in self.keys:
-                near = difflib.get_close_matches(key, self.keys, 1) or difflib.get_close_matches(
-                    key.lower(), self.keys, 1
-                )
-                hint = f" Did you mean {near[0]!r}?" if near else ""
                 raise value.places[key].error(
-                    f"unknown key {key!r}.{hint} Known here: {', '.join(self.keys)}."
+                    f"unknown key {key!r}.{did_you_mean(key, self.keys)} Known here:"
+                    f" {', '.join(self.keys)}."
                 )
-        present = {
-            key: member
-            for key, member in value.items()
-            if member is not None or self.keys[key].required
-        }
-        nulls = {
-            key: None for key, member in value.items() if member is None and self.keys[key].null
-        }
         for key, definition in self.keys.items():
-            if definition.required and key not in present:
+            if definition.required and key not in value:
                 raise place.error(f"{key} is missing: {definition.description}")
-        record = {
-            **nulls,
-            **{
-                key: self.keys[key].shape.read(member, value.places[key])
-                for key, member in present.items()
-            },
+        found = {
+            key: None
+            if member is None and not self.keys[key].required
+            else self.keys[key].shape.read(member, value.places[key])
+            for key, member in value.items()
+            if member is not None or self.keys[key].required or self.keys[key].null
         }
         if self.check is not None:
-            self.check(record, place)
-        return record
+            self.check(found, place)
+        return found
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         if self.name not in defs:
@@ -396,6 +336,44 @@ class Record(NamedTuple):
             schema["required"] = required
         return {**schema, **self.together}
 
+    def dump(self, value: Any, where: str, dumper: Dumper) -> dict[str, Any]:
+        """Return the keys of an object or a mapping whose values are not the defaults."""
+        members = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None
+        defaults = {} if self.whole else _defaults(cast("object", value))
+        found: dict[str, Any] = {}
+        for key, definition in self.keys.items():
+            name = definition.attribute or key
+            member = (
+                getattr(cast("object", value), name, _ABSENT)
+                if members is None
+                else members.get(name, members.get(key, _ABSENT))
+            )
+            if member is _ABSENT or (member is None and not definition.null):
+                continue
+            if name not in defaults or member != defaults[name]:
+                found[key] = (
+                    None
+                    if member is None
+                    else definition.shape.dump(member, f"{where}.{name}" if where else name, dumper)
+                )
+        return found
+
+    def arguments(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what `read` found as the arguments of a constructor."""
+        return {self.keys[key].attribute or key: value for key, value in data.items()}
+
+
+def _defaults(value: object) -> dict[str, Any]:
+    """Return the defaults of a struct's fields by name."""
+    if not isinstance(value, msgspec.Struct):
+        return {}
+    return {
+        field.name: field.default
+        if field.default_factory is msgspec.NODEFAULT
+        else cast("Callable[[], Any]", field.default_factory)()
+        for field in msgspec.structs.fields(value)
+    }
+
 
 def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
     if "anyOf" in schema:
@@ -403,7 +381,10 @@ def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-class Either(NamedTuple):
+# --- choices between shapes ---
+
+
+class Either(Shape, frozen=True):
     """One of several shapes, chosen by the kind of the value: text, list, mapping, or any other
     kind."""
 
@@ -413,27 +394,164 @@ class Either(NamedTuple):
     other: Shape | None = None
     what: str = ""
 
-    def read(self, value: Any, place: Place) -> Any:
-        shape = (
-            self.text
-            if isinstance(value, str)
-            else (
-                self.list
-                if isinstance(value, Seq)
-                else self.map
-                if isinstance(value, Map)
-                else self.other
-            )
-        )
+    def _shape_of(self, value: Any) -> Shape | None:
+        if isinstance(value, str):
+            return self.text
+        if isinstance(value, Seq | tuple) or type(value) is list:
+            return self.list
+        return self.map if isinstance(value, Mapping) else self.other
+
+    def read(self, value: Any, place: SourceLocation) -> Any:
+        shape = self._shape_of(value)
         if shape is None:
             raise place.error(f"it takes {self.what}, not {shown(value)}.")
         return shape.read(value, place)
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        return {
-            "anyOf": [
-                shape.schema(defs)
-                for shape in (self.text, self.list, self.map, self.other)
-                if shape is not None
+        shapes = (self.text, self.list, self.map, self.other)
+        return {"anyOf": [shape.schema(defs) for shape in shapes if shape is not None]}
+
+    def dump(self, value: Any, where: str, dumper: Dumper) -> Any:
+        return (self._shape_of(value) or Anything()).dump(value, where, dumper)
+
+
+class Variants(Shape, frozen=True):
+    """A mapping with one of several sections, chosen by the first key of `sections` that it has."""
+
+    name: str
+    what: str
+    sections: Mapping[str, Section]
+
+    def read(self, value: Any, place: SourceLocation) -> Any:
+        if not isinstance(value, Map):
+            raise place.error(f"it takes {self.what}, not {shown(value)}.")
+        tags = [tag for tag in self.sections if value.get(tag) is not None]
+        if len(tags) != 1:
+            forms = [
+                f"{tag} (and {', '.join(others)})" if len(others) < 4 else f"{tag} (and settings)"
+                for tag, others in ((tag, self.companions(tag)) for tag in self.sections)
             ]
-        }
+            raise place.error(f"{self.what} has either {', or '.join(forms)}.")
+        section = self.sections[tags[0]]
+        for key in value:
+            if key not in section.keys and any(key in one.keys for one in self.sections.values()):
+                others = self.companions(tags[0])
+                of = next(tag for tag, one in self.sections.items() if key in one.keys)
+                few = len(others) < 4
+                rule = (
+                    f"{' and '.join(others)} alone"
+                    if few
+                    else f"no {key}; {key} is for one with {of}"
+                )
+                raise value.places[key].error(f"{self.what} with {tags[0]} takes {rule}.")
+        return section.read(value, place)
+
+    def companions(self, tag: str) -> list[str]:
+        """Return the keys that go with a tag."""
+        return [key for key in self.sections[tag].keys if key != tag]
+
+    def schema(self, defs: Defs) -> dict[str, Any]:
+        if self.name not in defs:
+            defs[self.name] = {}
+            defs[self.name] = {"anyOf": [one.body(defs) for one in self.sections.values()]}
+        return {"$ref": f"#/$defs/{self.name}"}
+
+    def dump(self, value: Any, where: str, dumper: Dumper) -> Any:
+        tag = next(tag for tag in self.sections if tag in value)
+        return self.sections[tag].dump(value, where, dumper)
+
+
+class Later(Shape, frozen=True):
+    """A shape that is defined further down, because it contains this one."""
+
+    get: Callable[[], Shape]
+
+    def read(self, value: Any, place: SourceLocation) -> Any:
+        return self.get().read(value, place)
+
+    def schema(self, defs: Defs) -> dict[str, Any]:
+        return self.get().schema(defs)
+
+    def dump(self, value: Any, where: str, dumper: Dumper) -> Any:
+        return self.get().dump(value, where, dumper)
+
+
+# --- objects ---
+
+
+class WrongKey(ConfigurationError):
+    """A mistake in one key of a value that a `Made.make` function gets."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(problem)
+        self.key = key
+
+
+class Unbuilt(NamedTuple):
+    """The data of an object that is not made yet: `make(data, place, loader)` makes it."""
+
+    make: Callable[[Any, SourceLocation, Any], Any]
+    data: Any
+    place: SourceLocation
+    places: Mapping[str, SourceLocation]
+
+
+class Made(Shape, frozen=True):
+    """A shape whose data are made into an object by `make(data, place, loader)`. `write` dumps the
+    object, if the shape itself cannot."""
+
+    shape: Shape
+    make: Callable[[Any, SourceLocation, Any], Any]
+    write: Callable[[Any, str, Dumper], Any] | None = None
+
+    def read(self, value: Any, place: SourceLocation) -> Unbuilt:
+        places = value.places if isinstance(value, Map) else {}
+        return Unbuilt(self.make, self.shape.read(value, place), place, places)
+
+    def schema(self, defs: Defs) -> dict[str, Any]:
+        return self.shape.schema(defs)
+
+    def dump(self, value: Any, where: str, dumper: Dumper) -> Any:
+        return (self.write or self.shape.dump)(value, where, dumper)
+
+
+class BuildContext(Protocol):
+    """The surroundings of a load, which `Made.make` functions use."""
+
+    def is_placed(self, error: Exception) -> bool:
+        """Return True if the error's message begins with a place in a document."""
+        ...
+
+
+def struct(section: Section, kind: Callable[..., Any]) -> Made:
+    """Return the shape of an object that a class makes of a section's keys."""
+
+    def make(data: dict[str, Any], place: SourceLocation, loader: BuildContext) -> Any:
+        return kind(**section.arguments(data))
+
+    return Made(section, make)
+
+
+def build(data: Any, loader: BuildContext) -> Any:
+    """Make the objects in data that shapes have read, inner ones first.
+
+    An error of a constructor gets the place of the object, or of the key that the error names.
+    """
+    if isinstance(data, Unbuilt):
+        inner = build(data.data, loader)
+        try:
+            return data.make(inner, data.place, loader)
+        except WrongKey as error:
+            place = data.places.get(error.key, data.place.at(error.key))
+            raise place.error(str(error)) from error.__cause__
+        except ConfigurationError as error:
+            if loader.is_placed(error):
+                raise
+            named = re.match(r"\w+: (\w+) ", str(error))
+            place = data.places.get(named[1], data.place) if named else data.place
+            raise place.error(str(error)) from error
+    if type(data) is dict:
+        return {key: build(one, loader) for key, one in cast("dict[str, Any]", data).items()}
+    if type(data) is list:
+        return [build(one, loader) for one in cast("list[Any]", data)]
+    return data

@@ -1,17 +1,14 @@
-"""One call in a process of its own, from the start of that process to its end, on the calling
-thread."""
+"""One call in a process of its own, from its start to its end, on the calling thread."""
 
 from __future__ import annotations
 
 import logging
 import os
-import pwd
 import selectors
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections import deque
 from contextlib import ExitStack
@@ -24,7 +21,13 @@ from holdfast import errors
 from holdfast.content import ToolResult
 from holdfast.errors import ToolCancelled, ToolError, ToolTimeout
 from holdfast.tools.context import ToolContext
-from holdfast.tools.isolation.messages import Answer, Progress, Refusal, Said
+from holdfast.tools.environment import CancelWakeup, minimal_environment
+from holdfast.tools.isolation.messages import (
+    IsolatedAnswer,
+    IsolatedFailure,
+    IsolatedProgress,
+    WorkerMessage,
+)
 
 _log = logging.getLogger("holdfast.tools.isolation")
 
@@ -32,30 +35,6 @@ _log = logging.getLogger("holdfast.tools.isolation")
 _CHILD_FILE = str(Path(__file__).with_name("child.py"))
 _END_SECONDS = 4.0  # time for the child's end; its supervisor gives up after 2 s
 _MAX_OUTPUT_BYTES = 4000  # the end of the callback's output that is kept
-_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/homebrew/bin"
-
-
-class _Wake:
-    """A callback for a cancel on any thread. It makes `reader` readable, which wakes a select."""
-
-    def __init__(self) -> None:
-        # The lock keeps a cancel from writing to a closed descriptor, whose number may be in use
-        # for another file. It is reentrant because a signal handler may cancel.
-        self._lock = threading.RLock()
-        self._open = True
-        self.reader, self._writer = socket.socketpair()
-        self._writer.setblocking(False)
-
-    def __call__(self) -> None:
-        with self._lock:
-            if self._open:
-                self._writer.send(b"\0")
-
-    def close(self) -> None:
-        with self._lock:
-            self._open = False
-        self.reader.close()
-        self._writer.close()
 
 
 class ProcessCall:
@@ -69,7 +48,7 @@ class ProcessCall:
         self._context = context
         self._timeout = timeout
         self._grace = grace
-        self._answer: Answer | Refusal | None = None
+        self._answer: IsolatedAnswer | IsolatedFailure | None = None
         self._end_reason = ""  # `timeout` or `cancel` if the call was ended by force
         self._died = False  # True if the process ended by itself, without an answer
         self._output = bytearray()
@@ -77,8 +56,7 @@ class ProcessCall:
         self._progress: deque[str] = deque()
 
     def run(self, request: bytes, marks: dict[str, str]) -> ToolResult:
-        """Run the call: start the process, exchange messages until it answers, must end, or is
-        gone, and end it. Return its result."""
+        """Start the process, exchange messages until it answers or must end, and end it."""
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         with ExitStack() as stack:
             try:
@@ -87,7 +65,7 @@ class ProcessCall:
                 with child_channel:
                     process = self._spawn(child_channel.fileno(), marks)
                 stack.callback(self._end, process)
-                wake = _Wake()
+                wake = CancelWakeup()
                 stack.callback(wake.close)
             except OSError as error:
                 raise ToolError(
@@ -119,7 +97,7 @@ class ProcessCall:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=(channel,),
-            env={**_environment(), **marks},
+            env={**minimal_environment(), **marks},
             start_new_session=True,
         )
 
@@ -187,9 +165,9 @@ class ProcessCall:
         while len(received) >= 4 and len(received) - 4 >= (
             size := int.from_bytes(received[:4], "big")
         ):
-            message = msgspec.json.decode(received[4 : 4 + size], type=Said)
+            message = msgspec.json.decode(received[4 : 4 + size], type=WorkerMessage)
             del received[: 4 + size]
-            if isinstance(message, Progress):
+            if isinstance(message, IsolatedProgress):
                 self._progress.append(message.message)
             else:
                 self._answer = message
@@ -230,7 +208,7 @@ class ProcessCall:
                 f"{self._tool!r} did not answer within {self._timeout:g} s, so its process was"
                 " ended, with all that it had started. Its effect may have happened in part."
             )
-        if isinstance(self._answer, Answer):
+        if isinstance(self._answer, IsolatedAnswer):
             return self._answer.result
         if self._answer is not None:
             raise _error(self._answer)
@@ -251,7 +229,7 @@ class ProcessCall:
         return self._output.decode(errors="replace").strip()
 
 
-def _error(refusal: Refusal) -> ToolError:
+def _error(refusal: IsolatedFailure) -> ToolError:
     kind: type[ToolError] = getattr(errors, refusal.kind)
     error = kind(
         refusal.text,
@@ -263,15 +241,3 @@ def _error(refusal: Refusal) -> ToolError:
     error.retry_after = refusal.retry_after
     error.add_note(f"In the process of the call:\n{refusal.traceback}")
     return error
-
-
-def _environment() -> dict[str, str]:
-    """Return the minimal environment of programs. No variable of this process, and so no secret,
-    reaches a callback by default."""
-    variables = {"PATH": _DEFAULT_PATH, "HOME": "/", "LANG": "C.UTF-8", "TERM": "dumb"}
-    try:
-        user = pwd.getpwuid(os.getuid())
-        variables.update(HOME=user.pw_dir, USER=user.pw_name, LOGNAME=user.pw_name)
-    except KeyError:  # a container may run under a user id that has no entry
-        pass
-    return variables

@@ -31,8 +31,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def descendants() -> list[int]:
-    """Return the ids of the living descendants of this process. Orphans are included, because
-    this process is their subreaper."""
+    """Return the living descendants of this process, which is the subreaper of orphans."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -51,8 +50,7 @@ def descendants() -> list[int]:
 
 
 def end(worker: int, alive: bool) -> None:
-    """Send SIGKILL to the worker and its descendants until none is left, for at most two
-    seconds. A fork bomb may outrun it."""
+    """SIGKILL the worker and its descendants until none is left, for at most 2 seconds."""
     deadline = time.monotonic() + 2.0
     if alive or not LINUX:  # other systems can find only the worker's process group
         try:

@@ -17,7 +17,7 @@ from holdfast.errors import Backoff
 SCRIPT = "__holdfast_script__"
 
 
-class Request(msgspec.Struct, frozen=True):
+class IsolatedCall(msgspec.Struct, frozen=True):
     """One call: the location of its callback (`module`, or the file `script`) and its input."""
 
     tool: str
@@ -36,22 +36,21 @@ class Request(msgspec.Struct, frozen=True):
     """Environment variables that mark the call's processes."""
 
 
-class Progress(msgspec.Struct, frozen=True, tag=True):
+class IsolatedProgress(msgspec.Struct, frozen=True, tag=True):
     """A progress message of the callback."""
 
     message: str
 
 
-class Answer(msgspec.Struct, frozen=True, tag=True):
+class IsolatedAnswer(msgspec.Struct, frozen=True, tag=True):
     """The callback's result."""
 
     result: ToolResult
 
 
-class Refusal(msgspec.Struct, frozen=True, tag=True):
-    """A `ToolError`: an exception of the callback, classified as without isolation, or the
-    reason why the callback was not run. `kind` is the nearest of Holdfast's own exception
-    classes."""
+class IsolatedFailure(msgspec.Struct, frozen=True, tag=True):
+    """A `ToolError`: an exception of the callback, classified as without isolation, or the reason
+    why the callback was not run. `kind` is the nearest of Holdfast's own exception classes."""
 
     kind: str
     text: str
@@ -63,7 +62,7 @@ class Refusal(msgspec.Struct, frozen=True, tag=True):
     traceback: str
 
 
-Said = Progress | Answer | Refusal
+WorkerMessage = IsolatedProgress | IsolatedAnswer | IsolatedFailure
 
 
 def framed(message: msgspec.Struct) -> bytes:
@@ -81,8 +80,7 @@ class _ToolObject(Protocol):
 
 
 def lookup(place: Any, qualname: str) -> Any:
-    """Return the object at `qualname` in a module, or the callback of a `Tool` there. Raises
-    `AttributeError`."""
+    """Return the object at `qualname` in a module, or the callback of a `Tool` there."""
     for name in qualname.split("."):
         place = getattr(place, name)
     return place.callback if isinstance(place, _ToolObject) else place

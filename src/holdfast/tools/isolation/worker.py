@@ -1,5 +1,4 @@
-"""The worker of an isolated call: it imports the callback, runs it, and sends the outcome to the
-parent."""
+"""The worker of an isolated call: it imports and runs the callback, and sends the outcome."""
 
 from __future__ import annotations
 
@@ -17,28 +16,27 @@ from holdfast.errors import ConfigurationError, ToolError
 from holdfast.tools.context import Cancellation, ToolContext
 from holdfast.tools.isolation.messages import (
     SCRIPT,
-    Answer,
-    Progress,
-    Refusal,
-    Request,
-    Said,
+    IsolatedAnswer,
+    IsolatedCall,
+    IsolatedFailure,
+    IsolatedProgress,
+    WorkerMessage,
     framed,
     lookup,
 )
 from holdfast.tools.results import clean
-from holdfast.tools.running import attempt, checked, start_thread
+from holdfast.tools.running import attempt, checked_arguments, start_thread
 from holdfast.tools.tool import Tool
 
 _MAX_TRACEBACK_CHARS = 10_000
 
 
 class _Context(ToolContext):
-    """The context of a call in its own process. It lacks what only the parent has, such as
-    `runtime`."""
+    """The context of a call in its own process, without what only the parent has."""
 
     def __init__(
         self,
-        request: Request,
+        request: IsolatedCall,
         cancelled: Cancellation,
         tell: Callable[[str], None],
         cleanups: dict[object, Callable[[], None]],
@@ -54,18 +52,21 @@ class _Context(ToolContext):
             lambda: request.marks,
         )
         self._tool = request.tool
-        del self.runtime
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "runtime":
-            raise ToolError(
-                f"{self._tool!r} runs in a process of its own (isolation='process'), where there is"
-                " no context.runtime. Use files and processes directly, or make the tool without"
-                " isolation.",
-                retryable=False,
-                max_retries=0,
-            )
-        raise AttributeError(name)
+    @property
+    def runtime(self) -> object | None:
+        """Raises `ToolError`: this process has no runtime."""
+        raise ToolError(
+            f"{self._tool!r} runs in a process of its own (isolation='process'), where there is"
+            " no context.runtime. Use files and processes directly, or make the tool without"
+            " isolation.",
+            retryable=False,
+            max_retries=0,
+        )
+
+    @runtime.setter
+    def runtime(self, value: object | None) -> None:
+        """Ignore the value, which is always None here."""
 
 
 def work(channel: int) -> None:
@@ -81,11 +82,11 @@ def work(channel: int) -> None:
     first = _receive(channel)
     if first is None:
         os._exit(1)
-    request = msgspec.json.decode(first, type=Request)
+    request = msgspec.json.decode(first, type=IsolatedCall)
     cleanups: dict[object, Callable[[], None]] = {}
     try:
-        outcome: Said = Answer(
-            _run(request, channel, lambda message: send(Progress(clean(message))), cleanups)
+        outcome: WorkerMessage = IsolatedAnswer(
+            _run(request, channel, lambda message: send(IsolatedProgress(clean(message))), cleanups)
         )
     except ToolError as error:
         outcome = _refusal(error)
@@ -120,13 +121,17 @@ def _receive(channel: int) -> bytes | None:
 
 
 def _run(
-    request: Request,
+    request: IsolatedCall,
     channel: int,
     tell: Callable[[str], None],
     cleanups: dict[object, Callable[[], None]],
 ) -> ToolResult:
     tool = Tool(request.tool, "", _callback(request))
-    arguments = checked(tool, request.arguments) if request.convert_arguments else request.arguments
+    arguments = (
+        checked_arguments(tool, request.arguments)
+        if request.convert_arguments
+        else request.arguments
+    )
     cancelled = Cancellation()
 
     def listen() -> None:
@@ -138,7 +143,7 @@ def _run(
     return attempt(tool, arguments, _Context(request, cancelled, tell, cleanups), start_thread)
 
 
-def _callback(request: Request) -> Callable[..., Any]:
+def _callback(request: IsolatedCall) -> Callable[..., Any]:
     main: Any = sys.modules["__main__"]
     try:
         return lookup(
@@ -173,14 +178,14 @@ def _import_script(path: str) -> Any:
     return module
 
 
-def _refusal(error: ToolError) -> Refusal:
+def _refusal(error: ToolError) -> IsolatedFailure:
     import traceback
 
     trace = clean("".join(traceback.format_exception(error.__cause__ or error)))
     known_class = next(
         kind for kind in type(error).__mro__ if kind.__module__ == ToolError.__module__
     )
-    return Refusal(
+    return IsolatedFailure(
         known_class.__name__,
         clean(str(error)),
         error.error_type,

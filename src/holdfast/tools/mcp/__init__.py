@@ -6,21 +6,23 @@ it is imported before the first connection.
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
 from typing import Any
 
-from holdfast.errors import ConfigurationError, ToolError
+from holdfast.errors import ConfigurationError
 from holdfast.tools.mcp.auth import ClientCredentials, OAuth, check_auth
-from holdfast.tools.mcp.config import CALL_TIMEOUT, Server, Stdio, read_servers, seconds
-from holdfast.tools.mcp.hooks import Elicit, Elicitation, Hooks, Roots
+from holdfast.tools.mcp.config import (
+    CALL_TIMEOUT,
+    ConnectionSpec,
+    Server,
+    Stdio,
+    read_servers,
+)
 from holdfast.tools.mcp.pool import MCPPool
-from holdfast.tools.mcp.source import Found, MCPSource, MCPTool
-from holdfast.tools.names import wire_name
-from holdfast.tools.tool import Tool
+from holdfast.tools.mcp.server_requests import Elicit, Elicitation, RequestHandlers, Roots
+from holdfast.tools.mcp.source import MCPSource, MCPTool
+from holdfast.tools.service_client import ServiceClient, seconds
 
 __all__ = [
     "ClientCredentials",
@@ -32,10 +34,8 @@ __all__ = [
     "OAuth",
 ]
 
-_log = logging.getLogger(__name__)
 
-
-class MCPClient:
+class MCPClient(ServiceClient[MCPSource]):
     """A client of MCP servers that offers each of their tools as a `Tool` named `server.tool`.
 
     Use `tools += MCPClient(config)` or `client.tools()`. The client is thread-safe and works again
@@ -99,6 +99,8 @@ class MCPClient:
     Raises `ConfigurationError`, which names the server and the wrong key.
     """
 
+    label = "MCP server"
+
     def __init__(
         self,
         config: Mapping[str, Any] | None = None,
@@ -116,8 +118,8 @@ class MCPClient:
         if call_timeout is not None:
             seconds("MCPClient: call_timeout", call_timeout)
         servers = read_servers(config, call_timeout)
-        hooks = Hooks(elicit, sample, roots)
-        hooks.check()
+        handlers = RequestHandlers(elicit, sample, roots)
+        handlers.check()
         auth_by_id = dict(auth or {})
         for name, server_auth in auth_by_id.items():
             if name not in servers or isinstance(servers[name], Stdio):
@@ -132,113 +134,16 @@ class MCPClient:
         directory = None if stderr_dir is None else os.fspath(stderr_dir)
         if pool is not None and not isinstance(pool, MCPPool):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"MCPClient: pool takes an MCPPool, not {pool!r}.")
-        self._pool = shared = pool if pool is not None else MCPPool()
+        self._pool = pool if pool is not None else MCPPool()
 
         def source(name: str, server: Server) -> MCPSource:
-            def spec() -> Any:
-                from holdfast.tools.mcp.link import Spec
+            connect_timeout = timeout if server.timeout is None else server.timeout
+            auth = auth_by_id.get(name)
+            spec = ConnectionSpec(name, server, connect_timeout, handlers, auth, directory)
+            return MCPSource(spec, self._pool)
 
-                connect_timeout = timeout if server.timeout is None else server.timeout
-                return Spec(name, server, connect_timeout, hooks, auth_by_id.get(name), directory)
+        super().__init__({name: source(name, server) for name, server in servers.items()})
 
-            return MCPSource(name, server, shared, spec)
-
-        self._sources = {name: source(name, server) for name, server in servers.items()}
-        self.errors: dict[str, str] = {}
-        self._lock = threading.Lock()  # guards the two fields below; never held during a wait
-        self._tools: list[Tool] | None = None
-        # One thread discovers; the others wait for this future.
-        self._discovery: Future[list[Tool]] | None = None
-
-    def sources(self) -> list[MCPSource]:
-        """Return each server as a `Source` for a `ToolManager`, in the order of the config.
-
-        The sources share this client's connections. Closing a source, or the client, closes its
-        connection.
-        """
-        return list(self._sources.values())
-
-    def tools(self) -> list[Tool]:
-        """Return the tools of all servers that could be connected to, in the order of the
-        config. The first use connects."""
-        with self._lock:
-            if self._tools is not None:
-                return list(self._tools)
-            discovery = self._discovery
-            is_discoverer = discovery is None
-            if discovery is None:
-                discovery = self._discovery = Future()
-        if is_discoverer:
-            try:
-                tools, errors = self._discover()
-            except BaseException as error:
-                with self._lock:
-                    self._discovery = None
-                discovery.set_exception(error)
-                raise
-            for error in errors.values():
-                _log.warning("%s", error)
-            with self._lock:
-                self.errors = errors
-                # After a `close` during the discovery, the next use connects again.
-                if self._discovery is discovery:
-                    self._tools, self._discovery = tools, None
-            discovery.set_result(tools)
-        return list(discovery.result())
-
-    def __iter__(self) -> Iterator[Tool]:
-        return iter(self.tools())
-
-    def _discover(self) -> Found:
-        pending: list[tuple[MCPSource, Future[Any] | ToolError]] = []
-        for source in self._sources.values():
-            try:
-                pending.append((source, source.begin_discovery()))
-            except ToolError as error:  # the connection is closing
-                pending.append((source, error))
-        tools: dict[str, Tool] = {}
-        errors: dict[str, str] = {}
-        for source, future in pending:
-            try:
-                if isinstance(future, ToolError):
-                    raise future
-                usable, unusable = source.discovered(future)
-            except ToolError as error:
-                errors[source.id] = str(error)
-                continue
-            errors.update(unusable)
-            for tool in usable:
-                # An agent would refuse all tools because of one duplicate name.
-                if wire_name(tool.name) in tools:
-                    errors[tool.name] = (
-                        f"MCP server {source.id!r}: {tool.name!r} is left out: its name is taken by"
-                        " another tool."
-                    )
-                    continue
-                tools[wire_name(tool.name)] = tool
-        return list(tools.values()), errors
-
-    def close(self) -> None:
-        """Close all connections and server processes at the same time, within some seconds.
-
-        A connection of a pool stays open while another client holds it. Idempotent; the next use
-        connects again.
-        """
-        with self._lock:
-            self._tools = self._discovery = None
-        self._pool.release(
-            [
-                lease
-                for source in self._sources.values()
-                if (lease := source.detach_lease()) is not None
-            ]
-        )
-
-    def __enter__(self) -> MCPClient:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"MCPClient({', '.join(self._sources)})"
+    def _disconnect(self) -> None:
+        leases = [source.detach_lease() for source in self.sources()]
+        self._pool.release([lease for lease in leases if lease is not None])

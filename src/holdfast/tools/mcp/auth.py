@@ -17,12 +17,13 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from holdfast.errors import ConfigurationError
-from holdfast.tools.mcp.hooks import on_thread
+from holdfast.tools.mcp.server_requests import on_thread
 
 if TYPE_CHECKING:
     import httpx2
     from mcp.client.auth import OAuthClientProvider
     from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+    from pydantic import BaseModel
 
 Storage = MutableMapping[str, str]
 AskPerson = Callable[[], contextlib.AbstractContextManager[None]]
@@ -93,8 +94,7 @@ class ClientCredentials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_auth(name: str, auth: Any) -> None:
-    """Raise `ConfigurationError` unless `auth` is an `OAuth`, a `ClientCredentials` or an
-    `httpx2.Auth`."""
+    """Raise `ConfigurationError` unless `auth` is of one of the three kinds."""
     if not isinstance(auth, OAuth | ClientCredentials) and not callable(
         getattr(auth, "async_auth_flow", None)
     ):
@@ -104,8 +104,7 @@ def check_auth(name: str, auth: Any) -> None:
 
 
 def provider_of(url: str, auth: Any, asking: AskPerson) -> httpx2.Auth:
-    """Return the `httpx2.Auth` for requests to `url`. `asking()` is entered while a person is
-    asked."""
+    """Return the `httpx2.Auth` for `url`. `asking()` is entered while a person is asked."""
     if isinstance(auth, OAuth):
         return _unlocked(_with_user(url, auth, asking))
     if isinstance(auth, ClientCredentials):
@@ -185,8 +184,7 @@ def _without_user(url: str, auth: ClientCredentials) -> OAuthClientProvider:
 
 
 class _Stored:
-    """The mcp package's token storage over the caller's mapping. Keys begin with the server's
-    URL, so no server sees the tokens of another."""
+    """The token storage over the caller's mapping, whose keys begin with the server's URL."""
 
     def __init__(
         self, url: str, mapping: Storage, registered: OAuthClientInformationFull | None
@@ -233,16 +231,10 @@ class _Stored:
         await self._write(
             "tokens",
             {
-                "token": tokens.model_dump(mode="json", exclude_none=True),
+                "token": _dumped(tokens),
                 "expires": None if tokens.expires_in is None else time.time() + tokens.expires_in,
-                "server": (
-                    None if server is None else server.model_dump(mode="json", exclude_none=True)
-                ),
-                "resource": (
-                    None
-                    if resource is None
-                    else resource.model_dump(mode="json", exclude_none=True)
-                ),
+                "server": _dumped(server),
+                "resource": _dumped(resource),
             },
         )
 
@@ -255,7 +247,11 @@ class _Stored:
         return None if stored is None else OAuthClientInformationFull.model_validate(stored)
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        await self._write("client", client_info.model_dump(mode="json", exclude_none=True))
+        await self._write("client", _dumped(client_info))
+
+
+def _dumped(model: BaseModel | None) -> Any:
+    return None if model is None else model.model_dump(mode="json", exclude_none=True)
 
 
 def _unlocked(provider: OAuthClientProvider) -> httpx2.Auth:

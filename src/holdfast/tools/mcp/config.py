@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
-import math
 import os
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -14,21 +11,19 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from holdfast.errors import ConfigurationError
-from holdfast.tools.mcp.secrets import MIN_PARTIAL_CHARS, bare_url
+from holdfast.tools.mcp.secrets import MIN_PARTIAL_CHARS, url_without_secrets
+from holdfast.tools.mcp.server_requests import RequestHandlers
+from holdfast.tools.service_client import check_service_id, read_entry
 
 # Seconds. Builds and searches take minutes, but a server that never answers must not block a run
 # for ever.
 CALL_TIMEOUT = 600.0
 
-# No dot, because a dot separates server and tool in a tool's name.
-_SERVER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
 Mode = Literal["auto", "legacy", "2025-11-25", "2026-07-28"]
 
 
 class Stdio(msgspec.Struct, frozen=True):
-    """The configuration of a server that runs as a child process and speaks over stdin and
-    stdout. Its repr shows no secret."""
+    """A server that runs as a child process, over stdin and stdout. Its repr shows no secret."""
 
     command: str
     args: list[str] = []
@@ -48,8 +43,7 @@ class Stdio(msgspec.Struct, frozen=True):
 
 
 class Http(msgspec.Struct, frozen=True):
-    """The configuration of a server over streamable HTTP or the older SSE. Its repr shows no
-    secret."""
+    """A server over streamable HTTP or the older SSE. Its repr shows no secret."""
 
     url: str
     headers: dict[str, str] = {}
@@ -63,10 +57,21 @@ class Http(msgspec.Struct, frozen=True):
     mode: Mode = "auto"
 
     def __repr__(self) -> str:
-        return f"Http({bare_url(self.url)!r})"
+        return f"Http({url_without_secrets(self.url)!r})"
 
 
 Server = Stdio | Http
+
+
+class ConnectionSpec(msgspec.Struct, frozen=True):
+    """The settings that distinguish one connection from another. Equal specs may share one."""
+
+    name: str
+    server: Server
+    timeout: float
+    handlers: RequestHandlers = RequestHandlers()
+    auth: Any = None
+    stderr_dir: str | None = None
 
 
 def secret_values(server: Server) -> Iterator[str]:
@@ -117,17 +122,9 @@ def read_servers(config: Any, call_timeout: float | None = CALL_TIMEOUT) -> dict
             f" {type(config).__name__}.{hint}"
         )
     return {
-        _checked_id(name): _read_server(name, entry, call_timeout)
+        check_service_id("MCP server", name): _read_server(name, entry, call_timeout)
         for name, entry in cast("Mapping[Any, Any]", config).items()
     }
-
-
-def _checked_id(name: Any) -> str:
-    if not isinstance(name, str) or not _SERVER_ID.fullmatch(name):
-        raise ConfigurationError(
-            f"MCP server {name!r}: an id takes 1 to 64 letters, digits, '_' or '-'."
-        )
-    return name
 
 
 def _read_server(name: str, entry: Any, call_timeout: float | None) -> Server:
@@ -142,26 +139,12 @@ def _read_server(name: str, entry: Any, call_timeout: float | None) -> Server:
             f" {keys or 'nothing'}."
         )
     kind = Stdio if "command" in entry else Http
-    fields = {field.name: field for field in msgspec.structs.fields(kind)}
-    values: dict[str, Any] = {"call_timeout": call_timeout}
-    for key, value in cast("Mapping[Any, Any]", entry).items():
-        if key not in fields:
-            near = difflib.get_close_matches(str(key), fields, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ConfigurationError(
-                f"MCP server {name!r} has an unknown key {key!r}.{hint} It takes:"
-                f" {', '.join(fields)}."
-            )
-        plain = (
-            os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value
-        )
-        try:
-            values[key] = msgspec.convert(plain, fields[key].type)
-        except msgspec.ValidationError as error:
-            # The message names types and never shows the value, which may be secret.
-            raise ConfigurationError(f"MCP server {name!r}: {key}: {error}.") from None
-        if key in ("timeout", "call_timeout") and values[key] is not None:
-            seconds(f"MCP server {name!r}: {key}", values[key])
+    values = read_entry(
+        f"MCP server {name!r}",
+        cast("Mapping[Any, Any]", entry),
+        kind,
+        {"call_timeout": call_timeout},
+    )
     server = kind(**values)
     if isinstance(server, Http):
         if not server.url.startswith(("http://", "https://")):
@@ -173,13 +156,3 @@ def _read_server(name: str, entry: Any, call_timeout: float | None) -> Server:
                 f"MCP server {name!r}: mode 2026-07-28 has no SSE transport; it takes type 'http'."
             )
     return server
-
-
-def seconds(name: str, value: Any) -> float:
-    """Return `value` if it is a number of seconds above 0.
-
-    Raises `ConfigurationError`, whose message begins with `name`.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigurationError(f"{name} takes a number of seconds above 0, not {value!r}.")
-    return value

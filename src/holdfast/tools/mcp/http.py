@@ -19,10 +19,10 @@ import httpx2
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from holdfast.tools.carried import trace_headers
 from holdfast.tools.mcp.config import Http
-from holdfast.tools.mcp.screen import unreadable
+from holdfast.tools.mcp.message_filter import unreadable
 from holdfast.tools.mcp.streams import MAX_MESSAGE_BYTES, Inbox, Outbox
+from holdfast.tools.trace_headers import trace_headers
 
 
 class Trace:
@@ -55,8 +55,7 @@ async def _trace(request: httpx2.Request) -> None:
 
 
 class _Body(httpx2.AsyncByteStream):
-    """A response body that reports a broken connection as the end of this stream only, not of
-    the whole MCP connection."""
+    """A response body whose broken connection ends this stream, not the MCP connection."""
 
     def __init__(self, inner: httpx2.AsyncByteStream) -> None:
         self._inner = inner
@@ -115,8 +114,7 @@ class _Contained(httpx2.AsyncHTTPTransport):
 def http_client(
     server: Http, timeout: float, auth: httpx2.Auth | None, connected: Callable[[], bool]
 ) -> httpx2.AsyncClient:
-    """Return the HTTP client of one connection. It reads no proxy and no .netrc from the
-    environment."""
+    """Return the HTTP client of one connection. It reads no proxy and no .netrc."""
     return httpx2.AsyncClient(
         headers=server.headers,
         auth=auth,
@@ -138,10 +136,8 @@ def http_client(
 async def sse(
     http: httpx2.AsyncClient, url: str, lost: Callable[[], None]
 ) -> AsyncGenerator[tuple[Inbox, Outbox]]:
-    """Connect to an SSE server. `lost()` is called when its stream ends.
-
-    Raises `httpx2.HTTPError`, or `ValueError` if the server does not speak MCP.
-    """
+    """Connect to an SSE server. `lost()` is called when its stream ends. Raises `httpx2.HTTPError`,
+    or `ValueError` if the server does not speak MCP."""
     inbox = Inbox()
     endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
@@ -15,7 +14,8 @@ from holdfast.tools.loop import LoopThread
 if TYPE_CHECKING:
     import asyncio
 
-    from holdfast.tools.mcp.link import Connection, Spec
+    from holdfast.tools.mcp.config import ConnectionSpec
+    from holdfast.tools.mcp.connection import SharedConnection
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class _Hub:
     """A loop thread and the connections on it. It exists from the first user to the last."""
 
     def __init__(self) -> None:
-        self.connections: list[Connection] = []  # under the pool's lock
+        self.connections: list[SharedConnection] = []  # under the pool's lock
         self.tasks: set[asyncio.Task[None]] = set()
         self.thread = LoopThread("holdfast-mcp", self._end)
 
@@ -39,10 +39,10 @@ class _Hub:
             await asyncio.wait([*ends, *self.tasks], timeout=_CLOSE_SECONDS)
 
 
-class Lease:
+class ConnectionLease:
     """One user's hold on a connection, from `MCPPool.lease` to `release`."""
 
-    def __init__(self, pool: MCPPool, hub: _Hub, connection: Connection) -> None:
+    def __init__(self, pool: MCPPool, hub: _Hub, connection: SharedConnection) -> None:
         self.pool = pool
         self.hub = hub
         self.connection = connection
@@ -53,8 +53,7 @@ class Lease:
         return self.pool.holds(self)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run `work` on the connection's loop. Raises `ToolError` (network) if the loop is
-        closing."""
+        """Run `work` on the connection's loop. Raises `ToolError` if the loop is closing."""
         return self.hub.thread.submit(work)
 
     def soon(self, work: Callable[[], object]) -> None:
@@ -86,14 +85,14 @@ class MCPPool:
         # Guards the two fields below and the hub's lists; never held during a wait.
         self._lock = threading.Lock()
         self._hub: _Hub | None = None
-        self._leases: set[Lease] = set()
+        self._leases: set[ConnectionLease] = set()
 
     def lease(
         self,
-        spec: Spec,
+        spec: ConnectionSpec,
         changed: Callable[[], None],
         folders: Callable[[], Sequence[str] | None] = lambda: None,
-    ) -> Lease:
+    ) -> ConnectionLease:
         """Hold the connection of `spec`, which opens at its first use. For `MCPClient`.
 
         Args:
@@ -104,28 +103,29 @@ class MCPPool:
                 them. It must not block.
         """
         # The import takes 0.5 s. On the loop thread that time would count against the deadlines.
-        link = importlib.import_module("holdfast.tools.mcp.link")
+        from holdfast.tools.mcp.connection import SharedConnection
+
         with self._lock:
             if self._hub is None:
                 self._hub = _Hub()
             hub = self._hub
             same = [one for one in hub.connections if one.spec == spec]
-            found: Connection = same[0] if same else link.Connection(spec, hub.tasks)
+            found = same[0] if same else SharedConnection(spec, hub.tasks)
             if not same:
                 hub.connections.append(found)
-            lease = Lease(self, hub, found)
+            lease = ConnectionLease(self, hub, found)
             found.users = {**found.users, lease: changed}
             found.folders = {**found.folders, lease: folders}
             self._leases.add(lease)
         lease.soon(found.folders_changed)
         return lease
 
-    def release(self, leases: Iterable[Lease], wait: bool = True) -> None:
+    def release(self, leases: Iterable[ConnectionLease], wait: bool = True) -> None:
         """Release many leases, each as `Lease.release` does. Connections that lose their last
         user close concurrently."""
-        ending: list[tuple[_Hub, Connection]] = []
+        ending: list[tuple[_Hub, SharedConnection]] = []
         closing: list[_Hub] = []
-        staying: list[tuple[_Hub, Connection]] = []
+        staying: list[tuple[_Hub, SharedConnection]] = []
         with self._lock:
             for lease in leases:
                 if lease not in self._leases:
@@ -162,7 +162,7 @@ class MCPPool:
             with contextlib.suppress(CancelledError, TimeoutError):
                 one.result(_CLOSE_SECONDS)
 
-    def holds(self, lease: Lease) -> bool:
+    def holds(self, lease: ConnectionLease) -> bool:
         """Return True if the lease is not released and its pool is not closed."""
         return lease in self._leases
 

@@ -19,7 +19,8 @@ from holdfast.content import (
     ToolResult,
 )
 from holdfast.errors import ToolError
-from holdfast.tools.tool import ToolAnnotations
+from holdfast.tools.policy import ToolAnnotations
+from holdfast.tools.results import clip
 
 if TYPE_CHECKING:
     import mcp_types
@@ -40,16 +41,14 @@ _HINTS = {
 
 
 def annotations_of(hints: Mapping[str, Any]) -> ToolAnnotations:
-    """Return a server's hints as annotations. MCP's defaults replace hints that are not true or
-    false."""
+    """Return a server's hints as annotations, with MCP's defaults for invalid ones."""
     return ToolAnnotations(
         **{name: hints[key] for name, key in _HINTS.items() if isinstance(hints.get(key), bool)}
     )
 
 
 def result_of(name: str, mcp_result: mcp_types.CallToolResult) -> ToolResult:
-    """Convert a server's result to a `ToolResult`. Raises `ToolError` if a content block cannot
-    be decoded."""
+    """Convert a server's result. Raises `ToolError` if a content block cannot be decoded."""
     from mcp_types import SERVER_INFO_META_KEY
 
     try:
@@ -112,11 +111,8 @@ _KIND_OF_STATUS = {
 
 
 def reason_of(error: BaseException, status: int, redact: Redact) -> tuple[str, str]:
-    """Return a short reason without secrets, and its error_type.
-
-    The error_type depends on the HTTP status (0: none), the JSON-RPC code or the exception's
-    type.
-    """
+    """Return a short reason without secrets, and its error_type. The error_type depends on the HTTP
+    status (0: none), the JSON-RPC code or the exception's type."""
     import httpx2
     from mcp import MCPError
     from mcp.client.auth import OAuthFlowError
@@ -159,9 +155,3 @@ def _leaves(error: BaseException) -> list[BaseException]:
             for leaf in _leaves(one)
         ]
     return [error]
-
-
-def clip(text: str, limit: int = 400) -> str:
-    """Return `text` on one line, cut to `limit` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[:limit] + "..."

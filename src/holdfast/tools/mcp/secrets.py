@@ -1,5 +1,4 @@
-"""The redaction of secrets: values of a server's configuration that no error, log or repr may
-show."""
+"""The redaction of a server's secrets, which no error, log or repr may show."""
 
 from __future__ import annotations
 
@@ -18,18 +17,15 @@ _MIN_SECRET_CHARS = 4
 MIN_PARTIAL_CHARS = 8
 
 
-def bare_url(text: str) -> str:
+def url_without_secrets(text: str) -> str:
     """Return a URL without user, password, query and fragment."""
     bare = re.split(r"[?#]", text, maxsplit=1)[0]
     return re.sub(r"^([A-Za-z]+://)[^/]*@", r"\1", bare)
 
 
 def redaction(secrets: Iterable[str]) -> Redact:
-    """Return a function that removes secrets from a text.
-
-    It removes `secrets`, all bearer tokens, and from each URL the user, password, query and
-    fragment.
-    """
+    """Return a function that removes secrets from a text. It removes `secrets`, all bearer tokens,
+    and from each URL the user, password, query and fragment."""
     spellings = {
         spelling
         for value in secrets
@@ -43,7 +39,7 @@ def redaction(secrets: Iterable[str]) -> Redact:
     secret = re.compile("|".join(patterns)) if patterns else None
 
     def redact(text: str) -> str:
-        text = _URL.sub(lambda match: bare_url(match[0]), text)
+        text = _URL.sub(lambda match: url_without_secrets(match[0]), text)
         if secret is not None:
             text = secret.sub("***", text)
         return _BEARER.sub(r"\1***", text)

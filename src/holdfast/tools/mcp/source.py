@@ -17,36 +17,33 @@ import msgspec
 from holdfast.content import ToolResult
 from holdfast.errors import ConfigurationError, ToolCancelled, ToolError, ToolTimeout
 from holdfast.tools.context import Cancellation, ToolContext
-from holdfast.tools.mcp.hooks import Answer, Elicitation
-from holdfast.tools.mcp.pool import Lease, MCPPool
+from holdfast.tools.mcp.pool import ConnectionLease, MCPPool
 from holdfast.tools.mcp.results import SAMPLING_META_KEY, annotations_of, progress_text, result_of
-from holdfast.tools.schema import of_results
-from holdfast.tools.sources import Health
+from holdfast.tools.mcp.server_requests import Elicitation, ElicitationAnswer
+from holdfast.tools.schema import result_checker
+from holdfast.tools.service_client import Discovered
+from holdfast.tools.sources import SourceHealth
 from holdfast.tools.tool import Tool, ToolAnnotations
 
 if TYPE_CHECKING:
     import mcp_types
 
-    from holdfast.tools.mcp.config import Server
-    from holdfast.tools.mcp.screen import Listed
+    from holdfast.tools.mcp.config import ConnectionSpec
+    from holdfast.tools.mcp.message_filter import ListedTool
 
 _log = logging.getLogger(__name__)
 # Progress notifications that may wait; a server may send them faster than the caller reports them.
 _MAX_QUEUED_PROGRESS = 1000
 
-Found = tuple[list[Tool], dict[str, str]]
-"""The tools of a discovery, and the reasons of unusable tools by name."""
-
 
 class MCPTool(Tool):
-    """A tool of an MCP server, named `server.tool`. `remote_name` is the server's own name for
-    it."""
+    """A tool of an MCP server, named `server.tool`; `remote_name` is the server's name."""
 
     tool_type = "mcp_tool"
 
     untrusted = True
 
-    def __init__(self, source: MCPSource, listed: Listed, trusted: bool) -> None:
+    def __init__(self, source: MCPSource, listed: ListedTool, trusted: bool) -> None:
         super().__init__(
             f"{source.id}.{listed.name}",
             listed.description,
@@ -59,7 +56,7 @@ class MCPTool(Tool):
         self._source = source
         self.remote_name = listed.name
         self._schema_problem = (
-            None if self.output_schema is None else of_results(self.name, self.output_schema)
+            None if self.output_schema is None else result_checker(self.name, self.output_schema)
         )
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
@@ -85,45 +82,28 @@ class MCPTool(Tool):
 
 
 class MCPSource:
-    """One server of an `MCPClient`, as a `Source` for `ToolManager` (see
-    `holdfast.tools.sources.Source`)."""
+    """One server of an `MCPClient`, as a `Source` for `ToolManager`."""
 
     kind: Literal["mcp", "a2a"] = "mcp"
 
-    def __init__(self, id: str, server: Server, pool: MCPPool, spec: Callable[[], Any]) -> None:
-        self._id = id
-        self._server = server
+    def __init__(self, spec: ConnectionSpec, pool: MCPPool) -> None:
+        self.id = spec.name
+        self.lazy = spec.server.lazy
+        self.call_timeout = spec.server.call_timeout  # not counting time in which a person is asked
         self._pool = pool
-        # Called at the first use, because the spec's module is imported only then.
         self._spec = spec
         self._lock = threading.Lock()  # guards `_lease` and `_watchers`
-        self._lease: Lease | None = None
+        self._lease: ConnectionLease | None = None
         self._watchers: list[Callable[[], None]] = []
         self._folders: Callable[[], Sequence[str]] | None = None
         self._abandon_lease: weakref.finalize[Any, Any] | None = None
 
-    @property
-    def id(self) -> str:
-        """The server's id."""
-        return self._id
-
-    @property
-    def lazy(self) -> bool:
-        """True if the server's tools are listed only when one of them is named."""
-        return self._server.lazy
-
-    @property
-    def call_timeout(self) -> float | None:
-        """Seconds that a call may take, not counting those in which a person is asked; None for
-        no limit."""
-        return self._server.call_timeout
-
     def __repr__(self) -> str:
-        return f"MCPSource({self._id!r})"
+        return f"MCPSource({self.id!r})"
 
     # --- the connection ---
 
-    def lease(self) -> Lease:
+    def lease(self) -> ConnectionLease:
         """Hold the connection, which opens at its first use. For `MCPClient`."""
         with self._lock:
             if self._lease is not None and self._lease.live:
@@ -141,7 +121,7 @@ class MCPSource:
             source = weak_self()
             return None if source is None or source._folders is None else source._folders()
 
-        new = self._pool.lease(self._spec(), notify, folders)
+        new = self._pool.lease(self._spec, notify, folders)
         with self._lock:
             if self._lease is None or not self._lease.live:
                 self._lease, lease = new, new
@@ -162,16 +142,13 @@ class MCPSource:
         return lease
 
     def close(self) -> None:
-        """Release the connection. Idempotent.
-
-        The last user's release ends the connection and the process behind it, within some
-        seconds.
-        """
+        """Release the connection. Idempotent. The last user's release ends the connection and the
+        process behind it, within some seconds."""
         lease = self.detach_lease()
         if lease is not None:
             lease.release()
 
-    def detach_lease(self) -> Lease | None:
+    def detach_lease(self) -> ConnectionLease | None:
         """Forget the connection and return its lease, which the caller must release."""
         with self._lock:
             lease, self._lease = self._lease, None
@@ -183,8 +160,7 @@ class MCPSource:
     # --- working folders: see `holdfast.tools.sources.Rooted` ---
 
     def use_folders(self, folders: Callable[[], Sequence[str]]) -> None:
-        """Let the server work in the folders that `folders()` returns, unless the client was
-        given `roots`."""
+        """Let the server work in these folders, unless the client was given `roots`."""
         self._folders = folders
         self.folders_changed()
 
@@ -207,29 +183,28 @@ class MCPSource:
             _log.warning("%s", error)
         return tools
 
-    def begin_discovery(self) -> Future[tuple[list[Listed], dict[str, str]]]:
+    def begin_discovery(self) -> Future[tuple[list[ListedTool], dict[str, str]]]:
         """Start a discovery without waiting for it."""
         lease = self.lease()
         return lease.submit(lease.connection.tools())
 
-    def discovered(self, future: Future[tuple[list[Listed], dict[str, str]]]) -> Found:
-        """Wait for a discovery. Return its tools, and the reasons of unusable tools by name.
-        Raises `ToolError`."""
+    def discovered(self, future: Future[tuple[list[ListedTool], dict[str, str]]]) -> Discovered:
+        """Return the tools of a discovery, and faults by name. Raises `ToolError`."""
         try:
             listed, left_out = future.result()
         except CancelledError:
             raise self._closed_error() from None
         tools: list[Tool] = []
-        unusable = f"MCP server {self._id!r} has a tool that cannot be used."
+        unusable = f"MCP server {self.id!r} has a tool that cannot be used."
         errors = {
-            f"{self._id}.{name}": f"{unusable} Tool {f'{self._id}.{name}'!r}: {fault}."
+            f"{self.id}.{name}": f"{unusable} Tool {f'{self.id}.{name}'!r}: {fault}."
             for name, fault in left_out.items()
         }
         for one in listed:
             try:
-                tools.append(MCPTool(self, one, self._server.trusted))
+                tools.append(MCPTool(self, one, self._spec.server.trusted))
             except ConfigurationError as error:
-                errors[f"{self._id}.{one.name}"] = f"{unusable} {error}"
+                errors[f"{self.id}.{one.name}"] = f"{unusable} {error}"
         return tools, errors
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -250,12 +225,11 @@ class MCPSource:
                 changed()
             except Exception:
                 _log.exception(
-                    "MCP server %r: a callback for changed tools raised an exception", self._id
+                    "MCP server %r: a callback for changed tools raised an exception", self.id
                 )
 
-    def health(self, timeout: float) -> Health:
-        """Check that the server answers within `timeout` seconds, connecting if necessary. Does
-        not raise."""
+    def health(self, timeout: float) -> SourceHealth:
+        """Check that the server answers in time; connect if necessary. Does not raise."""
         started = time.monotonic()
         try:
             lease = self.lease()
@@ -264,23 +238,23 @@ class MCPSource:
                 detail = future.result(timeout)
             finally:
                 future.cancel()
-            return Health(self._id, True, time.monotonic() - started, detail)
+            return SourceHealth(self.id, True, time.monotonic() - started, detail)
         except TimeoutError as error:
-            detail = str(error) or f"MCP server {self._id!r} did not answer within {timeout:g} s."
+            detail = str(error) or f"MCP server {self.id!r} did not answer within {timeout:g} s."
         except CancelledError:
             detail = str(self._closed_error())
         except ToolError as error:
             detail = str(error)
-        return Health(self._id, False, time.monotonic() - started, detail)
+        return SourceHealth(self.id, False, time.monotonic() - started, detail)
 
     # --- the calls ---
 
     def call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Call a tool of the server. Raises `ToolError`."""
         context.cancelled.raise_if_set()
-        name = f"{self._id}.{tool}"
+        name = f"{self.id}.{tool}"
         lease = self.lease()
-        wait = Wait(self.call_timeout, context)
+        wait = PendingCall(self.call_timeout, context)
         future = lease.submit(wait.serve(lease.connection.call(tool, arguments, wait)))
         future.add_done_callback(wait.wake)
         remove_callback = context.cancelled.add_callback(wait.wake)
@@ -319,16 +293,13 @@ class MCPSource:
                 "network",
             )
         return ToolError(
-            f"MCP server {self._id!r}: the client was closed before it answered.", "network"
+            f"MCP server {self.id!r}: the client was closed before it answered.", "network"
         )
 
 
-class Wait:
-    """A tool call in flight, and the wait of the caller's thread for it.
-
-    The caller's thread reports the progress itself, so that a slow progress callback delays only
-    its own call.
-    """
+class PendingCall:
+    """A tool call in flight, and the wait of the caller's thread for it. The caller's thread
+    reports the progress itself, so that a slow progress callback delays only its own call."""
 
     def __init__(self, timeout: float | None, context: ToolContext) -> None:
         self.context = context
@@ -344,8 +315,7 @@ class Wait:
     # on the loop thread
 
     async def serve(self, call: Coroutine[Any, Any, mcp_types.CallToolResult]) -> None:
-        """Await the call on the loop thread and wake the caller at once. The loop's own future
-        would take two more rounds of the loop."""
+        """Await the call and wake the caller at once: two rounds of the loop less."""
         try:
             self.result = await call
         except Exception as error:
@@ -373,9 +343,8 @@ class Wait:
 
     # on any thread
 
-    def elicit(self, question: Elicitation) -> Answer:
-        """Ask the user through the call's conversation, in the context variables of the call's
-        thread."""
+    def elicit(self, question: Elicitation) -> ElicitationAnswer:
+        """Ask the user through the call's conversation, in the call's context variables."""
         remove_callback = self._over.add_callback(question.cancelled.cancel)
         try:
             return self._caller_context.copy().run(
@@ -396,8 +365,7 @@ class Wait:
     # on the caller's thread
 
     def until_done(self, report: Callable[[str], None]) -> None:
-        """Wait for the end of the call and pass progress to `report`. Raises `TimeoutError` at
-        the deadline."""
+        """Wait for the end of the call, reporting progress. Raises `TimeoutError`."""
         ticking, since = True, time.monotonic()
         while True:
             try:

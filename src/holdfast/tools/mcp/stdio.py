@@ -22,11 +22,12 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from holdfast.tools.environment import has_ended, open_pidfd
 from holdfast.tools.mcp.config import Stdio
-from holdfast.tools.mcp.results import clip
-from holdfast.tools.mcp.screen import unreadable
+from holdfast.tools.mcp.message_filter import unreadable
 from holdfast.tools.mcp.secrets import Redact
 from holdfast.tools.mcp.streams import MAX_MESSAGE_BYTES, Inbox, Outbox
+from holdfast.tools.results import clip
 
 # The specification (2025-11-25, Lifecycle, Shutdown) fixes the order: close stdin, wait, SIGTERM,
 # wait, SIGKILL. It leaves the times open: two seconds each for a server that has answered before,
@@ -46,9 +47,8 @@ _MAX_KEPT_BYTES = 10 * 1024 * 1024
 _TRIM_SECONDS = 5.0
 
 
-class Errors:
-    """The file that receives a server's stderr, because the child writes to it directly. Its
-    size is bounded."""
+class StderrFile:
+    """The file to which the child writes its stderr directly. Its size is bounded."""
 
     def __init__(self, path: str | None) -> None:
         self._max_bytes = _MAX_TEMPORARY_BYTES if path is None else _MAX_KEPT_BYTES
@@ -60,8 +60,7 @@ class Errors:
         self._start = os.fstat(self.file.fileno()).st_size
 
     def trim(self) -> None:
-        """Cut a file that is too long back to its last part. The child opened it for appending,
-        so it goes on at the new end."""
+        """Cut a file that is too long to its end, where the child, which appends, goes on."""
         descriptor = self.file.fileno()
         size = os.fstat(descriptor).st_size
         if size > self._max_bytes:
@@ -167,7 +166,7 @@ class _Writing(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def stdio(
-    server: Stdio, errors: Errors, served: Callable[[], bool], lost: Callable[[], None]
+    server: Stdio, errors: StderrFile, served: Callable[[], bool], lost: Callable[[], None]
 ) -> AsyncGenerator[tuple[Inbox, Outbox]]:
     """Start `server` and connect to it.
 
@@ -245,7 +244,7 @@ def _sender(outgoing: asyncio.WriteTransport, writing: _Writing) -> Callable[[Se
     return send
 
 
-async def _trim(errors: Errors) -> None:
+async def _trim(errors: StderrFile) -> None:
     while True:
         await asyncio.sleep(_TRIM_SECONDS)
         with contextlib.suppress(OSError):
@@ -264,13 +263,9 @@ def _watch(
     process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, ended: Callable[[], None]
 ) -> int | None:
     """Call `ended` when the process dies, even if a child of it keeps the stdout open. Return the
-    descriptor to close.
-
-    Returns None on systems that cannot report this.
-    """
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):  # not Linux, or an old kernel: only stdout's end is seen
+    descriptor to close. Returns None on systems that cannot report this."""
+    descriptor = open_pidfd(process.pid)
+    if descriptor is None:  # only stdout's end is seen
         return None
 
     def died() -> None:
@@ -281,19 +276,10 @@ def _watch(
     return descriptor
 
 
-def _dead(process: subprocess.Popen[bytes]) -> bool:
-    """Return True if the process has ended, without reaping it. While it is a zombie, its
-    process id and group id cannot be reused."""
-    try:
-        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-    except ChildProcessError:  # the host ignores SIGCHLD, or has reaped the process
-        return True
-
-
 async def _dead_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
     deadline = asyncio.get_running_loop().time() + seconds
     pause = 0.001
-    while not _dead(process):
+    while not has_ended(process.pid):
         if asyncio.get_running_loop().time() >= deadline:
             return False
         await asyncio.sleep(pause)
@@ -318,6 +304,6 @@ async def _stop(process: subprocess.Popen[bytes], served: bool) -> None:
         ):
             _signal(process, signal.SIGKILL)
             await _dead_within(process, _SIGKILL_SECONDS)
-    if _dead(process):
+    if has_ended(process.pid):
         _signal(process, signal.SIGKILL)  # for children that outlived the process
         process.wait()

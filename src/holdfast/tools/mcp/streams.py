@@ -1,5 +1,4 @@
-"""The receiving and the sending end of a transport, in the form that the mcp package uses. They
-serve the transports that this package implements itself."""
+"""The two ends of a transport of this package, in the form that the mcp package uses."""
 
 from __future__ import annotations
 
@@ -18,16 +17,15 @@ if TYPE_CHECKING:
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 
 
-class Unreadable(ValueError):
-    """The error for a text from a server that is not a message. `text` is the whole text; the
-    error's message is the reason."""
+class UnreadableMessage(ValueError):
+    """The error for a text from a server that is not a message. `text` is the whole text."""
 
     def __init__(self, reason: str, text: bytes) -> None:
         super().__init__(reason)
         self.text = text
 
 
-class _End:
+class StreamEnd:
     """The base of both ends, which makes them async context managers."""
 
     async def aclose(self) -> None:
@@ -45,9 +43,8 @@ class _End:
         await self.aclose()
 
 
-class Inbox(_End):
-    """Messages from a server, in order, until `end`. `on_empty()` is called when the last
-    waiting message is taken."""
+class Inbox(StreamEnd):
+    """Messages from a server until `end`. `on_empty()` is called when none waits any more."""
 
     def __init__(self, on_empty: Callable[[], None] = lambda: None) -> None:
         self._items: deque[SessionMessage | Exception] = deque()
@@ -100,17 +97,15 @@ class Inbox(_End):
             raise StopAsyncIteration from None
 
     async def aclose(self) -> None:
-        """Close the reader's side and drop later messages. `ended` keeps waiting, because the
-        server has not ended."""
+        """Close the reader's side and drop later messages; the server has not ended."""
         self._items.clear()
         self._closed = True
         self._wake()
         self._on_empty()
 
 
-class Outbox(_End):
-    """Messages to a server. `send` awaits `deliver(message)`, which raises if only that message
-    failed."""
+class Outbox(StreamEnd):
+    """Messages to a server. `deliver(message)` raises if only that message failed."""
 
     def __init__(self, deliver: Callable[[SessionMessage], Awaitable[None]]) -> None:
         self._deliver = deliver

@@ -1,2 +1,1 @@
-"""Preset tools that need no runtime. Each module registers its own tools. An agent server
-imports these modules by default."""
+"""Preset tools that need no runtime. An agent server imports these modules by default."""

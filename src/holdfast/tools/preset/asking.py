@@ -8,8 +8,9 @@ from typing import Any
 from holdfast.content import TextContent, ToolResult
 from holdfast.errors import ToolValidationError
 from holdfast.tools.context import ToolContext
-from holdfast.tools.registry import ToolRegistry, register_tool
-from holdfast.tools.tool import Tool, ToolAnnotations
+from holdfast.tools.policy import LOCAL_READ
+from holdfast.tools.registry import ToolRegistry, register_preset, register_tool
+from holdfast.tools.tool import Tool
 
 _MIN_TIMEOUT_SECONDS, _MAX_TIMEOUT_SECONDS = 1.0, 86_400.0
 _MAX_OPTIONS = 20  # people do not read more
@@ -101,18 +102,14 @@ def _form(options: list[str] | None) -> dict[str, Any]:
 def make_ask_user() -> Tool:
     """Return the tool `ask_user`."""
     # A question changes nothing, so it may be asked again after a crash.
-    read_only = ToolAnnotations(
-        read_only=True, destructive=False, idempotent=True, open_world=False
-    )
-    return Tool.from_function(ask_user, annotations=read_only, category="asking")
+    return Tool.from_function(ask_user, annotations=LOCAL_READ, category="asking")
 
 
 def register_asking_tools(registry: ToolRegistry | None = None) -> list[Tool]:
     """Return the asking tools, for `Agent(tools=...)`. With a `registry`, register them there
     too."""
     register_tool("ask_user", make_ask_user)
-    target = ToolRegistry() if registry is None else registry
-    return target.import_module(__name__)
+    return register_preset(__name__, registry)
 
 
 register_tool("ask_user", make_ask_user)

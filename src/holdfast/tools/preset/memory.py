@@ -15,11 +15,12 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from holdfast.errors import ConfigurationError, ToolError, ToolNotFound
+from holdfast.errors import ConfigurationError, ToolError, ToolNotFound, ToolValidationError
 from holdfast.tools.context import ToolContext
-from holdfast.tools.registry import ToolRegistry, register_tool
+from holdfast.tools.policy import LOCAL_READ, ToolAnnotations
+from holdfast.tools.registry import ToolRegistry, register_preset, register_tool
 from holdfast.tools.skills_files import with_home
-from holdfast.tools.tool import Tool, ToolAnnotations
+from holdfast.tools.tool import Tool
 
 PLACE = (".holdfast", "memory")  # in the runtime's working directory, if no folder is given
 
@@ -39,10 +40,7 @@ Action = Literal["write", "append", "replace", "delete"]
 
 class Notes:
     """A folder of notes. Thread-safe, and safe among processes: a write is atomic, and only one
-    writer works at a time.
-
-    `inner` are path segments below the folder that must not be links.
-    """
+    writer works at a time. `inner` are path segments below the folder that must not be links."""
 
     def __init__(self, folder: str, inner: tuple[str, ...] = ()) -> None:
         self._folder = folder
@@ -115,13 +113,12 @@ class Notes:
     # --- writing ---
 
     def write(self, path: str, text: str, action: Action = "write", old: str = "") -> str:
-        """Change a note and return a sentence that describes the change. Raises `ToolNotFound`,
-        `ToolError`."""
+        """Change a note and describe the change. Raises `ToolNotFound`, `ToolError`."""
         parts = _parts(path)
         if action == "replace" and not old:
-            raise ToolError("`old` is empty; give the text to replace.", "validation")
+            raise ToolValidationError("`old` is empty; give the text to replace.")
         if action == "append" and not text:
-            raise ToolError("`text` is empty; give the text to append.", "validation")
+            raise ToolValidationError("`text` is empty; give the text to append.")
         with self._opened(make=True) as root:
             assert root is not None
             with (
@@ -137,26 +134,23 @@ class Notes:
                     if not exists:
                         raise _not_found(path)
                     if (count := before.count(old)) != 1:
-                        raise ToolError(
+                        raise ToolValidationError(
                             f"`old` occurs {count} times in {path!r}. Give a text that occurs"
-                            " exactly once.",
-                            "validation",
+                            " exactly once."
                         )
                     text = before.replace(old, text)
                 elif action == "append":
                     text = before + ("" if not before or before.endswith("\n") else "\n") + text
                 data = _encoded(text)
                 if len(data) > _MAX_NOTE_BYTES:
-                    raise ToolError(
+                    raise ToolValidationError(
                         f"{path!r} would have {len(data):,} bytes; a note has at most"
-                        f" {_MAX_NOTE_BYTES:,}. Split it into several notes.",
-                        "validation",
+                        f" {_MAX_NOTE_BYTES:,}. Split it into several notes."
                     )
                 if not exists and sum(1 for _ in _notes(root)) >= _MAX_NOTES:
-                    raise ToolError(
+                    raise ToolValidationError(
                         f"There are {_MAX_NOTES} notes, which is the maximum. Delete one, or append"
-                        " to another.",
-                        "validation",
+                        " to another."
                     )
                 _replace(folder, parts[-1], data)
         verb = {"write": "Wrote", "append": "Appended to", "replace": "Changed"}[action]
@@ -175,8 +169,8 @@ class Notes:
             yield None
             return
         except OSError as error:
-            raise ToolError(
-                f"The folder of notes cannot be opened: {error.strerror}.", "validation"
+            raise ToolValidationError(
+                f"The folder of notes cannot be opened: {error.strerror}."
             ) from error
         try:
             for part in self._inner:
@@ -186,8 +180,8 @@ class Notes:
                     yield None
                     return
                 except OSError as error:
-                    raise ToolError(
-                        f"The folder of notes {part!r} is a link or not a folder.", "validation"
+                    raise ToolValidationError(
+                        f"The folder of notes {part!r} is a link or not a folder."
                     ) from error
             yield at
         finally:
@@ -217,9 +211,8 @@ def _within(root: int, parts: list[str], path: str, make: bool = False) -> Gener
             except FileNotFoundError:
                 raise _not_found(path) from None
             except OSError as error:
-                raise ToolError(
-                    f"In {path!r}, {part!r} is not a folder of notes. Give another path.",
-                    "validation",
+                raise ToolValidationError(
+                    f"In {path!r}, {part!r} is not a folder of notes. Give another path."
                 ) from error
         yield at
     finally:
@@ -257,8 +250,7 @@ def _locked(root: int) -> Generator[None]:
 
 
 def _parts(path: str) -> list[str]:
-    """Return the segments of a note's path. Raises `ToolError` for an invalid path, or one that
-    leads out of the folder."""
+    """Return the segments of a note's path. Raises `ToolError` for an invalid path."""
     parts = [
         part for part in unicodedata.normalize("NFC", path).split("/") if part not in ("", ".")
     ]
@@ -268,24 +260,21 @@ def _parts(path: str) -> list[str]:
         or ".." in parts
         or any(ord(char) < 32 or char == "\\" for char in path)
     ):
-        raise ToolError(
-            f"{path!r} is not the path of a note. Give one such as 'build.md' or 'people/ada.md'.",
-            "validation",
+        raise ToolValidationError(
+            f"{path!r} is not the path of a note. Give one such as 'build.md' or 'people/ada.md'."
         )
     try:
         path.encode()
     except UnicodeEncodeError:
-        raise ToolError(f"{path!r} cannot be the name of a file.", "validation") from None
+        raise ToolValidationError(f"{path!r} cannot be the name of a file.") from None
     if any(part.startswith(".") for part in parts):
-        raise ToolError(
-            f"{path!r} is hidden (a part of it begins with a dot), and notes must not be hidden.",
-            "validation",
+        raise ToolValidationError(
+            f"{path!r} is hidden (a part of it begins with a dot), and notes must not be hidden."
         )
     if len(parts) > _MAX_PATH_PARTS or any(len(part.encode()) > _MAX_NAME_BYTES for part in parts):
-        raise ToolError(
+        raise ToolValidationError(
             f"{path[:200]!r} is too long: a path has at most {_MAX_PATH_PARTS} parts of"
-            f" {_MAX_NAME_BYTES} bytes.",
-            "validation",
+            f" {_MAX_NAME_BYTES} bytes."
         )
     return parts
 
@@ -320,17 +309,14 @@ def _text(folder: int, name: str, path: str) -> str:
     except FileNotFoundError:
         raise _not_found(path) from None
     except OSError as error:
-        raise ToolError(f"{path!r} is not a note: {error.strerror}.", "validation") from error
+        raise ToolValidationError(f"{path!r} is not a note: {error.strerror}.") from error
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
-            raise ToolError(
-                (
-                    f"{path!r} is a folder; give the path of a note in it."
-                    if stat.S_ISDIR(status.st_mode)
-                    else f"{path!r} is not a file."
-                ),
-                "validation",
+            raise ToolValidationError(
+                f"{path!r} is a folder; give the path of a note in it."
+                if stat.S_ISDIR(status.st_mode)
+                else f"{path!r} is not a file."
             )
         data = b""
         while len(data) <= _MAX_NOTE_BYTES and (
@@ -340,14 +326,13 @@ def _text(folder: int, name: str, path: str) -> str:
     finally:
         os.close(file)
     if len(data) > _MAX_NOTE_BYTES:
-        raise ToolError(
-            f"{path!r} is too large to read: it has more than {_MAX_NOTE_BYTES:,} bytes.",
-            "validation",
+        raise ToolValidationError(
+            f"{path!r} is too large to read: it has more than {_MAX_NOTE_BYTES:,} bytes."
         )
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise ToolError(f"{path!r} is not UTF-8 text.", "validation") from None
+        raise ToolValidationError(f"{path!r} is not UTF-8 text.") from None
 
 
 def _exists(folder: int, name: str, path: str) -> bool:
@@ -356,9 +341,7 @@ def _exists(folder: int, name: str, path: str) -> bool:
     except FileNotFoundError:
         return False
     if not stat.S_ISREG(status.st_mode):
-        raise ToolError(
-            f"{path!r} is a folder or a link, not a note. Give another path.", "validation"
-        )
+        raise ToolValidationError(f"{path!r} is a folder or a link, not a note. Give another path.")
     return True
 
 
@@ -366,15 +349,13 @@ def _encoded(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise ToolError(
-            "`text` holds half a character (a lone surrogate), which a UTF-8 file cannot contain.",
-            "validation",
+        raise ToolValidationError(
+            "`text` holds half a character (a lone surrogate), which a UTF-8 file cannot contain."
         ) from None
 
 
 def _replace(folder: int, name: str, data: bytes) -> None:
-    """Replace a file atomically. Call this only under the lock, because it removes unfinished
-    files of other writers."""
+    """Replace a file atomically, under the lock; it removes unfinished files of others."""
     with os.scandir(folder) as entries:
         unfinished = [
             entry.name
@@ -457,7 +438,7 @@ def make_memory(folder: str | os.PathLike[str] | None = None) -> list[Tool]:
             offset: The first character of the note to show, if you know the beginning already.
         """
         if path and search:
-            raise ToolError("Give a path or a search, not both.", "validation")
+            raise ToolValidationError("Give a path or a search, not both.")
         if path:
             return notes(context).read(path)[max(0, offset) :] or "(The note has no more text.)"
         if search:
@@ -480,14 +461,9 @@ def make_memory(folder: str | os.PathLike[str] | None = None) -> list[Tool]:
         """
         return notes(context).write(path, text, action, old)
 
-    read_only = ToolAnnotations(
-        read_only=True, destructive=False, idempotent=True, open_world=False
-    )
-    destructive = ToolAnnotations(
-        read_only=False, destructive=True, idempotent=False, open_world=False
-    )
+    destructive = ToolAnnotations(open_world=False)
     return [
-        Tool.from_function(memory_read, annotations=read_only, category="memory"),
+        Tool.from_function(memory_read, annotations=LOCAL_READ, category="memory"),
         Tool.from_function(memory_write, annotations=destructive, category="memory"),
     ]
 
@@ -515,8 +491,7 @@ def register_memory_tools(registry: ToolRegistry | None = None) -> list[Tool]:
     Importing this module declares the same tools, so an agent server that knows their names
     makes them itself.
     """
-    target = ToolRegistry() if registry is None else registry
-    return target.import_module(__name__)
+    return register_preset(__name__, registry)
 
 
 def _make_memory_read() -> Tool:

@@ -13,21 +13,22 @@ from holdfast.content import TextContent, ToolResult
 from holdfast.errors import ToolValidationError
 from holdfast.events import PlanStep
 from holdfast.tools.plans import META, misfit, rendered
-from holdfast.tools.registry import ToolRegistry, register_tool
-from holdfast.tools.tool import Tool, ToolAnnotations
+from holdfast.tools.policy import LOCAL_READ
+from holdfast.tools.registry import ToolRegistry, register_preset, register_tool
+from holdfast.tools.tool import Tool
 
 State = Literal["pending", "in_progress", "done", "dropped"]
 
 
 @dataclass
-class Step:
+class PlannedStep:
     """One step of a plan and its state."""
 
     step: str
     state: State = "pending"
 
 
-def plan(steps: list[Step]) -> ToolResult:
+def plan(steps: list[PlannedStep]) -> ToolResult:
     """Write down the plan of your work, or change it. Every call gives the whole plan, in order,
     with the state of each step. It replaces the previous plan, and the result shows it.
 
@@ -49,10 +50,7 @@ def plan(steps: list[Step]) -> ToolResult:
 
 def make_plan() -> Tool:
     """Return the tool `plan`."""
-    read_only = ToolAnnotations(
-        read_only=True, destructive=False, idempotent=True, open_world=False
-    )
-    return Tool.from_function(plan, annotations=read_only, category="planning", parallel=False)
+    return Tool.from_function(plan, annotations=LOCAL_READ, category="planning", parallel=False)
 
 
 def register_planning_tools(registry: ToolRegistry | None = None) -> list[Tool]:
@@ -63,8 +61,7 @@ def register_planning_tools(registry: ToolRegistry | None = None) -> list[Tool]:
     makes them itself.
     """
     register_tool("plan", make_plan)
-    target = ToolRegistry() if registry is None else registry
-    return target.import_module(__name__)
+    return register_preset(__name__, registry)
 
 
 register_tool("plan", make_plan)

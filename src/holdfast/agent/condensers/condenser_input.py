@@ -1,0 +1,214 @@
+"""The input of a condenser: the view of a conversation in pieces, each with its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.agent import tokens
+from holdfast.agent.condenser import Condensed
+from holdfast.agent.planning import without_plan
+from holdfast.agent.tokens import Sizes
+from holdfast.content import TextContent, ToolCall, ToolResult
+from holdfast.errors import ContextTooLong
+from holdfast.tools import Cancellation
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A unit of a conversation that is hidden as a whole: a message, or an answer with its results.
+
+    Attributes:
+        seq: The seq of the event; of a summary, its place.
+        event: The message or the answer.
+        tokens: The tokens of the event and its results.
+        results: The calls of the answer with their results.
+        sizes: The tokens of each result.
+        summary: True if the piece is a summary of earlier pieces.
+    """
+
+    seq: int
+    event: ev.MessageAdded | ev.AssistantReplied
+    tokens: int
+    results: tuple[tuple[ToolCall, ToolResult], ...] = ()
+    sizes: tuple[int, ...] = ()
+    summary: bool = False
+
+    @property
+    def from_user(self) -> bool:
+        """True if the piece is a message of the user."""
+        return (
+            isinstance(self.event, ev.MessageAdded)
+            and self.event.sender == "user"
+            and not self.summary
+        )
+
+
+class CondenserInput:
+    """A conversation to shorten.
+
+    Args:
+        pieces: The pieces that the model is shown now, in order.
+        total: The tokens of the next request (`tokens`).
+        limit: The number of tokens at which a request is too long.
+        target: The maximum number of tokens of the next request.
+        llm: The agent's model.
+        instructions: The wishes of the caller of `Conversation.condense`.
+        reason: The error that made the condensation necessary.
+        cancelled: Ends long work of a condenser.
+        journal: Returns all events so far.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[Piece],
+        total: int,
+        limit: int,
+        target: int,
+        llm: Any = None,
+        instructions: str = "",
+        reason: ContextTooLong | None = None,
+        cancelled: Cancellation | None = None,
+        journal: Callable[[], Sequence[ev.AnyEvent]] = tuple,
+    ) -> None:
+        self.pieces = tuple(pieces)
+        self.tokens = total
+        self.limit = limit
+        self.target = target
+        self.llm = llm
+        self.instructions = instructions
+        self.reason = reason or ContextTooLong("The conversation must be shortened.")
+        # A cancellation that is not set is false, so `or` would replace it.
+        self.cancelled = Cancellation() if cancelled is None else cancelled
+        self._journal = journal
+
+    @cached_property
+    def journal(self) -> Sequence[ev.AnyEvent]:
+        """All events so far, read on first access."""
+        return self._journal()
+
+    @cached_property
+    def hideable(self) -> tuple[Piece, ...]:
+        """The pieces that may be hidden, in order.
+
+        Excluded are a first message that is not large, the user's last message, earlier
+        summaries, and the last answer with all that follows, which the model has not answered
+        yet.
+        """
+        last_user = max(
+            (index for index, piece in enumerate(self.pieces) if piece.from_user), default=-1
+        )
+        last_answer = max(
+            (
+                i
+                for i, piece in enumerate(self.pieces)
+                if isinstance(piece.event, ev.AssistantReplied)
+            ),
+            default=len(self.pieces),
+        )
+        first = (
+            0
+            if self.pieces
+            and self.pieces[0].from_user
+            and self.pieces[0].tokens <= self.target // 4
+            else -1
+        )
+        return tuple(
+            [
+                piece
+                for index, piece in enumerate(self.pieces[:last_answer])
+                if index not in (first, last_user) and not piece.summary
+            ]
+        )
+
+    @property
+    def summaries(self) -> tuple[Piece, ...]:
+        """The pieces that are summaries of earlier pieces."""
+        return tuple([piece for piece in self.pieces if piece.summary])
+
+    def without(self, pieces: Collection[Piece], summary: str, **more: Any) -> Condensed:
+        """Return a `Condensed` that hides these pieces behind one summary.
+
+        The summary also replaces all existing summaries.
+        """
+        places = tuple([piece.seq for piece in self.summaries])
+        hidden = tuple(sorted({piece.seq for piece in pieces}.union(places)))
+        return Condensed(hidden, summary, replaced=places, **more)
+
+    def after(self, condensed: Condensed) -> CondenserInput:
+        """Return the work that remains after `condensed` is applied, for the next condenser."""
+        gone = {*condensed.hidden, *condensed.replaced}
+        place = min(gone, default=0)
+        kept: list[Piece] = []
+        total = self.tokens
+        for piece in self.pieces:
+            if piece.seq in gone:
+                total -= piece.tokens
+                if piece.seq == place and condensed.summary:
+                    message = ev.MessageAdded(
+                        seq=place,
+                        id="",
+                        timestamp=ev.EPOCH,
+                        content=(TextContent(condensed.summary),),
+                        sender="holdfast",
+                    )
+                    kept.append(Piece(place, message, tokens.text(condensed.summary), summary=True))
+                    total += kept[-1].tokens
+                continue
+            if any(call.id in condensed.trimmed for call, _ in piece.results):
+                sizes = tuple(
+                    [
+                        (
+                            min(size, tokens.trimmed(condensed.trimmed[call.id]))
+                            if call.id in condensed.trimmed
+                            else size
+                        )
+                        for (call, _), size in zip(piece.results, piece.sizes, strict=True)
+                    ]
+                )
+                saved = sum(piece.sizes) - sum(sizes)
+                piece = msgspec.structs.replace(piece, sizes=sizes, tokens=piece.tokens - saved)
+                total -= saved
+            kept.append(piece)
+        return CondenserInput(
+            kept,
+            total,
+            self.limit,
+            self.target,
+            self.llm,
+            self.instructions,
+            self.reason,
+            self.cancelled,
+            lambda: self.journal,
+        )
+
+
+def pieces_of(items: Sequence[Any], sizes: Sizes, summaries: Collection[str]) -> list[Piece]:
+    """Return the pieces of a transcript's items.
+
+    `summaries` are the ids of the journal's condensations.
+    """
+    found: list[Piece] = []
+    index, end = 0, len(items)
+    while index < end:
+        item = items[index]
+        index += 1
+        if isinstance(item, ev.AssistantReplied):
+            results: list[tuple[ToolCall, ToolResult]] = []
+            while index < end and type(items[index]) is tuple:
+                results.append(items[index])
+                index += 1
+            each = tuple([sizes.worth(sizes.results.get(call.id, 0)) for call, _ in results])
+            own = sizes.worth(sizes.messages.get(item.seq, 0))
+            found.append(Piece(item.seq, item, own + sum(each), tuple(results), each))
+        elif item.sender == "holdfast" and item.id in summaries:
+            without = msgspec.structs.replace(item, content=(TextContent(without_plan(item.text)),))
+            found.append(
+                Piece(item.seq, without, sizes.worth(tokens.text(item.text)), summary=True)
+            )
+        else:
+            found.append(Piece(item.seq, item, sizes.worth(sizes.messages.get(item.seq, 0))))
+    return found

@@ -1,0 +1,101 @@
+"""Analyzers that use no command: `Annotations` of tools, and `Highest`, which asks several."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.agent.risk import Risk, Surroundings, assessed
+from holdfast.content import ToolCall, Usage
+from holdfast.errors import ConfigurationError
+
+
+class Annotations(msgspec.Struct, frozen=True):
+    """Rates a call by its tool's annotations: read-only is low; what neither overwrites nor reaches
+    beyond the machine is low; either of these is medium, both are high. A tool without annotations
+    has the worst ones; so has each of a remote server that is not `trusted`.
+
+    Tools in `leave` are not rated: what a command does its own text says (`RiskRules`).
+    """
+
+    leave: tuple[str, ...] = ("terminal", "terminal_input")
+
+    def __post_init__(self) -> None:
+        leave: Any = self.leave
+        if not isinstance(leave, list | tuple) or not all(
+            isinstance(one, str) for one in cast("list[Any]", leave)
+        ):
+            raise ConfigurationError(f"Annotations: leave takes a list of tools, not {leave!r}.")
+        msgspec.structs.force_setattr(self, "leave", tuple(cast("list[str]", leave)))
+
+    @property
+    def name(self) -> str:
+        """The analyzer's name in journals."""
+        return "annotations"
+
+    def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:
+        """See `SecurityAnalyzer.assess`."""
+        tool, hints = call.name, about.annotations
+        if tool in self.leave:
+            return None
+        if hints is None:
+            return Risk("unknown", f"there is no tool {tool}")
+        if hints.read_only:
+            return Risk("low", f"{tool} only reads")
+        if hints.destructive and hints.open_world:
+            reaches = "reaches beyond this machine (or says nothing of that)"
+            return Risk("high", f"{tool} may overwrite or delete, and {reaches}")
+        if hints.destructive:
+            return Risk("medium", f"{tool} may overwrite or delete")
+        if hints.open_world:
+            return Risk("medium", f"{tool} reaches beyond this machine")
+        return Risk("low", f"{tool} adds, and overwrites nothing")
+
+
+class Highest(msgspec.Struct, frozen=True):
+    """Asks its analyzers in their order and gives the highest risk, with its reason and its
+    analyzer; of equal ones the first.
+
+    An analyzer that does not rate a call does not count; if none does, the risk is unknown. Once
+    one says high the others are not asked: put what costs most last.
+    """
+
+    analyzers: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        analyzers: Any = self.analyzers
+        if not isinstance(analyzers, list | tuple) or not analyzers:
+            raise ConfigurationError(
+                f"Highest: analyzers takes a list of analyzers, not {analyzers!r}."
+            )
+        for one in cast("list[Any]", analyzers):
+            if isinstance(one, type) or not callable(getattr(one, "assess", None)):
+                raise ConfigurationError(
+                    f"Highest: analyzers takes objects with a method assess, not {one!r}."
+                )
+        msgspec.structs.force_setattr(self, "analyzers", tuple(cast("list[Any]", analyzers)))
+
+    @property
+    def name(self) -> str:
+        """The analyzer's name in journals, used where none of its analyzers gives a risk."""
+        return "highest"
+
+    def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:
+        """See `SecurityAnalyzer.assess`."""
+        highest: Risk | None = None
+        usage, cost, model = Usage(), 0.0, ""
+        for analyzer in self.analyzers:
+            found = assessed(analyzer, call, about, may_pass=True)
+            if found is None:
+                continue
+            if found.model:
+                usage, model = usage + found.usage, found.model
+                cost += found.cost or 0.0
+            if highest is None or found.rank > highest.rank:
+                highest = found
+            if found.level == "high":
+                break
+        if highest is None or not model:
+            return highest
+        return msgspec.structs.replace(highest, usage=usage, cost=cost, model=model)

@@ -1,0 +1,144 @@
+"""The serial form of an agent: the mapping of `load_agent`, the separate secrets, and
+descriptions of its tools."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.content import Data
+from holdfast.errors import ConfigurationError
+from holdfast.tools.registry import declared_in
+from holdfast.tools.tool import Tool, ToolAnnotations
+
+if TYPE_CHECKING:
+    from holdfast.agent.agent import Agent
+
+RUNTIME = "holdfast.runtime"  # the module of the preset tools, which every runtime has
+
+
+class Form(msgspec.Struct, frozen=True):
+    """An agent as `load_agent` reads it, and its secrets by variable name (`secret_1`,
+    `secret_2`, ...)."""
+
+    mapping: dict[str, Any]
+    secrets: dict[str, str]
+
+    def to_json(self) -> bytes:
+        """Return the mapping as JSON, without secrets."""
+        return msgspec.json.encode(self.mapping)
+
+    def __repr__(self) -> str:
+        return f"Form({self.mapping!r}, secrets={list(self.secrets)})"
+
+
+class ToolForm(Data, frozen=True, kw_only=True):
+    """A tool's description for a server that has to find or offer the tool.
+
+    `module` is the module that declares the tool; "" if no other process could import it.
+    """
+
+    name: str
+    input_schema: dict[str, Any]
+    description: str = ""
+    output_schema: dict[str, Any] | None = None
+    annotations: ToolAnnotations = ToolAnnotations()
+    category: str = "general"
+    timeout: float | None = None
+    module: str = ""
+    isolation: str | None = None
+    parallel: bool | None = None
+
+
+def form_of(agent: Agent) -> Form:
+    """Return the agent's serial form, with the names of its own tools.
+
+    `Agent.from_json` makes an agent of it that makes the same requests. Raises
+    `ConfigurationError` that names the argument without a serial form, and its replacement.
+    """
+    from holdfast.agent.config import dump_agent  # only programs that move agents need it
+
+    return Form(*dump_agent(agent))
+
+
+def tools_of(agent: Agent) -> list[ToolForm]:
+    """Return the forms of the agent's own tools and of those of the agents that it knows.
+
+    Tools of `mcp_servers` are excluded, because the serial form contains these servers.
+    """
+    return [_tool(tool) for tool in all_tools(agent)]
+
+
+def all_tools(agent: Agent) -> list[Tool]:
+    """Return the agent's own tools, then those of its delegates and handoffs.
+
+    Raises `ConfigurationError` if two tools have one name.
+    """
+    found: dict[str, Tool] = {}
+    left, seen = [agent], {id(agent)}
+    while left:
+        one = left.pop(0)
+        for tool in one.own_tools():
+            if found.setdefault(tool.name, tool) is not tool:
+                raise ConfigurationError(
+                    "Agent: it and one of its delegates or handoffs have two tools named"
+                    f" {tool.name!r};"
+                    " tool names must be unique in a serial form."
+                )
+        for others in (one.delegates, one.handoffs):
+            for other in () if others is None else others.full_agents():
+                if id(other) not in seen:
+                    seen.add(id(other))
+                    left.append(other)
+    return list(found.values())
+
+
+def _tool(tool: Tool) -> ToolForm:
+    return ToolForm(
+        name=tool.name,
+        description=tool.description,
+        input_schema=tool.input_schema,
+        output_schema=tool.output_schema,
+        annotations=tool.annotations,
+        category=tool.category,
+        timeout=tool.timeout,
+        module=module_of(tool),
+        isolation=tool.isolation,
+        parallel=tool.parallel,
+    )
+
+
+def module_of(tool: Tool) -> str:
+    """Return the module that declares the tool, so that another process can import it; "" if there
+    is none.
+
+    There is none for definitions in `__main__`, functions that no module declares as a tool,
+    closures and methods of objects in this process, tools of services, and tools that a client
+    runs.
+    """
+    name = tool.module_qualname
+    if name.startswith(f"{RUNTIME}.") and tool.executor != "client":
+        return RUNTIME
+    module = sys.modules.get(name)
+    if (
+        name == "__main__"
+        or not isinstance(module, ModuleType)
+        or getattr(module, "__spec__", None) is None
+        or tool.executor == "client"
+    ):
+        return ""
+    declared = declared_in(module).get(tool.name)
+    if declared is None or tool.tool_type in ("mcp_tool", "a2a_tool"):
+        return ""
+    if declared is tool or declared is type(tool) or tool.from_factory:
+        return name
+    callback = tool.callback
+    if isinstance(declared, Tool):
+        return name if callback is not None and declared.callback is callback else ""
+    # A tool that a factory of the program made. Another process makes the same one, unless the tool
+    # depends on the factory's arguments.
+    return name if inspect.isfunction(callback) and callback.__closure__ is None else ""

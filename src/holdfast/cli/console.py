@@ -1,0 +1,217 @@
+"""Output to the standard streams: colours, streamed text, the status line, and the handling of
+closed streams."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from typing import TextIO
+
+from holdfast.cli.environment import wants_colour
+from holdfast.cli.exit_codes import Exit
+from holdfast.cli.text import TextLine, clip, duration, one_line, safe
+
+# SGR parameters of ECMA-48 8.3.117; only the 8 basic colours, which every theme makes readable.
+_STYLES = {"user": "1;36", "call": "1", "dim": "2", "error": "31", "add": "32", "remove": "31"}
+_CLEAR = "\r\x1b[K"
+_LOCK_SECONDS = 2.0  # wait for a writer that hangs on a full pipe, before going on without it
+_FRAME_SECONDS = 0.1  # between two frames of the status line
+_FRAMES, _PLAIN_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
+
+
+class Console:
+    """Output of lines: `out` for the conversation, `err` for notices and errors. Thread-safe.
+
+    Only a terminal gets a status line and, depending on the environment, colours; any other
+    output is plain text. `broken` becomes True when the reader of `out` is gone. From then on
+    nothing is written to `out` and no error is raised.
+    """
+
+    def __init__(
+        self, env: Mapping[str, str], out: TextIO | None = None, err: TextIO | None = None
+    ) -> None:
+        self._out = sys.stdout if out is None else out
+        self._err = sys.stderr if err is None else err
+        self.is_terminal = self._out.isatty() and env.get("TERM", "") != "dumb"
+        self.colour = wants_colour(env, self._out.isatty())
+        self._notice_colour = wants_colour(env, self._err.isatty())
+        self.broken = False
+        self.loss = Exit.BROKEN_PIPE  # the exit code for `broken`
+        self.stuck = False  # a write to `out` hangs, because nobody reads the pipe
+        self._lock = threading.RLock()
+        self._blank = True  # the last line is blank, or there is none
+        self._middle = False  # a streamed line has not ended
+        self._status = ""
+        self._since = 0.0
+        self._drawn = False
+        self._closed = threading.Event()
+        self._ticker: threading.Thread | None = None
+
+    @property
+    def width(self) -> int:
+        """The number of columns for a line: COLUMNS or the terminal's width, 120 if neither is
+        known."""
+        return max(20, shutil.get_terminal_size((121, 24)).columns - 1)
+
+    # --- lines ---
+
+    def show(self, lines: Iterable[TextLine]) -> None:
+        """Write lines to `out`."""
+        with self._lock:
+            text = ""
+            for style, content in lines:
+                if style == "gap":
+                    text += "" if self._blank else "\n"
+                    self._blank = True
+                else:
+                    text += self._styled(style, content, self.colour) + "\n"
+                    self._blank = not content
+            if text:
+                self._write(("\n" if self._middle else "") + text)
+                self._middle = False
+
+    def line(self, text: str, style: str = "plain") -> None:
+        """Write one line to `out`."""
+        self.show([TextLine(style, text)])
+
+    def stream(self, style: str, text: str) -> None:
+        """Write a piece of text to `out`, without a line end."""
+        text = safe(text)
+        if not text:
+            return
+        with self._lock:
+            self._write(self._styled(style, text, self.colour))
+            self._middle = not text.endswith("\n")
+            self._blank = text.endswith("\n\n")
+
+    def end_stream(self) -> None:
+        """End a line that `stream` began."""
+        with self._lock:
+            if self._middle:
+                self._middle, self._blank = False, False
+                self._write("\n")
+
+    def notice(self, text: str, style: str = "plain") -> None:
+        """Write a line to `err`."""
+        with self._patiently():
+            if not self.stuck:
+                self.end_stream()
+                self._flush(self._clear(), self._out)
+            self._flush(self._styled(style, safe(text), self._notice_colour) + "\n", self._err)
+            self._blank = False
+
+    def error(self, text: str) -> None:
+        """Write an error as one line to `err`."""
+        self.notice(f"holdfast: {one_line(text)}", "error")
+
+    def ask(self, prompt: str, interactive: bool) -> str:
+        """Read a line from standard input, without its end; show the prompt if a user types.
+        Raises `EOFError` at the end of the input."""
+        with self._lock:
+            self.end_stream()
+            self._flush(self._clear(), self._out)
+            self._blank = False
+        if interactive:
+            return input(prompt)
+        line = sys.stdin.readline()
+        if not line:
+            raise EOFError
+        return line.rstrip("\r\n")
+
+    def _styled(self, style: str, text: str, colour: bool) -> str:
+        code = _STYLES.get(style)
+        if not colour or code is None or not text:
+            return text
+        # Coloured line by line, so that a pager or a resized window does not spread the colour.
+        return "\n".join(
+            [f"\x1b[{code}m{line}\x1b[0m" if line else "" for line in text.split("\n")]
+        )
+
+    # --- the status line ---
+
+    def status(self, text: str) -> None:
+        """Show the current activity and its duration below everything else; "" hides it. Only on
+        a terminal."""
+        if not self.is_terminal:
+            return
+        with self._lock:
+            if text != self._status:
+                self._status, self._since = text, time.monotonic()
+                if self._drawn:
+                    self._write("")
+            if text and self._ticker is None:
+                self._ticker = threading.Thread(
+                    target=self._tick, name="holdfast-status", daemon=True
+                )
+                self._ticker.start()
+
+    def _tick(self) -> None:
+        frames = _FRAMES if "utf" in (self._out.encoding or "").lower() else _PLAIN_FRAMES
+        number = 0
+        while not self._closed.wait(_FRAME_SECONDS):
+            number += 1
+            with self._lock:
+                elapsed = time.monotonic() - self._since
+                # Shorter activities end before anyone can read the line. A streamed line that has
+                # not ended must not be overwritten.
+                if not self._status or self._middle or elapsed <= 0.2 or self._closed.is_set():
+                    continue
+                frame = frames[number % len(frames)]
+                line = f"{frame} {one_line(self._status)} {duration(elapsed)}"
+                shown = self._styled("dim", clip(line, self.width), self.colour)
+                self._flush(_CLEAR + shown, self._out)
+                self._drawn = True
+
+    def _clear(self) -> str:
+        drawn, self._drawn = self._drawn, False
+        return _CLEAR if drawn else ""
+
+    # --- the streams ---
+
+    def _write(self, text: str) -> None:
+        self._flush(self._clear() + text, self._out)
+
+    def _flush(self, text: str, stream: TextIO) -> None:
+        if not text or (self.broken and stream is self._out):
+            return
+        try:
+            stream.write(text)
+            stream.flush()
+        except (OSError, ValueError) as error:
+            if stream is not self._out:
+                return
+            self.broken = True
+            # A full disk is reported; a closed pipe or a terminal that hung up is not.
+            if isinstance(error, OSError) and error.errno not in (errno.EPIPE, errno.EIO):
+                self.loss = Exit.FAILED
+                self._flush(
+                    f"holdfast: the output cannot be written: {error.strerror}.\n", self._err
+                )
+
+    def close(self) -> None:
+        """Remove the status line and end its thread. Idempotent."""
+        self._closed.set()
+        with self._patiently():
+            if not self.stuck:
+                self._status = ""
+                self._write("")
+                self.end_stream()
+        if self._ticker is not None:
+            self._ticker.join(_LOCK_SECONDS)
+
+    @contextmanager
+    def _patiently(self) -> Generator[None]:
+        """Hold the lock inside the context. If its holder hangs in a write, proceed without the
+        lock, now and later."""
+        held = not self.stuck and self._lock.acquire(timeout=_LOCK_SECONDS)
+        self.stuck = not held
+        try:
+            yield
+        finally:
+            if held:
+                self._lock.release()

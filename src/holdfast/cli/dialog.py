@@ -1,0 +1,124 @@
+"""The dialog with a user at a terminal: shows a conversation, and reads the user's lines."""
+
+from __future__ import annotations
+
+import sys
+import termios
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from holdfast.cli.console import Console
+from holdfast.cli.display import ConversationDisplay
+from holdfast.cli.exit_codes import Exit, UsageError
+from holdfast.cli.render import call_title
+from holdfast.cli.signals import Signals
+from holdfast.cli.text import one_line
+from holdfast.conversation import Conversation
+
+if TYPE_CHECKING:
+    from holdfast.remote import RemoteConversation
+
+    AnyConversation = Conversation | RemoteConversation
+
+# Seconds to wait for the screen; a pager that nobody scrolls must not block the process for ever.
+_DRAIN_SECONDS, _LAST_DRAIN_SECONDS = 30.0, 1.0
+
+
+class Dialog:
+    """The console, the signals and the display of one conversation. `interactive`: a user is at
+    the terminal."""
+
+    def __init__(self, console: Console, signals: Signals, display: ConversationDisplay) -> None:
+        self.console = console
+        self.signals = signals
+        self.display = display
+        self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
+
+    def catch_up(self) -> None:
+        """Wait until every event is on the screen. A signal ends the wait; it is acted on
+        afterwards."""
+        self.display.catch_up(_DRAIN_SECONDS, lambda: self.signals.pending)
+        self.console.status("")
+
+    def finish(self) -> None:
+        """Wait a short time until every event is on the screen, although a signal came."""
+        self.display.catch_up(_LAST_DRAIN_SECONDS)
+        self.console.status("")
+
+    def ask(self, prompt: str, until: Callable[[], bool] | None = None) -> str:
+        """Return a line from standard input, after the screen has caught up.
+
+        Raises `EOFError` at the end of the input, `KeyboardInterrupt` at Ctrl-C, `EndRequested`,
+        and `UsageError` for a pipe that holds no text. Raises `PromptWithdrawn` as soon as
+        `until`, which another thread calls, is True.
+        """
+        while True:
+            self.catch_up()
+            try:
+                with self.display.quiet(), self.signals.prompting(until):
+                    return self.console.ask(prompt, self.interactive)
+            except UnicodeDecodeError as error:
+                problem = f"the line is not {error.encoding.upper()}"
+                if not self.interactive:
+                    raise UsageError(
+                        f"a line of standard input cannot be read: {problem}"
+                    ) from error
+                self.console.error(f"{problem}; type it again.")
+
+    def list_waiting(self, conversation: AnyConversation, headline: str, approve: str) -> Exit:
+        """List the calls that are left waiting, and the command `approve` up to the call's id.
+        Return the exit code for that."""
+        self.catch_up()
+        self.console.error(headline)
+        for call in (pending.call for pending in conversation.state.pending_confirmations):
+            self.console.notice(f"  {one_line(call.id)}  {call_title(call.name, call.arguments)}")
+        if approve:
+            self.console.notice(f"approve with: {approve}")
+        return Exit.STOPPED
+
+
+def edit_lines() -> bool:
+    """Give `input` line editing. Return True if it has it."""
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        try:
+            import readline  # pyright: ignore[reportUnusedImport]: its import gives input() line editing  # noqa: F401
+        except ImportError:  # a Python built without readline
+            return False
+        return True
+    return False
+
+
+@contextmanager
+def prefilled(text: str) -> Generator[None]:
+    """Put `text` into the lines that are edited inside the context."""
+    import readline
+
+    readline.set_startup_hook(lambda: readline.insert_text(text))
+    try:
+        yield
+    finally:
+        readline.set_startup_hook(None)
+
+
+def forget_typed() -> None:
+    """Drop the input that was typed but not read yet."""
+    with suppress(termios.error):
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+
+
+@contextmanager
+def without_echo() -> Generator[None]:
+    """Turn off the terminal's echo inside the context."""
+    descriptor = sys.stdin.fileno()
+    try:
+        before = termios.tcgetattr(descriptor)
+    except termios.error:
+        yield
+        return
+    hidden = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+    termios.tcsetattr(descriptor, termios.TCSADRAIN, hidden)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

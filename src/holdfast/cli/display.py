@@ -1,0 +1,265 @@
+"""Live display of a conversation: streamed pieces and events arrive on two threads and appear in
+one order on the screen."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from holdfast import events as ev
+from holdfast.cli.console import Console
+from holdfast.cli.plans import current
+from holdfast.cli.render import Renderer, RunTotals
+from holdfast.cli.text import GAP, TextLine, counted, safe, styled
+from holdfast.conversation import ConversationState, ConversationStatus
+from holdfast.llm.completion import Delta
+
+RESTARTED = TextLine("dim", "(the answer broke off; it is requested again)")
+
+
+class ReadingPace(NamedTuple):
+    """Seconds to wait so that a person can read along: before each event, and after each
+    streamed piece."""
+
+    event: float = 0.0
+    piece: float = 0.0
+
+
+class ConversationDisplay:
+    """The live display of a conversation on `screen`. `on_event` is its event callback, `on_delta`
+    its delta callback.
+
+    A piece of an answer appears only after all events that preceded it in the journal, whose last
+    seq `last_seq` returns. Otherwise the next answer's first words would stand above the last
+    call's result. A streamed answer is not repeated when it is complete.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        renderer: Renderer,
+        last_seq: Callable[[], int],
+        pace: ReadingPace = ReadingPace(),
+    ) -> None:
+        self.totals = RunTotals()
+        self._console = console
+        self._renderer = renderer
+        self._last_seq = last_seq
+        self._pace = pace
+        self._lock = threading.RLock()
+        self._shown = 0  # the last event on the screen
+        self._waiting: deque[tuple[int, Delta]] = deque()
+        self._streamed: str = ""
+        self._thought: str = ""
+        self._style = ""  # style of the last piece on the screen
+        self._parted = False  # True if other lines follow that piece
+        self._running = False
+        self._open: dict[str, str] = {}
+        self._asked: set[str] = set()
+        self._progress: dict[str, str] = {}
+        self._echoed = 0
+        self._quiet = False
+        self._interactive = False
+
+    def begin(self, state: ConversationState, interactive: bool = False) -> None:
+        """Start the display after the existing events: they are remembered, but not shown.
+        `interactive`: a user is asked about calls."""
+        with self._lock:
+            self._interactive = interactive
+            self._shown, self._running = state.last_seq, state.status is ConversationStatus.RUNNING
+            self._asked = {pending.call.id for pending in state.pending_confirmations}
+            last = next(
+                (
+                    event
+                    for event in reversed(state.events)
+                    if isinstance(event, ev.AssistantReplied)
+                ),
+                None,
+            )
+            if last is not None:
+                self._renderer.know(last)
+            self._renderer.plan = state.plan
+            self._tell_status()
+
+    @contextmanager
+    def quiet(self) -> Generator[None]:
+        """Hide the status line inside the context, while the user types a line, and start new
+        output on a line of its own."""
+        with self._lock:
+            self._quiet = self._interactive
+            self._tell_status()
+        try:
+            yield
+        finally:
+            self._quiet = False
+
+    def expect_echoed(self) -> None:
+        """Skip the user's next message, which is on the screen already because the user typed it
+        there."""
+        with self._lock:
+            self._echoed += 1
+
+    # --- callbacks ---
+
+    def on_delta(self, delta: Delta) -> None:
+        """Show a piece of a streamed answer. Runs on the thread that reads the answer."""
+        after = self._last_seq()
+        with self._lock:
+            if after <= self._shown and not self._waiting:
+                self._piece(delta)
+            else:
+                self._waiting.append((after, delta))
+        if self._pace.piece:
+            time.sleep(self._pace.piece)
+
+    def on_event(self, event: ev.AnyEvent) -> None:
+        """Show the journal's next event. Runs on the conversation's callback thread."""
+        if self._pace.event and isinstance(event, ev.AssistantReplied | ev.ToolCallFinished):
+            time.sleep(self._pace.event)
+        with self._lock:
+            try:
+                self._flush(event.seq - 1)
+                self._show(event)
+                self._count(event)
+            finally:
+                self._shown = event.seq
+            self._tell_status()
+            self._flush(event.seq)
+
+    def on_progress(self, call_id: str, message: str) -> None:
+        """Show the progress that a delegating call reports about the other agent."""
+        with self._lock:
+            if self._renderer.delegates(call_id) and self._progress.get(call_id) != message:
+                self._progress[call_id] = message
+                self._console.show(self._renderer.child(message))
+
+    def catch_up(self, timeout: float, stop: Callable[[], bool] = bool) -> None:
+        """Block until the last event is on the screen, the screen is broken, or `stop()` is True;
+        at most `timeout` seconds."""
+        # Read without the lock: a thread that writes to a full pipe holds it until someone reads.
+        seq = self._last_seq()
+        deadline = time.monotonic() + timeout
+        while self._shown < seq and not self._console.broken and time.monotonic() < deadline:
+            if stop():
+                break
+            time.sleep(0.01)
+
+    # --- on the screen ---
+
+    def _flush(self, shown: int) -> None:
+        while self._waiting and self._waiting[0][0] <= shown:
+            self._piece(self._waiting.popleft()[1])
+
+    def _piece(self, delta: Delta) -> None:
+        match delta.kind:
+            case "text" | "reasoning":
+                self._text(delta.text, delta.kind == "reasoning")
+            case "tool":
+                if delta.name:
+                    self._console.end_stream()
+                    self._console.status(f"writing a call of {delta.name}")
+            case "restart":
+                if self._style:
+                    self._console.end_stream()
+                    self._console.show([RESTARTED])
+                self._forget_stream()
+
+    def _text(self, text: str, thought: bool) -> None:
+        before = self._thought if thought else self._streamed
+        text = text if before else text.lstrip("\n")
+        if not text:
+            return
+        style, whole, shown = "dim" if thought else "plain", before + text, text
+        if not self._style or self._parted:
+            self._console.show([GAP])
+            if self._parted:  # a line begun before the pause is shown again from its start
+                shown = whole[before.rfind("\n") + 1 :]
+            self._parted = False
+        elif style != self._style:
+            self._console.end_stream()
+        self._style = style
+        if thought:
+            self._thought = whole
+        else:
+            self._streamed = whole
+        self._console.stream(style, shown)
+
+    def _forget_stream(self) -> None:
+        self._streamed = self._thought = self._style = ""
+        self._parted = False
+
+    def _show(self, event: ev.AnyEvent) -> None:
+        match event:
+            case ev.AssistantReplied() if self._style:
+                self._console.end_stream()
+                # The rest that was not streamed; all of it if the answer begins differently.
+                if _normal(event.text) != _normal(self._streamed):
+                    rest = event.text.lstrip("\n").removeprefix(self._streamed)
+                    self._console.show(styled("plain", safe(rest).strip("\n")))
+                self._forget_stream()
+                self._console.show(list(self._renderer.notes(event)))
+                self._console.show(self._renderer.calls(event))
+            case ev.MessageAdded(sender="user") if self._echoed:
+                self._echoed -= 1
+            case ev.DecisionMade(decision="ask" | "allow") if self._interactive:
+                self._renderer.asked_plan(event)  # the user is asked next, or allowed it here
+            case ev.ErrorRecorded():
+                self._console.end_stream()  # printed at the end, on stderr
+                self._forget_stream()
+            case _:
+                # On a server, the first pieces of an answer may come before the status `running`.
+                if isinstance(event, ev.StatusChanged) and event.status != "running":
+                    self._console.end_stream()
+                    # The answer continues after a pause, but not after an interrupt.
+                    continues = event.status == "paused" and event.reason != "interrupted"
+                    self._parted = bool(self._style) and continues
+                    if not self._parted:
+                        self._forget_stream()
+                lines = self._renderer.lines(event)
+                if lines and self._quiet:  # below the prompt, not after it
+                    self._console.line("")
+                self._console.show(lines)
+
+    def _count(self, event: ev.AnyEvent) -> None:
+        self.totals.count(event)
+        match event:
+            case ev.AssistantReplied():
+                self._open = {call.id: "" for call in event.calls}
+            case ev.ToolCallStarted():
+                self._open[event.call_id] = self._renderer.title(event.call_id)
+            case ev.ToolCallFinished():
+                self._open.pop(event.call_id, None)
+                self._progress.pop(event.call_id, None)
+                self._asked.discard(event.call_id)
+            case ev.DecisionMade(decision="ask"):
+                self._asked.add(event.call_id)
+            case ev.DecisionMade():
+                self._asked.discard(event.call_id)
+            case ev.StatusChanged():
+                self._running = event.status == "running"
+            case _:
+                pass
+
+    def _tell_status(self) -> None:
+        if self._quiet or not (self._running or self._asked):
+            self._console.status("")
+            return
+        titles = [title for title in self._open.values() if title]
+        if titles:
+            more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
+            if self._asked:
+                more += f"; {counted(len(self._asked), 'call')} waiting for you"
+            self._console.status(f"{titles[0]}{more}")
+        elif self._asked:
+            self._console.status("waiting for you")
+        else:
+            step = current(self._renderer.plan)
+            self._console.status(f"thinking ({step})" if step else "thinking")
+
+
+def _normal(text: str) -> str:
+    return text.strip().replace("\r", "")

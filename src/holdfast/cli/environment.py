@@ -1,0 +1,138 @@
+"""Settings from options and environment: model, key, and the variables that the agent's commands
+may see."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
+
+from holdfast.cli.exit_codes import UsageError
+from holdfast.llm.providers import COMPATIBLE, PROVIDERS, find_provider, provider_at
+
+_SECRET = re.compile(
+    r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE", re.IGNORECASE
+)
+_CREDENTIALS_IN_URL = re.compile(r"://[^/\s]*@")
+
+# Variables that builds, tests and tools of common languages read. --env passes any other variable.
+_NAMES = """\
+PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR CI
+XDG_CONFIG_HOME XDG_CACHE_HOME XDG_DATA_HOME XDG_STATE_HOME XDG_RUNTIME_DIR
+VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV PYENV_ROOT PYENV_VERSION
+PYTHONPATH PYTHONDONTWRITEBYTECODE UV_CACHE_DIR PIP_CACHE_DIR
+NODE_PATH NODE_OPTIONS NVM_DIR NPM_CONFIG_PREFIX
+JAVA_HOME MAVEN_HOME GRADLE_HOME GRADLE_USER_HOME ANDROID_HOME
+GOPATH GOROOT GOBIN GOFLAGS CARGO_HOME RUSTUP_HOME GEM_HOME GEM_PATH RBENV_ROOT DOTNET_ROOT
+CC CXX CFLAGS CXXFLAGS CPPFLAGS LDFLAGS MAKEFLAGS
+LD_LIBRARY_PATH DYLD_LIBRARY_PATH LIBRARY_PATH CPATH PKG_CONFIG_PATH
+HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy
+SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE NODE_EXTRA_CA_CERTS NIX_PATH"""
+_PASSED = frozenset(_NAMES.split())
+
+_MAKERS_KEYS = {
+    "OPENAI_API_KEY": "OpenAI",
+    "ANTHROPIC_API_KEY": "Anthropic",
+    "GEMINI_API_KEY": "Google",
+    "GOOGLE_API_KEY": "Google",
+}
+# Not the variable of a region, a project or a host.
+_KEY_VARIABLE = re.compile(r"(?!AWS_)\w*(KEY|TOKEN|PAT)")
+
+
+def model_name(option: str | None, env: Mapping[str, str]) -> str:
+    """Return the model's name. Raises `UsageError`, which says what to set."""
+    name = option or env.get("HOLDFAST_MODEL", "")
+    if not name.strip():
+        raise UsageError(
+            "no model was given. Use --model NAME or set HOLDFAST_MODEL, such as: export"
+            " HOLDFAST_MODEL=gpt-5-mini (`holdfast demo` needs neither model nor key)"
+        )
+    return name.strip()
+
+
+def base_url(option: str | None, env: Mapping[str, str]) -> str | None:
+    """Return the API's address, None if none was given."""
+    return option or env.get("HOLDFAST_BASE_URL") or None
+
+
+def api_key(address: str, named: str | None, env: Mapping[str, str], provider: str = "") -> str:
+    """Return the key for the API at `address`, from the variable `named` or the usual ones; "" if
+    no key is needed.
+
+    A provider's key goes only to that provider's own address, unless the user named the
+    variable. `provider` tells the owner of an address whose host several providers share. Raises
+    `UsageError`, which says what to set.
+    """
+    if named is not None:
+        if not env.get(named):
+            raise UsageError(
+                f"the environment variable {named}, named by --api-key-env, is not set"
+            )
+        return env[named].strip()
+    if env.get("HOLDFAST_API_KEY"):
+        return env["HOLDFAST_API_KEY"].strip()
+    parts = urlsplit(address)
+    # A server on this machine or network rarely needs a key; if it does, its answer says so.
+    if parts.scheme == "http":
+        return ""
+    names = key_variables(provider or provider_at(address))
+    for name in names:
+        if env.get(name):
+            return env[name].strip()
+    if names:
+        raise UsageError(
+            f"no API key was found. Set {' or '.join(names)} or HOLDFAST_API_KEY, or name another"
+            " variable with --api-key-env"
+        )
+    others = [
+        f"{name} is set, but is sent to {whose} only"
+        for name, whose in _MAKERS_KEYS.items()
+        if env.get(name)
+    ]
+    also = f" ({'; '.join(others)})" if others else ""
+    raise UsageError(
+        f"no API key for {parts.hostname} was found{also}. Set HOLDFAST_API_KEY, or name a variable"
+        " with --api-key-env"
+    )
+
+
+def key_variables(provider: str) -> tuple[str, ...]:
+    """Return the environment variables that usually hold a provider's key; none for a provider
+    whose customers have addresses of their own."""
+    if provider in PROVIDERS:
+        return tuple([name for name, whose in _MAKERS_KEYS.items() if whose.lower() == provider])
+    entry = find_provider(provider) if provider else None
+    if entry is None or "{" in COMPATIBLE.get(provider, entry.api):
+        return ()
+    return tuple([name for name in entry.env if _KEY_VARIABLE.fullmatch(name)])
+
+
+def shell_environment(env: Mapping[str, str], asked: Sequence[str]) -> dict[str, str]:
+    """Return the environment of the agent's commands: chosen variables of `env` without secrets,
+    and those `asked` for by name.
+
+    Raises `UsageError` if an asked variable is not set.
+    """
+    found = {
+        name: value
+        for name, value in env.items()
+        if (name in _PASSED or name.startswith("LC_"))
+        and not _SECRET.search(name)
+        and not _CREDENTIALS_IN_URL.search(value)
+    }
+    for name in asked:
+        if name not in env:
+            raise UsageError(f"the environment variable {name}, named by --env, is not set")
+        found[name] = env[name]
+    return found
+
+
+def wants_colour(env: Mapping[str, str], is_tty: bool) -> bool:
+    """Return True if the output gets colours. NO_COLOR (no-color.org) wins, then FORCE_COLOR
+    (force-color.org), then a terminal that supports colours."""
+    if env.get("NO_COLOR"):
+        return False
+    if env.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    return is_tty and env.get("TERM", "") != "dumb"

@@ -1,0 +1,68 @@
+"""Files and folders that options name, with errors that say which option and why."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.cli.exit_codes import UsageError
+from holdfast.cli.text import clip
+
+
+def path_of(text: str) -> Path:
+    """Return the path that an argument names, with the home folder for `~`. Raises `UsageError`
+    for a text that can be no path: with a NUL, too long, or with an unknown user."""
+    try:
+        path = Path(text).expanduser()
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return Path(text).expanduser()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UsageError(f"{clip(text, 200)!r} is no path: {reason(error).rstrip('.')}") from error
+    return path
+
+
+@contextmanager
+def unreadable(what: str) -> Generator[None]:
+    """Turn the errors of reading the file `what` into `UsageError` inside the context."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise UsageError(f"{what} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{what} cannot be read: {reason(error)}") from error
+
+
+def read_text(path: str, option: str) -> str:
+    """Return the text of the file that `option` names. Raises `UsageError`."""
+    try:
+        return path_of(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{option} {path!r} cannot be read: {reason(error)}") from error
+
+
+def read_key(path: str, option: str) -> str:
+    """Return the key in the file that `option` names. Raises `UsageError`."""
+    key = read_text(path, option).strip()
+    if not key:
+        raise UsageError(f"{option} {path!r} is empty")
+    return key
+
+
+def reason(error: Exception) -> str:
+    """Return why a file could not be read or written."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    return str(getattr(error, "strerror", None) or error)
+
+
+def folder_of(workdir: str) -> Path:
+    """Return the folder of `--workdir`. Raises `UsageError` unless it exists."""
+    folder = path_of(workdir)
+    if not folder.is_dir():
+        raise UsageError(
+            f"--workdir takes an existing folder; {workdir!r}"
+            f" {'is a file' if folder.exists() else 'does not exist'}"
+        )
+    return folder

@@ -1,0 +1,128 @@
+"""The objects that options name: limits, model, prompt, schema, sub-agents and observers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, cast
+
+from holdfast import observe
+from holdfast.agent import Agent, Limits
+from holdfast.agent.agents_files import SubAgent, load_sub_agents
+from holdfast.agent.condensers import LLMCondenser
+from holdfast.agent.output import Output
+from holdfast.cli.environment import api_key, base_url, model_name
+from holdfast.cli.exit_codes import UsageError
+from holdfast.cli.files import path_of, read_text
+from holdfast.conversation.observer import Observer
+from holdfast.errors import ConfigurationError
+from holdfast.llm import LLM, Model
+from holdfast.llm.address import locate
+from holdfast.tools import Tool
+
+
+def model_of(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> LLM:
+    """Return the model that the options and the environment name, with its key.
+    `--model-key-name` refers to a variable of the server instead. Raises `UsageError`."""
+    model, url = model_name(options.model, env), base_url(options.base_url, env)
+    retries = 5 if options.retries is None else options.retries
+    try:
+        llm = LLM(
+            model,
+            base_url=url,
+            stream=stream and not options.no_stream,
+            max_retries=retries,
+        )
+        if options.model_key_name is not None:
+            return llm.replace(api_key=f"${{{options.model_key_name}}}")
+        provider = locate(model, url).provider
+        return llm.replace(api_key=api_key(llm.base_url, options.api_key_env, env, provider))
+    except ConfigurationError as error:
+        message = str(error).replace("LLM: base_url", "--base-url (or HOLDFAST_BASE_URL)")
+        message = message.replace("LLM: api_key", "the API key").removeprefix("LLM: ")
+        raise UsageError(message) from error
+
+
+def agent_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the parameters of `Agent` that the options name, wherever it works. Raises
+    `UsageError`."""
+    prompt = options.system_prompt_file
+    return {
+        "system_prompt": None if prompt is None else read_text(prompt, "--system-prompt-file"),
+        "output_type": output_schema(options.output_schema),
+        "limits": Limits(steps=500 if options.max_steps is None else options.max_steps),
+        "planning": options.plan,
+    }
+
+
+def agent_in(place: str, llm: Model, tools: Sequence[Tool], settings: Mapping[str, Any]) -> Agent:
+    """Return an agent whose prompt names the folder that it works in."""
+    return Agent(
+        llm,
+        tools,
+        system_prompt_extensions=[f"You work in {place}. Paths are relative to it."],
+        condenser=LLMCondenser(),
+        **settings,
+    )
+
+
+def output_schema(path: str | None) -> dict[str, Any] | None:
+    """Return the JSON Schema of `--output-schema`. Raises `UsageError`."""
+    if path is None:
+        return None
+    text = read_text(path, "--output-schema")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--output-schema {path!r} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(
+            f"--output-schema {path!r} is not a JSON Schema: it contains no JSON object"
+        )
+    try:
+        return cast("dict[str, Any]", Output(found).type)
+    except ConfigurationError as error:
+        problem = str(error).removeprefix("Agent: output_type ").rstrip(".")
+        raise UsageError(f"--output-schema {path!r}: {problem}") from error
+
+
+def sub_agents(folder: str | None) -> Mapping[str, SubAgent]:
+    """Return the agents of `--agents DIR`. Raises `UsageError` if there are none."""
+    if folder is None:
+        return {}
+    try:
+        found = load_sub_agents(path_of(folder))
+    except ConfigurationError as error:
+        raise UsageError(f"--agents takes a folder; {folder!r} is not one") from error
+    if not found:
+        raise UsageError(
+            f"--agents {folder!r}: no readable agent was found in the folder, or in its"
+            " .agents/agents, .holdfast/agents or .claude/agents"
+        )
+    return found
+
+
+def observers_of(
+    options: argparse.Namespace, content: bool, secrets: Sequence[str], stack: ExitStack
+) -> list[Observer]:
+    """Return the observers of `--trace` and `--log`. `stack` closes them. Raises `UsageError`."""
+    found: list[Observer] = []
+    if options.trace:
+        try:
+            found.append(observe.Telemetry())
+        except ConfigurationError:
+            raise UsageError(
+                "--trace needs opentelemetry-api, which is not installed: pip install"
+                " 'holdfast[otel]'"
+            ) from None
+    if options.log is not None:
+        path = path_of(options.log)
+        try:
+            log = observe.JsonLog(path, content=content, secrets=secrets)
+        except (OSError, ValueError) as error:
+            problem = getattr(error, "strerror", None) or error
+            raise UsageError(f"--log {options.log!r} cannot be written: {problem}") from error
+        found.append(stack.enter_context(log))
+    return found

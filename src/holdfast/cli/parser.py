@@ -1,0 +1,161 @@
+"""Declarations of commands and their options, and the argument parser made from them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from holdfast import __version__
+from holdfast.cli.exit_codes import Exit
+
+
+class Option(NamedTuple):
+    """The help of an option and the further parameters of its `add_argument`."""
+
+    help: str
+    settings: Mapping[str, Any]
+
+
+# The options of a command: usage -> help, or an `Option`, or the options of a group with that
+# title. The usage is written as in a synopsis: `--flag`, `--option VALUE`, `--option VALUE ...`
+# (repeatable), `name VALUE` (positional), `name [VALUE]` (may be left out), `name [VALUE ...]`.
+Options = Mapping[str, "str | Option | Options"]
+_USAGE = re.compile(
+    r"(?P<names>-\S+(?: -\S+)*|\w+)"
+    r"(?: \[(?P<optional>[A-Za-z]+)(?P<many> \.\.\.)?\]| (?P<metavar>\S+)(?P<repeatable> \.\.\.)?)?"
+)
+
+
+class CommandLine(NamedTuple):
+    """A subcommand with its help texts.
+
+    `takes_place`: its first argument is a file, or a server given with --server. `defaults` are
+    values of options that the command lacks.
+    """
+
+    name: str
+    summary: str
+    description: str
+    options: Options
+    epilog: str = ""
+    takes_place: bool = False
+    defaults: Mapping[str, Any] = {}
+
+
+def value(help: str, **settings: Any) -> Option:
+    """Declare an option whose value has a type, choices or a default."""
+    return Option(help, settings)
+
+
+def number(
+    what: str, kind: Callable[[str], Any], low: float, high: float = float("inf"), *also: float
+) -> Callable[[str], Any]:
+    """Return a parser of numbers from `low` to `high`, and those of `also`. `what` describes them
+    in the error."""
+
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not (low <= value <= high or value in also):
+            raise argparse.ArgumentTypeError(f"takes {what}, not {text!r}")
+        return value
+
+    return parse
+
+
+COUNT = number("a whole number from 1", int, 1, 2**40)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors look like those of the rest of the command: one line, and
+    a reference to the help."""
+
+    takes_place = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]: overloads
+        """See `argparse.ArgumentParser.parse_known_args`."""
+        try:
+            args = server_first(args or ()) if self.takes_place else args
+        except ValueError as error:
+            self.error(str(error))
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """See `argparse.ArgumentParser.error`."""
+        self.exit(Exit.USAGE, f"holdfast: {message}. See: {self.prog} --help\n")
+
+
+def server_first(args: Sequence[str]) -> list[str]:
+    """Return the arguments with `--server URL` moved to the first place, where a file may stand
+    too. Raises `ValueError`."""
+    words = list(args)
+    end = words.index("--") if "--" in words else len(words)
+    for at, word in enumerate(words[:end]):
+        if word == "--server" and at + 1 < end:
+            url, rest = words[at + 1], [*words[:at], *words[at + 2 :]]
+        elif word.startswith("--server="):
+            url, rest = word.partition("=")[2], [*words[:at], *words[at + 1 :]]
+        else:
+            continue
+        if not url.startswith(("http://", "https://")):  # it would look like a file
+            example = "http://127.0.0.1:8765"
+            raise ValueError(
+                f"--server takes an agent server's address such as {example}, not {url!r}"
+            )
+        return [url, *rest]
+    return words
+
+
+def make_parser(description: str, epilog: str, commands: Iterable[CommandLine]) -> Parser:
+    """Return the parser for the whole command line."""
+    form: Any = {
+        "formatter_class": argparse.RawDescriptionHelpFormatter,
+        "allow_abbrev": False,
+    }
+    parser = Parser(prog="holdfast", description=description, epilog=epilog, **form)
+    version = f"holdfast {__version__} (Python {sys.version.split()[0]})"
+    parser.add_argument("--version", action="version", version=version)
+    subparsers = parser.add_subparsers(
+        dest="command", metavar="COMMAND", parser_class=Parser, title="commands"
+    )
+    for command in commands:
+        texts = {"description": command.description, "epilog": command.epilog}
+        made = subparsers.add_parser(command.name, help=command.summary, **texts, **form)
+        made.takes_place = command.takes_place
+        made.set_defaults(**command.defaults)
+        _add(made, command.options)
+    return parser
+
+
+def _add(parser: argparse._ActionsContainer, options: Options) -> None:  # pyright: ignore[reportPrivateUsage]: the base of parser and group
+    for usage, declared in options.items():
+        if isinstance(declared, str):
+            _add_option(parser, usage, declared, {})
+        elif isinstance(declared, Option):
+            _add_option(parser, usage, declared.help, declared.settings)
+        else:
+            _add(parser.add_argument_group(usage), declared)
+
+
+def _add_option(
+    parser: argparse._ActionsContainer,  # pyright: ignore[reportPrivateUsage]: see `_add`
+    usage: str,
+    help: str,
+    settings: Mapping[str, Any],
+) -> None:
+    found = _USAGE.fullmatch(usage)
+    assert found is not None, usage
+    names, optional = found["names"].split(), found["optional"]
+    form: dict[str, Any] = {"help": help, "metavar": optional or found["metavar"]}
+    if optional:
+        form["nargs"] = "*" if found["many"] else "?"
+    elif found["repeatable"]:
+        form |= {"help": f"{help}; repeatable", "action": "append", "default": []}
+    elif names[0].startswith("-") and not found["metavar"] and "choices" not in settings:
+        form = {"help": help, "action": "store_true"}
+    parser.add_argument(*names, **{**form, **settings})

@@ -1,0 +1,165 @@
+"""Condensations of the history: the agent's condenser is asked, and its answer is journaled."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast import events as ev
+from holdfast.agent.condenser import Condensed, ask, trigger_of
+from holdfast.agent.planning import room
+from holdfast.conversation.hook_points import HookPoints
+from holdfast.conversation.request_view import RequestView
+from holdfast.conversation.run_context import RunContext
+from holdfast.errors import ContextTooLong, UnreadableEvent
+from holdfast.tools import Cancellation
+from holdfast.tools.results import clean
+
+if TYPE_CHECKING:
+    from holdfast.agent.condensers.condenser_input import CondenserInput
+
+_log = logging.getLogger("holdfast")
+
+DEFAULT_SHARE = 0.5  # of the present tokens that a condensation aims at
+
+
+class Condensations:
+    """The condensations of one conversation. `trigger` is the number of tokens of a request from
+    which it is condensed, None for never. The driving thread uses it."""
+
+    __slots__ = ("_context", "_hooks", "_view", "trigger")
+
+    def __init__(self, context: RunContext, hooks: HookPoints, view: RequestView) -> None:
+        self._context = context
+        self._hooks = hooks
+        self._view = view
+        self.trigger: int | None = None
+
+    def serve(self) -> None:
+        """Condense by the settings of the agent that answers now."""
+        agent = self._context.agent
+        self.trigger = None if agent.condenser is None else trigger_of(agent)
+
+    def condense(self, asked: str | None, tokens: int) -> None:
+        """Write one `HistoryCondensed`, also if nothing can be left out; otherwise `next_action`
+        would ask for it again.
+
+        Args:
+            asked: The instructions of a requested condensation; None if the request is too long.
+            tokens: The tokens of that request.
+        """
+        with self._context.journal.changed:
+            token = self._context.token
+        reason = ContextTooLong(
+            "A condensation of the conversation was requested."
+            if asked is not None
+            else f"The request has {tokens:,} tokens; it is condensed from {self.trigger:,} on."
+        )
+        failed = self.shorten(reason, token, asked)
+        if failed and not token:
+            with self._context.journal as journal:
+                if asked is None or journal.fold.condensation.wanted is not None:
+                    journal.condense((), "", failed=failed)
+
+    def shorten(self, reason: ContextTooLong, token: Cancellation, asked: str | None = None) -> str:
+        """Have the agent's condenser leave something out; return "" if it did, else the reason
+        why not."""
+        context, journal = self._context, self._context.journal
+        condenser = context.agent.condenser
+        if condenser is None:
+            return "the agent has no condenser"
+        refusal, instructions = self._hooks.before_condensation(str(reason), asked or "", token)
+        if refusal:
+            return refusal
+        with journal.changed:
+            work = self._work(reason, token, instructions)
+        try:
+            answer = partial(ask, condenser, work)
+            found = answer() if journal.observed is None else journal.observed.condensed(answer)
+        except Exception as error:
+            if not token:
+                _log.exception("conversation %s: the condenser failed", journal.id)
+            return f"{type(error).__name__}: {clean(str(error))}"
+        if found is None:
+            return "nothing can be left out"
+        with journal.changed:
+            if not self._is_valid(found, work):
+                _log.error(
+                    "conversation %s: the condenser named no messages or answers that are still"
+                    " shown",
+                    journal.id,
+                )
+                return "the condenser named nothing that is still shown"
+            try:
+                with journal:
+                    wanted = asked is None or journal.fold.condensation.wanted is not None
+                    if wanted and not (token or context.closing):
+                        journal.condense(
+                            sorted(found.hidden),
+                            found.summary,
+                            found.replaced,
+                            trimmed=found.trimmed,
+                            usage=found.usage,
+                            cost=found.cost,
+                            model=found.model,
+                        )
+            except UnreadableEvent as error:
+                problem = f"the condenser's result cannot be stored: {error.problem}"
+                _log.error("conversation %s: %s", journal.id, problem)
+                return problem
+        return ""
+
+    def _work(
+        self, reason: ContextTooLong, token: Cancellation, instructions: str
+    ) -> CondenserInput:
+        """Return the input of the condenser. Holds the journal's lock."""
+        from holdfast.agent.condensers.condenser_input import (  # few agents have a condenser
+            CondenserInput,
+            pieces_of,
+        )
+
+        journal, condenser = self._context.journal, self._context.agent.condenser
+        sizes = journal.fold.measure(journal.tail)
+        items = self._view.transcript().items
+        summaries = {
+            event.id
+            for event in journal.tail
+            if type(event) is ev.HistoryCondensed and event.hidden
+        }
+        limit = sizes.tokens if self.trigger is None else min(sizes.tokens, self.trigger)
+        share = float(getattr(condenser, "to", DEFAULT_SHARE))
+        last = journal.fold.last_seq
+        return CondenserInput(
+            pieces_of(items, sizes, summaries),
+            sizes.tokens,
+            limit,
+            max(1, int(limit * share) - room(journal.fold.planning.plan)),
+            self._context.llm(in_condensation=True),
+            instructions,
+            reason,
+            token,
+            lambda: journal.events_until(last),
+        )
+
+    def _is_valid(self, found: Condensed, work: CondenserInput) -> bool:
+        """Return True if the condenser hides something that is shown, and nothing that never
+        was. Holds the journal's lock."""
+        shown = {piece.seq for piece in work.pieces if not piece.summary}
+        hidden = set(found.hidden)
+        calls = {call.id for piece in work.pieces for call, _ in piece.results}
+        if (
+            not (hidden & shown or found.trimmed)
+            or not calls.issuperset(found.trimmed)
+            or any(kept < 0 for kept in found.trimmed.values())
+        ):
+            return False
+        rest = hidden - shown - {piece.seq for piece in work.summaries}
+        if rest:  # reading all events is the dearest check, so it comes last
+            rest -= {
+                seq
+                for event in self._context.journal.events
+                if type(event) is ev.HistoryCondensed
+                for seq in event.hidden
+            }
+        return not rest

@@ -1,0 +1,969 @@
+"""The delegation tools at work: children of one conversation are started, reported, collected,
+cancelled, and found again after a crash. `agent.delegation` defines the tools."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.agent.agent import Agent
+from holdfast.agent.delegation import CHILD, CHILDREN, LONGEST_WAIT, Delegates
+from holdfast.commands import Interrupt, Send
+from holdfast.content import TextContent, ToolCall, ToolResult
+from holdfast.conversation.calls import CONTINUES_LATER
+from holdfast.conversation.delegation_state import (
+    ENDED,
+    RESUMED,
+    STOPPED,
+    ChildOutcome,
+    DelegatedChild,
+    children_of,
+    effective_status,
+    ids_of,
+    last_word,
+    sends,
+)
+from holdfast.conversation.run_context import RunContext
+from holdfast.conversation.status import ConversationStatus
+from holdfast.errors import (
+    ConfigurationError,
+    ConversationClosed,
+    ConversationNotFound,
+    HoldfastError,
+    LeaseHeld,
+    StoreError,
+    ToolError,
+)
+from holdfast.store.namespaces import namespace_of
+
+if TYPE_CHECKING:
+    from holdfast.conversation.conversation import Conversation
+    from holdfast.tools import ToolContext
+
+_log = logging.getLogger("holdfast")
+_S = ConversationStatus
+
+# Events of a child that another process owns do not reach this one; so often it is looked up.
+_FOREIGN_POLL_SECONDS = 0.25
+_MAX_ANCESTORS = 1000  # depth of ancestors; a deeper chain can only be a cycle
+_CLOSE_SECONDS = 10.0  # seconds that a message waits for a closing child
+_INBOX_SECONDS = 1.0  # seconds that another owner gets to take a message out of its inbox
+_PAGE_EVENTS = 200  # events of another conversation per read
+
+
+class Delegation:
+    """The delegation of one conversation. Each child in the background has a thread that waits for
+    its end. Thread-safe."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        call_context: Callable[[ToolCall], ToolContext],
+        drain_inbox: Callable[[], None],
+        new_conversation: Callable[..., Conversation],
+    ) -> None:
+        self._context = context
+        self._journal = context.journal
+        self._call_context = call_context
+        self._drain_inbox = drain_inbox
+        self._new_conversation = new_conversation
+        self._lock = threading.Lock()
+        self._background: dict[str, threading.Thread] = {}
+        # the children of this and earlier owners, by id
+        self._delegated: dict[str, DelegatedChild] | None = None
+        # places of children that are about to start in the background
+        self._places: set[object] = set()
+        # number of callers that wait for a child's result, by child
+        self._awaited: dict[str, int] = {}
+        # those of them that ended without a message about it
+        self._unreported: set[str] = set()
+        # the times of this conversation's messages to others
+        self._sent_times: list[datetime] | None = None
+        # facts about children in a result's meta, by call
+        self._metas: dict[str, dict[str, Any]] = {}
+        # outcomes of children that others own, each with its last event
+        self._outcome_cache: dict[str, tuple[int, ChildOutcome]] = {}
+        self._depth: int | None = None
+        self._attached: list[Delegates] = []
+
+    @property
+    def id(self) -> str:
+        return self._journal.id
+
+    # --- the tools ---
+
+    def give(
+        self, context: ToolContext, delegates: Delegates, agent: str, task: str, background: bool
+    ) -> ToolResult:
+        """Run the tool `delegate`."""
+        made = delegates.agent(agent)
+        if made is None:
+            raise ToolError(
+                f"There is no agent {agent!r}. There are: {', '.join(delegates)}.",
+                "not_found",
+                retryable=False,
+            )
+        self._check_depth(delegates)
+        try:
+            with self._held_place(delegates, context.attempt <= 1) as place:
+                if not background:
+                    return self._remember_meta(context, self._run_child(context, made, agent, task))
+                child = self._start_child(context, made, task, delegates.detached)
+                self._record_child(child.id, DelegatedChild(agent, True, 0, delegates.detached))
+                found = ChildOutcome.of(child, agent)
+                self._watch(child, agent, place)
+        except ConversationClosed:
+            return self._remember_meta(context, _continues_later(agent))
+        except ToolError:
+            if self._context.closing:
+                return self._remember_meta(context, _continues_later(agent))
+            raise
+        text = (
+            f"{agent} works on it in the background, in the conversation {child.id}. Its answer is"
+            " sent to you as a message. delegate_poll reports its progress, delegate_collect waits"
+            " for it, delegate_cancel stops it."
+        )
+        meta = {
+            CHILD: {
+                "id": child.id,
+                "agent": agent,
+                "status": found.status.value,
+                "background": True,
+            }
+        }
+        return self._remember_meta(context, ToolResult((TextContent(text),), meta=meta))
+
+    def _remember_meta(self, context: ToolContext, result: ToolResult) -> ToolResult:
+        """Return the result, and remember its meta in case hooks change it."""
+        with self._lock:
+            self._metas[context.call_id] = dict(result.meta)
+        return result
+
+    def restore_meta(self, call_id: str, result: ToolResult) -> ToolResult:
+        """Return a call's result after hooks, with the facts about children that it had before
+        them."""
+        with self._lock:
+            meta = self._metas.pop(call_id, None)
+        return (
+            result
+            if not meta or all(result.meta.get(key) == meta[key] for key in meta)
+            else msgspec.structs.replace(result, meta={**result.meta, **meta})
+        )
+
+    def poll(self, delegates: Delegates, ids: Sequence[str]) -> ToolResult:
+        """Run the tool `delegate_poll`."""
+        found = [self._outcome(id) for id in self._selected(ids)]
+        if not found:
+            return ToolResult((TextContent("No agent works in the background."),))
+        lines = [
+            f"{one.progress}." + (" Its answer can be collected." if one.status in ENDED else "")
+            for one in found
+        ]
+        return ToolResult(
+            (TextContent("\n".join(lines)),), meta={CHILDREN: [one.meta() for one in found]}
+        )
+
+    def collect(
+        self, context: ToolContext, delegates: Delegates, ids: Sequence[str], timeout: float
+    ) -> ToolResult:
+        """Run the tool `delegate_collect`."""
+        wanted = self._selected(ids)
+        if not wanted:
+            return ToolResult(
+                (TextContent("No agent works in the background, so there is nothing to collect."),)
+            )
+        with self._hold_messages(wanted):
+            return self._remember_meta(
+                context, self._collected(context, delegates, wanted, timeout)
+            )
+
+    @contextmanager
+    def _hold_messages(self, ids: Sequence[str]) -> Generator[None]:
+        """Hold back the outcome messages of these children meanwhile; afterwards send those that
+        are still needed."""
+        with self._lock:
+            for id in ids:
+                self._awaited[id] = self._awaited.get(id, 0) + 1
+        try:
+            yield
+        finally:
+            untold: list[str] = []
+            with self._lock:
+                for id in ids:
+                    self._awaited[id] -= 1
+                    if not self._awaited[id]:
+                        del self._awaited[id]
+                        if id in self._unreported:
+                            self._unreported.remove(id)
+                            untold.append(id)
+            for id in untold:
+                try:
+                    found = self._outcome(id)
+                    # else the outcome is posted when the conversation is opened again
+                    if found.status in ENDED and not self._context.closing:
+                        self._post(found)
+                except (ConversationClosed, StoreError) as error:
+                    _log.warning(
+                        "conversation %s: the outcome of its child %s could not be posted: %s",
+                        self.id,
+                        id,
+                        error,
+                    )
+
+    def _collected(
+        self, context: ToolContext, delegates: Delegates, wanted: Sequence[str], timeout: float
+    ) -> ToolResult:
+        deadline = time.monotonic() + min(timeout, LONGEST_WAIT)
+        found: list[ChildOutcome] = []
+        shown = ""
+        try:
+            for id in wanted:
+                if self._outcome(id).status is _S.PAUSED:
+                    self._reopen(context, delegates, id)
+            while True:
+                with self._woken(context, wanted) as woken:
+                    found = [self._outcome(id) for id in wanted]
+                    open = [
+                        one for one in found if one.status not in ENDED or self._is_watched(one.id)
+                    ]
+                    left = deadline - time.monotonic()
+                    if not open or context.cancelled or left < 0 or self._context.closing:
+                        break
+                    line = "; ".join(one.progress for one in open)
+                    if line != shown:
+                        context.report_progress(line)
+                        shown = line
+                    woken(left)
+        except ConversationClosed:
+            return _continues_later("The agents")
+        if self._context.closing:
+            return _continues_later("The agents")
+        over = [one for one in found if one.status in ENDED]
+        for one in over:
+            self._mark_known(one.id, one.seq)
+        texts = [
+            f"{one.agent} ({one.id}):\n{one.report}" if len(found) > 1 else one.report
+            for one in over
+        ]
+        texts += [
+            f"{one.progress}: no answer within {timeout:g} seconds."
+            for one in found
+            if one not in over
+        ]
+        failed = any(one.status is not _S.FINISHED for one in found)
+        metas = [{**one.meta(), "collected": one in over} for one in found]
+        return ToolResult(
+            (TextContent("\n\n".join(texts)),), meta={CHILDREN: metas}, is_error=failed
+        )
+
+    @contextmanager
+    def _woken(
+        self, context: ToolContext, ids: Sequence[str]
+    ) -> Generator[Callable[[float], object]]:
+        """Yield a function that waits up to so many seconds for a change of these children, of this
+        conversation, or for the call's cancellation. Changes within the block end it at once."""
+        event = threading.Event()
+        children = [child for id in ids if (child := self._open(id)) is not None]
+        foreign = len(children) < len(ids)
+        with ExitStack() as forget:
+            forget.callback(context.cancelled.add_callback(event.set))
+            for journal in (self._journal, *(child.hosting.journal for child in children)):
+                forget.callback(journal.changed.listen(event.set))
+            yield lambda left: event.wait(min(left, _FOREIGN_POLL_SECONDS) if foreign else left)
+
+    def cancel(self, context: ToolContext, delegates: Delegates, ids: Sequence[str]) -> ToolResult:
+        """Run the tool `delegate_cancel`."""
+        wanted = self._selected(ids)
+        lines: list[str] = []
+        with self._hold_messages(wanted):
+            for id in wanted:
+                self._cancel_child(context, id)
+                found = self._outcome(id)
+                self._mark_known(id, found.seq)
+                lines.append(
+                    f"{found.agent} ({id}) was done already."
+                    if found.status in ENDED
+                    else found.report
+                )
+        meta = {CHILDREN: [{**self._outcome(id).meta(), "collected": True} for id in wanted]}
+        return self._remember_meta(context, ToolResult((TextContent("\n".join(lines)),), meta=meta))
+
+    def _cancel_child(self, context: ToolContext, id: str) -> None:
+        child = self._open(id)
+        if child is not None and child.status is not _S.CLOSED:
+            if child.status not in ENDED or child.hosting.delegates_busy:
+                child.interrupt()
+                child.close()
+                self._join_watcher(id)
+        elif self._outcome(id).status not in (*ENDED, _S.PAUSED):  # another process owns the child
+            self._journal.store.post(id, Interrupt(), f"{context.idempotency_key}>{id}")
+            deadline = time.monotonic() + _CLOSE_SECONDS
+            while (
+                self._outcome(id).status not in (*ENDED, _S.PAUSED)
+                and not context.cancelled
+                and time.monotonic() < deadline
+            ):
+                context.cancelled.wait(_FOREIGN_POLL_SECONDS)
+
+    def tell(
+        self, context: ToolContext, delegates: Delegates, conversation: str, text: str
+    ) -> ToolResult:
+        """Run the tool `send_to`."""
+        journal = self._journal
+        if conversation == "parent":
+            conversation = journal.spawned_by.rpartition(":")[0]
+            if not conversation:
+                raise ToolError(
+                    "This conversation has no parent: the user gave it its work. Answer instead.",
+                    "not_found",
+                    retryable=False,
+                )
+        if conversation == self.id:
+            raise ToolError("That is this conversation itself.", "validation", retryable=False)
+        mine = namespace_of(conversation) == namespace_of(self.id)  # no message crosses tenants
+        if not mine or (
+            conversation not in delegates.send_to
+            and self._root(conversation) != self._root(self.id)
+        ):
+            raise ToolError(
+                f"This conversation may send to no conversation {conversation!r}.",
+                "not_found",
+                retryable=False,
+            )
+        given = self._children().get(conversation)
+        if given is not None:
+            self._agent_of(delegates, conversation)
+        self._check_messages(delegates)
+        begins = (
+            given is not None
+            and self._open(conversation) is None
+            and not self._is_watched(conversation)
+        )
+        with (
+            self._held_place(delegates, context.attempt <= 1) if begins else nullcontext() as place
+        ):
+            command = Send((TextContent(text),), sender=self.id)
+            try:
+                journal.store.post(
+                    conversation, command, f"{context.idempotency_key}>{conversation}"
+                )
+            except ConversationNotFound:
+                raise ToolError(
+                    f"There is no conversation {conversation!r}.", "not_found", retryable=False
+                ) from None
+            with self._lock:
+                if self._sent_times is not None:
+                    self._sent_times.append(journal.clock())
+            heard = self._wait_until_read(
+                context, delegates, conversation, place, given is not None
+            )
+        if not heard:
+            return ToolResult(
+                (
+                    TextContent(
+                        f"Sent to {conversation}. It is not running now and reads the message when"
+                        " it continues."
+                    ),
+                )
+            )
+        return ToolResult((TextContent(f"Sent to {conversation}."),))
+
+    def _wait_until_read(
+        self, context: ToolContext, delegates: Delegates, id: str, place: object, own: bool
+    ) -> bool:
+        """Wait until a message is taken out of an inbox; return False if it is still there in the
+        end.
+
+        The child takes it, reopened if it had ended, or another owner of that conversation does.
+        """
+        deadline = time.monotonic() + (_CLOSE_SECONDS if own else _INBOX_SECONDS)
+        while True:
+            with self._woken(context, [id]) as woken:
+                child = self._open(id)
+                if child is not None:
+                    child.hosting.drain_inbox()
+                if self._is_watched(id) or not self._has_mail(id):
+                    # the watching thread drains the inbox once more when it closes the child
+                    return True
+                if own:
+                    try:
+                        self._reopen(context, delegates, id, place)
+                        return True
+                    except (LeaseHeld, ConversationClosed):  # closing, or another process has it
+                        if self._context.closing:
+                            raise
+                left = deadline - time.monotonic()
+                if context.cancelled or left < 0:
+                    return False
+                woken(min(left, _FOREIGN_POLL_SECONDS))
+
+    def _has_mail(self, id: str) -> bool:
+        """Return True if an inbox holds a command."""
+        return bool(self._journal.store.list([id], waiting=True))
+
+    def _check_messages(self, delegates: Delegates) -> None:
+        """Raise `ToolError` if this conversation has used up the messages that it may send
+        between two messages of the user."""
+        journal = self._journal
+        with self._lock:
+            sent = self._sent_times
+        if sent is None:
+            with journal.changed:
+                events = list(journal.events) if journal.fold.assistant is not None else []
+            sent = sends(events)
+            with self._lock:
+                self._sent_times = sent = sent if self._sent_times is None else self._sent_times
+        if len(sent) < delegates.max_messages:
+            return
+        words = [
+            word for id in self._ancestors(self.id) if (word := self._last_word(id)) is not None
+        ]
+        since = max(words, default=None)
+        with self._lock:
+            self._sent_times = sent = [at for at in sent if since is None or at >= since]
+        if len(sent) >= delegates.max_messages:
+            raise ToolError(
+                f"This conversation has sent {len(sent)} messages to others since the user's last"
+                " message, and may send no more until the next one. Do not try again: finish with"
+                " what you have, and say what is still open.",
+                "rate_limit",
+                retryable=False,
+            )
+
+    def _last_word(self, id: str) -> datetime | None:
+        """Return the time of the user's last message in a conversation."""
+        journal = self._journal
+        if id == self.id:
+            with journal.changed:
+                return last_word(journal.events)
+        listed = journal.store.list([id])
+        at = listed[0].last_seq if listed else 0
+        while at > 0:
+            at -= _PAGE_EVENTS
+            if (
+                word := last_word(
+                    journal.store.read(
+                        id, max(0, at), _PAGE_EVENTS if at >= 0 else _PAGE_EVENTS + at
+                    )
+                )
+            ) is not None:
+                return word
+        return None
+
+    # --- children ---
+
+    def _start_child(
+        self, context: ToolContext, agent: Agent, task: str, detached: bool
+    ) -> Conversation:
+        """Return the child of this call, with its task, running."""
+        child = cast("Conversation", context.spawn(agent, detached=detached))
+        if not child.hosting.journal.fold.message_seq:
+            child.send_message(task, sender=self.id)
+        elif child.status is _S.PAUSED:
+            child.resume()
+        child.start_thread()
+        return child
+
+    def _run_child(self, context: ToolContext, agent: Agent, name: str, task: str) -> ToolResult:
+        child = self._start_child(context, agent, task, False)
+        self._record_child(child.id, DelegatedChild(name, False))
+        shown = ""
+        try:
+            found = ChildOutcome.of(child, name)
+            while not context.cancelled:
+                with self._woken(context, [child.id]) as woken:
+                    ended = has_ended(child)
+                    found = ChildOutcome.of(child, name)
+                    if ended and close_inbox(child):
+                        break
+                    if found.progress != shown:
+                        context.report_progress(found.progress)
+                        shown = found.progress
+                    if not context.cancelled:
+                        woken(LONGEST_WAIT)
+            if context.cancelled:
+                child.wait(2.0)
+                found = ChildOutcome.of(child, name)
+        finally:
+            child.close()
+        if self._context.closing and found.status not in ENDED:
+            return _continues_later(name)
+        if child.failure is not None and found.status not in ENDED:
+            return ToolResult.failure(
+                f"{name} stopped because its work could not be stored: {child.failure}",
+                meta={CHILD: found.meta()},
+            )
+        output = found.output if found.status is _S.FINISHED else None
+        if context.cancelled and found.status not in ENDED:
+            return ToolResult.failure(found.report, "cancelled", meta={CHILD: found.meta()})
+        error = found.status is not _S.FINISHED
+        return ToolResult(
+            (TextContent(found.report),),
+            output if isinstance(output, dict) else None,
+            {CHILD: found.meta()},
+            error,
+        )
+
+    @contextmanager
+    def _held_place(self, delegates: Delegates, bounded: bool = True) -> Generator[object]:
+        """Hold a place among the running children for the `with` block, or until a thread watches
+        the child.
+
+        Raises `ToolError` if `max_running` children run already, unless `bounded` is False: a
+        repeated call is not limited again.
+        """
+        place = object()
+        with self._lock:
+            working = list(self._background)
+        paused = {
+            id
+            for id in working
+            if (child := self._open(id)) is not None and child.status is _S.PAUSED
+        }
+        with self._lock:
+            running = len(self._places) + sum(id not in paused for id in self._background)
+            if bounded and running >= delegates.max_running:
+                raise ToolError(
+                    f"{running} agents work for this conversation; at most {delegates.max_running}"
+                    " may. Collect or cancel one, or wait for an answer.",
+                    "rate_limit",
+                    retryable=False,
+                )
+            self._places.add(place)
+        try:
+            yield place
+        finally:
+            with self._lock:
+                self._places.discard(place)
+
+    def _check_depth(self, delegates: Delegates) -> None:
+        if self._depth is None:
+            self._depth = len(self._ancestors(self.id)) - 1
+        if self._depth >= delegates.max_depth:
+            raise ToolError(
+                f"This conversation is itself a delegate, {self._depth} levels below the root; at"
+                f" most {delegates.max_depth} are allowed. Do the task yourself.",
+                "validation",
+                retryable=False,
+            )
+
+    def _ancestors(self, id: str) -> list[str]:
+        """Return a conversation and its ancestors, the root last."""
+        found = [id]
+        store = self._journal.store
+        while len(found) < _MAX_ANCESTORS:
+            key = self._journal.spawned_by if found[-1] == self.id else ""
+            listed = [] if key else store.list([found[-1]])
+            above = key.rpartition(":")[0] or (listed[0].spawner if listed else "")
+            if not above or above in found:
+                break
+            found.append(above)
+        return found
+
+    def _root(self, id: str) -> str:
+        return self._ancestors(id)[-1]
+
+    # --- the background ---
+
+    def _watch(self, child: Conversation, agent: str, place: object = None) -> None:
+        """Watch a child on a thread that posts its outcome, and release the `place` held for it.
+        Idempotent."""
+        with self._lock:
+            self._places.discard(place)
+            if child.id in self._background:
+                return
+            context = contextvars.copy_context()
+            thread = threading.Thread(
+                target=lambda: context.run(self._watch_loop, child, agent),
+                name=f"holdfast-delegate-{child.id}",
+                daemon=True,
+            )
+            self._background[child.id] = thread
+            thread.start()
+
+    def _watch_loop(self, child: Conversation, agent: str) -> None:
+        ended = False
+        try:
+            journal = child.hosting.journal
+            while not ended:
+                with journal.changed:
+                    if child.status is _S.CLOSED:
+                        return
+                    if not has_ended(child):
+                        journal.changed.wait()
+                        continue
+                self._announce(child, agent)
+                ended = close_inbox(child)
+            child.close()
+        except (ConversationClosed, StoreError) as error:
+            _log.warning(
+                "conversation %s: the outcome of its child %s could not be posted: %s",
+                self.id,
+                child.id,
+                error,
+            )
+        finally:
+            self._unwatch(child.id)
+        # A sender posts first and then checks for a watcher. Here the watch ends first and the
+        # inbox is checked then. One of the two sees the message.
+        if ended and not self._context.closing:
+            self._open_again(child.id, lambda: self._has_mail(child.id))
+
+    def _open_again(self, id: str, wanted: Callable[[], bool]) -> bool:
+        """Reopen a child of an earlier call and let it continue, if `wanted()`; return False,
+        with a warning, if that fails."""
+        delegates = self._delegates_of(id)
+        try:
+            if wanted() and delegates is not None:
+                call = ToolCall(id.removeprefix(f"{self.id}."), "delegate", {})
+                self._reopen(self._call_context(call), delegates, id)
+            return True
+        except (HoldfastError, ConfigurationError) as error:
+            _log.warning(
+                "conversation %s: its child %s could not be opened again: %s", self.id, id, error
+            )
+            return False
+
+    def _delegates_of(self, id: str) -> Delegates | None:
+        """Return the delegates that a child of an earlier call belongs to, even after a handoff
+        to another agent."""
+        name = self._children()[id].agent
+        return next(
+            (
+                one
+                for one in (self._context.agent.delegates, *self._attached)
+                if one is not None and name in one.given
+            ),
+            None,
+        )
+
+    def _announce(self, child: Conversation, agent: str) -> None:
+        with self._lock:
+            if child.id in self._awaited:
+                self._unreported.add(child.id)
+                return
+        self._post(ChildOutcome.of(child, agent))
+
+    def _post(self, found: ChildOutcome) -> None:
+        """Post the outcome as a message from the child; once, however often this is called."""
+        if found.seq <= self._children()[found.id].known:
+            return
+        what = "is done" if found.status is _S.FINISHED else "did not finish"
+        text = (
+            f"[{found.agent}, to which you gave a task in the conversation {found.id},"
+            f" {what}.]\n\n{found.report}"
+        )
+        key = f"{found.id}@{found.seq}"
+        self._journal.store.post(self.id, Send((TextContent(text),), key, found.id), key)
+        self._mark_known(found.id, found.seq)
+        self._drain_inbox()
+
+    def _unwatch(self, id: str) -> None:
+        """Stop watching a child on this thread."""
+        with self._lock:
+            if self._background.get(id) is not threading.current_thread():
+                return
+            del self._background[id]
+        with self._journal.changed:  # whoever waits for this conversation's delegates looks again
+            self._journal.changed.notify_all()
+
+    def _join_watcher(self, id: str) -> None:
+        """Wait until no thread watches a closed child."""
+        with self._lock:
+            thread = self._background.get(id)
+        if thread is not None:
+            thread.join(_CLOSE_SECONDS)
+
+    def _is_watched(self, id: str) -> bool:
+        with self._lock:
+            return id in self._background
+
+    @property
+    def busy(self) -> bool:
+        """True if a child works in the background."""
+        with self._lock:
+            return bool(self._background)
+
+    def join(self, deadline: float) -> None:
+        """Wait for the threads of closed children, until `deadline` (monotonic seconds)."""
+        with self._lock:
+            given = self._delegated or {}
+            threads = [
+                thread
+                for id, thread in self._background.items()
+                if not (id in given and given[id].detached)
+            ]
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _open(self, id: str) -> Conversation | None:
+        children = self._context.children
+        return (
+            None
+            if children is None
+            else next((child for child in children.open() if child.id == id), None)
+        )
+
+    def _outcome(self, id: str) -> ChildOutcome:
+        agent = self._children()[id].agent if id in self._children() else "an agent"
+        child = self._open(id)
+        if child is not None and child.status is not _S.CLOSED:
+            return ChildOutcome.of(child, agent)
+        store = self._journal.store
+        listed = store.list([id])
+        last = listed[0].last_seq if listed else 0
+        read = self._outcome_cache.get(id)
+        if read is None or read[0] != last:
+            self._outcome_cache[id] = read = (
+                last,
+                ChildOutcome.of(self._new_conversation(self._context.agent, store, id), agent),
+            )
+        return read[1]
+
+    def _selected(self, ids: Sequence[str]) -> list[str]:
+        """Return the named children; by default those in the background. Raises `ToolError` for
+        an unknown id."""
+        known = self._children()
+        if not ids:
+            with self._lock:
+                working = list(self._background)
+            return working or [id for id, one in known.items() if one.background and not one.known]
+        for id in ids:
+            if id not in known:
+                there = ", ".join(known) or "none"
+                raise ToolError(
+                    f"No agent works in the background as {id!r}. There are: {there}.",
+                    "not_found",
+                    retryable=False,
+                )
+        return list(dict.fromkeys(ids))
+
+    def _record_child(self, id: str, given: DelegatedChild) -> None:
+        children = self._children()
+        with self._lock:
+            given.known = children[id].known if id in children else 0
+            children[id] = given
+
+    def _mark_known(self, id: str, seq: int) -> None:
+        """Record that the model knows a child's outcome as of event `seq`."""
+        children = self._children()
+        with self._lock:
+            if id in children:
+                children[id].known = max(children[id].known, seq)
+
+    def _children(self) -> dict[str, DelegatedChild]:
+        """Return the delegated children by id; read from the journal once."""
+        with self._lock:
+            if self._delegated is not None:
+                return self._delegated
+        journal = self._journal
+        with journal.changed:
+            events = list(journal.events) if journal.fold.assistant is not None else []
+        found = children_of(self.id, events)
+        with self._lock:
+            if self._delegated is None:
+                self._delegated = found
+            return self._delegated
+
+    # --- after a crash ---
+
+    def _agent_of(self, delegates: Delegates, id: str) -> Agent:
+        """Return the agent of a child of an earlier call. Raises `ToolError` if it no longer
+        exists."""
+        given = self._children()[id]
+        made = delegates.agent(given.agent) if given.agent in delegates.given else None
+        if made is None:
+            raise ToolError(
+                f"The agent {given.agent!r} of the conversation {id!r} no longer exists.",
+                "not_found",
+                retryable=False,
+            )
+        return made
+
+    def _reopen(
+        self, context: ToolContext, delegates: Delegates, id: str, place: object = None
+    ) -> None:
+        """Reopen a child of an earlier call and let it continue. Raises `LeaseHeld` if another
+        owner has it."""
+        given = self._children()[id]
+        agent = self._agent_of(delegates, id)
+        spawned = context.spawn(agent, id=id, detached=delegates.detached)
+        child = cast("Conversation", spawned)
+        try:
+            child.hosting.drain_inbox()
+            if child.status is _S.PAUSED:
+                child.resume()
+            child.start_thread()
+        except BaseException:
+            if not self._is_watched(id):
+                child.close(_FOREIGN_POLL_SECONDS)
+            raise
+        given.detached = delegates.detached
+        self._watch(child, given.agent, place)
+
+    def attach(self, agents: Sequence[Agent]) -> None:
+        """Reopen the background children of a reopened conversation, and post outcomes reached
+        meanwhile. Does so once per agent."""
+        for agent in agents:
+            if agent.delegates is not None:
+                self._attach(agent.delegates)
+
+    def _attach(self, delegates: Delegates) -> None:
+        if any(one is delegates for one in self._attached):
+            self.resume_stopped()
+            return
+        self._attached.append(delegates)
+        journal = self._journal
+        listed = {one.id: one for one in journal.store.list(spawned_by=self.id)}
+        if not listed:
+            return
+        with journal.changed:
+            awaited = [
+                ids_of(item.call.arguments if item.arguments is None else item.arguments)
+                for item in journal.fold.open.values()
+                if item.call.name == "delegate_collect"
+            ]
+        for id, given in list(self._children().items()):
+            if (
+                id not in listed
+                or not given.background
+                or given.agent not in delegates.given
+                or self._is_watched(id)
+            ):
+                continue
+            status = listed[id].status
+            if status in ENDED and self._has_mail(id):
+                self._open_again(id, lambda: True)
+            elif status in ENDED:
+                if listed[id].last_seq != given.known and not any(
+                    not ids or id in ids for ids in awaited
+                ):
+                    self._post(self._outcome(id))
+            elif status != _S.PAUSED:
+                self._open_again(id, lambda: True)
+        self.resume_stopped()
+
+    # --- interrupts ---
+
+    def journal_stopped(self) -> None:
+        """Journal which children an interrupt of this conversation stops. Within a transaction."""
+        with self._lock:
+            watched = list(self._background)
+        children = self._children()
+        stopped = [
+            id
+            for id in watched
+            if id in children
+            and not children[id].detached
+            and (child := self._open(id)) is not None
+            and interruptible(child)
+        ]
+        if stopped:
+            for id in stopped:
+                children[id].stopped = True
+            text = (
+                "The interrupt stopped the background agents; they resume with this conversation."
+            )
+            self._journal.add(
+                ev.NoteRecorded, about=STOPPED, text=text, details={"children": stopped}
+            )
+
+    def resume_stopped(self) -> None:
+        """Resume the children that an interrupt stopped, when this conversation resumes. Not
+        within a transaction."""
+        journal = self._journal
+        if journal.fold.status is _S.PAUSED:
+            return
+        resumed: list[str] = []
+        for id, given in list(self._children().items()):
+            with self._lock:
+                stopped, given.stopped = given.stopped, False
+            if not stopped:
+                continue
+            child = self._open(id)
+            if child is None or child.status is _S.CLOSED:
+                if self._outcome(id).status is _S.PAUSED and not self._open_again(id, lambda: True):
+                    continue
+            else:
+                try:
+                    if child.status is _S.PAUSED:
+                        child.resume()
+                    elif (delegation := child.hosting.context.delegation) is not None:
+                        delegation.resume_stopped()
+                except HoldfastError as error:
+                    _log.warning(
+                        "conversation %s: its child %s cannot resume: %s", self.id, id, error
+                    )
+                    continue
+            resumed.append(id)
+        if resumed:
+            text = "The agents that an interrupt had stopped resume."
+            try:
+                with journal:
+                    journal.add(
+                        ev.NoteRecorded, about=RESUMED, text=text, details={"children": resumed}
+                    )
+            except HoldfastError as error:
+                _log.warning(
+                    "conversation %s: the resumption of its children could not be journaled: %s",
+                    self.id,
+                    error,
+                )
+
+
+def _continues_later(agent: str) -> ToolResult:
+    """Return the result of a call that continues later: the conversation is being closed.
+
+    The result is not written. The call is made again when the conversation is opened, and finds
+    its child.
+    """
+    return ToolResult.failure(
+        f"{agent} continues when the conversation is opened again.",
+        "cancelled",
+        meta={CONTINUES_LATER: True},
+    )
+
+
+def has_ended(child: Conversation) -> bool:
+    """Return True if a child has ended and none of its own children works."""
+    hosting = child.hosting
+    if hosting.status is _S.CLOSED:
+        return True
+    with hosting.journal.changed:
+        fold = hosting.journal.fold
+        ended = hosting.resting and effective_status(fold) in ENDED and not fold.asked
+        rests = ended or hosting.context.failure is not None
+    return rests and not hosting.delegates_busy
+
+
+def close_inbox(child: Conversation) -> bool:
+    """Refuse further messages to a child that has ended, so that it can be closed; return False
+    if one arrived meanwhile."""
+    hosting = child.hosting
+    hosting.drain_inbox()
+    with hosting.journal.changed:
+        if not has_ended(child):
+            return False
+        hosting.context.closing = True
+        hosting.journal.changed.notify_all()
+        return True
+
+
+def interruptible(child: Conversation) -> bool:
+    """Return True if an interrupt stops the child, or has just done so. Takes no lock."""
+    hosting = child.hosting
+    if child.status is not _S.PAUSED:
+        return child.status not in (*ENDED, _S.CLOSED, _S.IDLE) or hosting.delegates_busy
+    tail = reversed(hosting.journal.tail)
+    event = next((event for event in tail if isinstance(event, ev.StatusChanged)), None)
+    return event is not None and event.reason == "interrupted"

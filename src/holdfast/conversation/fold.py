@@ -1,0 +1,516 @@
+"""The fold of a journal: the facts that the loop needs, updated event by event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from datetime import datetime
+from typing import Any, cast
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.agent import damage
+from holdfast.agent.stuck import Recent, recent_of
+from holdfast.agent.tokens import Sizes
+from holdfast.content import ToolCall, Usage
+from holdfast.conversation.facts import (
+    FEATURES,
+    BlankAnswers,
+    CallKinds,
+    CondensationFacts,
+    HandoffFacts,
+    HookCounts,
+    OutputFacts,
+    OwnMessages,
+    PictureFacts,
+    PlanFacts,
+    RunCounters,
+)
+from holdfast.conversation.status import AT_REST, STATUSES, ConversationStatus
+from holdfast.tools.plans import PLAN
+
+_NO_USAGE = Usage()
+
+
+class OpenCall:
+    """A call without a result.
+
+    `attempt` is 0 until the call starts. `asked` is the reason why it waits for a decision, None if
+    it does not wait. `arguments` replace the model's if an approver edited them. A client runs an
+    `offered` call, and `runner` names the client that claimed it. A `parallel` call may run beside
+    its parallel neighbours; any other call runs alone (`turn`). A `doubtful` call has a damaged
+    record: once it has begun it is never repeated.
+    """
+
+    __slots__ = (
+        "approved",
+        "arguments",
+        "asked",
+        "attempt",
+        "call",
+        "doubtful",
+        "offered",
+        "parallel",
+        "questioned",
+        "questions",
+        "risk",
+        "runner",
+    )
+
+    def __init__(self, call: ToolCall, offered: bool = False, parallel: bool = False) -> None:
+        self.call = call
+        self.offered = offered
+        self.parallel = parallel
+        self.runner = ""
+        self.attempt = 0
+        self.asked: str | None = None
+        self.doubtful = False
+        self.approved = False
+        self.risk = ""  # the analyzer's risk level, "" for none
+        self.arguments: dict[str, Any] | None = None
+        # its unanswered questions to the user
+        self.questions: tuple[ev.Question, ...] = ()
+        self.questioned = 0  # the number of its questions, over all of its attempts
+
+    @property
+    def ready(self) -> bool:
+        """True if the loop may start the call on its turn."""
+        return not self.attempt and self.asked is None and not self.offered
+
+    @property
+    def held_by_client(self) -> bool:
+        """True if a client runs the call, or may claim it on its turn."""
+        return self.offered and self.asked is None
+
+    @property
+    def effective(self) -> ToolCall:
+        """The call with the arguments that it runs with."""
+        return (
+            self.call
+            if self.arguments is None
+            else msgspec.structs.replace(self.call, arguments=self.arguments, raw="", invalid="")
+        )
+
+    def decide(self, decision: ev.DecisionMade) -> None:
+        """Apply a decision about this call. An approval for other arguments than the call has is
+        ignored."""
+        if decision.question is not None:
+            self.questions = (*self.questions, decision.question)
+            self.questioned += 1
+        elif decision.question_id:
+            self.questions = tuple(
+                [one for one in self.questions if one.id != decision.question_id]
+            )
+        elif decision.decision == "ask":
+            self.asked, self.approved, self.arguments = decision.reason or "", False, None
+            self.risk = decision.risk
+        elif (
+            decision.decision == "approve"
+            and self.asked is not None
+            and decision.arguments_hash == self.call.arguments_hash
+        ):
+            self.asked, self.approved, self.doubtful = None, True, False
+            self.arguments = decision.arguments
+
+
+def turn(calls: Iterable[OpenCall]) -> list[OpenCall]:
+    """Return the calls whose turn it is: the first one, and its neighbours as long as all of them
+    are parallel.
+
+    `calls` are the open calls of one answer, in its order. Every other call waits until those
+    before it are settled.
+    """
+    found: list[OpenCall] = []
+    for item in calls:
+        if found and not (item.parallel and found[-1].parallel):
+            break
+        found.append(item)
+    return found
+
+
+def undecided(calls: Iterable[OpenCall]) -> bool:
+    """Return True if there are open calls and all whose turn it is wait for a decision."""
+    now = turn(calls)
+    return bool(now) and all(item.asked is not None for item in now)
+
+
+# The attributes of the features that an event of each type, or the result of a tool, is fed to.
+_FED: dict[Any, tuple[str, ...]] = {
+    fed: tuple(
+        name for name, feature in FEATURES.items() if fed in feature.events or fed in feature.tools
+    )
+    for fed in (
+        *ev.AnyEvent.__args__,
+        *(tool for feature in FEATURES.values() for tool in feature.tools),
+    )
+}
+
+
+class Fold:
+    """The facts of a journal that the loop needs, updated event by event.
+
+    The journal owns it and guards it by its lock. Each feature has an attribute with its facts
+    (`facts.FEATURES`), a frozen reducer. What has no feature of its own stands here.
+    """
+
+    __slots__ = (
+        "_uncounted",
+        "_usage",
+        "agent",
+        "assistant",
+        "based_on",
+        "cost",
+        "created",
+        "error",
+        "last_seq",
+        "last_time",
+        "message_seq",
+        "open",
+        "recent",
+        "sizes",
+        "status",
+        "status_seq",
+        "steps",
+        "title",
+        "unpriced",
+        *FEATURES,
+    )
+
+    output: OutputFacts
+    planning: PlanFacts
+    handoff: HandoffFacts
+    hooks: HookCounts
+    blanks: BlankAnswers
+    run: RunCounters
+    condensation: CondensationFacts
+    call_kinds: CallKinds
+    own_messages: OwnMessages
+    pictures: PictureFacts
+
+    def __init__(self) -> None:
+        self.status = ConversationStatus.IDLE
+        self.status_seq = 0
+        self.last_seq = 0
+        self.created: datetime | None = None
+        self.last_time: datetime | None = None
+        # the tokens of the next request, once measured (`measure`)
+        self.sizes: Sizes | None = None
+        self.message_seq = 0
+        self.based_on = 0
+        self.agent: ev.AgentConfigured | None = None
+        self.assistant: ev.AssistantReplied | None = None
+        self.open: dict[str, OpenCall] = {}
+        self.error: ev.ErrorRecorded | None = None
+        self.title = ""
+        self.steps = 0
+        self._usage = Usage()
+        self._uncounted: list[Usage] = []  # usage not yet added to `_usage`, since few read it
+        self.cost = 0.0  # US dollars, of the calls with a known price
+        self.unpriced = 0  # calls with an unknown price
+        self.recent = Recent()  # the last steps, to detect repetition
+        for name, empty in _EMPTY.items():
+            setattr(self, name, empty)
+
+    def copy(self) -> Fold:
+        """Return an independent copy."""
+        found = copy(self)
+        found._uncounted = list(self._uncounted)
+        found.sizes = None
+        found.recent = self.recent.copy()
+        found.open = {call_id: copy(item) for call_id, item in self.open.items()}
+        return found
+
+    # --- events ---
+
+    def apply(self, event: ev.AnyEvent) -> None:
+        """Apply the journal's next event."""
+        if type(event) is not ev.ToolCallStarted:  # no feature is fed it, and it is frequent
+            self._feed_features(event)
+        self.last_seq = event.seq
+        self.last_time = event.timestamp
+        if self.created is None:
+            self.created = event.timestamp
+        match event:
+            case ev.ToolCallStarted():
+                if (call := self.open.get(event.call_id)) is not None:
+                    call.asked = None  # the call may run even if its approval cannot be read
+                    call.attempt = event.attempt
+                    call.runner = event.runner
+                    # nobody waits for the answers to an earlier attempt's questions
+                    call.questions = ()
+            case ev.ToolCallFinished():
+                self.open.pop(event.call_id, None)
+            case ev.AssistantReplied():
+                self._apply_answer(event)
+                self.assistant = event
+                self.open = self.opened(event.calls)
+            case ev.MessageAdded():
+                self.message_seq = event.seq
+                if event.model:
+                    self._count_usage(event.usage, event.cost)
+                self.title = self.title or title_of(event)
+            case ev.StatusChanged():
+                self._apply_status(event)
+            case ev.AgentConfigured():
+                self.agent = event
+            case ev.ErrorRecorded():
+                self.error = event
+            case ev.HistoryCondensed():
+                self._count_usage(event.usage, event.cost)
+            case ev.NoteRecorded():
+                if event.model:
+                    self._count_usage(event.usage, event.cost)
+            case ev.DecisionMade():
+                self._count_usage(event.usage, event.cost)
+                if (call := self.open.get(event.call_id)) is not None:
+                    call.decide(event)
+            case ev.DamagedEvent():
+                self._apply_damaged(event)
+            case _:
+                pass
+        self.recent.feed(event)
+        if self.sizes is not None:
+            self.sizes.feed(event)
+
+    def _feed_features(self, event: ev.AnyEvent) -> None:
+        fed = _FED[type(event)]
+        if type(event) is ev.ToolCallFinished and event.call_id in self.open:
+            fed += _FED.get(self.open[event.call_id].call.name, ())
+        for name in fed:
+            facts = getattr(self, name)
+            after = facts.feed(event, self)
+            if after is not facts:
+                setattr(self, name, after)
+
+    def opened(self, calls: Iterable[ToolCall]) -> dict[str, OpenCall]:
+        """Return the open calls of an answer by id, in its order."""
+        kinds = self.call_kinds
+        return {
+            call.id: OpenCall(call, call.name in kinds.clients, call.name in kinds.parallel)
+            for call in calls
+        }
+
+    def _apply_damaged(self, event: ev.DamagedEvent) -> None:
+        """Apply an event that cannot be read.
+
+        Its effect on a call is in doubt, so that no call begins or is repeated because of it.
+        """
+        kind, found = event.original_type, damage.stand_in(event)
+        usage, cost, _ = damage.spent(event)
+        self._count_usage(usage, cost)
+        if kind == "assistant":
+            self.steps += 1
+            self.run = self.run.add(_NO_USAGE, None, steps=1)
+            self.open = {}
+        if isinstance(found, ev.StatusChanged):
+            self._feed_features(found)
+            self._apply_status(found)
+        elif isinstance(found, ev.ToolCallFinished):
+            self._feed_features(found)
+            self.open.pop(found.call_id, None)
+        elif found is not None:
+            self.message_seq = event.seq
+        if kind in ("", "decision", "toolCallStarted", "toolResult"):
+            about = damage.call_of(event)
+            for call in (
+                [self.open[about]] if about in self.open else [] if about else self.open.values()
+            ):
+                call.doubtful = True
+                if kind != "decision":
+                    call.attempt, call.asked, call.runner = max(call.attempt, 1), None, ""
+                elif not call.attempt:
+                    call.asked = "A decision on this call was damaged and cannot be read."
+
+    def _apply_answer(self, event: ev.AssistantReplied) -> None:
+        self.based_on = event.based_on
+        self.steps += 1
+        self.run = self.run.add(event.usage, event.cost, steps=1)
+        self._uncounted.append(event.usage)
+        self.unpriced += event.cost is None
+        self.cost += event.cost or 0.0
+
+    def _apply_status(self, event: ev.StatusChanged) -> None:
+        if event.status not in STATUSES:
+            return  # a newer version's status, unknown here
+        self.status = ConversationStatus(event.status)
+        self.status_seq = event.seq
+        if self.status is ConversationStatus.RUNNING:
+            self.error = None
+
+    def _count_usage(self, usage: Usage, cost: float | None) -> None:
+        """Count model calls that are not steps, such as a condenser's or an analyzer's."""
+        if usage != _NO_USAGE:
+            self._uncounted.append(usage)
+            self.unpriced += cost is None
+        elif not cost:
+            return
+        self.cost += cost or 0.0
+        self.run = self.run.add(usage, cost)
+
+    def take(self, events: Sequence[ev.AnyEvent]) -> None:
+        """Apply many events at once. Calls of any answer but the last need not be folded in
+        detail."""
+        answers = (
+            i for i in range(len(events) - 1, -1, -1) if type(events[i]) is ev.AssistantReplied
+        )
+        last = next(answers, 0)
+        if last and self.created is None:
+            self.created = events[0].timestamp
+        recent = recent_of(events[:last], self.recent) if last else self.recent
+        for event in events[:last]:
+            kind = type(event)
+            if kind is ev.AssistantReplied:
+                event = cast(ev.AssistantReplied, event)
+                self._feed_features(event)
+                self._apply_answer(event)
+                plans = [call for call in event.calls if call.name == PLAN]
+                self.open = (
+                    {call.id: OpenCall(call) for call in plans} if plans or self.open else self.open
+                )
+            elif kind is ev.ToolCallFinished:
+                event = cast(ev.ToolCallFinished, event)
+                if event.call_id in self.open:
+                    self._feed_features(event)
+                    del self.open[event.call_id]
+                else:
+                    self.pictures = self.pictures.feed(event, self)
+            elif kind is ev.DecisionMade:
+                event = cast(ev.DecisionMade, event)
+                if (item := self.open.get(event.call_id)) is not None:
+                    item.decide(event)
+                self._count_usage(event.usage, event.cost)
+            elif kind is not ev.ToolCallStarted:
+                self.apply(event)
+        self.recent = recent
+        for event in events[last:]:
+            self.apply(event)
+
+    # --- checkpoints ---
+
+    def checkpoint(self) -> ev.Checkpoint:
+        """Return the fold as a checkpoint from which `after` continues. No call may be open."""
+        facts: dict[str, Any] = {}
+        for name in FEATURES:
+            facts |= getattr(self, name).checkpoint()
+        return ev.Checkpoint(
+            seq=self.last_seq,
+            created=self.created or ev.EPOCH,
+            title=self.title,
+            status=self.status.value,
+            status_seq=self.status_seq,
+            message_seq=self.message_seq,
+            agent_seq=0 if self.agent is None else self.agent.seq,
+            assistant_seq=0 if self.assistant is None else self.assistant.seq,
+            based_on=self.based_on,
+            steps=self.steps,
+            usage=self.usage,
+            cost=self.cost,
+            error_seq=0 if self.error is None else self.error.seq,
+            unpriced=self.unpriced,
+            **facts,
+        )
+
+    @classmethod
+    def after(cls, at: ev.Checkpoint, read: Callable[[int], ev.AnyEvent]) -> Fold:
+        """Return the fold at a checkpoint: the inverse of `checkpoint`. `read(seq)` reads one
+        event."""
+        found = cls()
+        found.last_seq, found.created, found.title = at.seq, at.created, at.title
+        found.status, found.status_seq = ConversationStatus(at.status), at.status_seq
+        found.message_seq, found.based_on = at.message_seq, at.based_on
+        found.steps, found._usage = at.steps, at.usage
+        found.cost, found.unpriced = at.cost, at.unpriced
+        for name, feature in FEATURES.items():
+            setattr(found, name, feature.restore(at, read))
+        # These events may be damaged by now; such an event is treated as missing.
+        if at.agent_seq and isinstance(head := read(at.agent_seq), ev.AgentConfigured):
+            found.agent = head
+            found.call_kinds = found.call_kinds.feed(head, found)
+        if at.assistant_seq and isinstance(answer := read(at.assistant_seq), ev.AssistantReplied):
+            found.assistant = answer
+        if at.error_seq and isinstance(error := read(at.error_seq), ev.ErrorRecorded):
+            found.error = error
+        return found
+
+    # --- what follows of the facts ---
+
+    def measure(self, journal: Sequence[ev.AnyEvent]) -> Sizes:
+        """Measure the tokens of the next request from now on, and return the sizes.
+
+        `journal` must hold at least all events that the model is still shown.
+        """
+        if self.sizes is None:
+            self.sizes = Sizes.of(journal, self.agent)
+        return self.sizes
+
+    @property
+    def condensing(self) -> bool:
+        """True if a requested condensation is due now."""
+        return (
+            self.condensation.wanted is not None
+            and not self.open
+            and (self.status is ConversationStatus.RUNNING or self.status in AT_REST)
+        )
+
+    @property
+    def turn(self) -> list[OpenCall]:
+        """The open calls whose turn it is."""
+        return turn(self.open.values())
+
+    @property
+    def plan(self) -> tuple[ev.PlanStep, ...]:
+        """The steps of the current plan."""
+        return () if self.planning.plan is None else self.planning.plan.steps
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all model calls."""
+        if self._uncounted:
+            uncounted, self._uncounted = self._uncounted, []
+            self._usage = sum(uncounted, self._usage)
+        return self._usage
+
+    @property
+    def owed(self) -> bool:
+        """True if the model owes an answer: to a message it has not seen, to the results of its
+        last calls, or to continue an answer that its provider paused."""
+        last = self.assistant
+        if self.message_seq > self.based_on or last is None:
+            return self.message_seq > self.based_on
+        return (bool(last.calls) and not self.open) or last.stop_reason == "pause"
+
+    @property
+    def waits(self) -> bool:
+        """True if no open call can proceed before somebody decides."""
+        return undecided(self.open.values())
+
+    @property
+    def offers(self) -> list[OpenCall]:
+        """The calls that a client has claimed, or may claim now."""
+        now = self.turn
+        return [
+            item
+            for item in self.open.values()
+            if item.held_by_client and (item.runner or item in now)
+        ]
+
+    @property
+    def asked(self) -> bool:
+        """True if a message arrived since the conversation came to rest."""
+        return self.status in AT_REST and self.message_seq > max(self.status_seq, self.based_on)
+
+
+def fold(journal: Sequence[ev.AnyEvent]) -> Fold:
+    """Return the fold of a whole journal."""
+    found = Fold()
+    found.take(journal)
+    return found
+
+
+def title_of(message: ev.MessageAdded) -> str:
+    """Return the title that a message gives a conversation."""
+    return message.text.strip().split("\n", 1)[0][:80]
+
+
+_EMPTY = {name: feature() for name, feature in FEATURES.items()}

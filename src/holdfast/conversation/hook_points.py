@@ -1,0 +1,487 @@
+"""`HookPoints`: the places at which a conversation asks its agent's hooks, and the events that
+record their answers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.agent.additions import Addition, Situation
+from holdfast.agent.hooks import (
+    Condensing,
+    Ending,
+    Incoming,
+    Starting,
+    Stopping,
+    addition,
+    answer_told,
+    changed_answer,
+    told_since,
+)
+from holdfast.commands import Command, Send, UnreadableCommand
+from holdfast.content import Content, ToolResult, blocks
+from holdfast.conversation.journal import Journal
+from holdfast.conversation.message_content import checked_content
+from holdfast.conversation.run_context import RunContext
+from holdfast.errors import ConfigurationError, ConversationClosed, HoldfastError, HookDenied
+from holdfast.llm.completion import Completion
+from holdfast.tools import Cancellation, ToolContext
+from holdfast.tools.hook_answers import HookAnswer, HookFailed
+from holdfast.tools.hooks import HOOK, BoundHook
+
+MAX_DENIALS = 3  # denials in a row of an answer, or of the end of a run
+DENIED = "denied"  # the stop reason of a denied answer
+MIN_END_SECONDS = 0.1  # seconds that end hooks have at least
+
+HELD_BACK = "Your answer was not accepted{reason} It is not shown here. Answer again."
+GO_ON = "The work is not done yet."
+
+
+class HookNote(NamedTuple):
+    """A note to journal about a hook."""
+
+    hook: str
+    text: str
+    details: dict[str, Any] = {}
+
+    def write(self, journal: Journal) -> None:
+        """Add the note. Within a transaction."""
+        journal.add(
+            ev.NoteRecorded, about=f"hook:{self.hook}", text=self.text, details=self.details
+        )
+
+
+class HookedMessage(NamedTuple):
+    """A message after its hooks, with their additions and notes."""
+
+    content: tuple[Content, ...]
+    added: tuple[Addition, ...] = ()
+    notes: tuple[HookNote, ...] = ()
+
+    def write(self, journal: Journal) -> None:
+        """Add the additions and notes that follow the message. Within its transaction."""
+        for one in self.added:
+            if one.about not in journal.fold.own_messages.seqs:
+                journal.add(
+                    ev.MessageAdded, content=one.content, sender="holdfast", about=one.about
+                )
+        for note in self.notes:
+            note.write(journal)
+
+
+class StopObjection(NamedTuple):
+    """The reason why a run may not finish: a hook's objection, or the error of a failed hook."""
+
+    hook: str
+    reason: str
+    error: HookDenied | None = None
+
+
+class ModelAnswer(NamedTuple):
+    """An answer of the model before it is journaled.
+
+    `based_on` is the last seq that its request contained, `duration` is in seconds, and `token`
+    cancels its calls. `notes` say what hooks changed.
+    """
+
+    completion: Completion
+    based_on: int
+    duration: float
+    token: Cancellation
+    notes: tuple[HookNote, ...] = ()
+
+
+class HookPoints:
+    """The hooks of one open conversation. Unless stated otherwise a method runs user code, so that
+    its caller must not hold the journal's lock."""
+
+    __slots__ = (
+        "_additions",
+        "_closed",
+        "_context",
+        "_message_lock",
+        "_started",
+        "_tool_context",
+    )
+
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._closed: Cancellation | None = None  # cancels waits that do not belong to the run
+        # serialises the threads that drain the inbox while hooks judge a message
+        self._message_lock: AbstractContextManager[object] | None = None
+        self._started = False
+        # the last context handed out; reused while its cancellation is the same
+        self._tool_context: ToolContext | None = None
+        self._additions: tuple[Addition, ...] = ()  # of the start hooks, for the next request
+
+    def _ask(
+        self, bound: BoundHook, cancelled: Cancellation, subject: msgspec.Struct, failure: str
+    ) -> HookAnswer:
+        """Return a hook's answer that cannot change the subject. Raises `HookDenied`, whose
+        message begins with `failure`, if the hook fails."""
+        hooked = self._context.agent.hooked
+        assert hooked is not None
+        context = self._context_of(cancelled)
+        return hooked.ask(bound, context, msgspec.structs.asdict, _is_never, subject, failure)
+
+    def _context_of(self, cancelled: Cancellation) -> ToolContext:
+        found, context, llm = self._tool_context, self._context, self._context.llm()
+        if found is None or found.cancelled is not cancelled or found.llm is not llm:
+            journal = context.journal
+            found = self._tool_context = ToolContext(
+                journal.id,
+                cancelled=cancelled,
+                runtime=context.runtime,
+                mark=journal.process_environment,
+                llm=llm,
+                outputs=journal.output,
+            )
+        return found
+
+    # --- beginning and end ---
+
+    def start(self) -> None:
+        """Call the start hooks once, when this process begins to drive the conversation."""
+        context, hooked = self._context, self._context.agent.hooked
+        if hooked is None or self._started:
+            return
+        self._started = True
+        with context.journal.changed:
+            token, subject = context.token, Starting(context.journal.fold.agent is not None)
+        found: list[Addition] = []
+        for bound in hooked.start:
+            try:
+                said = self._ask(bound, token, subject, "The conversation began")
+            except HookDenied as error:
+                if not context.closing:
+                    with context.journal as journal:
+                        journal_denial(journal, error)
+                continue
+            if said.add:
+                found.append(addition(bound.name, said.add))
+        self._additions = tuple(found)
+
+    def cancel_messages(self) -> None:
+        """Cancel the hooks that judge a message: the conversation is being closed."""
+        if self._closed is not None:
+            self._closed.cancel()
+
+    def end(self, deadline: float) -> None:
+        """Call the end hooks of a closing conversation if it was started, until `deadline`
+        (monotonic seconds). The lease is still held."""
+        context, hooked = self._context, self._context.agent.hooked
+        if not self._started or hooked is None or not hooked.end or context.failure is not None:
+            return
+        self._started = False
+        token, subject = Cancellation(), Ending(context.journal.fold.status.value)
+        failed: list[HookDenied] = []
+
+        def ask_all() -> None:
+            for bound in hooked.end:
+                try:
+                    self._ask(bound, token, subject, "The conversation was closed")
+                except HookDenied as error:
+                    failed.append(error)
+                if token:
+                    return
+
+        name = f"holdfast-end-{context.journal.id}"
+        thread = threading.Thread(target=ask_all, name=name, daemon=True)
+        thread.start()
+        thread.join(max(MIN_END_SECONDS, deadline - time.monotonic()))
+        if thread.is_alive():
+            token.cancel()
+            thread.join(0.5)  # seconds that a command's process group needs to end
+            text = "The conversation was closed: its end hooks did not return in time"
+            late = hooked.end[min(len(failed), len(hooked.end) - 1)]
+            failed.append(HookDenied(text, late.name, "end", True))
+        if failed:
+            with suppress(HoldfastError), context.journal as journal:  # the lease may be lost
+                for error in failed:
+                    journal_denial(journal, error)
+
+    # --- a message ---
+
+    def lock_for(self, command: Command | UnreadableCommand) -> AbstractContextManager[object]:
+        """Return a lock under which hooks are asked once about a message that several threads find
+        in the inbox. Runs no user code."""
+        hooked = self._context.agent.hooked
+        if hooked is None or not hooked.message or not isinstance(command, Send):
+            return nullcontext()
+        with self._context.journal.changed:
+            self._message_lock = self._message_lock or threading.RLock()
+            return self._message_lock
+
+    def check_message(self, content: tuple[Content, ...], sender: str) -> HookedMessage:
+        """Return a message after the agent's hooks.
+
+        Raises `HookDenied`, or `ConversationClosed` if the conversation closes meanwhile.
+        """
+        hooked = self._context.agent.hooked
+        if hooked is None or not hooked.message:
+            return HookedMessage(content)
+        with self._context.journal.changed:
+            token = self._closed = self._closed or Cancellation()
+        self._check_closed(token)
+        what = "The message was not sent"
+        added: list[Addition] = []
+        notes: list[HookNote] = []
+        for bound in hooked.message:
+            try:
+                said = hooked.ask(
+                    bound,
+                    self._context_of(token),
+                    _message_json,
+                    _is_content,
+                    Incoming(content, sender),
+                    what,
+                )
+                changed = content if said.change is None else _checked_change(said.change)
+                if said.deny is not None:
+                    raise hooked.denied(bound, said, what)
+            except HookDenied:
+                self._check_closed(token)
+                raise
+            except (ConfigurationError, msgspec.ValidationError, ValueError, TypeError) as error:
+                self._check_closed(token)
+                text = f"{what}: its hook {bound.name} returned invalid content: {error}"
+                raise HookDenied(hooked.blot(text), bound.name, "message", True) from error
+            if changed != content:
+                content = changed
+                notes.append(HookNote(bound.name, "changed the message"))
+            if said.add:
+                added.append(addition(bound.name, said.add))
+        return HookedMessage(content, tuple(added), tuple(notes))
+
+    def _check_closed(self, token: Cancellation) -> None:
+        if token:
+            raise ConversationClosed(
+                f"Conversation {self._context.journal.id!r} was closed before its hooks had passed"
+                " the message."
+            )
+
+    # --- the model ---
+
+    @property
+    def adds(self) -> bool:
+        """True if `before_model` might return an addition. Runs no user code."""
+        hooked = self._context.agent.hooked
+        return bool(self._additions) or (hooked is not None and bool(hooked.before_model))
+
+    def before_model(self, situation: Situation) -> list[Addition]:
+        """Return the additions of the agent's hooks before a model call and at the start. Raises
+        `HookDenied`."""
+        hooked, last = self._context.agent.hooked, self._context.journal.fold.assistant
+        answered = 0 if last is None else last.seq
+        found = [
+            one
+            for one in self._additions
+            if not told_since(one.about[5:].rpartition("#")[0], situation, answered)
+        ]
+        self._additions = ()
+        if hooked is not None and hooked.before_model:
+            context = self._context_of(situation.cancelled)
+            found += hooked.additions(situation, context, answered)
+        return found
+
+    def after_model(self, answer: ModelAnswer) -> ModelAnswer | None:
+        """Return the answer after the agent's hooks; None if a hook denied it, which is journaled
+        here."""
+        hooked, tools = self._context.agent.hooked, self._context.agent.tools
+        assert hooked is not None
+        context = self._context_of(answer.token)
+        completion = answer.completion
+        calls = tools.with_canonical_names(completion.calls)
+        if calls != completion.calls:
+            completion = msgspec.structs.replace(completion, calls=calls)
+        notes: list[HookNote] = []
+        what = "The model's answer was held back"
+        for bound in hooked.after_model:
+            given = completion
+            try:
+                said = hooked.ask(bound, context, answer_told, _is_answer, given, what)
+                if said.change is not None:
+                    try:
+                        completion, fields = changed_answer(completion, said.change)
+                    except HookFailed as error:
+                        text = hooked.blot(f"{what}: its hook {bound.name} {error}")
+                        raise HookDenied(text, bound.name, "model", True) from error
+                    if fields:
+                        text = f"changed the model's answer: {', '.join(fields)}"
+                        notes.append(HookNote(bound.name, text))
+            except HookDenied as error:
+                held = answer._replace(completion=completion)
+                self._hold_back(held, bound.name, "a check of it failed", error)
+                return None
+            if said.deny is not None:
+                self._hold_back(answer._replace(completion=completion), bound.name, said.deny, None)
+                return None
+        return answer._replace(completion=completion, notes=tuple(notes))
+
+    def _hold_back(
+        self, answer: ModelAnswer, name: str, reason: str, error: HookDenied | None
+    ) -> None:
+        """Journal an answer that hooks denied: its usage, without its content, and the reason for
+        the model. `error` is that of a failed hook."""
+        agent, completion = self._context.agent, answer.completion
+        cost = completion.cost
+        if cost is None and agent.limits.cost is not None:
+            cost = agent.llm.cost(completion.usage)
+        with self._context.journal as journal:
+            if answer.token:
+                return  # treated like a cancelled model call
+            denials = journal.fold.hooks.denials + 1
+            journal.add(
+                ev.AssistantReplied,
+                usage=completion.usage,
+                based_on=answer.based_on,
+                stop_reason=DENIED,
+                model=completion.model,
+                wire=completion.wire,
+                cost=cost,
+                duration=answer.duration,
+                request_hash=completion.request_hash,
+                route=completion.route,
+                host=completion.host,
+            )
+            text = HELD_BACK.format(reason=f": {reason.rstrip('.')}." if reason else ".")
+            journal.tell_model(text, f"hook:{name}@model")
+            if error is not None:
+                journal_denial(journal, error)
+            elif denials >= MAX_DENIALS:
+                error = HookDenied(
+                    f"The model's answers were held back {denials} times in a row: their hook"
+                    f" {name} denied them{f': {reason}' if reason else ''}",
+                    name,
+                    "model",
+                )
+            if error is not None:
+                self._context.write_error(error)
+
+    # --- the end of a run ---
+
+    def objection(self) -> StopObjection | None:
+        """Return the reason why the run may not finish; None if it may."""
+        hooked, journal = self._context.agent.hooked, self._context.journal
+        if hooked is None or not hooked.stop:
+            return None
+        with journal.changed:
+            token, last = self._context.token, journal.fold.assistant
+            subject = Stopping("" if last is None else last.text, journal.fold.hooks.stops)
+        for bound in hooked.stop:
+            try:
+                said = self._ask(bound, token, subject, "The run is not finished")
+            except HookDenied as error:
+                return StopObjection(bound.name, "", error)
+            if said.deny is not None:
+                return StopObjection(bound.name, said.deny)
+        return None
+
+    def journal_objection(self, objection: StopObjection) -> bool:
+        """Journal an objection to the end, within a transaction; return True if the run continues
+        or ends differently. Runs no user code."""
+        journal = self._context.journal
+        if self._context.closing:
+            return True  # asked again when the conversation is opened
+        if objection.error is not None:
+            journal_denial(journal, objection.error)
+            self._context.write_error(objection.error)
+            return True
+        times = journal.fold.hooks.stops
+        if times >= MAX_DENIALS:
+            text = f"denied the end of the run {times + 1} times in a row and was overruled"
+            HookNote(objection.hook, text, {"reason": objection.reason}).write(journal)
+            return False
+        journal.tell_model(objection.reason or GO_ON, f"hook:{objection.hook}@stop")
+        return True
+
+    @property
+    def end_is_open(self) -> bool:
+        """True if hooks must still be asked about the end of the run: one failed or was
+        interrupted. Runs no user code."""
+        fold, hooked = self._context.journal.fold, self._context.agent.hooked
+        if fold.error is not None and fold.error.error == HookDenied.__name__:
+            return fold.error.details.get("on") == "stop"
+        stops = hooked is not None and bool(hooked.stop)
+        return stops and fold.status == "paused" and fold.run.steps > 0
+
+    # --- a condensation ---
+
+    def before_condensation(
+        self, reason: str, instructions: str, token: Cancellation
+    ) -> tuple[str, str]:
+        """Return a hook's refusal of a condensation, "" for none, and the instructions with hooks'
+        additions."""
+        hooked, journal = self._context.agent.hooked, self._context.journal
+        if hooked is None or not hooked.condensation:
+            return "", instructions
+        with journal.changed:
+            tokens = journal.fold.measure(journal.tail).tokens
+        what = "Nothing was left out"
+        for bound in hooked.condensation:
+            try:
+                said = self._ask(bound, token, Condensing(reason, instructions, tokens), what)
+            except HookDenied as error:
+                if not token:
+                    with journal:
+                        journal_denial(journal, error)
+                return str(error), instructions
+            if said.deny is not None:
+                return str(hooked.denied(bound, said, what)), instructions
+            if said.add:
+                instructions = f"{instructions}\n\n{said.add}" if instructions else said.add
+                text = "added to the instructions of a condensation"
+                with journal:
+                    HookNote(bound.name, text, {"instructions": said.add}).write(journal)
+        return "", instructions
+
+
+def journal_denial(journal: Journal, error: HookDenied) -> None:
+    """Journal that a hook failed, or denied something that leaves no other trace. Within a
+    transaction."""
+    HookNote(error.hook, str(error), {"on": error.on, "failed": error.failed}).write(journal)
+
+
+def journal_failed_hook(journal: Journal, result: ToolResult) -> None:
+    """Journal that a hook of a call failed. Within a transaction."""
+    said: Any = result.meta.get(HOOK)
+    if isinstance(said, dict) and cast("dict[str, Any]", said).get("failed"):
+        name = str(cast("dict[str, Any]", said).get("name", ""))
+        HookNote(name, result.text[:2000], {"on": "tool", "failed": True}).write(journal)
+
+
+def _message_json(subject: Incoming) -> dict[str, Any]:
+    return {"sender": subject.sender, "text": subject.text, "content": subject.content}
+
+
+def _is_content(found: Any) -> bool:
+    return not isinstance(found, bytes | int | float | bool)
+
+
+def _is_answer(found: Any) -> bool:
+    return isinstance(found, str | Completion | dict)
+
+
+def _is_never(found: Any) -> bool:
+    return False
+
+
+def _checked_change(change: Any) -> tuple[Content, ...]:
+    """Return the content that a hook put in place of a message's."""
+    if isinstance(change, dict):  # given by a command hook
+        given = cast("dict[str, Any]", change)
+        content = (
+            blocks(given["text"])
+            if "text" in given
+            else msgspec.convert(given["content"], tuple[Content, ...])
+        )
+    else:
+        content = blocks(change)
+    content = checked_content(content)
+    ev.check_content(content)
+    return content

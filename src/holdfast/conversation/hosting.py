@@ -1,0 +1,491 @@
+"""`Hosting`: one open conversation as its host and its parent see it: the lease, the loop's thread,
+the inbox, and the end."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from holdfast import events as ev
+from holdfast.agent.agent import Agent
+from holdfast.commands import Command, Interrupt, Send, decode, encode
+from holdfast.content import Content
+from holdfast.conversation.actions import AwaitEvents, next_action
+from holdfast.conversation.callbacks import Callback, Subscription
+from holdfast.conversation.calls import Calls, Family
+from holdfast.conversation.children import Children, ConversationOrigin, runtime_of
+from holdfast.conversation.condensations import Condensations
+from holdfast.conversation.deltas import Deltas
+from holdfast.conversation.executor import CommandExecutor
+from holdfast.conversation.hook_points import HookPoints
+from holdfast.conversation.inbox import CommandInbox
+from holdfast.conversation.journal import Clock, Journal
+from holdfast.conversation.loop import Loop
+from holdfast.conversation.model_call import ModelCall
+from holdfast.conversation.observer import Observer, observe
+from holdfast.conversation.questions import OnQuestion, UserQuestions
+from holdfast.conversation.request_view import RequestView
+from holdfast.conversation.run_context import RunContext, inside
+from holdfast.conversation.status import ConversationStatus
+from holdfast.errors import (
+    ConversationBusy,
+    ConversationClosed,
+    HoldfastError,
+    ToolCancelled,
+)
+from holdfast.llm.completion import Delta
+from holdfast.store import Store
+
+if TYPE_CHECKING:
+    from holdfast.conversation.conversation import Conversation
+    from holdfast.conversation.delegation import Delegation
+
+_log = logging.getLogger("holdfast")
+
+RUNNING = ConversationStatus.RUNNING
+CLOSE_SECONDS = 5.0  # for the close of a conversation by one of its own calls
+
+
+class HostingOptions(NamedTuple):
+    """The options of a conversation; see the parameters of `Conversation`."""
+
+    runtime: object | None
+    on_delta: Callable[[Delta], object] | None
+    on_progress: Callable[[str, str], object] | None
+    on_question: OnQuestion
+    observers: tuple[Observer, ...]
+    clock: Clock
+    new_id: Callable[[], str]
+
+
+class Hosting:
+    """One open conversation, for a program that drives many with few threads, and for its parent.
+
+    A host sets `hosted`, and calls `advance` on any thread while `has_work`. Thread-safe.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_calls",
+        "_close_from_within",
+        "_hooks",
+        "_loop",
+        "_new_conversation",
+        "_on_question",
+        "_opened",
+        "_own_thread",
+        "_parent_children",
+        "_subscriptions",
+        "context",
+        "deltas",
+        "executor",
+        "inbox",
+        "journal",
+        "questions",
+    )
+
+    def __init__(
+        self,
+        agent: Agent,
+        store: Store,
+        id: str,
+        options: HostingOptions,
+        origin: ConversationOrigin,
+        new_conversation: Callable[..., Conversation],
+    ) -> None:
+        spawned = origin.spawned
+        parent = None if spawned is None else spawned.family.journal
+        observed = None if parent is None else parent.observed
+        journal = self.journal = Journal(
+            store,
+            id,
+            options.clock,
+            options.new_id,
+            _weak_drain(self),
+            origin.known,
+            "" if spawned is None else spawned.key,
+            lambda journal: observe(journal, options.observers, observed),
+        )
+        runtime = runtime_of(agent) if options.runtime is None else options.runtime
+        context = self.context = RunContext(agent, journal, runtime)
+        self.questions = UserQuestions(journal, options.on_question)
+        self.deltas = Deltas(journal, options.on_delta)
+        view = RequestView(journal)
+        self._hooks = HookPoints(context)
+        # weak: a conversation that nobody holds is freed by its reference count
+        family = cast(Family, weakref.proxy(self))
+        self._calls = Calls(context, self.questions, options.on_progress, family)
+        condensing = Condensations(context, self._hooks, view)
+        self._loop = Loop(
+            context,
+            self._calls,
+            self._hooks,
+            condensing,
+            view,
+            ModelCall(context, self._calls, self._hooks, condensing, view, self.deltas),
+            family,
+            lambda: None if parent is None else parent.spending,
+        )
+        self.executor = CommandExecutor(context, self._loop, self._calls, self._hooks)
+        self.inbox = CommandInbox(context, self.executor, self._hooks)
+        self._parent_children = None if spawned is None else spawned.family
+        self._new_conversation = new_conversation
+        self._on_question: OnQuestion = options.on_question
+        self._subscriptions: list[Subscription] = []
+        self._opened = False
+        self._own_thread: threading.Thread | None = None  # made by start_thread
+        self._close_from_within = False
+
+    def children(self) -> Children:
+        """Return the children that the conversation's calls spawned and that are open here."""
+        context = self.context
+        with self.journal.changed:
+            if context.closing:
+                raise ToolCancelled("The conversation is being closed; its calls spawn no more.")
+            if context.children is None:
+                context.children = Children(
+                    self.journal, context.runtime, self._on_question, self._new_conversation
+                )
+            return context.children
+
+    def delegation(self) -> Delegation:
+        """Return the delegation of the conversation, made at the first use."""
+        from holdfast.conversation.delegation import Delegation  # few agents delegate
+
+        with self.journal.changed:
+            if self.context.delegation is None:
+                self.context.delegation = Delegation(
+                    self.context, self._calls.context, self.inbox.drain, self._new_conversation
+                )
+            return self.context.delegation
+
+    # --- state ---
+
+    @property
+    def status(self) -> ConversationStatus:
+        """The conversation's status, without a snapshot."""
+        if self.journal.closed or self.context.closing:
+            return ConversationStatus.CLOSED
+        failed = self.context.failure is not None
+        return ConversationStatus.ERROR if failed else self.journal.fold.status
+
+    @property
+    def hosted(self) -> bool:
+        """True if a host calls `advance` as soon as there is work. A message to a hosted
+        conversation at rest sets it to RUNNING."""
+        return self._loop.hosted
+
+    @hosted.setter
+    def hosted(self, hosted: bool) -> None:
+        with self.journal.changed:
+            self._loop.hosted = hosted
+            self.journal.changed.notify_all()
+
+    @property
+    def busy(self) -> bool:
+        """True if a loop drives the conversation now."""
+        return self._loop.thread is not None
+
+    @property
+    def children_busy(self) -> bool:
+        """True if a child that is open here, or one of its descendants, is driven now."""
+        return self.context.children is not None and self.context.children.busy
+
+    @property
+    def delegates_busy(self) -> bool:
+        """True if an agent that was given work in the background is at it."""
+        return self.context.delegation is not None and self.context.delegation.busy
+
+    @property
+    def has_work(self) -> bool:
+        """True if `advance` would do something. Not meaningful while `busy`."""
+        context, journal = self.context, self.journal
+        with journal.changed:
+            if journal.closed or context.closing or context.failure is not None:
+                return False
+            if journal.fold.asked:
+                return True
+            return not isinstance(next_action(journal.fold, context.agent.limits), AwaitEvents)
+
+    @property
+    def resting(self) -> bool:
+        """True if the loop waits for something to do, or no thread drives it."""
+        return self._loop.resting
+
+    def at_rest(self) -> bool:
+        """Return True if the loop has nothing to do. A loop that was notified but has not woken yet
+        is not at rest."""
+        fold = self.journal.fold
+        idle = fold.status is not RUNNING and not fold.condensing
+        return self._loop.resting and (idle or self.context.failure is not None)
+
+    def check_not_inside(self, method: str) -> None:
+        """Raise `ConversationBusy` on a thread that works for this conversation's loop."""
+        if id(self._loop) in inside.get():
+            raise ConversationBusy(
+                f"Conversation {self.journal.id!r}: its own model, tool or listener called"
+                f" {method}(), which would wait for itself forever."
+            )
+
+    # --- commands ---
+
+    def open(self) -> None:
+        """Take the lease, and count as one of the agent's open conversations. Raises
+        `ConversationClosed`, `LeaseHeld`, `StoreError`."""
+        context, failure = self.context, self.context.failure
+        with self.journal.changed:
+            context.check_open()
+            if failure is not None:
+                # raised to many callers, it must not gather the tracebacks of all
+                raise failure.with_traceback(None)
+            if self._opened:
+                return
+            self.journal.acquire()
+            self._opened = True
+            context.own_agent.connections.opened(context.runtime)
+        self.inbox.drain()  # commands posted while nobody held the lease
+
+    def execute(self, command: Command) -> ev.MessageAdded | None:
+        """Carry out a command in one transaction; return the event of a message."""
+        self.open()
+        return self.executor.execute(command)
+
+    def execute_posted(self, command: Command, key: str | None) -> None:
+        """Carry out a command behind those in the inbox; with a `key` through the inbox, once."""
+        self.open()
+        if key is not None:
+            self.inbox.execute(command, key)
+            return
+        command = decode(encode(command))  # one that could not be posted is refused here too
+        self.inbox.drain()
+        self.executor.execute(command)
+
+    def send_first(self, content: tuple[Content, ...]) -> None:
+        """Send a message unless the conversation already has one."""
+        self.open()
+        if self.journal.fold.message_seq:
+            return
+        prepared = self.executor.prepare(Send(content))
+        with self.journal as journal:
+            if not journal.fold.message_seq:
+                self.executor.apply(prepared)
+
+    @property
+    def has_lease(self) -> bool:
+        """True once the conversation has written here, or may write: its state is its own."""
+        return self._opened
+
+    def drain_inbox(self) -> None:
+        """Carry out the commands that other processes posted (`store.post`).
+
+        An open conversation does this by itself, well within a second; call it to avoid that
+        delay.
+        """
+        if self._opened:
+            self.inbox.drain()
+
+    # --- the loop ---
+
+    def begin(self, resume: bool = False) -> ConversationStatus:
+        """Begin or continue a run without driving it, for a caller that then calls `advance`.
+
+        If there is work, the journal says RUNNING when this returns; with `resume` also after a
+        pause or an error. Raises `ConversationClosed`, `LeaseHeld`, `StoreError`.
+        """
+        self.open()
+        self.inbox.drain()
+        with self.journal:
+            self.executor.begin(resume)
+        return self.status
+
+    def advance(self, hands_over: Callable[[], bool] | None = None) -> ConversationStatus:
+        """Drive the loop on the caller's thread while there is work, and return the status.
+
+        Unlike `Conversation.run` it does not resume a paused or failed conversation. `hands_over`
+        is called between two steps; when it returns True, `advance` returns with work left to do.
+        Raises `LeaseHeld`, `StoreError`, `ConversationBusy`.
+        """
+        self.open()
+        if self.has_work:
+            self._loop.hands_over = hands_over
+            self.drive("advance")
+        return self.status
+
+    def start_thread(self) -> None:
+        """Drive the loop on its own thread until `close`. See `Conversation.start_thread`."""
+        self.open()
+        loop = self._loop
+        with self.journal.changed:
+            if self._own_thread is not None:
+                return
+            if loop.thread is not None:
+                raise ConversationBusy(
+                    f"Conversation {self.journal.id!r} is being run by {loop.thread.name!r};"
+                    " start_thread after that."
+                )
+            with self.journal:
+                self.executor.begin(resume=False)
+            context = contextvars.copy_context()
+            thread = threading.Thread(
+                target=lambda: context.run(self._drive, until_rest=False),
+                name=f"holdfast-loop-{self.journal.id}",
+                daemon=True,
+            )
+            thread.start()
+            self._own_thread = loop.thread = thread
+            loop.resting = False
+
+    def drive(self, method: str, begin: bool = True, resume: bool = False) -> None:
+        """Drive the loop on this thread until it rests, for the method of that name.
+
+        Args:
+            begin: Begin a run if there is a message.
+            resume: Continue also after a pause or an error.
+        """
+        self.open()
+        self.check_not_inside(method)
+        loop = self._loop
+        try:
+            with self.journal:
+                if loop.thread is not None:
+                    raise ConversationBusy(
+                        f"Conversation {self.journal.id!r} is driven by {loop.thread.name!r}; use"
+                        " wait()."
+                    )
+                if begin:
+                    self.executor.begin(resume)
+                loop.thread = threading.current_thread()
+                loop.resting = False
+            contextvars.copy_context().run(self._drive, until_rest=True)
+        except KeyboardInterrupt:
+            self.journal.break_off()
+            # closed, or the store is gone: nothing runs on anyway
+            with suppress(HoldfastError):
+                self.interrupt()
+            raise
+        finally:
+            loop.leave()
+
+    def _drive(self, until_rest: bool) -> None:
+        try:
+            self._loop.drive(until_rest)
+        finally:
+            if self._close_from_within:
+                self._finish(time.monotonic() + CLOSE_SECONDS)
+
+    def interrupt(self) -> None:
+        """Pause at once. See `Conversation.interrupt`."""
+        self.execute(Interrupt())
+
+    def wait(self, timeout: float | None) -> None:
+        """Block until nothing runs any more, or nothing drives the conversation, at most `timeout`
+        seconds."""
+        self.check_not_inside("wait")
+        journal, loop = self.journal, self._loop
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with journal.changed:
+            while (
+                (loop.thread is not None or loop.hosted)
+                and not journal.closed
+                and not self.at_rest()
+            ):
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                journal.changed.wait(left)
+
+    def subscribe(self, callback: Callback, after_seq: int | None) -> Subscription:
+        """Call `callback` for every event after `after_seq` (None: from now on) until `close`."""
+        journal = self.journal
+        with journal.changed:
+            if self.status is ConversationStatus.CLOSED:
+                raise ConversationClosed(f"Conversation {journal.id!r} is closed.")
+            after_seq = journal.fold.last_seq if after_seq is None else after_seq
+            subscription = Subscription(journal, callback, after_seq)
+            self._subscriptions.append(subscription)
+        return subscription
+
+    # --- the end ---
+
+    def close(self, timeout: float) -> None:
+        """Interrupt the run and release what the conversation holds. See `Conversation.close`."""
+        journal, loop = self.journal, self._loop
+        if not journal.owner.here:  # a forked child process owns nothing here
+            return
+        deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
+        with journal.changed:
+            if journal.closed:
+                return
+            within = loop.thread is not None and id(loop) in inside.get()
+            self._close_from_within = self._close_from_within or within
+        self.stop()
+        if within:
+            return
+        with journal.changed:
+            while (
+                loop.thread is not None
+                and not loop.resting
+                and (left := deadline - time.monotonic()) > 0
+            ):
+                journal.changed.wait(left)
+        if self._own_thread is not None and self._own_thread is not threading.current_thread():
+            self._own_thread.join(max(0.0, deadline - time.monotonic()))
+        self._finish(deadline)
+
+    def stop(self) -> None:
+        """Begin nothing further, here and in its children, and cancel what runs. `close`
+        follows."""
+        self.context.stop()
+        self._hooks.cancel_messages()
+
+    def _finish(self, deadline: float) -> None:
+        context, loop = self.context, self._loop
+        if context.children is not None:
+            context.children.close(deadline)
+        if context.delegation is not None:
+            context.delegation.join(deadline)
+        with self.journal.changed:
+            subscriptions, self._subscriptions = self._subscriptions, []
+            opened, self._opened = self._opened, False
+        left = self._calls.left_running(deadline)
+        self._hooks.end(deadline)
+        self._calls.clean_up()
+        thread = loop.thread
+        if thread is not None and not loop.resting:
+            left.append(thread.name)
+        if left:
+            _log.warning(
+                "conversation %s closed while calls that ignore their cancellation still run: %s",
+                self.journal.id,
+                ", ".join(left),
+            )
+        for subscription in subscriptions:
+            subscription.close(max(0.1, deadline - time.monotonic()))
+        try:
+            self.journal.close()
+        finally:
+            if self.journal.observed is not None:
+                self.journal.observed.close()
+            if self._parent_children is not None:
+                self._parent_children.closed(self.journal.id, self)
+            loop.release_guests()
+            if opened:
+                context.own_agent.connections.closed(context.runtime)
+
+
+def _weak_drain(hosting: Hosting) -> Callable[[], None]:
+    """Return the store's callback for news, which does not keep the conversation alive."""
+    reference = weakref.ref(hosting)
+
+    def notify() -> None:
+        found = reference()
+        if found is not None:
+            found.drain_inbox()
+
+    return notify

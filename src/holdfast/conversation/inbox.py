@@ -1,0 +1,140 @@
+"""`CommandInbox`: the commands that any process leaves for a conversation in its store."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast import commands as cmd
+from holdfast.conversation.executor import CommandExecutor, Effect, Prepared, detailed
+from holdfast.conversation.hook_points import HookPoints, journal_denial
+from holdfast.conversation.run_context import RunContext
+from holdfast.errors import ConfigurationError, ConversationClosed, HookDenied, StoreError
+from holdfast.store import Posted
+
+_log = logging.getLogger("holdfast")
+
+
+class _Outcome:
+    """The outcome of a posted command, for the `waiting` callers that posted it."""
+
+    __slots__ = ("done", "error", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.done = False
+        self.error: ConfigurationError | None = None
+
+
+class CommandInbox:
+    """The inbox of one open conversation. Thread-safe."""
+
+    __slots__ = ("_context", "_executor", "_hooks", "_outcomes", "_taken")
+
+    def __init__(self, context: RunContext, executor: CommandExecutor, hooks: HookPoints) -> None:
+        self._context = context
+        self._executor = executor
+        self._hooks = hooks
+        self._taken = 0  # the number of the last command that was done
+        # by key, for the callers that wait for them; None if none does
+        self._outcomes: dict[str, _Outcome] | None = None
+
+    @property
+    def awaited(self) -> bool:
+        """True if a caller waits for the outcome of its command."""
+        return self._outcomes is not None
+
+    def drain(self) -> None:
+        """Carry out the commands in the inbox, each with its mark in one transaction. Does nothing
+        without the lease.
+
+        A command that does not fit is dropped, with a warning in the log. If the lease was lost the
+        conversation stops.
+        """
+        try:
+            for posted in self._waiting():
+                with self._hooks.lock_for(posted.command):
+                    if posted.number <= self._taken:
+                        continue  # another thread has carried it out
+                    prepared = self._prepare(posted.command)  # user code, so not under the lock
+                    effect = self._take(posted, prepared)
+                if effect is not None:
+                    effect()
+        except ConversationClosed:
+            return
+        except StoreError as error:
+            self._context.fail(error)
+
+    def _waiting(self) -> list[Posted]:
+        context = self._context
+        with context.journal.changed:
+            ended = context.closing or context.failure is not None
+            return [] if ended else context.journal.commands()
+
+    def _prepare(
+        self, command: cmd.Command | cmd.UnreadableCommand
+    ) -> Prepared | ConfigurationError:
+        if isinstance(command, cmd.UnreadableCommand):
+            return ConfigurationError(
+                f"it cannot be read: {command.command or 'no command'}: {command.reason}."
+            )
+        try:
+            return self._executor.prepare(command)
+        except ConfigurationError as error:
+            return error
+
+    def _take(self, posted: Posted, prepared: Prepared | ConfigurationError) -> Effect | None:
+        context, journal = self._context, self._context.journal
+        with journal.changed:
+            if posted.number <= self._taken or context.closing:
+                return None  # another thread has carried it out
+            self._taken = posted.number
+            effect = misfit = None
+            with journal:
+                journal.take(posted)
+                if isinstance(prepared, ConfigurationError):
+                    misfit = prepared
+                    if isinstance(prepared, HookDenied):
+                        journal_denial(journal, prepared)
+                else:
+                    try:
+                        effect = self._executor.apply(prepared).effect
+                    except ConfigurationError as error:
+                        misfit = error
+            outcome = None if self._outcomes is None else self._outcomes.get(posted.key)
+            if outcome is not None:
+                outcome.done, outcome.error = True, misfit
+            elif misfit is not None:
+                _log.warning(
+                    "conversation %s: a posted %s was dropped: %s",
+                    journal.id,
+                    type(posted.command).__name__,
+                    misfit,
+                )
+            return effect
+
+    def execute(self, command: cmd.Command, key: str) -> None:
+        """Post a command under `key`, and carry it out. Raises its `ConfigurationError` or
+        `ToolValidationError`, whichever thread carried it out."""
+        context, changed = self._context, self._context.journal.changed
+        with changed:
+            self._outcomes = outcomes = {} if self._outcomes is None else self._outcomes
+            outcome = outcomes.setdefault(key, _Outcome())
+            outcome.waiting += 1
+        try:
+            repeated = not context.journal.store.post(context.journal.id, command, key)
+            self.drain()
+        finally:
+            with changed:
+                outcome.waiting -= 1
+                if not outcome.waiting:
+                    del outcomes[key]
+                    self._outcomes = outcomes or None
+        if outcome.error is not None:
+            raise detailed(outcome.error)
+        if not outcome.done and not repeated:
+            if context.failure is not None:
+                raise context.failure.with_traceback(None)
+            raise ConversationClosed(
+                f"Conversation {context.journal.id!r} was closed; the command stays in its inbox"
+                " for the next owner."
+            )

@@ -1,0 +1,218 @@
+"""The members that local and remote conversations share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast import events as ev
+from holdfast.agent.agent import Agent
+from holdfast.conversation.callbacks import Callback, Subscription
+from holdfast.conversation.fixed_attributes import FixedAttributes
+from holdfast.conversation.message_content import json_arguments
+from holdfast.conversation.state import ConversationState, ConversationStatus
+from holdfast.errors import ConfigurationError
+from holdfast.tools.callables import refuse_async
+
+if TYPE_CHECKING:
+    from holdfast.conversation.replay import Replay
+
+
+class ConversationInterface(FixedAttributes):
+    """A conversation in this process (`Conversation`) or on an agent server
+    (`RemoteConversation`).
+
+    A subclass reads the journal, carries out commands (`_command`) and subscribes callbacks. This
+    class checks arguments and has the members that follow from those.
+    """
+
+    __slots__ = ()
+
+    id: str
+
+    # --- implemented by subclasses ---
+
+    @property
+    def state(self) -> ConversationState:
+        """A snapshot of everything so far; `get_state` returns the same."""
+        raise NotImplementedError
+
+    @property
+    def status(self) -> ConversationStatus:
+        """The conversation's status, without a snapshot."""
+        raise NotImplementedError
+
+    def get_history(self) -> list[ev.AnyEvent]:
+        """Return the events so far, in order."""
+        raise NotImplementedError
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Stop, and release threads and connections within about `timeout` seconds. Idempotent."""
+        raise NotImplementedError
+
+    def _command(self, name: str, **fields: Any) -> None:
+        """Carry out the command that has the tag `name` in `holdfast.commands`. A field that is
+        None takes its default; an answer's `values` are always given."""
+        raise NotImplementedError
+
+    def _subscribe(self, callback: Callback, after_seq: int | None) -> Subscription:
+        raise NotImplementedError
+
+    def _only_question(self) -> str:
+        """Return the id of the only question that waits. Raises `NotPending` if there is none,
+        `ConfigurationError` if there are several."""
+        raise NotImplementedError
+
+    # --- reading ---
+
+    def get_state(self) -> ConversationState:
+        """Return a snapshot of everything so far, as `state`."""
+        return self.state
+
+    def replay(self, agent: Agent | None = None) -> Replay:
+        """Replay the journal here with its recorded answers and results, and return the
+        comparison.
+
+        It says whether today's Holdfast would send the model the same requests, and, with
+        `agent`, whether that agent would (its prompt, tools, model and limits).
+        """
+        if agent is not None and not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"replay takes an Agent or None, not {agent!r}.")
+        from holdfast.conversation.replay import replay
+
+        return replay(self.get_history(), agent)
+
+    def register_event_callback(
+        self, callback: Callback, after_seq: int | None = None
+    ) -> Subscription:
+        """Call `callback(event)` for every event from now on (or after `after_seq`), in order, each
+        once, on its own thread.
+
+        An exception of the callback is logged, and the next event follows. `close` waits for the
+        callback up to its deadline.
+        """
+        where = "register_event_callback"
+        if not callable(callback):
+            raise ConfigurationError(
+                f"{where}: callback takes a function of one event, not {callback!r}."
+            )
+        refuse_async(f"{where}: callback", callback)
+        if after_seq is not None and (not isinstance(after_seq, int) or after_seq < 0):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(
+                f"{where}: after_seq takes a seq, 0 for all events, not {after_seq!r}."
+            )
+        return self._subscribe(callback, after_seq)
+
+    register_callback = register_event_callback
+
+    # --- commands ---
+
+    def pause(self) -> None:
+        """Stop after the current model call or the calls that have begun. Survives a restart;
+        `resume` ends it."""
+        self._command("pause")
+
+    def resume(self) -> None:
+        """Continue after a pause or an interrupt; try again after ERROR or STUCK. Otherwise does
+        nothing."""
+        self._command("resume")
+
+    def interrupt(self) -> None:
+        """Pause at once. At rest it does nothing.
+
+        The running model call is cancelled, running tools are told to stop (commands are
+        killed), and queued calls are answered as not run. Effects that tools already had remain.
+        """
+        self._command("interrupt")
+
+    def condense(self, instructions: str | None = None) -> None:
+        """Have the agent's condenser shorten the history that the model is shown; the journal keeps
+        all.
+
+        A driven conversation condenses before its next request, also at rest. The result is a
+        `HistoryCondensed` event, whose `failed` says if nothing could be left out. Raises
+        `ConfigurationError` if the agent has no condenser.
+
+        Args:
+            instructions: For a condenser that has a model write a summary.
+        """
+        if instructions is not None and not isinstance(instructions, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(
+                f"condense: instructions takes a str or None, not {instructions!r}."
+            )
+        self._command("condense", instructions=instructions)
+
+    def approve(
+        self,
+        call_id: str | None = None,
+        *,
+        arguments: dict[str, Any] | None = None,
+        arguments_hash: str | None = None,
+        by: str = "user",
+        reason: str = "",
+    ) -> None:
+        """Approve a call that waits for confirmation, with other `arguments` if given; without
+        `call_id` all that wait now.
+
+        Give the `arguments_hash` of the call that was reviewed (`state.pending_confirmations`)
+        if the pending call may have changed since. Raises `NotPending` if the call does not wait
+        (or none does), `Conflict` if its hash differs, `ToolValidationError` if the new arguments
+        do not fit.
+        """
+        if call_id is None and (arguments is not None or arguments_hash is not None):
+            raise ConfigurationError(
+                "approve takes arguments and arguments_hash with a call_id alone."
+            )
+        self._command(
+            "approve",
+            call_id=call_id,
+            arguments=None if arguments is None else json_arguments(arguments),
+            arguments_hash=arguments_hash,
+            by=by,
+            reason=reason,
+        )
+
+    def reject(self, call_id: str | None = None, reason: str = "", *, by: str = "user") -> None:
+        """Answer a call that waits for confirmation as not run, and tell the model the reason;
+        without `call_id` all that wait now.
+
+        Raises `NotPending` if the call does not wait, or none does.
+        """
+        _check_reason("reject", reason)
+        self._command("reject", call_id=call_id, reason=reason, by=by)
+
+    def answer(
+        self,
+        question_id: str | None = None,
+        values: dict[str, Any] | bool | None = True,
+        *,
+        by: str = "user",
+    ) -> None:
+        """Answer a running call's question to the user (`state.pending_questions`); without
+        `question_id` the only one.
+
+        `values` are the form's values; those with a default may be missing. True says yes, None
+        or False declines. Raises `ConfigurationError` if they do not fit the form, `NotPending` if
+        no call waits for that answer.
+        """
+        question_id = self._only_question() if question_id is None else question_id
+        self._command("answer", question_id=question_id, values=values, by=by)
+
+    def decline(
+        self, question_id: str | None = None, reason: str = "", *, by: str = "user"
+    ) -> None:
+        """Decline a running call's question to the user; without `question_id` the only one.
+        Raises as `answer`."""
+        _check_reason("decline", reason)
+        question_id = self._only_question() if question_id is None else question_id
+        self._command("answer", question_id=question_id, values=None, reason=reason, by=by)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _check_reason(where: str, reason: object) -> None:
+    if not isinstance(reason, str):
+        raise ConfigurationError(f"{where}: reason takes a str, not {reason!r}.")

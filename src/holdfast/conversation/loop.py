@@ -1,0 +1,277 @@
+"""The loop of a conversation: it asks `next_action` and does that, until there is nothing to do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from holdfast import events as ev
+from holdfast.agent.agent import Agent
+from holdfast.conversation.actions import (
+    Action,
+    AwaitEvents,
+    CallModel,
+    CondenseHistory,
+    HandOver,
+    Nudge,
+    RecoverCalls,
+    RunCalls,
+    Stop,
+    limit_error,
+    next_action,
+    output_error,
+)
+from holdfast.conversation.budget import Spending, spending_of
+from holdfast.conversation.calls import Calls, Family
+from holdfast.conversation.condensations import Condensations
+from holdfast.conversation.handoff import delegating_agents, handoff_problem
+from holdfast.conversation.hook_points import HookPoints
+from holdfast.conversation.model_call import ModelCall
+from holdfast.conversation.request_view import RequestView
+from holdfast.conversation.run_context import RunContext, agent_in_force, inside
+from holdfast.conversation.status import ConversationStatus
+from holdfast.errors import ConversationClosed, HoldfastError, StoreError
+from holdfast.tools.results import clean
+
+
+class Loop:
+    """The loop of one conversation. `drive` runs on one thread at a time; the rest is thread-safe.
+
+    `thread` is the driving thread, None if no thread drives. `resting` is True if the loop waits
+    for something to do. `hosted` is True if a host drives it as soon as there is work.
+    `hands_over` is called between steps; if it returns True, `drive` returns.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_condensing",
+        "_family",
+        "_guests",
+        "_hooks",
+        "_model_call",
+        "_parent_spending",
+        "_view",
+        "context",
+        "hands_over",
+        "hosted",
+        "resting",
+        "thread",
+    )
+
+    def __init__(
+        self,
+        context: RunContext,
+        calls: Calls,
+        hooks: HookPoints,
+        condensing: Condensations,
+        view: RequestView,
+        model_call: ModelCall,
+        family: Family,
+        parent_spending: Callable[[], Spending | None],
+    ) -> None:
+        self.context = context
+        self._calls = calls
+        self._hooks = hooks
+        self._condensing = condensing
+        self._view = view
+        self._model_call = model_call
+        self._family = family
+        self._parent_spending = parent_spending
+        self._guests: list[Agent] = []  # other agents whose connections are open here
+        self.thread: threading.Thread | None = None
+        self.resting = True
+        self.hosted = False
+        self.hands_over: Callable[[], bool] | None = None
+
+    def drive(self, until_rest: bool) -> None:
+        """Run the loop until the conversation rests (`until_rest`) or closes. Raises the store's
+        errors.
+
+        Call it in its own context, which ends with it: after Ctrl-C this thread must not stay
+        marked as inside the loop.
+        """
+        inside.set((*inside.get(), id(self)))
+        context, journal = self.context, self.context.journal
+        try:
+            name, agent = agent_in_force(context.own_agent, journal.fold)
+            if agent is not context.agent:  # another process handed over meanwhile
+                self._take_over(agent, name)
+            limits = context.own_agent.tree_limits
+            journal.spend_from(spending_of(journal, limits, self._parent_spending()))
+            self._serve()
+            self._hooks.start()
+            while (action := self._next(until_rest)) is not None:
+                try:
+                    self._do(action)
+                except (ConversationClosed, StoreError):
+                    raise
+                except BaseException as error:
+                    self._view.drop()
+                    if until_rest and self._is_for_caller(error):
+                        raise
+                    with journal:
+                        context.write_error(error)
+        except ConversationClosed:
+            pass
+        except Exception as error:
+            context.fail(error)
+            if until_rest:
+                raise
+        finally:
+            with suppress(HoldfastError):  # the lease is lost, or the store is gone
+                if journal.spending is not None:
+                    journal.spending.give_back()
+            self.leave()
+
+    def _is_for_caller(self, error: BaseException) -> bool:
+        """Return True for Ctrl-C and `sys.exit`, which the caller of `run` gets. A host's thread
+        serves others as well."""
+        return not isinstance(error, Exception) and not (
+            self.hosted and isinstance(error, SystemExit)
+        )
+
+    def _next(self, until_rest: bool) -> Action | None:
+        """Wait for the next action and return it; None if this thread must stop driving."""
+        context, journal = self.context, self.context.journal
+        if journal.observed is not None:
+            journal.observed.tell()
+        with journal.changed:
+            while not context.closing:
+                if context.failure is not None:  # draining the inbox found that the lease was lost
+                    raise context.failure.with_traceback(None)
+                if journal.stale:
+                    journal.acquire()
+                trigger = self._condensing.trigger
+                if trigger is not None and journal.fold.sizes is None:
+                    journal.fold.measure(journal.tail)
+                action = self._decide(trigger)
+                if journal.spending is not None and not isinstance(action, CallModel):
+                    journal.spending.give_back()
+                if not isinstance(action, AwaitEvents):
+                    if until_rest and self.hands_over is not None and self.hands_over():
+                        break
+                    self.resting = False
+                    return action
+                if until_rest:
+                    break
+                self.resting = True
+                journal.changed.notify_all()
+                journal.changed.wait()
+            # before the lock is released; else a message would count on a loop that has decided
+            # to end
+            self.leave()
+        return None
+
+    def _decide(self, trigger: int | None = None) -> Action:
+        """Return `next_action` for the agent in force. Holds the journal's lock."""
+        agent, fold = self.context.agent, self.context.journal.fold
+        return next_action(fold, agent.limits, trigger, agent.stuck, agent.output_rounds)
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case CallModel():
+                self._model_call.step()
+            case RunCalls(calls):
+                self._calls.run(calls)
+            case RecoverCalls(calls):
+                self._calls.recover(calls)
+            case HandOver(name):
+                self._hand_over(name)
+            case Nudge():
+                self._nudge(action)
+            case CondenseHistory(asked, tokens):
+                self._condensing.condense(asked, tokens)
+            case Stop():
+                self._stop(action)
+            case AwaitEvents():
+                pass
+
+    def _nudge(self, action: Nudge) -> None:
+        with self.context.journal as journal:
+            if self._decide() == action:
+                journal.tell_model(clean(action.text), action.about)
+
+    def _stop(self, action: Stop) -> None:
+        ends = action.status is ConversationStatus.FINISHED
+        objection = self._hooks.objection() if ends else None
+        with self.context.journal as journal:
+            if self._decide() != action:
+                return  # a message arrived in between
+            if objection is not None and self._hooks.journal_objection(objection):
+                return
+            if action.limit is not None:
+                self.context.write_error(limit_error(action.limit, journal.id))
+            elif action.output:
+                self.context.write_error(output_error(action, journal.fold))
+            else:
+                journal.add(ev.StatusChanged, status=action.status.value, reason=action.reason)
+        self._view.rest()
+
+    def leave(self) -> None:
+        """Stop driving on this thread, if it is the driving one."""
+        with self.context.journal.changed:
+            if self.thread is threading.current_thread():
+                self.thread = None
+                self.resting = True
+                self.context.journal.changed.notify_all()
+
+    # --- the agent that answers ---
+
+    def _hand_over(self, name: str) -> None:
+        """Carry out the last handoff: append one `AgentConfigured` event, from which on the other
+        agent answers."""
+        context, journal = self.context, self.context.journal
+        before = context.agent, context.agent_name
+        agent, problem = handoff_problem(context, name)
+        if agent is None or problem:
+            with journal:
+                head = journal.fold.agent
+                if head is not None and self._hands_over():
+                    names = set(head.__struct_fields__) - {"seq", "id", "timestamp"}
+                    journal.add(
+                        ev.AgentConfigured, **{field: getattr(head, field) for field in names}
+                    )
+                    journal.tell_model(problem, f"handoff:{name}")
+            return
+        self._take_over(agent, name)
+        self._serve()
+        fields = self._model_call.head()
+        with journal:
+            if self._hands_over() and journal.fold.handoff.target == name:
+                journal.add(ev.AgentConfigured, **fields)
+                return
+        self._take_over(*before)
+        self._serve()
+
+    def _hands_over(self) -> bool:
+        """Return True if a handoff is still to be carried out. Holds the journal's lock."""
+        context = self.context
+        return context.journal.fold.handoff.target is not None and not context.closing
+
+    def _take_over(self, agent: Agent, name: str) -> None:
+        self.context.agent, self.context.agent_name = agent, name
+        self._model_call.take_over()
+
+    def _serve(self) -> None:
+        """Connect the agent in force, and open the children that earlier calls gave work to."""
+        context, fold = self.context, self.context.journal.fold
+        agent, head = context.agent, fold.agent
+        if agent is not context.own_agent and not any(one is agent for one in self._guests):
+            agent.connections.opened(context.runtime)
+            self._guests.append(agent)
+        self._condensing.serve()
+        # the agent in force may not be the one that delegated
+        delegating = delegating_agents(agent, context.own_agent)
+        if delegating and fold.assistant is not None:
+            self._family.delegation().attach(delegating)
+        served_before = head is not None and head.name == context.agent_name
+        agent.connections.connect(
+            [tool.name for tool in head.tools] if served_before and head is not None else ()
+        )
+
+    def release_guests(self) -> None:
+        """Close the connections of agents that the conversation was handed to."""
+        guests, self._guests = self._guests, []
+        for guest in guests:
+            guest.connections.closed(self.context.runtime)

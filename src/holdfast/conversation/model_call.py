@@ -1,0 +1,408 @@
+"""One model call: what precedes it, the request, what wraps the request, and the answer.
+
+`step` makes one call from begin to end:
+
+1. `_contribute`: the agent's parts and hooks add messages, such as a skill that fits.
+2. `_write_head`: an `AgentConfigured` event, if prompt, tools, model or parameters have changed.
+3. `_request`: room in the budgets of the tree is reserved, and the view is brought up to date.
+4. `_chain`: the agent is asked, wrapped by what this conversation has: observers, budgets, the
+   recovery from errors, hooks on the answer. Each wrapper calls the one within it.
+5. `_write_answer`: one append of the answer, the decisions on its calls, and the starts of the
+   calls whose turn it is; then those calls run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.agent.additions import Addition, Remark, Situation
+from holdfast.agent.handoffs import not_done
+from holdfast.agent.prompt import lengths
+from holdfast.content import TextContent, ToolCall, ToolResult
+from holdfast.conversation.actions import nudge_for
+from holdfast.conversation.budget import fair
+from holdfast.conversation.calls import Calls
+from holdfast.conversation.condensations import Condensations
+from holdfast.conversation.deltas import Deltas
+from holdfast.conversation.fold import turn
+from holdfast.conversation.handoff import refusal
+from holdfast.conversation.hook_points import HookPoints, ModelAnswer
+from holdfast.conversation.request_view import RequestView
+from holdfast.conversation.run_context import RunContext
+from holdfast.conversation.verdicts import CallVerdict
+from holdfast.errors import BadResponse, ContextTooLong, UnreadableEvent
+from holdfast.llm.completion import Completion
+from holdfast.llm.transcript import Transcript
+from holdfast.llm.vision import names_blind_model, with_vision
+from holdfast.tools import Cancellation
+from holdfast.tools.results import clean
+
+MAX_CONDENSATIONS = 3  # times that the request for one answer may turn out too long
+
+# Asks the model and returns its answer; None if there is none to journal, so that the loop decides
+# anew.
+Ask = Callable[[], ModelAnswer | None]
+
+
+class _Request(NamedTuple):
+    head: ev.AgentConfigured
+    transcript: Transcript
+    based_on: int
+    token: Cancellation
+    reservation: str | None  # the key of what is reserved in the tree's budgets
+
+
+class ModelCall:
+    """The model calls of one conversation, one at a time, on the driving thread."""
+
+    __slots__ = (
+        "_calls",
+        "_condensations",
+        "_condensing",
+        "_context",
+        "_contributed_seq",
+        "_deltas",
+        "_hooks",
+        "_just_taken_over",
+        "_known_head",
+        "_sight_checked",
+        "_view",
+    )
+
+    def __init__(
+        self,
+        context: RunContext,
+        calls: Calls,
+        hooks: HookPoints,
+        condensing: Condensations,
+        view: RequestView,
+        deltas: Deltas,
+    ) -> None:
+        self._context = context
+        self._calls = calls
+        self._hooks = hooks
+        self._condensing = condensing
+        self._view = view
+        self._deltas = deltas
+        self._condensations = 0  # since the last answer
+        self._contributed_seq = 0  # the last seq that the agent's contributors saw
+        self._just_taken_over = False  # True if the agent has just taken over
+        # True if the last Agent event was made when there was a picture
+        self._sight_checked = False
+        # the last Agent event, and the tool definitions that it matches
+        self._known_head: tuple[ev.AgentConfigured | None, object] = (None, None)
+
+    def step(self) -> None:
+        """Ask the model once, journal its answer, and run the calls whose turn it is."""
+        contributes = bool(self._context.agent.contributors) or self._hooks.adds
+        if contributes and not self._contribute():
+            return
+        if (token := self._write_head(contributes)) is None:
+            return
+        if (request := self._request(contributes, token)) is None:
+            return
+        answer = self._chain(request)()
+        if answer is not None:
+            self._deltas.accept()
+            self._write_answer(answer)
+
+    def take_over(self) -> None:
+        """Forget what is known of the agent before: another one answers from here on."""
+        self._known_head = (None, None)
+        self._contributed_seq = 0  # its skills have not seen the user's messages
+        self._just_taken_over = True
+
+    # --- before the request ---
+
+    def _must_reconsider(self, contributes: bool) -> bool:
+        """Return True if something arrived that must be handled before the model is asked.
+
+        That is a message since the contributors were asked, or the first picture since the
+        model's sight was looked up. Holds the journal's lock.
+        """
+        fold = self._context.journal.fold
+        return (contributes and fold.message_seq > self._contributed_seq) or (
+            fold.pictures.any and not self._sight_checked
+        )
+
+    def _contribute(self) -> bool:
+        """Add the contributions of the agent's parts before the next model call; return False if
+        that failed, and the run with it."""
+        context, journal = self._context, self._context.journal
+        with journal.changed:
+            contributed = self._contributed_seq
+            token, last = context.token, journal.fold.last_seq
+            # contributors are asked before every answer
+            seen = 0 if self._just_taken_over else contributed or journal.fold.based_on
+            self._just_taken_over = False
+            situation = Situation(
+                journal.id,
+                journal.after(contributed) if contributed else journal.tail,
+                dict(journal.fold.own_messages.seqs),
+                context.llm(),
+                context.runtime,
+                token,
+                seen,
+            )
+        try:
+            found = [one for part in context.agent.contributors for one in part(situation)]
+            found += self._hooks.before_model(situation)
+        except Exception as error:
+            if not token:
+                with journal:
+                    context.write_error(error)
+            return False
+        with journal if found else journal.changed:
+            if not context.may_ask or token:
+                return False
+            # contributors are asked again about events that arrived meanwhile
+            alone = journal.fold.last_seq == last
+            for addition in found:
+                self._write_addition(addition)
+            self._contributed_seq = journal.next_seq - 1 if found and alone else last
+        return True
+
+    def _write_addition(self, addition: Addition | Remark) -> None:
+        journal = self._context.journal
+        if isinstance(addition, Remark):
+            journal.add(
+                ev.NoteRecorded,
+                about=addition.about,
+                text=clean(addition.text),
+                details=addition.details,
+            )
+        elif addition.about not in journal.fold.own_messages.seqs:
+            content = [
+                TextContent(clean(block.text)) if isinstance(block, TextContent) else block
+                for block in addition.content
+            ]
+            journal.add(
+                ev.MessageAdded,
+                content=tuple(content),
+                sender="holdfast",
+                about=addition.about,
+                usage=addition.usage,
+                cost=addition.cost,
+                model=addition.model,
+            )
+
+    def _write_head(self, contributes: bool) -> Cancellation | None:
+        """Journal the parts of requests that have changed; return the cancellation of the call,
+        None if the loop must decide anew."""
+        context, journal = self._context, self._context.journal
+        changed = self._changed_head()
+        with journal.changed:
+            with journal:
+                if not context.may_ask or self._must_reconsider(contributes):
+                    return None
+                if changed is not None:
+                    journal.add(ev.AgentConfigured, **changed)
+            return context.token
+
+    def head(self) -> dict[str, Any]:
+        """Return the fields of an `AgentConfigured` event for the agent that answers now. Runs
+        user code, so the caller must not hold the lock."""
+        self._known_head = (None, None)
+        found = self._changed_head()
+        assert found is not None, "another agent has another name"
+        return found
+
+    def _changed_head(self) -> dict[str, Any] | None:
+        """Return the fields of a new `AgentConfigured` event if the parts of requests have changed
+        since the last one. Runs user code, so the caller must not hold the lock."""
+        context, journal = self._context, self._context.journal
+        agent, last, pictures = context.agent, journal.fold.agent, journal.fold.pictures.any
+        definitions = agent.tools.definitions()
+        if (
+            last is not None
+            and self._known_head[0] is last
+            and self._known_head[1] is definitions
+            and pictures is self._sight_checked
+        ):
+            # an agent is frozen: only its tools may have changed, and then in a new tuple
+            return None
+        tools, parameters = agent.definitions(last), agent.llm.parameters()
+        # without a picture the model's sight does not matter
+        if pictures or (last is not None and names_blind_model(last.parameters)):
+            parameters = with_vision(agent.llm, parameters)
+        self._sight_checked = pictures
+        now: dict[str, Any] = {
+            "system_prompt": agent.system_prompt,
+            "tools": tools,
+            "model": agent.llm.model,
+            "parameters": parameters,
+            "name": context.agent_name,
+        }
+        if last is not None and all(getattr(last, name) == value for name, value in now.items()):
+            self._known_head = (last, definitions)
+            return None
+        if last is None and journal.spawned_by:
+            now["spawned_by"] = journal.spawned_by
+        return {**now, "prompt_parts": lengths(agent.prompt_parts())}
+
+    def _request(self, contributes: bool, token: Cancellation) -> _Request | None:
+        """Return the request, with its amount reserved; None if the loop must decide anew."""
+        context, journal, reservation = self._context, self._context.journal, None
+        spending = journal.spending
+        if spending is not None:
+            reservation = spending.begin(context.agent.llm, token, lambda: context.may_ask)
+            if reservation is None:
+                return None  # paused, or an event arrived while it waited for room
+        with journal.changed:
+            head = journal.fold.agent
+            assert head is not None
+            # An event since the lock was released may have stopped the run, too.
+            if context.may_ask and not self._must_reconsider(contributes):
+                transcript = self._view.transcript()
+                return _Request(head, transcript, journal.fold.last_seq, token, reservation)
+        if spending is not None and reservation is not None:
+            spending.cancel(reservation)
+        return None
+
+    # --- the request and what wraps it ---
+
+    def _chain(self, request: _Request) -> Ask:
+        """Return the request with what wraps it, the innermost first."""
+        context, journal = self._context, self._context.journal
+        complete = partial(
+            context.agent.step,
+            request.transcript,
+            request.head,
+            on_delta=self._deltas.restarted(),
+            cancelled=request.token,
+        )
+        if journal.observed is not None:
+            complete = partial(journal.observed.asked, request.head, complete)
+        if journal.spending is not None and request.reservation is not None:
+            complete = partial(
+                journal.spending.ask, request.reservation, context.agent.llm, complete
+            )
+        ask: Ask = partial(self._ask, complete, request)
+        if context.agent.hooked is not None and context.agent.hooked.after_model:
+            ask = partial(self._ask_hooks, ask)
+        return ask
+
+    def _ask(self, complete: Callable[[], Completion], request: _Request) -> ModelAnswer | None:
+        """Ask the model. An error stops the run, except that a request that is too long is
+        condensed."""
+        token, began = request.token, time.monotonic()
+        try:
+            completion = complete()
+        except ContextTooLong as error:
+            if not token and (
+                self._condensations >= MAX_CONDENSATIONS or self._condensing.shorten(error, token)
+            ):
+                self._stop_on(error)
+            self._condensations += 1
+            return None
+        except Exception as error:
+            if not token:  # else the cancelling caller has set the status
+                self._stop_on(error)
+            return None
+        self._condensations = 0
+        return ModelAnswer(completion, request.based_on, time.monotonic() - began, token)
+
+    def _ask_hooks(self, ask: Ask) -> ModelAnswer | None:
+        """Ask the model, and have hooks change its answer or hold it back."""
+        answer = ask()
+        return None if answer is None else self._hooks.after_model(answer)
+
+    def _stop_on(self, error: Exception) -> None:
+        with self._context.journal:
+            self._context.write_error(error)
+
+    # --- the answer ---
+
+    def _write_answer(self, answer: ModelAnswer) -> None:
+        """Append the answer, the reply to an empty one, the decisions, and the starts of the
+        calls whose turn it is; then run those calls."""
+        context, token = self._context, answer.token
+        fields, asked = self._fields(answer), answer.completion.calls
+        verdicts: list[CallVerdict] = []
+        refused: dict[int, ToolResult] = {}
+        if asked:
+            asked = context.agent.tools.with_canonical_names(asked)
+            verdicts = self._calls.decide(asked, token)
+            refused = self._calls.refuse_client_calls(asked, verdicts)
+            if context.agent.handoffs is not None:
+                refused |= not_done(asked, partial(refusal, context))
+        allowed: tuple[ToolCall, ...] = ()
+        started: tuple[ToolCall, ...] = ()
+        with context.journal as journal:
+            for note in answer.notes:
+                note.write(journal)
+            seq = journal.next_seq
+            calls = tuple(
+                [
+                    msgspec.structs.replace(call, id=f"{seq}.{index}")
+                    for index, call in enumerate(asked)
+                ]
+            )
+            try:
+                journal.add(ev.AssistantReplied, calls=calls, **fields)
+            except UnreadableEvent as error:  # a custom model may return anything
+                raise BadResponse(
+                    f"The model's answer cannot be stored: {error.problem}"
+                ) from error
+            asks: dict[str, str] = {}  # the calls that wait for a decision, and the reason
+            settled: set[str] = set()
+            for index, (call, verdict) in enumerate(zip(calls, verdicts, strict=False)):
+                if index not in refused:  # no decision is needed for a call that is not run
+                    self._calls.write_decision(call, verdict)
+                if verdict.decision == "deny":
+                    settled.add(call.id)
+                elif verdict.decision == "ask":
+                    asks[call.id] = verdict.reason
+            for index, result in refused.items():
+                self._calls.write_start(calls[index], 1)
+                self._calls.write_result(calls[index], result)
+                settled.add(calls[index].id)
+            if not calls:
+                if (nudge := nudge_for(answer.completion)) is not None:
+                    journal.tell_model(nudge)
+            elif token and not context.closing:  # an interrupt that came before this answer
+                for call in calls:
+                    if call.id not in settled:
+                        self._calls.write_refusal(call)
+            elif context.may_ask:
+                open = journal.fold.opened([call for call in calls if call.id not in settled])
+                for call_id, reason in asks.items():
+                    if call_id in open:
+                        open[call_id].asked = reason
+                allowed = tuple([item.call for item in turn(open.values()) if item.ready])
+                started = allowed[: context.agent.parallel_calls]
+                for call in started:
+                    self._calls.write_start(call, 1)
+        if started:
+            self._calls.run(allowed, {call.id for call in started}, token)
+
+    def _fields(self, answer: ModelAnswer) -> dict[str, Any]:
+        """Return the fields of the `AssistantReplied` event but its calls. Asks the model for a
+        price."""
+        agent, found = self._context.agent, answer.completion
+        usage, cost = fair(found.usage, found.cost)
+        if cost is None and agent.limits.cost is not None:
+            cost = agent.llm.cost(usage)
+        return {
+            "text": found.text,
+            "reasoning": found.reasoning,
+            "usage": usage,
+            "based_on": answer.based_on,
+            "stop_reason": found.stop_reason,
+            "model": found.model,
+            "wire": found.wire,
+            "native": found.native,
+            "response_id": found.response_id,
+            "duration": answer.duration,
+            "cost": cost,
+            "request_hash": found.request_hash,
+            "route": found.route,
+            "notes": found.notes,
+            "host": found.host,
+        }

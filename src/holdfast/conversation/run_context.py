@@ -1,0 +1,183 @@
+"""`RunContext`: the parts of one open conversation that its loop, its calls and its features
+share."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+from typing import TYPE_CHECKING, Any
+
+from holdfast import events as ev
+from holdfast.agent.agent import Agent
+from holdfast.agent.handoffs import find
+from holdfast.conversation.counted_model import CountedModel
+from holdfast.conversation.fold import Fold
+from holdfast.conversation.journal import Journal
+from holdfast.conversation.status import ConversationStatus
+from holdfast.errors import (
+    ConversationClosed,
+    HookDenied,
+    LimitExceeded,
+    LLMError,
+    OutputInvalid,
+    UnreadableEvent,
+)
+from holdfast.tools import Cancellation
+from holdfast.tools.results import clean
+
+if TYPE_CHECKING:
+    from holdfast.conversation.children import Children
+    from holdfast.conversation.delegation import Delegation
+
+_log = logging.getLogger("holdfast")
+
+# The ids of the loops that led to this thread's work, outermost first. None of them may wait for
+# itself.
+inside: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar(
+    "holdfast_inside", default=()
+)
+
+
+class RunContext:
+    """The shared parts of one open conversation. The journal's lock guards them.
+
+    `own_agent` is the agent that the conversation was opened with; `agent` answers now, under the
+    name `agent_name`. `token` cancels the running model call and tool calls. `closing` is True once
+    nothing further may begin. `failure` is the error after which nothing can be journaled.
+    """
+
+    __slots__ = (
+        "_counted_model",
+        "agent",
+        "agent_name",
+        "children",
+        "closing",
+        "delegation",
+        "failure",
+        "journal",
+        "own_agent",
+        "runtime",
+        "token",
+    )
+
+    def __init__(self, agent: Agent, journal: Journal, runtime: object | None) -> None:
+        self.own_agent = agent
+        self.agent_name, self.agent = agent_in_force(agent, journal.fold)
+        self.journal = journal
+        self.runtime = runtime
+        self.token = Cancellation()
+        self.closing = False
+        self.failure: Exception | None = None
+        self.children: Children | None = None  # made with the first child
+        self.delegation: Delegation | None = None  # made at the first delegation
+        self._counted_model: CountedModel | None = None  # the model wrapper that was returned last
+
+    @property
+    def may_ask(self) -> bool:
+        """True if the run may still call the model."""
+        return self.journal.fold.status is ConversationStatus.RUNNING and not self.closing
+
+    def cancel(self, token: Cancellation | None = None) -> None:
+        """Cancel the running model call and tool calls; later ones are not affected."""
+        with self.journal.changed:
+            token = self.token if token is None else token
+            if token is self.token:
+                self.token = Cancellation()
+        token.cancel()
+
+    def interrupt(self) -> None:
+        """Cancel the running calls, and interrupt the children that are open here."""
+        self.cancel()
+        if self.children is not None:
+            self.children.interrupt()
+
+    def stop(self) -> None:
+        """Begin nothing further, here and in the children, and cancel what runs."""
+        with self.journal.changed:
+            self.closing = True
+            self.journal.changed.notify_all()
+        if self.children is not None:
+            self.children.stop()
+        self.cancel()
+
+    def fail(self, error: Exception) -> None:
+        """Stop for good: events can no longer be journaled, so nothing further may happen."""
+        with self.journal.changed:
+            first, self.failure = self.failure is None, self.failure or error
+            self.journal.changed.notify_all()
+        self.cancel()
+        if self.children is not None:  # the lease's new owner now has the children too
+            self.children.stop()
+        if first:
+            _log.error("conversation %s stopped: %s", self.journal.id, error)
+
+    def check_open(self) -> None:
+        """Raise `ConversationClosed` if the conversation is being closed."""
+        if self.closing:
+            raise ConversationClosed(
+                f"Conversation {self.journal.id!r} is closed. Open it again with"
+                " Conversation(agent, store, id=...)."
+            )
+
+    def llm(self, in_condensation: bool = False) -> Any:
+        """Return the agent's model for calls beside the loop, within the budgets of the tree.
+
+        With `in_condensation` the caller's `HistoryCondensed` event carries the usage; otherwise
+        each call writes a `NoteRecorded`.
+        """
+        llm, spending = self.agent.llm, self.journal.spending
+        if spending is not None:
+            llm = spending.metered(llm, in_condensation)
+        if in_condensation:
+            return llm
+        if self._counted_model is None or self._counted_model.wrapped is not llm:
+            self._counted_model = CountedModel(llm, self.journal)
+        return self._counted_model
+
+    def write_error(self, error: BaseException) -> None:
+        """Stop the run on `error`, unless something else stopped it first. Within a transaction."""
+        journal, kind = self.journal, type(error).__name__
+        if journal.fold.status is not ConversationStatus.RUNNING:
+            return
+        fields: dict[str, Any] = {"error": kind, "message": clean(str(error))}
+        try:
+            journal.add(ev.ErrorRecorded, **fields, details=_details(error))
+        except UnreadableEvent:  # a custom error's details may hold anything
+            journal.add(ev.ErrorRecorded, **fields)
+        journal.add(ev.StatusChanged, status=ConversationStatus.ERROR.value, reason=kind)
+        _log.warning("conversation %s stopped: %s: %s", journal.id, kind, error)
+
+
+_DETAILS: tuple[tuple[type[BaseException], dict[str, str]], ...] = (
+    (
+        LLMError,
+        {
+            "status": "status",
+            "code": "code",
+            "requestId": "request_id",
+            "retryAfter": "retry_after",
+        },
+    ),
+    (LimitExceeded, {"type": "type", "value": "value", "limit": "limit", "source": "source"}),
+    (HookDenied, {"hook": "hook", "on": "on", "failed": "failed"}),
+    (OutputInvalid, {"problem": "problem", "rounds": "rounds"}),
+)
+
+
+def _details(error: BaseException) -> dict[str, Any]:
+    """Return the fields of an error that its event keeps, without empty ones."""
+    for kind, names in _DETAILS:
+        if isinstance(error, kind):
+            found = {key: getattr(error, name) for key, name in names.items()}
+            return {key: value for key, value in found.items() if value}
+    return {}
+
+
+def agent_in_force(agent: Agent, state: Fold) -> tuple[str, Agent]:
+    """Return the name and the agent that answers in a conversation opened with `agent`.
+
+    It is `agent` itself, named "", if the agent does not know the name in the journal.
+    """
+    name = "" if state.agent is None else state.agent.name
+    found = find(agent, name) if name else agent
+    return ("", agent) if found is None else (name, found)

@@ -1,0 +1,207 @@
+"""Pictures: their size, the text that replaces one for a model without vision, and the models
+that have vision."""
+
+from __future__ import annotations
+
+from binascii import Error, a2b_base64
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from holdfast.content import (
+    Content,
+    EmbeddedResource,
+    ImageContent,
+    Message,
+    TextContent,
+    ToolResult,
+)
+from holdfast.events import MessageAdded as MessageEvent
+
+IMAGES_PARAMETER = "images"  # the parameter that is False for a model without vision
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+# Start-of-frame markers of all kinds of JPEG (ITU T.81, table B.1). C4, C8 and CC mean other
+# things.
+_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_BARE_MARKERS = frozenset((0x01, *range(0xD0, 0xD9)))  # markers without a length
+_MAX_MARKERS = 2000  # the limit on markers and fill bytes before a picture's size
+
+
+def pixels(data: bytes) -> tuple[int, int] | None:
+    """Return the width and height from the header of a PNG, JPEG, GIF or WebP file. Returns None
+    for any other file, and for one that ends before its size."""
+    size = None
+    if data[:8] == _PNG and data[12:16] == b"IHDR" and len(data) >= 24:
+        size = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    elif data[:4] == b"GIF8" and len(data) >= 10:
+        size = int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
+    elif data[:2] == b"\xff\xd8":
+        size = _jpeg(data)
+    elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        size = _webp(data)
+    return size if size and all(size) else None
+
+
+def _jpeg(data: bytes) -> tuple[int, int] | None:
+    at = 2
+    for _ in range(_MAX_MARKERS):
+        if at + 9 > len(data) or data[at] != 0xFF:
+            return None
+        kind = data[at + 1]
+        if kind == 0xFF:  # any number of fill bytes may precede a marker
+            at += 1
+        elif kind in _BARE_MARKERS:
+            at += 2
+        elif kind in _FRAME_MARKERS:
+            height, width = data[at + 5 : at + 7], data[at + 7 : at + 9]
+            return int.from_bytes(width, "big"), int.from_bytes(height, "big")
+        else:
+            at += 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big"))
+    return None
+
+
+def _webp(data: bytes) -> tuple[int, int] | None:
+    """Return the size of a WebP picture in any of the container's three kinds (RFC 9649, 2.5 to
+    2.7)."""
+    kind, body = data[12:16], data[20:30]
+    if len(body) < 10:
+        return None
+    if kind == b"VP8X":
+        return 1 + int.from_bytes(body[4:7], "little"), 1 + int.from_bytes(body[7:10], "little")
+    if kind == b"VP8L" and body[0] == 0x2F:
+        bits = int.from_bytes(body[1:5], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    if kind == b"VP8 " and body[3:6] == b"\x9d\x01\x2a":
+        width, height = int.from_bytes(body[6:8], "little"), int.from_bytes(body[8:10], "little")
+        return width & 0x3FFF, height & 0x3FFF
+    return None
+
+
+# --- in content ---
+
+
+def picture(block: Content) -> ImageContent | None:
+    """Return a block as a picture if it is an image or a resource with an image's bytes; else
+    None."""
+    if not _is_picture(block) or isinstance(block, ImageContent):
+        return block if isinstance(block, ImageContent) else None
+    resource = cast(EmbeddedResource, block).resource
+    try:
+        return ImageContent(a2b_base64(resource["blob"]), resource["mimeType"])
+    except (Error, ValueError):
+        return ImageContent(b"", resource["mimeType"])
+
+
+def has_picture(content: Iterable[Content]) -> bool:
+    """Return True if any block is a picture."""
+    # A loop, because this runs for every event and a generator costs more than the check.
+    for block in content:  # noqa: SIM110
+        if type(block) is not TextContent and _is_picture(block):
+            return True
+    return False
+
+
+def _is_picture(block: Content) -> bool:
+    """Return True for a picture, without decoding its data."""
+    if isinstance(block, EmbeddedResource):
+        kind, blob = block.resource.get("mimeType"), block.resource.get("blob")
+        return isinstance(kind, str) and kind.startswith("image/") and isinstance(blob, str)
+    return isinstance(block, ImageContent)
+
+
+def placeholder(image: ImageContent) -> str:
+    """Return the text that replaces a picture for a model without vision: `[picture: image/png,
+    640 x 480, 12 KB]`. The size in pixels is left out if it cannot be read."""
+    size = pixels(image.data)
+    count = len(image.data)
+    length = f"{count / 1_000_000:.1f} MB"
+    if count < 999_500:
+        length = f"{count} bytes" if count < 1000 else f"{count / 1000:.0f} KB"
+    kind = " ".join(image.mime_type.split())[:80]
+    facts = [kind, f"{size[0]} x {size[1]}", length] if size else [kind, length]
+    return f"[picture: {', '.join(facts)}]"
+
+
+def without_pictures(content: Sequence[Content]) -> tuple[Content, ...]:
+    """Return the content with each picture replaced by its placeholder. A pure function."""
+    images = map(picture, content)
+    return tuple(
+        [
+            block if image is None else TextContent(placeholder(image))
+            for block, image in zip(content, images, strict=True)
+        ]
+    )
+
+
+# --- of models ---
+
+
+def sees(model: Any) -> bool | None:
+    """Return True if a model accepts pictures, False if it does not, and None if this is unknown.
+
+    A composite accepts pictures only if all its models do.
+    """
+    members = getattr(model, "models", None)
+    if isinstance(members, Mapping):
+        abilities = [sees(member) for member in cast("Mapping[str, Any]", members).values()]
+        return False if False in abilities else None if None in abilities else True
+    return cast("bool | None", getattr(model, "sees", None))
+
+
+def with_vision(model: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's parameters, with `"images": False` added if the model is known to lack
+    vision. For a composite, the same is done for each of its models."""
+    members = getattr(model, "models", None)
+    if isinstance(members, Mapping) and isinstance(parameters.get("routes"), dict):
+        by_name = cast("Mapping[str, Any]", members)
+        return _map_routes(parameters, lambda name, inner: with_vision(by_name.get(name), inner))
+    blind = {IMAGES_PARAMETER: False} if sees(model) is False else {}
+    return {**parameters, **blind}
+
+
+def without_vision(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters without the entries of `with_sight`. Once the journal has recorded
+    which models have vision, the journal decides."""
+    unmarked = {key: value for key, value in parameters.items() if key != IMAGES_PARAMETER}
+    return _map_routes(unmarked, lambda _, inner: without_vision(inner))
+
+
+def names_blind_model(parameters: Mapping[str, Any]) -> bool:
+    """Return True if the parameters say of any model that it lacks vision."""
+    if parameters.get(IMAGES_PARAMETER) is False:
+        return True
+    return any(
+        names_blind_model(entry.get("parameters") or {}) for entry in _routes(parameters).values()
+    )
+
+
+def _routes(parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    routes = parameters.get("routes")
+    return cast("dict[str, dict[str, Any]]", routes) if isinstance(routes, dict) else {}
+
+
+def _map_routes(
+    parameters: Mapping[str, Any], change: Callable[[str, dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a composite's parameters with those of each of its models changed."""
+    if not isinstance(parameters.get("routes"), dict):
+        return dict(parameters)
+    changed = {
+        name: {**entry, "parameters": change(name, entry.get("parameters") or {})}
+        for name, entry in _routes(parameters).items()
+    }
+    return {**parameters, "routes": changed}
+
+
+MessageT = TypeVar("MessageT", bound="ToolResult | Message | MessageEvent")
+
+
+def hide_pictures(message: MessageT) -> MessageT:
+    """Return a message or a result in the form for a model without vision."""
+    return (
+        msgspec.structs.replace(message, content=without_pictures(message.content))
+        if has_picture(message.content)
+        else message
+    )

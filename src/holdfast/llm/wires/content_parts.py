@@ -1,0 +1,94 @@
+"""Content blocks in requests: as text where a place accepts only that, and as encoded media."""
+
+from __future__ import annotations
+
+from binascii import b2a_base64
+from typing import Any
+
+import msgspec
+
+from holdfast.content import (
+    AudioContent,
+    Content,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    ToolResult,
+)
+
+Part = dict[str, Any]
+
+_json = msgspec.json.Encoder().encode
+
+
+def base64(data: bytes) -> str:
+    """Return bytes in standard base64, without line breaks."""
+    return b2a_base64(data, newline=False).decode()
+
+
+def media(block: Content) -> tuple[str, str]:
+    """Return the MIME type and the base64 data of a block with bytes; ("", "") for any other.
+    The type of a resource may be missing or of any form."""
+    if isinstance(block, ImageContent | AudioContent):
+        return block.mime_type, base64(block.data)
+    if isinstance(block, EmbeddedResource) and isinstance(block.resource.get("blob"), str):
+        return str(block.resource.get("mimeType") or ""), block.resource["blob"]
+    return "", ""
+
+
+def as_text(block: Content) -> str:
+    """Return a block as text. A picture gives "", because pictures are sent separately."""
+    match block:
+        case TextContent():
+            return block.text
+        case ImageContent():
+            return ""
+        case AudioContent():
+            return not_shown(block)
+        case ResourceLink():
+            return f"[{block.name or 'resource'}: {block.uri}]"
+        case EmbeddedResource():
+            text = block.resource.get("text")
+            uri = block.resource.get("uri", "")
+            return text if isinstance(text, str) else f"[resource {uri}, not shown]"
+
+
+def not_shown(block: ImageContent | AudioContent) -> str:
+    """Return the text that replaces a picture or sound that cannot be sent."""
+    return f"[{block.mime_type}, {len(block.data)} bytes, not shown]"
+
+
+def caption(name: str, call_id: str) -> str:
+    """Return the text before the media that a call returned."""
+    return f"Returned by {name} (call {call_id}):" if call_id else f"Returned by {name}:"
+
+
+def with_mentions(result: ToolResult, kinds: list[str]) -> ToolResult:
+    """Return a result that mentions the blocks that are sent after it. `kinds` has the MIME type of
+    each such block, and "" for any other. `result_text` counts the pictures itself."""
+    content = [
+        TextContent(f"({kind}, shown below)")
+        if kind and not isinstance(block, ImageContent)
+        else block
+        for block, kind in zip(result.content, kinds, strict=True)
+    ]
+    return msgspec.structs.replace(result, content=tuple(content))
+
+
+def result_text(result: ToolResult) -> str:
+    """Return a tool's result as text that is never empty."""
+    content = result.content
+    if len(content) == 1 and type(content[0]) is TextContent and content[0].text:
+        return content[0].text
+    texts = [as_text(block) for block in content if not isinstance(block, ImageContent)]
+    count = len(content) - len(texts)
+    text = "\n".join(texts)
+    if not text and not content and result.structured_content is not None:
+        text = _json(result.structured_content).decode()
+    if not text and result.is_error:
+        message = result.error.message if result.error else ""
+        text = f"Error: {message or 'the tool failed without a message.'}"
+    if not text:
+        text = f"({count} image{'s' if count > 1 else ''}, shown below)" if count else "(no output)"
+    return text

@@ -1,0 +1,69 @@
+"""A lenient decoder for the JSON of models and their servers, which may be slightly invalid."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+# The exceptions that JSON of an unexpected shape causes. They also cover text that cannot be
+# encoded, and numbers or nesting without limit.
+MISSHAPEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+
+_json = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder()
+
+
+def decode(data: bytes | str) -> Any:
+    """Return the value of a JSON text, leniently.
+
+    Accepts control characters within strings, NaN (as None), and half surrogate pairs, which
+    come from servers that cut UTF-16 text into pieces. Raises `ValueError` for any other invalid
+    JSON.
+    """
+    try:
+        return _decoder.decode(data)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deep") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        import json
+
+        try:
+            return json.loads(data, strict=False, parse_constant=lambda _: None)
+        except (ValueError, RecursionError):
+            raise error from None  # msgspec's message is clearer
+
+
+def encode(value: Any) -> bytes:
+    """Return a decoded value as JSON, its half surrogate pairs replaced."""
+    try:
+        return _json(value)
+    except UnicodeEncodeError:
+        return _json(clean_texts(value))
+
+
+def join_surrogates(text: str) -> str:
+    """Return text whose split surrogate pairs are joined. A half without a partner becomes
+    U+FFFD."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def clean_texts(value: Any) -> Any:
+    """Return a decoded value with `whole` applied to all its texts, so that it can be encoded
+    again."""
+    if isinstance(value, str):
+        return join_surrogates(value)
+    if isinstance(value, dict):
+        return {
+            join_surrogates(key): clean_texts(item)
+            for key, item in cast("dict[str, Any]", value).items()
+        }
+    if isinstance(value, list):
+        return [clean_texts(item) for item in cast("list[Any]", value)]
+    return value

@@ -1,0 +1,94 @@
+"""Elements shared by OpenAI's two wires: headers, messages, content parts, token counts, cache
+keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.content import Content, EmbeddedResource, ImageContent, TextContent, Usage
+from holdfast.llm.wires.answers import count
+from holdfast.llm.wires.calls import digest
+from holdfast.llm.wires.content_parts import Part, media
+
+# The longest item id, call id of Responses, and cache key, in characters: "string too long.
+# Expected a string with maximum length 64".
+MAX_ID_CHARS = 64
+
+_json = msgspec.json.Encoder().encode
+
+
+def headers(api_key: str) -> dict[str, str]:
+    """Return the headers of every request. Without a key, no authorization is sent."""
+    authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    return {"Content-Type": "application/json", "Accept": "*/*", **authorization}
+
+
+def system(text: str) -> bytes:
+    """Encode a system message."""
+    return _json({"role": "system", "content": text})
+
+
+def user(content: Sequence[Content], part: Callable[[Content], Part]) -> bytes:
+    """Encode a user message. Text alone becomes a str, which every server accepts; any other
+    content becomes parts."""
+    if all(isinstance(block, TextContent) for block in content):
+        texts = [cast(TextContent, block).text for block in content]
+        return _json({"role": "user", "content": "\n".join(texts)})
+    return _json({"role": "user", "content": [part(block) for block in content]})
+
+
+def picture(block: Content) -> str:
+    """Return a picture as a data URL, whether it stands alone or in a resource; "" for any other
+    block."""
+    if not isinstance(block, ImageContent | EmbeddedResource):
+        return ""
+    kind, data = media(block)
+    is_picture = isinstance(block, ImageContent) or kind.startswith("image/")
+    return f"data:{kind};base64,{data}" if is_picture else ""
+
+
+def document(block: Content) -> Part | None:
+    """Return the name and data of a PDF file in a resource, under the keys of both APIs; None
+    for any other block."""
+    kind, data = media(block) if isinstance(block, EmbeddedResource) else ("", "")
+    if kind != "application/pdf":
+        return None
+    title = str(cast(EmbeddedResource, block).resource.get("uri") or "").rpartition("/")[2]
+    return {"filename": title or "file.pdf", "file_data": f"data:{kind};base64,{data}"}
+
+
+def read_usage(counts: Any, sent: str, received: str) -> Usage:
+    """Return token counts, zero where they are missing. `sent` and `received` are the API's words
+    for both directions. Servers that count reasoning separately from the output, such as xAI's,
+    reveal it by the total."""
+    if not isinstance(counts, dict):
+        return Usage()
+    usage = cast("dict[str, Any]", counts)
+    details: Any = usage.get(f"{sent}_tokens_details")
+    input_tokens, output_tokens = count(usage, f"{sent}_tokens"), count(usage, f"{received}_tokens")
+    reasoning = count(usage.get(f"{received}_tokens_details"), "reasoning_tokens")
+    separate = count(usage, "total_tokens") == input_tokens + output_tokens + reasoning
+    if reasoning and (reasoning > output_tokens or separate):
+        output_tokens += reasoning
+    # The second name is DeepSeek's.
+    cached = count(details, "cached_tokens") or count(usage, "prompt_cache_hit_tokens")
+    written = count(details, "cache_write_tokens")
+    return Usage(input_tokens, output_tokens, cached, written, reasoning)
+
+
+def cache_key(parameters: Mapping[str, Any], hosts: tuple[str, ...]) -> dict[str, str]:
+    """Return `prompt_cache_key` if the host has one of these endings and caching is not turned
+    off."""
+    key = str(parameters.get("cache_key") or "")
+    wanted = key and parameters.get("prompt_caching") is not False
+    if not wanted or not str(parameters.get("host")).endswith(hosts):
+        return {}
+    return {"prompt_cache_key": key if len(key) <= MAX_ID_CHARS else digest(key)}
+
+
+def with_name(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `json_schema` of a `response_format` with a name, which both APIs require."""
+    return dict(schema) if schema.get("name") else {**schema, "name": "answer"}

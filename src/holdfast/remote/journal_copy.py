@@ -1,0 +1,141 @@
+"""The client's copy of a journal on an agent server: its events so far, their fold, and their
+lock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.conversation.journal_lock import JournalLock
+from holdfast.conversation.state import Fold
+from holdfast.errors import StoreError
+from holdfast.remote.pool import TooLong
+from holdfast.remote.server_client import ServerClient
+
+PAGE_EVENTS = 1000  # events per request
+
+
+class JournalCopy:
+    """A copy of a journal, dense from event 1 even if events arrive twice or out of order.
+
+    Thread-safe; `changed` is notified of every event and of the end. `client` is this client's name
+    at the server. `mark` marks the threads of the conversation, in which no method may wait for it.
+    """
+
+    # Has the attributes of a `Journal` that subscriptions and event streams read.
+
+    __slots__ = (
+        "_events",
+        "_fetching",
+        "changed",
+        "client",
+        "closed",
+        "fold",
+        "id",
+        "mark",
+        "server",
+    )
+
+    def __init__(self, id: str, server: ServerClient, client: str) -> None:
+        self.id = id
+        self.server = server
+        self.client = client
+        self.mark = hash((server.address, id))
+        self.changed = JournalLock()
+        self.closed = False
+        self.fold = Fold()
+        self._events: list[ev.AnyEvent] = []
+        self._fetching = threading.Lock()
+
+    @property
+    def path(self) -> str:
+        """The conversation's path on its server."""
+        return f"/api/conversations/{quote(self.id, safe='')}"
+
+    def take(self, events: Sequence[ev.AnyEvent]) -> bool:
+        """Add the events that follow; return False if events between are missing."""
+        with self.changed:
+            last = before = self.fold.last_seq
+            for event in events:
+                if event.seq == last + 1:
+                    self._events.append(event)
+                    self.fold.apply(event)
+                    last = event.seq
+                elif event.seq > last:
+                    break
+            if last != before:
+                self.changed.notify_all()
+            return not events or events[-1].seq <= last
+
+    def catch_up(self, timeout: float | None = None) -> None:
+        """Read the server's further events, within `timeout` seconds in all. Raises as
+        `ServerClient.request`.
+
+        Without a `timeout` the server client's counts from the last whole page: a long journal may
+        take longer.
+        """
+        with self._fetching:  # two threads at once would read the same events
+            limit, seconds = PAGE_EVENTS, self.server.timeout if timeout is None else timeout
+            deadline = time.monotonic() + seconds
+            while True:
+                before = self.fold.last_seq
+                try:
+                    events, last = self.server.read(
+                        _page,
+                        "GET",
+                        f"{self.path}/events",
+                        query={"after_seq": before, "limit": limit},
+                        client=self.client,
+                        timeout=max(deadline - time.monotonic(), 0.001),
+                    )
+                except StoreError as error:
+                    if not isinstance(error.__cause__, TooLong) or limit == 1:
+                        raise
+                    limit = max(1, limit // 8)
+                    continue
+                self.take(events)
+                now = self.fold.last_seq
+                if not events or now >= last:
+                    return
+                where = f"GET {self.path}/events: {self.server.address}"
+                if now == before:
+                    raise StoreError(
+                        f"{where} sent events {events[0].seq}..{events[-1].seq} instead of event"
+                        f" {before + 1}."
+                    )
+                if timeout is None and len(events) == limit:
+                    deadline = time.monotonic() + seconds
+                if time.monotonic() >= deadline:
+                    raise StoreError(
+                        f"{where} reports {last} events, but sent only {now} of them in"
+                        f" {seconds:g} s."
+                    )
+
+    def after(self, seq: int) -> list[ev.AnyEvent]:
+        """Return the events after `seq`. Needs the lock."""
+        return self._events[seq:]
+
+    def until(self, seq: int) -> tuple[ev.AnyEvent, ...]:
+        """Return the events up to `seq`. Thread-safe: existing events never change."""
+        with self.changed:
+            return tuple(self._events[:seq])
+
+    def find(self, event_id: str, after: int) -> ev.AnyEvent | None:
+        """Return the event of that id after seq `after`, None if it has not arrived."""
+        with self.changed:
+            return next((event for event in self._events[after:] if event.id == event_id), None)
+
+
+def _page(data: bytes) -> tuple[list[ev.AnyEvent], int]:
+    page = msgspec.json.decode(data, type=_Page)
+    return [ev.decode(bytes(raw)) for raw in page.events], page.last_seq
+
+
+class _Page(msgspec.Struct, rename="camel"):
+    events: list[msgspec.Raw] = []
+    last_seq: int = 0

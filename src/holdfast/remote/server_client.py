@@ -1,0 +1,324 @@
+"""`ServerClient`: a client's requests to an agent server over HTTP. A request that is sent again
+takes effect once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from holdfast.conversation.observer import headers_of
+from holdfast.errors import Cancelled, ConfigurationError, LLMError, StoreError
+from holdfast.llm.address import split_url
+from holdfast.llm.http import Response, header_text
+from holdfast.llm.retry import retry_after
+from holdfast.llm.secrets import redact_url
+from holdfast.processes import OwnerProcess
+from holdfast.remote.failures import failure
+from holdfast.remote.pool import ServerPool
+from holdfast.tools.trace_headers import trace_headers
+
+if TYPE_CHECKING:
+    import ssl
+
+    from holdfast.conversation.observer import Observer
+    from holdfast.tools import Cancellation
+
+# The longest first wait before a retry; doubled for each further one.
+RETRY_BASE_SECONDS = 0.1
+RETRY_CAP_SECONDS = 5.0  # seconds, the longest wait: a restarted server is found soon
+# seconds without a byte after which a request is sent again: a lost packet must not use up all of
+# the timeout
+SILENCE_SECONDS = 20.0
+WORKING_SECONDS = 5.0  # seconds after which a failed request counts as having been at work
+TEMPORARY_STATUSES = frozenset((408, 425, 429, 502, 503, 504))  # statuses of temporary failures
+
+_log = logging.getLogger("holdfast.remote")
+
+Found = TypeVar("Found")
+UNEXPECTED_ANSWER = (
+    "sent an answer unlike an agent server's ({}). Is another service at that address?"
+)
+
+
+class ServerClient:
+    """An agent server's address and key, and a pool of connections to it. Thread-safe; starts no
+    thread.
+
+    `request` retries temporary failures within `timeout` seconds in all. Reads and repeatable
+    requests are retried as they are. Other requests carry an `Idempotency-Key`, so that the
+    server acts once. Redirects are not followed. `timeouts` are those of a connection and of a
+    request, in seconds.
+    """
+
+    __slots__ = (
+        "_headers",
+        "_lock",
+        "_observers",
+        "_pool",
+        "_prefix",
+        "_users",
+        "address",
+        "owner",
+        "timeout",
+    )
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        timeouts: tuple[float, float],
+        ssl_context: ssl.SSLContext | None,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        parts = split_url(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+        web = parts is not None and parts.scheme in ("http", "https") and parts.hostname
+        if parts is None or not web or parts.query or parts.fragment:
+            raise ConfigurationError(
+                "RemoteWorkspace: url takes an agent server's address such as"
+                f" 'http://127.0.0.1:8765', not {redact_url(url)!r}."
+            )
+        if parts.username is not None:
+            raise ConfigurationError(
+                "RemoteWorkspace: url takes no user and password; give the server's key as key."
+            )
+        if not isinstance(key, str) or not key.strip():  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(
+                "RemoteWorkspace: key takes the agent server's key, which `holdfast serve` prints"
+                " when it starts."
+            )
+        try:
+            self._headers = header_text(
+                {"Authorization": f"Bearer {key.strip()}", "Accept": "application/json"}
+            )
+        except ConfigurationError:  # the original error would show the key
+            raise ConfigurationError("RemoteWorkspace: key takes one line of ASCII.") from None
+        self._prefix = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
+        self._pool = ServerPool(
+            f"{parts.scheme}://{parts.netloc}",
+            timeout=timeouts,
+            ssl_context=ssl_context,
+        )
+        self.address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self.timeout = timeouts[1]
+        self._lock = threading.Lock()
+        self.owner = OwnerProcess()
+        self._users = 0  # number of open conversations
+        self._observers = observers
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, object] | None = None,
+        client: str = "",
+        once: str | None = None,
+        timeout: float | None = None,
+        patience: float | None = None,
+        cancelled: Cancellation | None = None,
+        raw: bytes | None = None,
+    ) -> Response:
+        """Send a request and return a successful response. Raises the error that the server names,
+        `StoreError` if it cannot be reached, `Cancelled`.
+
+        Args:
+            body: Sent as JSON.
+            once: The `Idempotency-Key`; by default a POST gets a random one.
+            timeout: Seconds for all attempts together; None takes the link's. With `patience` it
+                counts from the failure of an attempt.
+            patience: Seconds for each attempt of a request that runs for long.
+            raw: A text body, sent instead of `body` as it is.
+        """
+        data = raw if raw is not None else b"" if body is None else msgspec.json.encode(body)
+        kind = "text/plain" if raw is not None else "application/json"
+        headers = self._head(client) + (f"Content-Type: {kind}\r\n" if data else "")
+        if method == "POST":
+            headers += f"Idempotency-Key: {once or os.urandom(16).hex()}\r\n"
+        target = self._target(path, query)
+        timeout = self.timeout if timeout is None else timeout
+        deadline = time.monotonic() + timeout
+        number = 0
+        while True:
+            began = time.monotonic()
+            until = deadline if patience is None else began + patience
+            silence = min(SILENCE_SECONDS, until - began) if patience is None else patience
+            asked: float | None = None
+            cause: LLMError | None = None
+            try:
+                response = self._pool.request(
+                    method,
+                    target,
+                    data,
+                    headers,
+                    read_timeout=max(silence, 0.001),
+                    deadline=until,
+                    cancelled=cancelled,
+                )
+                status = response.status
+                answer = b"" if 200 <= status < 300 else response.read()
+            except Cancelled:
+                raise
+            except LLMError as broken:
+                cause, error, final = broken, self._unreachable(broken), not broken.retryable
+            else:
+                if 200 <= status < 300:
+                    return response
+                error = failure(status, answer, self.address, f"{method} {path}")
+                final = status not in TEMPORARY_STATUSES
+                asked = retry_after(response.headers, status=status)
+            if final:
+                raise error from cause
+            now = time.monotonic()
+            if patience is not None and now >= until:  # its time is used up
+                raise error from cause
+            # the attempt was at work, not only connecting
+            if patience is not None and now - began > max(
+                WORKING_SECONDS, self._pool.connect_timeout + 1.0
+            ):
+                deadline, number = now + timeout, 0
+            wait = pause(number, asked)
+            if time.monotonic() + wait >= deadline:
+                raise error from cause
+            number += 1
+            _log.info("%s %s: %s Trying again in %.1f s.", method, path, error, wait)
+            if cancelled is None:
+                time.sleep(wait)
+            elif cancelled.wait(wait):
+                raise Cancelled("The request was cancelled.")
+
+    def read(
+        self,
+        decode: Callable[[bytes], Found],
+        method: str,
+        path: str,
+        body: Any = None,
+        **options: Any,
+    ) -> Found:
+        """Send a request and return the decoded body. Raises `StoreError` if `decode` fails."""
+        answer = self.request(method, path, body, **options).read()
+        try:
+            return decode(answer)
+        except (ValueError, RecursionError) as error:
+            raise StoreError(
+                f"{method} {path}: {self.address} {UNEXPECTED_ANSWER.format(error)}"
+            ) from error
+
+    @contextmanager
+    def stream(
+        self,
+        path: str,
+        query: Mapping[str, object],
+        headers: Mapping[str, str],
+        client: str,
+        *,
+        silence: float,
+        cancelled: Cancellation,
+    ) -> Generator[Iterator[bytes]]:
+        """Yield the bytes of an event stream; end it after `silence` seconds without any. One
+        attempt; raises as `request`."""
+        head = self._head(client).replace(
+            "Accept: application/json", "Accept: text/event-stream"
+        ) + header_text(headers)
+        with self._reached():
+            response = self._pool.request(
+                "GET",
+                self._target(path, query),
+                b"",
+                head,
+                read_timeout=silence,
+                deadline=float("inf"),
+                cancelled=cancelled,
+                stream=True,
+            )
+            answer = b"" if response.status == 200 else response.read()
+        if response.status != 200:
+            error = failure(response.status, answer, self.address, f"GET {path}")
+            passing = response.status in TEMPORARY_STATUSES or response.status >= 500
+            raise StoreError(str(error)) if passing else error
+        try:
+            with self._reached():
+                yield iter(response)
+        finally:
+            response.close()
+
+    @contextmanager
+    def _reached(self) -> Generator[None]:
+        try:
+            yield
+        except Cancelled:
+            raise
+        except LLMError as broken:
+            raise self._unreachable(broken) from broken
+
+    def opened(self) -> None:
+        """Count a conversation that begins to use the link."""
+        with self._lock:
+            self._users += 1
+
+    def closed(self) -> None:
+        """Count a conversation that closed; the last one closes the idle connections."""
+        with self._lock:
+            self._users -= 1
+            last = not self._users
+        if last:
+            self.close()
+
+    def close(self) -> None:
+        """Close idle connections. The link can be used again."""
+        self._pool.close()
+
+    def _head(self, client: str) -> str:
+        traced = headers_of(self._observers) if self._observers else trace_headers()
+        head = f"{self._headers}{header_text(traced)}" if traced else self._headers
+        return f"{head}X-Holdfast-Client: {client}\r\n" if client else head
+
+    def _target(self, path: str, query: Mapping[str, object] | None) -> str:
+        fields = {name: value for name, value in (query or {}).items() if value is not None}
+        return f"{self._prefix}{path}{'?' + urlencode(fields) if fields else ''}"
+
+    def _unreachable(self, error: LLMError) -> StoreError:
+        words = str(error).replace("base_url", "url")
+        return StoreError(f"The agent server {self.address} could not be reached: {words}")
+
+    def __repr__(self) -> str:
+        return f"ServerClient({self.address!r})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "A link to an agent server holds its key and is not pickled; make another"
+            " RemoteWorkspace(url, key) there."
+        )
+
+
+def pause(number: int, asked: float | None = None) -> float:
+    """Return the seconds before retry `number` (from 0), with full jitter; at least the seconds
+    that the server `asked` for."""
+    jitter = random.random() * min(RETRY_CAP_SECONDS, RETRY_BASE_SECONDS * 2 ** min(number, 20))
+    return jitter if asked is None else max(asked, 0.0) + jitter
+
+
+def send_until_answered(
+    send: Callable[[], object], ended: Cancellation, stopped: Callable[[], bool]
+) -> None:
+    """Call `send` until the server answers. Raises its refusal, or the `StoreError` of an
+    unreachable server once `ended` is cancelled or `stopped` returns True."""
+    number = 0
+    while True:
+        try:
+            send()
+            return
+        except StoreError as error:
+            if type(error) is not StoreError or ended or stopped():
+                raise
+        ended.wait(pause(number))
+        number += 1

@@ -1,0 +1,57 @@
+"""A store that notifies listeners of every append in this process. The feeds receive events
+through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from holdfast.events import AnyEvent
+from holdfast.store import Batch, Lease, Store
+
+Listener = Callable[[str, Sequence[AnyEvent]], None]
+
+
+class NotifyingStore:
+    """A wrapper of `store` that calls `listener(conversation_id, events)` after each append.
+
+    The listener is called on the appending thread, in the journal's order, and must neither
+    block nor raise. `deleted(conversation_id)` is called after a removal.
+    `recorded(conversation_id)` returns True if a client has created a conversation with this id,
+    even if the store has no events of it yet; no call may spawn a conversation with such an id.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        listener: Listener,
+        deleted: Callable[[str], None] | None = None,
+        recorded: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self._store = store
+        self._listener = listener
+        self._deleted = deleted
+        self.recorded = recorded
+        # Methods that are passed on unchanged are bound directly and cost nothing.
+        self.acquire, self.renew, self.release = store.acquire, store.renew, store.release
+        self.read, self.tail, self.follow = store.read, store.tail, store.follow
+        self.post, self.commands, self.note = store.post, store.commands, store.note
+        self.bound, self.reserve, self.settle = store.bound, store.reserve, store.settle
+        self.blob, self.fork, self.list, self.close = (
+            store.blob,
+            store.fork,
+            store.list,
+            store.close,
+        )
+
+    def append(self, lease: Lease, batch: Batch) -> bool:
+        """See `Store.append`."""
+        held = self._store.append(lease, batch)
+        if batch.events:
+            self._listener(lease.conversation_id, batch.events)
+        return held
+
+    def delete(self, conversation_id: str) -> None:
+        """See `Store.delete`."""
+        self._store.delete(conversation_id)
+        if self._deleted is not None:
+            self._deleted(conversation_id)

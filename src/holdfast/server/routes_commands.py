@@ -1,0 +1,166 @@
+"""Commands over HTTP. Each route is a row of a table: its path, the command that it gives to the
+conversation, and its description. One endpoint decodes and executes all of them."""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast import commands as cmd
+from holdfast.server.bodies import (
+    AnswerRequest,
+    ApproveRequest,
+    CondenseRequest,
+    RejectRequest,
+    ResultRequest,
+    Standing,
+)
+from holdfast.server.intake import SMALL_BODY_BYTES
+from holdfast.server.routes import CallId, Client, Id, Key, Routes
+
+
+class CommandRoute(NamedTuple):
+    """One route. The command's fields are those of the body. Those of a route with `{call_id}`
+    also have the call's id from the path, and the `runner` from the client's header."""
+
+    path: str
+    command: type[cmd.Command]
+    name: str
+    summary: str
+    description: str
+    takes: type[msgspec.Struct] | None = None
+    example: Any = None
+    largest: int | None = SMALL_BODY_BYTES
+    keyed: bool = True
+
+
+CALLS = (
+    CommandRoute(
+        "approve",
+        cmd.Approve,
+        "approve_call",
+        "Approve a waiting call",
+        """Approves the named call, or all calls that wait. `arguments` replaces a call's
+        arguments. The approval is bound to the hash of the arguments.""",
+        ApproveRequest,
+        {"callId": "3.0"},
+    ),
+    CommandRoute(
+        "reject",
+        cmd.Reject,
+        "reject_call",
+        "Reject a waiting call",
+        "The model receives the reason.",
+        RejectRequest,
+        {"reason": "Not on main."},
+    ),
+    CommandRoute(
+        "answer",
+        cmd.Answer,
+        "answer_question",
+        "Answer a call's question",
+        "Null values decline the question.",
+        AnswerRequest,
+        {"questionId": "3.0?1", "values": {"city": "Ghent"}},
+    ),
+    CommandRoute(
+        "calls/{call_id}/claim",
+        cmd.Claim,
+        "claim_call",
+        "Claim an offered call",
+        """Only one of the clients that claim a call gets it and runs it. A repeated claim by the
+        same client succeeds.""",
+        keyed=False,
+    ),
+    CommandRoute(
+        "calls/{call_id}/result",
+        cmd.Return,
+        "return_call",
+        "Send the result of a claimed call",
+        "Only the client that claimed the call may send its result.",
+        ResultRequest,
+        {
+            "result": {"content": [{"type": "text", "text": "21 degrees"}], "isError": False},
+            "duration": 0.4,
+        },
+        largest=None,
+    ),
+)
+RUNS = (
+    CommandRoute(
+        "pause",
+        cmd.Pause,
+        "pause_conversation",
+        "Pause after the running step",
+        "Stops the conversation after the running step.",
+    ),
+    CommandRoute(
+        "resume",
+        cmd.Resume,
+        "resume_conversation",
+        "Resume after a pause or an error",
+        "Like `Conversation.resume`.",
+    ),
+    CommandRoute(
+        "interrupt",
+        cmd.Interrupt,
+        "interrupt_conversation",
+        "Pause at once",
+        "Cancels running work.",
+    ),
+    CommandRoute(
+        "condense",
+        cmd.Condense,
+        "condense_conversation",
+        "Condense a conversation",
+        "Like `Conversation.condense`. A `condensation` event reports the outcome.",
+        CondenseRequest,
+        {"instructions": "Keep the ticket numbers."},
+    ),
+)
+
+
+def add(routes: Routes, table: Sequence[CommandRoute], tag: str) -> None:
+    """Add the routes of a table."""
+    for row in table:
+        _add(routes, row, tag)
+
+
+def _add(routes: Routes, row: CommandRoute, tag: str) -> None:
+    host = routes.service.host
+
+    def execute(
+        tenant: str, id: str, body: Any = None, key: str | None = None, **fields: Any
+    ) -> Standing:
+        for name, value in ({} if body is None else msgspec.structs.asdict(body)).items():
+            # A decision that names no call is about all, one without a hash about the present one.
+            fields[name] = "" if value is None and name in ("call_id", "arguments_hash") else value
+        host.execute(tenant, id, row.command(**fields), key)
+        return Standing(host.status(tenant, id))
+
+    types: dict[str, Any] = {"tenant": str, "id": Id}
+    types |= {"call_id": CallId, "runner": Client} if "{call_id}" in row.path else {}
+    types |= {"body": row.takes} if row.takes is not None else {}
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter(name, kind, annotation=type) for name, type in types.items()]
+    if row.keyed:
+        parameters.append(inspect.Parameter("key", kind, annotation=Key, default=None))
+    routes.register(
+        "POST",
+        f"/api/conversations/{{id}}/{row.path}",
+        execute,
+        parameters,
+        name=row.name,
+        summary=row.summary,
+        description=row.description,
+        tag=tag,
+        takes=row.takes,
+        example=row.example,
+        largest=row.largest,
+        gives=Standing,
+        gave={"status": "running"},
+        conflicts=True,
+        state_error=True,
+        client="{call_id}" not in row.path,
+    )

@@ -1,0 +1,371 @@
+"""Drives conversations: the work of the pool's threads, the periodic work of the timer, and
+recovery after a restart."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from holdfast.commands import Settle
+from holdfast.conversation import ConversationStatus
+from holdfast.errors import (
+    ConfigurationError,
+    ConversationClosed,
+    ConversationNotFound,
+    HoldfastError,
+    LeaseHeld,
+    StoreError,
+)
+from holdfast.server.claims import Claims
+from holdfast.server.local_conversation import OpenConversation
+from holdfast.server.open_conversations import OpenConversations
+from holdfast.server.pool import RunPool
+from holdfast.server.records import IDLE, RUN, ConversationRecord, Records, store_id, tenant_of
+from holdfast.server.workers.deaths import MAX_DEATHS, Deaths, WorkerDied, write_end
+from holdfast.server.workspaces import Workspaces
+from holdfast.store import Store
+
+_log = logging.getLogger("holdfast")
+
+T = TypeVar("T")
+RUNNING = ConversationStatus.RUNNING
+
+_TICK_SECONDS = 1.0  # the period of the timer
+# The delay before a failed conversation is retried doubles from the first value to the second.
+_RETRY_SECONDS, _MAX_RETRY_SECONDS = 5.0, 600.0
+
+
+class _Fault:
+    """The error that prevents a conversation from being driven. `again` is the time of the next
+    attempt."""
+
+    __slots__ = ("again", "error", "message", "times")
+
+    def __init__(self, error: Exception, times: int, again: float) -> None:
+        self.error = error.with_traceback(None)
+        self.message = f"{type(error).__name__}: {error}"
+        self.times = times
+        self.again = again
+
+
+class Scheduler:
+    """Opens conversations when they are needed, drives them from a pool, and parks idle ones.
+    Thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        records: Records,
+        open: Callable[[str], OpenConversation],
+        workspaces: Workspaces,
+        claims: Claims,
+        max_running: int,
+        most: int,
+        idle: float,
+        clock: Callable[[], float],
+        deaths: Deaths | None = None,
+    ) -> None:
+        self._deaths = deaths or Deaths()
+        self._store = store
+        self._records = records
+        self._opened = open
+        self._workspaces = workspaces
+        self._clock = clock
+        self.claims = claims
+        self.conversations = OpenConversations(self._open, most, idle, clock)
+        self.pool = RunPool(max_running, self._drive, self._hand_over, tenant_of)
+        self._lock = threading.Lock()
+        self._faults: dict[str, _Fault] = {}  # by store id
+        self._tending = threading.Condition()
+        self._timer: threading.Thread | None = None
+        self._recovering: threading.Thread | None = None
+        self._closed = False
+
+    def use(self, record: ConversationRecord, work: Callable[[OpenConversation], T]) -> T:
+        """Call `work` with the open conversation. If the conversation is parked or fails at that
+        moment, open it once more."""
+        for again in (True, False):
+            with self.conversations.use(record.store_id) as live:
+                self.tend_soon()
+                try:
+                    return work(live)
+                except ConversationClosed:
+                    if not again:
+                        raise
+                except StoreError:
+                    if live.failure is None or not again:
+                        raise
+            self.conversations.park(record.store_id, force=True)
+        raise AssertionError
+
+    def wake(self, id: str) -> None:
+        """Drive a conversation as soon as a thread is free."""
+        self.pool.submit(id)
+
+    def cut_off(self, id: str) -> None:
+        """Close a conversation, cutting off running work. Its slot is free at once, even if its
+        calls ignore their cancellation."""
+        self.pool.release(id)
+        self.conversations.park(id, force=True)
+        self.pool.detach(id)
+
+    def interrupted(self, id: str) -> None:
+        """Free the slot of a conversation that was interrupted."""
+        self.pool.release(id)
+
+    def _hand_over(self, id: str) -> None:
+        """Make a run end at its next step boundary. The conversation then waits for its next
+        slot."""
+        live = self.conversations.find(id)
+        if live is not None:
+            live.hand_over()
+
+    def _open(self, id: str) -> OpenConversation:
+        try:
+            live = self._opened(id)
+        except (ConversationNotFound, WorkerDied):
+            raise
+        except Exception as error:
+            self._fail(id, error)
+            raise
+        self._faults.pop(id, None)
+        self.update_offers(live.record, live)
+        return live
+
+    def _drive(self, id: str) -> bool:
+        """Do a conversation's pending work on a thread of the pool. Return True if there is more
+        work."""
+        try:
+            with self.conversations.use(id) as live:
+                self.tend_soon()
+                more = live.drive()
+                with live.run_lock:
+                    if live.record.driven == RUN and not live.running:
+                        live.record = self._records.set_driven(live.record, IDLE)
+                self.update_offers(live.record, live)
+                failure = live.failure
+            if failure is not None:
+                raise failure.with_traceback(None)
+            self._faults.pop(id, None)
+            return more
+        except (ConversationNotFound, ConversationClosed):
+            return False
+        except WorkerDied as died:
+            return not self._closed and self._died(id, died)
+        except Exception as error:
+            if not self._closed:
+                self._fail(id, error)
+                self.conversations.park(id, force=True)
+            return False
+
+    def _died(self, id: str, died: WorkerDied) -> bool:
+        """Handle the death of a conversation's worker. Return True if another worker should
+        continue the conversation, which is the case until too many workers have died without
+        progress."""
+        try:
+            live = self.conversations.find(id)
+            if live is not None and live.failure is not None:
+                self.conversations.park(id, force=True)
+            times = self._deaths.count(id)
+            if times < MAX_DEATHS:
+                return bool(self._store.list([id], status=RUNNING.value))
+            if not write_end(self._store, id, died.how, times):
+                self._fail(id, died)  # no run was in progress: the pending command waits
+                return False
+            self._deaths.reset(id)
+            record = self._records.find(tenant_of(id), id.rpartition("/")[2])
+            if record.driven == RUN:
+                self._records.set_driven(record, IDLE)
+                if self._store.list([id], status=RUNNING.value):  # a new run began meanwhile
+                    self._records.set_driven(record, RUN)
+        except LeaseHeld:
+            return True  # another thread has opened the conversation meanwhile
+        except ConversationNotFound:
+            pass
+        except Exception as error:
+            if not self._closed:
+                self._fail(id, error)
+        return False
+
+    def update_offers(self, record: ConversationRecord, live: OpenConversation) -> None:
+        """Update the calls that the conversation offers to clients."""
+        self.claims.update(record.tenant, record.id, live.offers())
+
+    def _fail(self, id: str, error: Exception) -> None:
+        with self._lock:
+            known = self._faults.get(id)
+            if known is not None and known.error is error:
+                return  # `_open` has reported this error already
+            times = 1 if known is None else known.times + 1
+            delay = min(_MAX_RETRY_SECONDS, _RETRY_SECONDS * 2 ** min(times - 1, 10))
+            again = self._clock() + delay
+            fault = self._faults[id] = _Fault(error, times, again)
+        if known is None or known.message != fault.message:
+            _log.error("conversation %s cannot be driven: %s: %s", id, type(error).__name__, error)
+
+    def fault(self, record: ConversationRecord) -> str:
+        """Return the error that prevents a conversation from being driven, or ""."""
+        with self._lock:
+            found = self._faults.get(record.store_id)
+        return "" if found is None else found.message
+
+    def forget(self, record: ConversationRecord) -> None:
+        """Drop all data about a removed conversation."""
+        with self._lock:
+            self._faults.pop(record.store_id, None)
+        self._deaths.reset(record.store_id)
+        self.claims.update(record.tenant, record.id, ())
+
+    def recover(self) -> None:
+        """Continue, in the background, the conversations that the last process was driving and
+        those with new commands. Return at once."""
+        with self._lock:
+            if self._recovering is None and not self._closed:
+                self._recovering = threading.Thread(
+                    target=self._recover, name="holdfast-host-recover", daemon=True
+                )
+                self._recovering.start()
+
+    def _recover(self) -> None:
+        try:
+            began = time.monotonic()
+            driven = [store_id(tenant, id) for tenant, id in self._records.driven()]
+            active: set[str] = set()
+            if driven:
+                active |= {one.id for one in self._store.list(driven, status=RUNNING.value)}
+                active |= {one.id for one in self._store.list(driven, waiting=True)}
+            found = [id for id in driven if id in active]
+            for id in found:
+                self.wake(id)
+            if found:
+                _log.info(
+                    "resuming %d conversations of the last server process (found in %.2f s)",
+                    len(found),
+                    time.monotonic() - began,
+                )
+            self.tend_soon()
+        except Exception:
+            if not self._closed:
+                _log.exception("the conversations of the last server process could not be found")
+
+    # --- timer ---
+
+    def tend_soon(self) -> None:
+        """Start the timer, which runs while something is open."""
+        if self._timer is None:
+            with self._tending:
+                if self._timer is None and not self._closed:
+                    self._timer = threading.Thread(
+                        target=self._tend_for_ever, name="holdfast-host-timer", daemon=True
+                    )
+                    self._timer.start()
+
+    def _tend_for_ever(self) -> None:
+        while True:
+            with self._tending:
+                if self._closed:
+                    return
+                self._tending.wait(_TICK_SECONDS)
+                if self._closed:
+                    return
+            try:
+                self.tend()
+            except Exception:
+                if not self._closed:
+                    _log.exception("the server's timer failed")
+
+    def tend(self) -> None:
+        """Do the timer's work of each second: settle claims, park idle conversations, retry
+        failed ones, and pick up commands that other processes posted."""
+        for tenant, id, settle in self.claims.due():
+            try:
+                self._settle(tenant, id, settle)
+            except (ConfigurationError, ConversationNotFound):  # already answered, or deleted
+                with suppress(HoldfastError):
+                    self._relook(tenant, id)
+            except HoldfastError as error:
+                _log.warning(
+                    "conversation %s: call %s could not be settled yet: %s",
+                    id,
+                    settle.call_id,
+                    error,
+                )
+        now = self._clock()
+        with self._lock:
+            again = [id for id, fault in self._faults.items() if fault.again <= now]
+        driven = self._driven() if again else set[str]()
+        for id in again:
+            if id in driven:
+                self.wake(id)
+            else:
+                with self._lock:
+                    if (fault := self._faults.get(id)) is not None:
+                        fault.again = now + _MAX_RETRY_SECONDS
+        self._hear()
+        self.pool.tend()
+        self.conversations.tend(self.pool.busy)
+        self._workspaces.tend()
+
+    def _relook(self, tenant: str, id: str) -> None:
+        try:
+            record = self._records.find(tenant, id)
+        except ConversationNotFound:
+            self.claims.update(tenant, id, ())
+            raise
+        with self.conversations.use(record.store_id) as live:
+            self.update_offers(record, live)
+
+    def _hear(self) -> None:
+        """Wake parked conversations to which another process (`holdfast tell`) has posted a
+        command."""
+        posted = [summary.id for summary in self._store.list(waiting=True)]
+        if posted:
+            driven = self._driven()
+            for id in posted:
+                if id in driven and self._faults.get(id) is None:
+                    self.wake(id)
+
+    def _driven(self) -> set[str]:
+        return {store_id(tenant, id) for tenant, id in self._records.driven()}
+
+    def _settle(self, tenant: str, id: str, settle: Settle) -> None:
+        record = self._records.find(tenant, id)
+
+        def work(live: OpenConversation) -> None:
+            live.execute(settle)
+            self.update_offers(record, live)
+            self.wake(record.store_id)
+
+        self.use(record, work)
+
+    # --- monitoring and shutdown ---
+
+    def stats(self) -> dict[str, int]:
+        """Return the numbers for monitoring."""
+        queued, running, threads = self.pool.counts()
+        recovering = self._recovering
+        return {
+            "open": self.conversations.count(),
+            "queued": queued,
+            "running": running,
+            "threads": threads,
+            "client_calls": self.claims.count(),
+            "faults": len(self._faults),
+            "recovering": int(recovering is not None and recovering.is_alive()),
+        }
+
+    def close(self, until: float) -> None:
+        """Stop everything by about this time of the monotonic clock."""
+        self._closed = True
+        with self._tending:
+            self._tending.notify_all()
+        self.conversations.close()
+        if not self.pool.close(max(1.0, until - time.monotonic())):
+            _log.warning("the server shuts down while calls that ignore cancellation still run")
+        for thread in (self._timer, self._recovering):
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(max(1.0, until - time.monotonic()))

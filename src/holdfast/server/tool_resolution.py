@@ -1,0 +1,423 @@
+"""Resolves a client's tools on the agent server: imports the modules that the client names,
+under the server's `Policy`. Tools that the server cannot or may not import run in the client."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.agent.serial_form import RUNTIME, ToolForm
+from holdfast.errors import ConfigurationError, ToolError
+from holdfast.server.policy import Policy, check_agent, check_parts
+from holdfast.tools.context import ToolContext
+from holdfast.tools.json_values import copy_json
+from holdfast.tools.registry import ToolRegistry, declared_in
+from holdfast.tools.schema import from_json_schema
+from holdfast.tools.tool import Tool
+
+_log = logging.getLogger("holdfast.server")
+
+TOTAL_FACTOR = 1.5  # all modules of a request get this many times the timeout if some of them hang
+
+_MAX_MODULES = 100  # of one request
+
+
+class ClientTool(Tool):
+    """A tool that runs in the client that declared it. The model sees the tool, and its calls
+    are offered to the client."""
+
+    tool_type = "custom"
+    executor = "client"
+    untrusted = True
+
+    def __init__(self, form: ToolForm) -> None:
+        super().__init__(
+            form.name,
+            form.description,
+            None,
+            form.input_schema,
+            form.output_schema,
+            form.annotations,
+            form.category,
+            form.timeout,
+            parallel=form.parallel,
+        )
+        self.module_qualname = form.module
+        # Holdfast's own clients always send complete schemas.
+        complete = "type" in form.input_schema and "properties" in form.input_schema
+        self._declared_schema = form.input_schema if complete else super().input_schema
+        self._check = from_json_schema(form.name, self._declared_schema, untrusted=True)
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The schema as the client declared it, with keys in the same order. A provider's prompt
+        cache compares text, and the client's local runs use the same cache."""
+        return copy_json(self._declared_schema)
+
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments, checked within bounds. Raises `ToolValidationError`."""
+        return self._check(arguments)
+
+    def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Raise `ToolError`. A client claims each call of this tool, so the server never makes
+        one."""
+        raise ToolError(
+            f"{self.name!r} runs in the client that declared it, not on the agent server.",
+            retryable=False,
+            max_retries=0,
+        )
+
+
+class UnavailableTool(Tool):
+    """A tool that cannot run here. Each call of it fails with the reason; other tools are not
+    affected."""
+
+    tool_type = "custom"
+    untrusted = True
+
+    def __init__(self, form: ToolForm, reason: str) -> None:
+        super().__init__(
+            form.name,
+            form.description,
+            None,
+            form.input_schema,
+            None,
+            form.annotations,
+            form.category,
+            parallel=form.parallel,
+        )
+        self.module_qualname = form.module
+        self.reason = reason
+
+    def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Raise `ToolError` with the reason."""
+        raise ToolError(
+            f"{self.name!r} cannot run on the agent server: {self.reason}.",
+            "not_found",
+            retryable=False,
+            max_retries=0,
+        )
+
+
+class ResolvedTools(msgspec.Struct, frozen=True):
+    """The resolved tools of one conversation, by name.
+
+    `executors` says where each tool runs (`server`, `client`, `unavailable`). `modules` names
+    the module in which it was found. `reasons` explains a tool's place or a problem with it.
+    `warnings` has the same facts for people.
+    """
+
+    tools: dict[str, Tool]
+    executors: dict[str, str]
+    modules: dict[str, str]
+    reasons: dict[str, str]
+    warnings: list[str]
+
+
+def resolve_tools(
+    tools: Sequence[ToolForm],
+    modules: Mapping[str, str],
+    builtins: Mapping[str, Tool],
+    policy: Policy,
+    client_tools: bool = True,
+    *,
+    import_timeout: float | None = None,
+) -> ResolvedTools:
+    """Resolve the tools that a client declared.
+
+    `tools` are the declarations. `modules` maps names of tools to modules; a name that `tools`
+    lacks is resolved by its module alone. A preset tool is the one of that name among `builtins`.
+    Any other tool is taken from its module, if the policy allows the module and the import ends
+    within `import_timeout` seconds (None: the policy's). A tool that cannot be had this way runs in
+    the client, or is unavailable if `client_tools` is false.
+
+    Blocks, so do not call it on an event loop's thread. Calls share nothing but Python's import
+    system. Raises `ConfigurationError` for a declaration from which no tool can be made.
+    """
+    forms = _forms(tools, modules)
+    found: dict[str, Tool] = {}
+    executors: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    wanted = dict.fromkeys(
+        form.module
+        for form in forms
+        if form.module not in ("", RUNTIME) and policy.allows(form.module)
+    )
+    imported = _import(
+        list(wanted), policy.import_timeout if import_timeout is None else import_timeout
+    )
+    declared = {form.name for form in tools}
+    for form in forms:
+        tool, reason = _resolve(form, builtins, policy, imported)
+        if tool is not None:
+            if form.name in declared and (what := _unlike(form, tool)):
+                reason = (
+                    "its schema differs from the one that the client declared, and the server's is"
+                    f" used: {what}"
+                )
+            executors[form.name] = "server"
+        elif client_tools and form.name in declared:
+            tool = ClientTool(form)
+            executors[form.name] = "client"
+        else:
+            own = (
+                "it exists only in the client's process, and this conversation does not let clients"
+                " run tools"
+            )
+            tool = UnavailableTool(form, reason or own)
+            reason = reason or own
+            executors[form.name] = "unavailable"
+        found[form.name] = tool
+        if reason:
+            reasons[form.name] = reason
+    warnings = [_warning(name, executors[name], reason) for name, reason in reasons.items()]
+    for warning in warnings:
+        _log.warning("%s", warning)
+    return ResolvedTools(
+        found, executors, {form.name: form.module for form in forms}, reasons, warnings
+    )
+
+
+def import_parts(mapping: Mapping[str, Any], policy: Policy) -> None:
+    """Import the modules that an agent's serial form names (see `check_agent`), like `learn`, so
+    that `load_agent` finds them. Blocks. Raises `ConfigurationError` for modules that the policy
+    refuses or that cannot be imported."""
+    modules = check_agent(mapping, policy)
+    for name, outcome in _import(modules, policy.import_timeout, tools=False).items():
+        if isinstance(outcome, str):
+            raise ConfigurationError(f"agent: the module {name!r} {outcome}.")
+    check_parts(mapping, policy)
+
+
+def _forms(tools: Sequence[ToolForm], modules: Mapping[str, str]) -> list[ToolForm]:
+    found: dict[str, ToolForm] = {}
+    for form in tools:
+        if form.name in found:
+            raise ConfigurationError(
+                f"tools has two tools named {form.name!r}. Names must be unique within an agent."
+            )
+        found[form.name] = msgspec.structs.replace(form, module=modules.get(form.name, form.module))
+    for name, module in modules.items():
+        if name not in found:
+            found[name] = ToolForm(name=name, input_schema={"type": "object"}, module=module)
+    named = {form.module for form in found.values()}
+    if len(named) > _MAX_MODULES:
+        raise ConfigurationError(
+            f"tools name {len(named)} modules; a request may name {_MAX_MODULES}."
+        )
+    return list(found.values())
+
+
+def _resolve(
+    form: ToolForm, builtins: Mapping[str, Tool], policy: Policy, imported: Mapping[str, Imported]
+) -> tuple[Tool | None, str]:
+    """Return the tool, or the reason why there is none. A tool without a module has neither."""
+    if form.module == RUNTIME:
+        if (known := builtins.get(form.name)) is not None:
+            return known, ""
+        names = ", ".join(builtins) or "none"
+        return None, f"the workspace has no tool {form.name!r}; it has: {names}"
+    if not form.module:
+        return None, ""
+    outcome = imported.get(form.module)
+    if outcome is None:
+        return None, policy.refusal(form.module)
+    if isinstance(outcome, str):
+        return None, f"its module {form.module!r} {outcome}"
+    if form.name not in outcome:
+        return None, (
+            f"its module {form.module!r} declares no tool of that name on the server; it declares:"
+            f" {', '.join(outcome)}"
+        )
+    tool = outcome[form.name]
+    return (tool, "") if tool.executor != "client" else (None, "")
+
+
+def _warning(name: str, executor: str, reason: str) -> str:
+    instead = {"client": " The client runs it.", "unavailable": " Calls of it will fail."}
+    return f"Tool {name!r}: {reason}.{instead.get(executor, '')}"
+
+
+# --- importing ---
+
+Imported = dict[str, Tool] | str  # a module's tools by name, or the error of its import
+
+
+class _Import(threading.Thread):
+    """A thread that imports one module and creates its tools. It cannot be stopped; one that
+    hangs is left running under the module's name."""
+
+    def __init__(self, module: str, tools: bool) -> None:
+        super().__init__(name=f"holdfast-import {module}", daemon=True)
+        self.module = module
+        self.late = False  # True once no caller waits for the import any more
+        self.outcome: Imported | None = None
+        self._tools = tools
+
+    def run(self) -> None:
+        try:
+            self.outcome = _tools_of(self.module) if self._tools else _imported(self.module)
+        except BaseException as error:  # a module's import may raise anything, even SystemExit
+            self.outcome = _import_error(error)
+
+
+def _import(modules: Sequence[str], timeout: float, tools: bool = True) -> dict[str, Imported]:
+    """Import modules one after another, each in its own thread, within `timeout` seconds in all.
+
+    Once that time is used up, each further module gets a tenth of it, until `TOTAL_FACTOR` times
+    the timeout has passed. Modules are not imported in parallel, because modules that import
+    each other would see each other half initialised.
+    """
+    until, end = time.monotonic() + timeout, time.monotonic() + TOTAL_FACTOR * timeout
+    found: dict[str, Imported] = {}
+    for module in modules:
+        imports = [one for one in threading.enumerate() if isinstance(one, _Import)]
+        if any(one.late for one in imports if one.module == module):
+            # A second thread would wait for the same import lock and hang as well.
+            found[module] = "is still being imported for an earlier request; it hangs or is slow"
+            continue
+        if tools and (loaded := _loaded_tools(module)) is not None:
+            found[module] = loaded
+            continue
+        if time.monotonic() >= end:
+            found[module] = "was not imported, because other modules used up the time for imports"
+            continue
+        thread = _Import(module, tools)
+        thread.start()
+        thread.join(max(until - time.monotonic(), timeout / 10))
+        if thread.outcome is None:
+            thread.late = True
+            found[module] = f"was not imported in time (within {timeout:g} seconds)"
+        else:
+            found[module] = thread.outcome
+    return found
+
+
+def _loaded_tools(module: str) -> dict[str, Tool] | None:
+    """Return the tools of a module that is already imported and declares only functions, no
+    factories. None of its code runs, and a thread would take ten times as long."""
+    found = sys.modules.get(module)
+    spec = getattr(found, "__spec__", None)
+    # `_initializing`: another thread is importing the module right now.
+    if found is None or spec is None or getattr(spec, "_initializing", False):
+        return None
+    made = declared_in(found)
+    tools: dict[str, Tool] = {
+        tool.name: tool for tool in made.values() if isinstance(tool, Tool) and type(tool) is Tool
+    }
+    return tools if tools and len(tools) == len(made) else None
+
+
+def _tools_of(module: str) -> dict[str, Tool]:
+    # One registry for each import, so that equally named tools of two clients do not collide.
+    made = ToolRegistry().import_module(module)
+    for tool in made:
+        _ = tool.input_schema  # created on this thread, because the module's own code creates it
+    return {tool.name: tool for tool in made}
+
+
+def _imported(module: str) -> Imported:
+    import importlib
+
+    importlib.import_module(module)
+    return {}
+
+
+def _import_error(error: BaseException) -> str:
+    text = (
+        str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
+    )
+    line = " ".join(text.split()).rstrip(".")
+    return f"cannot be used: {line if len(line) <= 300 else line[:300] + '...'}"
+
+
+# --- schemas ---
+
+# Keywords whose value maps names to schemas.
+_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_DATA = ("default", "const", "enum", "examples")  # keywords with values, whose keys may be `title`
+_UNORDERED = ("required", "enum", "type")
+
+
+def difference(declared: Mapping[str, Any] | None, found: Mapping[str, Any] | None) -> str:
+    """Return the differences between two JSON Schemas in one line, or "". Titles and descriptions
+    are ignored.
+
+    The order of keys, of definitions, and of required or allowed values does not matter.
+    """
+    places = _differences(_bare(_plain(declared)), _bare(_plain(found)), "")
+    shown = "; ".join(places[:3]) + (f"; and {len(places) - 3} more" if len(places) > 3 else "")
+    return shown if len(shown) <= 500 else f"{shown[:500]}..."
+
+
+def _unlike(form: ToolForm, tool: Tool) -> str:
+    what = difference(form.input_schema, tool.input_schema)
+    if not what and (form.output_schema is not None or tool.output_schema is not None):
+        what = difference(form.output_schema, tool.output_schema)
+        what = what and f"of its output, {what}"
+    return what
+
+
+def _plain(schema: Mapping[str, Any] | None) -> Any:
+    """Return a schema after a round trip through JSON, so that both sides compare alike."""
+    return msgspec.json.decode(msgspec.json.encode(schema))
+
+
+def _bare(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_bare(item) for item in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for key, value in cast("dict[str, Any]", schema).items():
+        if key in _BY_NAME and isinstance(value, dict):
+            found[key] = {name: _bare(item) for name, item in cast("dict[str, Any]", value).items()}
+        elif key in _DATA:
+            found[key] = value
+        elif key not in ("title", "description"):
+            found[key] = _bare(value)
+    for key in _UNORDERED:
+        if isinstance(found.get(key), list):
+            found[key] = sorted(
+                cast("list[Any]", found[key]),
+                key=lambda item: msgspec.json.encode(item, order="sorted"),
+            )
+    return found
+
+
+def _differences(declared: Any, found: Any, path: str) -> list[str]:
+    if isinstance(declared, dict) and isinstance(found, dict):
+        ours, theirs = cast("dict[str, Any]", found), cast("dict[str, Any]", declared)
+        places: list[str] = []
+        for key in (*theirs, *(key for key in ours if key not in theirs)):
+            at = f"{path}.{key}" if path else key
+            if key not in ours:
+                places.append(f"{at} was declared and is missing")
+            elif key not in theirs:
+                places.append(f"{at} was not declared and is {_short(ours[key])}")
+            else:
+                places += _differences(theirs[key], ours[key], at)
+        return places
+    if isinstance(declared, list) and isinstance(found, list):
+        ours, theirs = cast("list[Any]", found), cast("list[Any]", declared)
+        if len(ours) == len(theirs):
+            pairs = enumerate(zip(theirs, ours, strict=True))
+            return [
+                place
+                for index, (one, other) in pairs
+                for place in _differences(one, other, f"{path}[{index}]")
+            ]
+    if declared == found and isinstance(declared, bool) == isinstance(found, bool):  # True is not 1
+        return []
+    return [f"{path or 'the schema'} was declared as {_short(declared)} and is {_short(found)}"]
+
+
+def _short(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,258 @@
+"""The connection between the server and one worker: frames over a stream socket, with calls in
+both directions."""
+
+from __future__ import annotations
+
+import inspect
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from holdfast.errors import HoldfastError, StoreError
+from holdfast.server.workers.messages import (
+    CallDone,
+    CallFailed,
+    Message,
+    MethodCall,
+    MethodSignal,
+    WorkerState,
+    error_of,
+    fault_of,
+)
+
+T = TypeVar("T")
+
+MAX_FRAME_BYTES = 256 * 1024 * 1024  # an append with all its blobs is one frame
+_CHUNK_BYTES = 1 << 18
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+class InvalidMessage(Exception):
+    """The received data is not a valid message."""
+
+
+class Method(NamedTuple):
+    """A method that the other side may call, and the decoder of its arguments."""
+
+    function: Callable[..., Any]
+    decoder: msgspec.msgpack.Decoder[Any]
+
+
+def callable_methods(owner: type, *names: str) -> dict[str, Method]:
+    """Return methods of a class by name. Their annotations say what arguments they take."""
+    found: dict[str, Method] = {}
+    for name in names:
+        function = getattr(owner, name)
+        _, *parameters = inspect.signature(function, eval_str=True).parameters.values()
+        types: Any = tuple[tuple(one.annotation for one in parameters)]
+        found[name] = Method(function, msgspec.msgpack.Decoder(types))
+    return found
+
+
+class _Slot:
+    """A call that waits for its answer."""
+
+    __slots__ = ("_answered", "answer", "error")
+
+    def __init__(self) -> None:
+        self._answered = threading.Lock()
+        self._answered.acquire()
+        self.answer = b""
+        self.error: Exception | None = None
+
+    def settle(self) -> None:
+        if self._answered.locked():
+            self._answered.release()
+
+    def wait(self, timeout: float | None) -> bool:
+        return self._answered.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+
+
+class WorkerChannel:
+    """One side of the connection. `listen` belongs to one thread; all other methods are
+    thread-safe.
+
+    `handle(number, method, arguments)` receives every call on the listening thread; a signal has
+    no number. `stated` receives the states that arrive with answers, before the calling thread
+    continues.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        methods: dict[str, Method],
+        handle: Callable[[int | None, str, tuple[Any, ...]], None],
+        stated: Callable[[WorkerState], None] | None = None,
+    ) -> None:
+        self._connection = connection
+        self._methods = methods
+        self._handle = handle
+        self._stated = stated
+        self._sending = threading.Lock()
+        self._lock = threading.Lock()
+        self._slots: dict[int, _Slot] = {}
+        self._number = 0
+        self._broken: Callable[[], Exception] | None = None
+        self.heard = time.monotonic()
+
+    # --- calls ---
+
+    def call(
+        self, method: str, *arguments: Any, type: type[T] | Any = None, timeout: float | None = None
+    ) -> T:
+        """Call a method of the other side and return its result, decoded as `type`. Raises the
+        other side's error, the error set by `end`, or `TimeoutError`."""
+        slot = _Slot()
+        with self._lock:
+            if self._broken is not None:
+                raise self._broken()
+            self._number += 1
+            number = self._number
+            self._slots[number] = slot
+        try:
+            try:
+                self._send(MethodCall(number, method, _packed(arguments)))
+            except OSError as error:
+                # The listening thread is about to set the error.
+                if not slot.wait(30.0):
+                    raise StoreError("The other process is gone.") from error
+            else:
+                if not slot.wait(timeout):
+                    raise TimeoutError(f"{method} was not answered within {timeout:g} s.")
+        finally:
+            with self._lock:
+                self._slots.pop(number, None)
+        if slot.error is not None:
+            raise slot.error
+        return msgspec.msgpack.decode(slot.answer, type=type)
+
+    def waiting(self) -> bool:
+        """Return True if a call waits for its answer."""
+        return bool(self._slots)
+
+    def signal(self, method: str, *arguments: Any) -> None:
+        """Call a method without an answer; blocks while the other side does not read. Raises
+        `OSError` if it is gone."""
+        self._send(MethodSignal(method, _packed(arguments)))
+
+    def nudge(self, method: str, *arguments: Any) -> bool:
+        """Send a signal of a few bytes unless that would block. Return True if it was sent."""
+        return self._send_now(MethodSignal(method, _packed(arguments)))
+
+    def nudge_call(self, method: str) -> bool:
+        """Call a method, but only for the state that its answer brings. Return True if sent."""
+        return self._send_now(MethodCall(0, method, _packed(())))
+
+    def _send(self, message: Message) -> None:
+        data = _framed(message)
+        with self._sending:
+            self._connection.sendall(data)
+
+    def _send_now(self, message: Message) -> bool:
+        if not self._sending.acquire(blocking=False):
+            return False
+        try:
+            data = _framed(message)
+            # The kernel accepts a message this small completely or not at all.
+            return self._connection.send(data, socket.MSG_DONTWAIT) == len(data)
+        except OSError:
+            return False
+        finally:
+            self._sending.release()
+
+    def answer(
+        self,
+        number: int,
+        work: Callable[[], Any],
+        state: Callable[[], WorkerState | None] = lambda: None,
+    ) -> None:
+        """Send the result or the error of `work` as the answer to a call."""
+        try:
+            value = _encoder.encode(work())
+        except Exception as error:
+            message: Message = CallFailed(number, fault_of(error), state())
+        else:
+            message = CallDone(number, value, state())
+        try:
+            self._send(message)
+        except StoreError as error:  # the answer is too large
+            self._send(CallFailed(number, fault_of(error)))
+
+    # --- listening ---
+
+    def listen(self) -> None:
+        """Receive messages until the other side is gone. Raises `InvalidMessage` for an invalid
+        message."""
+        received = bytearray()
+        while True:
+            try:
+                more = self._connection.recv(_CHUNK_BYTES)
+            except OSError:
+                return
+            if not more:
+                return
+            received += more
+            self.heard = time.monotonic()
+            while len(received) >= 4:
+                size = int.from_bytes(received[:4], "big")
+                if size > MAX_FRAME_BYTES:
+                    raise InvalidMessage(f"a frame of {size:,} bytes")
+                if len(received) - 4 < size:
+                    break
+                data = bytes(memoryview(received)[4 : 4 + size])
+                del received[: 4 + size]
+                self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        arguments: tuple[Any, ...] = ()
+        try:
+            message = _decoder.decode(data)
+            if isinstance(message, MethodCall | MethodSignal):
+                arguments = self._methods[message.method].decoder.decode(message.arguments)
+        except (ValueError, LookupError, RecursionError, HoldfastError) as error:
+            raise InvalidMessage(str(error)) from error
+        if isinstance(message, MethodCall | MethodSignal):
+            number = message.number if isinstance(message, MethodCall) else None
+            self._handle(number, message.method, arguments)
+            return
+        if message.state is not None and self._stated is not None:
+            self._stated(message.state)
+        with self._lock:
+            slot = self._slots.get(message.number)
+        if slot is None:
+            return
+        if isinstance(message, CallDone):
+            slot.answer = message.value
+        else:
+            slot.error = error_of(message.fault)
+        slot.settle()
+
+    def end(self, why: Callable[[], Exception]) -> None:
+        """Make all present and future calls raise `why()`, because no answers can arrive any
+        more."""
+        with self._lock:
+            self._broken = why
+            slots = list(self._slots.values())
+        for slot in slots:
+            slot.error = slot.error or why()
+            slot.settle()
+
+
+def _packed(arguments: tuple[Any, ...]) -> msgspec.Raw:
+    return msgspec.Raw(_encoder.encode(arguments))
+
+
+def _framed(message: Message) -> bytes:
+    data = _encoder.encode(message)
+    if len(data) > MAX_FRAME_BYTES:
+        raise StoreError(
+            f"A write of {len(data):,} bytes is too large: a worker and its server exchange at most"
+            f" {MAX_FRAME_BYTES:,} bytes at once. Nothing was written."
+        )
+    return len(data).to_bytes(4, "big") + data

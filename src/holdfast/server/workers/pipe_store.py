@@ -1,0 +1,140 @@
+"""`PipeStore`: the store of a worker. It forwards requests for the worker's conversation and its
+descendants to the server's store (`store_proxy.WorkerStoreProxy`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from holdfast import commands as cmd
+from holdfast import events as ev
+from holdfast.errors import StoreError
+from holdfast.events import AnyEvent
+from holdfast.server.workers.channel import WorkerChannel
+from holdfast.store import (
+    Batch,
+    Budget,
+    Lease,
+    Posted,
+    Reservation,
+    Settlement,
+    Shortage,
+    Store,
+    Summary,
+)
+
+
+class PipeStore(Store):
+    """A `Store` for the conversation `id` and those that its calls spawn. The server holds the
+    leases and releases them if this process ends. What only the server does raises `StoreError`."""
+
+    def __init__(self, channel: WorkerChannel, id: str) -> None:
+        self._call = channel.call
+        self._id = id
+        self._notifies: dict[str, Callable[[], None]] = {}
+
+    def notify(self) -> None:
+        """Notify all lease holders of new commands."""
+        for notify in list(self._notifies.values()):
+            notify()
+
+    def _which(self, id: str) -> str:
+        """Return the id as the server expects it: "" for the worker's own conversation."""
+        return "" if id == self._id else id
+
+    def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
+        if notify is not None:
+            self._notifies[conversation_id] = notify
+        try:
+            return self._call("acquire", self._which(conversation_id), type=Lease)
+        except BaseException:
+            self._notifies.pop(conversation_id, None)
+            raise
+
+    def renew(self, lease: Lease) -> None:
+        self._call("renew", self._which(lease.conversation_id))
+
+    def release(self, lease: Lease) -> None:
+        self._notifies.pop(lease.conversation_id, None)
+        self._call("release", self._which(lease.conversation_id))
+
+    def note(self, lease: Lease, notes: Sequence[str]) -> None:
+        self._call("note", self._which(lease.conversation_id), list(notes))
+
+    def append(self, lease: Lease, batch: Batch) -> bool:
+        encoded = [
+            ev.encode(event) if type(event) is ev.DamagedEvent else data
+            for event, data in zip(batch.events, ev.records(batch.events), strict=True)
+        ]
+        rest = batch.done_commands, batch.blobs, batch.settlements, batch.reservation
+        return self._call("append", encoded, batch.summary, *rest, type=bool)
+
+    def read(
+        self, conversation_id: str, after_seq: int = 0, limit: int | None = None
+    ) -> list[AnyEvent]:
+        id = self._which(conversation_id)
+        found = self._call("read", id, after_seq, limit, type=list[bytes])
+        return [ev.decode(data) for data in found]
+
+    def tail(self, conversation_id: str) -> list[AnyEvent]:
+        found = self._call("tail", self._which(conversation_id), type=list[bytes])
+        return [ev.decode(data) for data in found]
+
+    def bound(self, lease: Lease, budget: Budget | None) -> None:
+        self._call("bound", self._which(lease.conversation_id), budget)
+
+    def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
+        id = self._which(lease.conversation_id)
+        return self._call("reserve", id, wanted, type=Shortage | None)
+
+    def settle(self, settled: Sequence[Settlement]) -> None:
+        self._call("settle", list(settled))
+
+    def blob(self, id: str) -> bytes:
+        return self._call("blob", id, type=bytes)
+
+    def post(self, conversation_id: str, command: cmd.Command, key: str | None = None) -> bool:
+        return self._call("post", self._which(conversation_id), cmd.encode(command), key, type=bool)
+
+    def commands(self, lease: Lease) -> list[Posted]:
+        id = self._which(lease.conversation_id)
+        found = self._call("commands", id, type=list[tuple[int, str, bytes]])
+        return [
+            Posted(number, key, command)
+            for number, key, data in found
+            if (command := cmd.posted(data)) is not None
+        ]
+
+    def list(
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        status: str | None = None,
+        waiting: bool = False,
+        spawned_by: str | None = None,
+    ) -> list[Summary]:
+        """Return the summaries of the conversations that this worker may see."""
+        found: list[Summary] = []
+        if waiting:
+            return found
+        if spawned_by is not None:
+            found = self._call("list", self._which(spawned_by), True, type=list[Summary])
+        else:
+            for id in dict.fromkeys([self._id] if ids is None else ids):
+                found += self._call("list", self._which(id), False, type=list[Summary])
+        return [
+            one for one in found if (ids is None or one.id in ids) and status in (None, one.status)
+        ]
+
+    def follow(
+        self, conversation_id: str, after_seq: int = 0, timeout: float | None = None
+    ) -> Iterator[AnyEvent]:
+        raise StoreError("A worker's store cannot be followed. Use the server's feed.")
+
+    def fork(self, conversation_id: str, summary: Summary, events: Sequence[AnyEvent] = ()) -> None:
+        raise StoreError("A worker cannot fork its conversation; only the server can.")
+
+    def delete(self, conversation_id: str) -> None:
+        raise StoreError("A worker cannot remove conversations; only the server can.")
+
+    def close(self) -> None:
+        """Do nothing: the store belongs to the server."""

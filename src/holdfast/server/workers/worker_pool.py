@@ -1,0 +1,309 @@
+"""The workers of a host. Conversations run in them, agents of new requests are first built in
+others, and all workers are monitored."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import msgspec
+
+from holdfast.agent.agent import Agent
+from holdfast.conversation import ConversationStatus
+from holdfast.errors import ConfigurationError
+from holdfast.llm.scripted import ScriptedLLM
+from holdfast.server.building import AgentParts, BuiltAgent
+from holdfast.server.forms import own_variables
+from holdfast.server.policy import Policy
+from holdfast.server.records import DEFAULT, HOSTED, RUN, ConversationRecord
+from holdfast.server.workers.deaths import Deaths, WorkerDied
+from holdfast.server.workers.messages import AgentReport, Order
+from holdfast.server.workers.processes import WorkerProcesses
+from holdfast.server.workers.worker_conversation import (
+    Patience,
+    WorkerConnection,
+    WorkerConversation,
+)
+
+if TYPE_CHECKING:
+    from holdfast.server.notifying_store import NotifyingStore
+
+_log = logging.getLogger("holdfast")
+
+T = TypeVar("T")
+
+_TICK_SECONDS = 0.5  # the period in which workers are checked
+# A check after this time is late: the machine is busy, or this process was suspended.
+_LATE_SECONDS = 3.0
+# A module that killed its importer is not imported again for new requests during this time.
+_HARMFUL_SECONDS = 60.0
+_MAX_HARMFUL = 1000  # the number of such modules that are remembered
+_MAX_TRIES = 20  # the number of workers that one request's imports may kill
+
+_VARIABLE = re.compile(rb"\$\{([A-Za-z_][A-Za-z0-9_]*)")
+
+
+class WorkerPool:
+    """The worker processes of a host. Thread-safe. All methods except `close` may block for as long
+    as imports do.
+
+    `memory` is the limit of a worker's address space in MB, 0 for none.
+    """
+
+    def __init__(
+        self,
+        store: NotifyingStore,
+        policy: Policy,
+        variables: Mapping[str, str],
+        deaths: Deaths,
+        memory: int,
+        patience: Patience | None = None,
+    ) -> None:
+        if memory and memory < 256:
+            raise ConfigurationError(
+                "worker_memory takes 0 or at least 256 MB, because an empty worker already needs"
+                f" about 100 MB; not {memory!r}."
+            )
+        self._store = store
+        self._policy = policy
+        self._variables = dict(variables)
+        self._deaths = deaths
+        self._patience = patience or Patience()
+        self._lock = threading.Lock()
+        self._talks: set[WorkerConnection] = set()
+        # Modules that kill or hang their importer: how, and when that was observed.
+        self._harms: dict[str, tuple[str, float]] = {}
+        self._stop = threading.Event()
+        self._timer: threading.Thread | None = None
+        self.processes = WorkerProcesses(memory * 1024 * 1024)
+
+    def check(self, wanted: AgentParts, workdir: str) -> BuiltAgent:
+        """Build an agent in a temporary worker, so that no client code is imported here or where
+        a conversation runs. The agent in the returned value is a stand-in. Raises the errors of
+        building the agent."""
+        tried = time.monotonic()
+        refused = {
+            module: how
+            for module, (how, at) in self._harms.items()
+            if tried - at < _HARMFUL_SECONDS
+        }
+
+        def make(order: Order) -> tuple[None, AgentReport]:
+            talk = self._talk(WorkerConnection("(to be)", self.processes.start(), self._patience))
+            try:
+                order = msgspec.structs.replace(order, folder=str(talk.process.folder))
+                report: AgentReport = self._blaming(
+                    talk, lambda: talk.channel.call("check", order, type=AgentReport)
+                )
+                return None, report
+            finally:
+                self._end(talk)
+
+        order = self._order("(to be)", wanted, workdir, refused)
+        _, made = self._tried(order, make, lambda _: None)
+        with self._lock:
+            for module in {one.module for one in made.standings}:
+                if (
+                    module in self._harms
+                    and self._harms[module][1] < tried
+                    and module not in refused
+                ):
+                    del self._harms[module]
+        return BuiltAgent(Agent(ScriptedLLM([])), {}, made.standings, made.warnings)
+
+    def open(
+        self,
+        record: ConversationRecord,
+        wanted: Callable[[ConversationRecord], AgentParts],
+        workdir: str,
+        note: Callable[[str, Callable[[], bytes]], None],
+        leave: Callable[[], None],
+    ) -> WorkerConversation:
+        """Open the conversation of a record in a worker of its own.
+
+        `leave` is called when the conversation is closed, but not if this method raises. Raises
+        the errors of building the agent, and `WorkerDied`.
+        """
+        id = record.store_id
+
+        def ordered(record: ConversationRecord) -> Order:
+            return self._order(
+                id,
+                wanted(record),
+                workdir,
+                {module: how for module, (how, _) in self._harms.items()},
+            )
+
+        def make(order: Order) -> tuple[WorkerConversation, AgentReport]:
+            process = self.processes.start()
+            live = WorkerConversation(
+                record,
+                process,
+                self._store,
+                self._patience,
+                ordered,
+                note,
+                leave,
+                lambda: self._deaths.reset(id),
+            )
+            self._talk(live)
+            try:
+                order = msgspec.structs.replace(order, folder=str(process.folder))
+                opened = self._blaming(live, lambda: live.open(order, record.driven == HOSTED))
+                return live, opened
+            except BaseException:
+                self._end(live)
+                raise
+
+        live, made = self._tried(ordered(record), make, self._end)
+        for warning in made.warnings:
+            _log.warning("conversation %s: %s", id, warning)
+        if record.driven == RUN and live.status is ConversationStatus.RUNNING:
+            try:
+                live.go_on()
+            except BaseException:
+                self._end(live)
+                raise
+        return live
+
+    # --- workers ---
+
+    def _tried(
+        self,
+        order: Order,
+        make: Callable[[Order], tuple[T, AgentReport]],
+        end: Callable[[T], None],
+    ) -> tuple[T, AgentReport]:
+        """Return the result of `make` for an order, without the modules that turn out to kill or
+        hang their importer."""
+        for _ in range(_MAX_TRIES):
+            try:
+                found, made = make(order)
+            except _Harmed as harmed:
+                if harmed.module in order.refused:
+                    raise harmed.died from None
+                harms = {
+                    harmed.module: (
+                        f"the process that imported the module {harmed.module!r} {harmed.died.how}"
+                    )
+                }
+            else:
+                harms = {
+                    module: f"the import of the module {module!r} did not end in time"
+                    for module in made.stuck
+                }
+                if not harms:
+                    return found, made
+                end(found)  # otherwise that import would continue beside the conversation
+            now = time.monotonic()
+            with self._lock:
+                if len(self._harms) >= _MAX_HARMFUL:
+                    self._harms.clear()
+                self._harms.update({module: (how, now) for module, how in harms.items()})
+            order = msgspec.structs.replace(order, refused={**order.refused, **harms})
+        raise ConfigurationError(
+            f"More than {_MAX_TRIES} of the modules named for tools killed the process that"
+            " imported them."
+        )
+
+    def _blaming(self, talk: WorkerConnection, ask: Callable[[], T]) -> T:
+        """Return the result of `ask`. If the worker dies during an import, blame the module."""
+        try:
+            return ask()
+        except WorkerDied as died:
+            if talk.imported:
+                raise _Harmed(talk.imported, died) from None
+            raise
+
+    def _talk(self, talk: Any) -> Any:
+        with self._lock:
+            self._talks.add(talk)
+            if self._timer is None and not self._stop.is_set():
+                self._timer = threading.Thread(
+                    target=self._tend, name="holdfast-workers-timer", daemon=True
+                )
+                self._timer.start()
+        talk.start()
+        return talk
+
+    def _end(self, talk: WorkerConnection) -> None:
+        talk.end(0.0)
+        with self._lock:
+            self._talks.discard(talk)
+
+    def _tend(self) -> None:
+        last = time.monotonic()
+        while not self._stop.wait(_TICK_SECONDS):
+            now = time.monotonic()
+            late, last = now - last > _LATE_SECONDS, now
+            with self._lock:
+                self._talks = {talk for talk in self._talks if not talk.gone.is_set()}
+                talks = list(self._talks)
+            for talk in talks:
+                try:
+                    talk.tend(now, late)
+                except Exception:
+                    _log.exception("conversation %s: checking its worker failed", talk.id)
+
+    # --- orders ---
+
+    def _order(self, id: str, wanted: AgentParts, workdir: str, refused: dict[str, str]) -> Order:
+        """Return the order for a worker. Of the server's variables it contains only those that
+        the agent uses and may have."""
+        form = wanted.form
+        if wanted.tenant == DEFAULT:
+            named = {name.decode() for name in _VARIABLE.findall(msgspec.json.encode(form))}
+            known = {name: value for name, value in self._variables.items() if name in named}
+        else:
+            form, known = own_variables(form, self._variables)
+        return Order(
+            id=id,
+            form=msgspec.json.encode(form),
+            secrets=dict(wanted.secrets),
+            variables=known,
+            tools=msgspec.json.encode(wanted.tools),
+            options=msgspec.json.encode(wanted.options),
+            patterns=[
+                *self._policy.patterns,
+                *(
+                    pattern
+                    for package in self._policy.packages
+                    for pattern in (package, f"{package}.*")
+                ),
+            ],
+            refused=refused,
+            import_timeout=self._policy.import_timeout,
+            workdir=workdir,
+            folder="",
+            path=[entry for entry in cast("list[Any]", sys.path) if isinstance(entry, str)],
+        )
+
+    # --- monitoring and shutdown ---
+
+    def count(self) -> int:
+        """Return the number of live workers."""
+        return len(self.processes.pids())
+
+    def close(self) -> None:
+        """End all workers and the fork server. Idempotent."""
+        self._stop.set()
+        self.processes.close()
+        with self._lock:
+            talks, timer = list(self._talks), self._timer
+        for talk in talks:
+            talk.end(0.0)
+        if timer is not None:
+            timer.join()
+
+
+class _Harmed(Exception):
+    """A worker died while it imported a module."""
+
+    def __init__(self, module: str, died: WorkerDied) -> None:
+        self.module = module
+        self.died = died

@@ -1,0 +1,110 @@
+"""Sections of a config that are derived from structs: the fields' types give the shapes, and the
+docstring's `Args` or `Attributes` the descriptions."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.tools.config.shapes import (
+    Choice,
+    Either,
+    Flag,
+    Key,
+    ListOf,
+    MapOf,
+    Number,
+    Section,
+    Shape,
+    Text,
+)
+
+COUNT = Number("a whole number from 1", 1, whole=True)
+SECONDS = Number("a number of seconds above 0", above=True)
+SECRET = Text("a text", secret=True, empty=True)
+_DOCUMENTED = re.compile(r"    (\w+): (.*(?:\n      +.*)*)")
+
+
+def keys_of(kind: type[Any], own: Mapping[str, Shape | Key] = {}) -> dict[str, Key]:
+    """Return the keys of a struct's fields.
+
+    `own` has the shapes or whole keys that do not follow from the types, by field; an own key
+    with an `attribute` replaces the field of that name. Fields whose type a config cannot express
+    are left out.
+    """
+    descriptions = describe(kind)
+    renamed = {key.attribute: name for name, key in own.items() if isinstance(key, Key)}
+    keys: dict[str, Key] = {}
+    for field in msgspec.structs.fields(kind):
+        name = renamed.get(field.name, field.name)
+        shape = own.get(name) or _shape(field.type)
+        if isinstance(shape, Key):
+            keys[name] = shape
+        elif shape is not None:
+            nullable = types.NoneType in typing.get_args(field.type)
+            default = f"{name.replace('_', ' ').capitalize()}."
+            keys[name] = Key(shape, descriptions.get(name, default), field.required, nullable)
+    return keys
+
+
+def section_of(
+    kind: type[Any], name: str, what: str, own: Mapping[str, Shape | Key] = {}, **options: Any
+) -> Section:
+    """Return the section of a struct. See `keys_of` and `Section`."""
+    return Section(name, what, keys_of(kind, own), **options)
+
+
+def describe(kind: type[Any]) -> dict[str, str]:
+    """Return the descriptions of a class's arguments or attributes by name."""
+    text = inspect.getdoc(kind) or ""
+    documented = re.split(r"^(?:Args|Attributes):$", text, maxsplit=1, flags=re.MULTILINE)[1:]
+    return {
+        name: " ".join(description.split())
+        for name, description in _DOCUMENTED.findall("".join(documented))
+    }
+
+
+def _shape(kind: Any) -> Shape | None:
+    """Return the shape of a type; None for a type that a config cannot express."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        shapes = [
+            shape
+            for one in inner
+            if one is not types.NoneType and (shape := _shape(one)) is not None
+        ]
+        if {*map(type, shapes)} <= {Number}:
+            return next((one for one in shapes if one != COUNT), shapes[0] if shapes else None)
+        if len(shapes) < 2:
+            return shapes[0]
+        return Either(
+            text=next((one for one in shapes if isinstance(one, Text | Choice)), None),
+            list=next((one for one in shapes if isinstance(one, ListOf)), None),
+            map=next((one for one in shapes if isinstance(one, MapOf | Section)), None),
+            other=next((one for one in shapes if isinstance(one, Number | Flag)), None),
+            what="another kind of value",
+        )
+    if origin is Literal:
+        return Choice(inner)
+    if kind is str:
+        return Text()
+    if kind is bool:
+        return Flag()
+    if kind is float:
+        return SECONDS
+    if kind is int:
+        return COUNT
+    if (origin, inner[:1]) in ((list, (str,)), (tuple, (str,))):
+        return ListOf(Text(empty=origin is list, url=origin is list), "a list of texts")
+    if origin is not None and inner == (str, str):
+        return MapOf(SECRET, "a mapping of texts to texts")
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        name = kind.__name__[0].lower() + kind.__name__[1:]
+        return section_of(kind, name, f"the keys of {kind.__name__}")
+    return None

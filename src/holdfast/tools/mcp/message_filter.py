@@ -1,0 +1,355 @@
+"""A filter for messages between an MCP server and the mcp package, for every transport and both
+eras of the protocol.
+
+The mcp package drops an answer that it cannot parse, so that the call waits for ever. It refuses
+a whole list of tools because of one bad tool. It validates results against the server's own
+schema on the loop thread. This filter turns an unreadable answer into the error of its call,
+reads a list tool by tool, and hides output schemas from the package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from mcp.shared.inbound import X_MCP_HEADER_KEY, find_invalid_x_mcp_header
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
+from pydantic import ValidationError
+
+from holdfast.tools.mcp.streams import StreamEnd, UnreadableMessage
+from holdfast.tools.results import clip
+
+if TYPE_CHECKING:
+    from mcp_types import ListToolsResult
+
+# Key in the `_meta` of a tool that the mcp package parses: the tool as the server sent it.
+_RAW_TOOL_KEY = "holdfast/tool"
+# Key in the `_meta` of a list: name and fault of each tool that the package does not see.
+_LEFT_OUT_KEY = "holdfast/left_out"
+
+# How much of an answer that is not JSON is searched for its id.
+_SCANNED_BYTES = 64 * 1024
+# The beginnings of the mcp package's error messages for unreadable answers over HTTP.
+_PARSE_ERROR_PREFIXES = ("Failed to parse JSON response: ", "Failed to parse SSE message: ")
+
+
+class ListedTool(msgspec.Struct, frozen=True):
+    """A tool as its server describes it. `hints` are its annotations under MCP's names."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any] | None = None
+    hints: dict[str, Any] = {}
+
+
+class MessageFilter:
+    """A transport whose messages are filtered: an async context manager that returns both streams,
+    as the mcp package expects.
+
+    `modern()` returns True once the connection speaks MCP 2026-07-28 or later.
+    """
+
+    def __init__(
+        self, transport: contextlib.AbstractAsyncContextManager[Any], modern: Callable[[], bool]
+    ) -> None:
+        self._transport = transport
+        self._modern = modern
+        # Requests of the client that have no answer yet: id and method by the id as text.
+        self._pending: dict[str, tuple[Any, str]] = {}
+
+    async def __aenter__(self) -> Any:
+        reading, writing = await self._transport.__aenter__()
+        return _Reading(reading, self._received), _Writing(writing, self._sent)
+
+    async def __aexit__(self, *failure: Any) -> bool | None:
+        return await self._transport.__aexit__(*failure)
+
+    def _sent(self, message: Any) -> None:
+        if isinstance(message, JSONRPCRequest):
+            self._pending[str(message.id)] = (message.id, message.method)
+        elif (
+            isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled"
+        ):
+            self._pending.pop(str((message.params or {}).get("requestId")), None)
+
+    def _received(self, item: Any) -> list[Any]:
+        """Return the messages that the mcp package gets in place of `item`."""
+        if isinstance(item, Exception):
+            text, reason = _unreadable(item)
+            ids = [
+                request[0]
+                for id in answer_ids(text)
+                if (request := self._pending.pop(str(id), None)) is not None
+            ]
+            return [_failure(id, reason) for id in ids] or [item]
+        message = item.message
+        if isinstance(message, JSONRPCResponse):
+            _, method = self._pending.pop(str(message.id), (None, ""))
+            if method == "tools/list":
+                message.result = _screened(message.result, self._modern())
+        elif isinstance(message, JSONRPCError):
+            # An error without an id belongs to the only pending request.
+            if message.id is None and len(self._pending) == 1:
+                message.id = next(iter(self._pending.values()))[0]
+            self._pending.pop(str(message.id), None)
+            for prefix in _PARSE_ERROR_PREFIXES:
+                if message.error.code == PARSE_ERROR and message.error.message.startswith(prefix):
+                    return [_failure(message.id, message.error.message.removeprefix(prefix))]
+        return [item]
+
+
+class _Reading(StreamEnd):
+    """A stream of received messages that passes each through a filter."""
+
+    def __init__(self, inner: Any, screen: Callable[[Any], list[Any]]) -> None:
+        self._inner = inner
+        self._screen = screen
+        self._waiting: list[Any] = []
+
+    @property
+    def last_context(self) -> Any:
+        """The context of the last message's sender, if the transport keeps it."""
+        return getattr(self._inner, "last_context", None)
+
+    async def receive(self) -> Any:
+        """Return the next message. Raises the errors of the transport's own stream."""
+        while not self._waiting:
+            self._waiting = self._screen(await self._inner.receive())
+        return self._waiting.pop(0)
+
+    def __aiter__(self) -> _Reading:
+        return self
+
+    async def __anext__(self) -> Any:
+        while not self._waiting:
+            self._waiting = self._screen(await self._inner.__anext__())
+        return self._waiting.pop(0)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Writing(StreamEnd):
+    """A stream of messages to send, which reports each to the screen."""
+
+    def __init__(self, inner: Any, screen: Callable[[Any], None]) -> None:
+        self._inner = inner
+        self._screen = screen
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Send a message. Raises the errors of the transport's own stream."""
+        self._screen(item.message)
+        await self._inner.send(item)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+# --- answers that cannot be read ---
+
+
+def _failure(id: Any, reason: str) -> SessionMessage:
+    text = f"its answer cannot be read: {clip(reason, 200)}"
+    return SessionMessage(
+        JSONRPCError(jsonrpc="2.0", id=id, error=ErrorData(code=PARSE_ERROR, message=text))
+    )
+
+
+def _unreadable(error: Exception) -> tuple[bytes, str]:
+    """Return the text that a transport could not parse (empty if unknown) and the reason."""
+    if isinstance(error, UnreadableMessage):
+        return error.text, str(error)
+    if isinstance(error, ValidationError):
+        problems = error.errors(include_url=False, include_context=False)
+        for problem in problems:
+            text: Any = problem["input"]
+            if isinstance(text, dict):
+                message = cast("dict[str, Any]", text)
+                return json.dumps(
+                    {key: message[key] for key in ("id", "method") if key in message}
+                ).encode(), _reason(error)
+            if problem["type"] == "json_invalid" and isinstance(text, str | bytes):
+                return (
+                    text.encode(errors="surrogatepass") if isinstance(text, str) else text
+                ), _reason(error)
+    return b"", str(error)
+
+
+def _reason(error: ValidationError) -> str:
+    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    if problem["type"] == "json_invalid":
+        return str(problem["msg"])
+    return "it is not a JSON-RPC message"
+
+
+def unreadable(error: ValueError, text: bytes) -> UnreadableMessage:
+    """Return the error for a text that one of this package's transports could not parse."""
+    return UnreadableMessage(
+        _reason(error) if isinstance(error, ValidationError) else str(error), text
+    )
+
+
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_ID = re.compile(rb'\s*:\s*(?:(-?[0-9]{1,20})|"([^"\\]{1,200})")')
+_LAST_ID = re.compile(rb'"id"\s*:\s*(?:(-?[0-9]{1,20})|"([^"\\]{1,200})")\s*\}\s*\Z')
+
+
+def answer_ids(text: bytes) -> list[int | str]:
+    """Return the ids of the requests that an unreadable text answers. The list is empty for a
+    request, a notification, or a text that is not JSON and has no id."""
+    try:
+        found = json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 100 else 0)
+    except (ValueError, RecursionError):
+        return _scanned_ids(text)
+    ids: list[int | str] = []
+    for one in cast("list[Any]", found) if isinstance(found, list) else [found]:
+        answer = cast("dict[str, Any]", one) if isinstance(one, dict) else {}
+        id = answer.get("id")
+        if "method" not in answer and isinstance(id, int | str):
+            ids.append(id)
+    return ids
+
+
+def _scanned_ids(text: bytes) -> list[int | str]:
+    if text.lstrip()[:1] != b"{":
+        return []
+    head = text[:_SCANNED_BYTES]
+    depth = 0
+    for token in _TOKEN.finditer(head):
+        match token[0]:
+            case b"{" | b"[":
+                depth += 1
+            case b"}" | b"]":
+                depth -= 1
+            case b'"method"' if depth == 1:
+                return []
+            case b'"id"' if depth == 1 and (id := _ID.match(head, token.end())):
+                return [_id_of(id)]
+            case _:
+                pass
+    last = _LAST_ID.search(text[-1000:])
+    return [_id_of(last)] if last else []
+
+
+def _id_of(match: re.Match[bytes]) -> int | str:
+    return int(match[1]) if match[1] is not None else match[2].decode(errors="replace")
+
+
+# --- lists of tools ---
+
+
+def _screened(result: dict[str, Any], modern: bool) -> dict[str, Any]:
+    """Return a `tools/list` result that the mcp package always accepts. Each valid tool has its
+    name and its headers; `_meta` has the whole tool."""
+    tools: Any = result.get("tools")
+    if not isinstance(tools, list):
+        return result
+    kept: list[dict[str, Any]] = []
+    left_out: list[tuple[str, str]] = []
+    for position, raw in enumerate(cast("list[Any]", tools)):
+        fault = _fault(raw, modern)
+        if fault:
+            name: Any = cast("dict[str, Any]", raw).get("name") if isinstance(raw, dict) else None
+            left_out.append(
+                (
+                    clip(name, 128) if isinstance(name, str) and name else f"number {position + 1}",
+                    fault,
+                )
+            )
+        else:
+            tool = cast("dict[str, Any]", raw)
+            kept.append(
+                {
+                    "name": tool["name"],
+                    "inputSchema": _headers(tool["inputSchema"]),
+                    "_meta": {_RAW_TOOL_KEY: tool},
+                }
+            )
+    meta: Any = result.get("_meta")
+    return {
+        **result,
+        "tools": kept,
+        "_meta": {**(meta if isinstance(meta, dict) else {}), _LEFT_OUT_KEY: left_out},
+    }
+
+
+def _fault(raw: Any, modern: bool) -> str:
+    """Return the reason why a tool is unusable, without its schemas; "" if there is none."""
+    if not isinstance(raw, dict):
+        return f"it is {_kind(raw)}, not an object"
+    tool = cast("dict[str, Any]", raw)
+    if not isinstance(tool.get("name"), str):
+        return f"its name is {_kind(tool.get('name'))}, not a string"
+    for key in ("title", "description"):
+        if not isinstance(tool.get(key, ""), str | None):
+            return f"its {key} is {_kind(tool[key])}, not a string"
+    schema: Any = tool.get("inputSchema")
+    if not isinstance(schema, dict):
+        return f"its inputSchema is {_kind(schema)}, not an object"
+    if cast("dict[str, Any]", schema).get("type") != "object":
+        return 'its inputSchema does not say "type": "object"'
+    if not isinstance(tool.get("outputSchema"), dict | None):
+        return f"its outputSchema is {_kind(tool['outputSchema'])}, not an object"
+    invalid = find_invalid_x_mcp_header(schema) if modern else None
+    return f"its {X_MCP_HEADER_KEY} is invalid: {invalid}" if invalid else ""
+
+
+def _kind(value: Any) -> str:
+    names = {
+        dict: "an object",
+        list: "an array",
+        str: "a string",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+    }
+    return names.get(cast("type[Any]", type(value)), "missing")
+
+
+def _headers(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of an input schema from which the mcp package makes HTTP headers."""
+    header_schema: dict[str, Any] = {"type": "object"}
+    properties: Any = schema.get("properties")
+    inner: dict[str, Any] = {}
+    for name, value in (
+        cast("dict[str, Any]", properties).items() if isinstance(properties, dict) else ()
+    ):
+        if not isinstance(value, dict):
+            continue
+        part = cast("dict[str, Any]", value)
+        if X_MCP_HEADER_KEY in part:
+            inner[name] = {"type": part.get("type"), X_MCP_HEADER_KEY: part[X_MCP_HEADER_KEY]}
+        elif "properties" in part and (nested := _headers(part)).get("properties"):
+            inner[name] = nested
+    return {**header_schema, "properties": inner} if inner else header_schema
+
+
+def listed(page: ListToolsResult) -> tuple[list[ListedTool], Iterable[tuple[str, str]]]:
+    """Return the tools of a page that passed the filter, and the faults of the others."""
+    tools: list[ListedTool] = []
+    for tool in page.tools:
+        raw: dict[str, Any] = (tool.meta or {})[_RAW_TOOL_KEY]
+        annotations: Any = raw.get("annotations")
+        tools.append(
+            ListedTool(
+                raw["name"],
+                raw.get("description") or raw.get("title") or "",
+                raw["inputSchema"],
+                raw.get("outputSchema"),
+                cast("dict[str, Any]", annotations) if isinstance(annotations, dict) else {},
+            )
+        )
+    return tools, (page.meta or {}).get(_LEFT_OUT_KEY, ())

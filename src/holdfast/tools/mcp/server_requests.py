@@ -1,0 +1,225 @@
+"""The requests that an MCP server may send to its client: the user's input (elicitation), a model's
+completion (sampling), and the folders to work in (roots).
+
+The owner's code computes the answers on a thread of its own, never on the loop thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import msgspec
+
+from holdfast.content import Content, Message
+from holdfast.errors import ConfigurationError, ToolCancelled
+from holdfast.tools.callables import refuse_async
+from holdfast.tools.context import Cancellation
+from holdfast.tools.mcp.results import block_of
+from holdfast.tools.question_forms import default_values
+
+if TYPE_CHECKING:
+    import mcp_types
+
+T = TypeVar("T")
+ElicitationAnswer = dict[str, Any] | bool | None
+Roots = Iterable[str | PathLike[str]] | Callable[[], Iterable[str | PathLike[str]]]
+
+_log = logging.getLogger(__name__)
+
+
+class Elicitation(msgspec.Struct, frozen=True):
+    """A server's question to the user."""
+
+    server: str
+    """The id of the server that asks. Show it, so that the user does not take the question for one
+    of your application."""
+    message: str
+    schema: dict[str, Any] | None = None
+    """The form to fill in, as a JSON Schema of flat properties. Either `schema` or `url` is set."""
+    url: str | None = None
+    """A page to visit."""
+    cancelled: Cancellation = msgspec.field(default_factory=Cancellation)
+    """Set when the answer is no longer wanted."""
+
+
+Elicit = Callable[[Elicitation], ElicitationAnswer]
+
+
+class RequestHandlers(msgspec.Struct, frozen=True):
+    """The owner's answers to requests of servers. Equal hooks may share a connection."""
+
+    elicit: Elicit | None = None
+    sample: Any = None
+    """An object with `completion(messages, system=, cancelled=)`, such as a `Model`."""
+    roots: Roots | None = None
+
+    def check(self) -> None:
+        """Raise `ConfigurationError` for a hook of the wrong kind."""
+        if self.elicit is not None and not callable(self.elicit):
+            raise ConfigurationError(
+                f"MCPClient: elicit takes a function of an Elicitation, not {self.elicit!r}."
+            )
+        refuse_async("MCPClient: elicit", self.elicit)
+        refuse_async("MCPClient: roots", self.roots)
+        if self.sample is not None and not callable(getattr(self.sample, "completion", None)):
+            raise ConfigurationError(
+                "MCPClient: sample takes an LLM or another object with completion(), not"
+                f" {type(self.sample).__name__}."
+            )
+        if self.roots is not None and (
+            isinstance(self.roots, str)
+            or not (callable(self.roots) or isinstance(self.roots, Iterable))  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+        ):
+            raise ConfigurationError(
+                "MCPClient: roots takes a list of folders or a function that returns one, not"
+                f" {self.roots!r}."
+            )
+
+
+async def on_thread(work: Callable[[], T]) -> T:
+    """Await the owner's code on a thread. After a cancel the thread runs on to its end."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
+
+    def settle(outcome: tuple[T | None, BaseException | None]) -> None:
+        if not done.done():
+            done.set_result(outcome)
+
+    def run() -> None:
+        try:
+            outcome: tuple[T | None, BaseException | None] = work(), None
+        except BaseException as error:
+            outcome = None, error
+        with contextlib.suppress(RuntimeError):  # the loop and the waiting coroutine have ended
+            loop.call_soon_threadsafe(settle, outcome)
+
+    threading.Thread(target=run, name="holdfast-mcp-hook", daemon=True).start()
+    value, error = await done
+    if error is not None:
+        raise error
+    return cast("T", value)
+
+
+# --- elicitation ---
+
+
+async def answer_elicitation(
+    server: str, elicit: Elicit | None, params: mcp_types.ElicitRequestParams
+) -> mcp_types.ElicitResult:
+    """Return the user's answer. Without a hook the answer is "decline". A hook that raises gives
+    "cancel", which is MCP's word for no answer."""
+    import mcp_types
+
+    if elicit is None:
+        return mcp_types.ElicitResult(action="decline")
+    if params.mode == "url":
+        # Refuse file:, javascript: and every other scheme that a handler is registered for.
+        if not params.url.startswith(("https://", "http://")):
+            return mcp_types.ElicitResult(action="decline")
+        question = Elicitation(server, params.message, url=params.url)
+    else:
+        question = Elicitation(server, params.message, params.requested_schema)
+    try:
+        answer = await on_thread(lambda: elicit(question))
+        if answer is None or answer is False:
+            return mcp_types.ElicitResult(action="decline")
+        if question.schema is None:
+            return mcp_types.ElicitResult(action="accept")
+        values: dict[str, Any] = {} if answer is True else answer
+        return mcp_types.ElicitResult(
+            action="accept", content={**default_values(question.schema), **values}
+        )
+    except ToolCancelled:
+        return mcp_types.ElicitResult(action="cancel")
+    except Exception as error:
+        _log.warning(
+            "MCP server %r: its question to the user got no answer: elicit raised %s.",
+            server,
+            type(error).__name__,
+            exc_info=True,
+        )
+        return mcp_types.ElicitResult(action="cancel")
+    finally:
+        question.cancelled.cancel()
+
+
+# --- sampling ---
+
+_MCP_STOP_REASONS = {"stop": "endTurn", "length": "maxTokens"}
+
+
+async def answer_sampling(
+    server: str,
+    model: Any,
+    params: mcp_types.CreateMessageRequestParams,
+    used: Callable[[str, Any], None],
+) -> mcp_types.CreateMessageResult | mcp_types.ErrorData:
+    """Return a text completion of the owner's model. The owner chooses the model and its
+    parameters, not the server. `used(model, usage)` is called with the usage of the completion."""
+    import mcp_types
+
+    try:
+        messages = [
+            Message(tuple([_block(block) for block in one.content_as_list]), one.role)
+            for one in params.messages
+        ]
+    except ValueError as error:
+        return mcp_types.ErrorData(code=mcp_types.INVALID_PARAMS, message=str(error))
+    cancelled = Cancellation()
+    _log.info("MCP server %r requests a completion of %d messages.", server, len(messages))
+    try:
+        completion = await on_thread(
+            lambda: model.completion(messages, system=params.system_prompt, cancelled=cancelled)
+        )
+    except Exception as error:
+        _log.warning(
+            "MCP server %r: the completion that it requested failed: %s.",
+            server,
+            type(error).__name__,
+            exc_info=True,
+        )
+        return mcp_types.ErrorData(
+            code=mcp_types.INTERNAL_ERROR, message=f"The model failed: {type(error).__name__}"
+        )
+    finally:
+        cancelled.cancel()
+    name = str(completion.model or getattr(model, "model", "") or "unknown")
+    used(name, completion.usage)
+    return mcp_types.CreateMessageResult(
+        role="assistant",
+        content=mcp_types.TextContent(text=completion.text),
+        model=name,
+        stop_reason=_MCP_STOP_REASONS.get(completion.stop_reason, completion.stop_reason),
+    )
+
+
+def _block(block: Any) -> Content:
+    if block.type not in ("text", "image", "audio"):
+        raise ValueError(f"Sampling takes text, images and audio here, not {block.type!r}.")
+    return block_of(block)
+
+
+# --- roots ---
+
+
+async def answer_roots(roots: Roots) -> mcp_types.ListRootsResult:
+    """Return the folders as absolute `file://` URLs."""
+    import mcp_types
+
+    folders = await on_thread(
+        lambda: [Path(one).absolute() for one in (roots() if callable(roots) else roots)]
+    )
+    return mcp_types.ListRootsResult(
+        roots=[
+            mcp_types.Root.model_validate({"uri": path.as_uri(), "name": path.name})
+            for path in folders
+        ]
+    )

@@ -1,0 +1,56 @@
+"""The declared behaviour of a tool: its effects on the world and the retries of a failed call."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.errors import ConfigurationError
+
+
+class ToolAnnotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The effects of a tool on the world, with MCP's defaults. They decide which calls may be
+    repeated after a crash.
+
+    A `read_only` tool changes nothing. A `destructive` tool may overwrite or delete. Repeating
+    an `idempotent` tool has no further effect. An `open_world` tool reaches beyond the machine.
+    """
+
+    read_only: bool = False
+    destructive: bool = True
+    idempotent: bool = False
+    open_world: bool = True
+
+    @property
+    def repeatable(self) -> bool:
+        """True if a call with an unknown outcome may run again."""
+        return self.read_only or self.idempotent
+
+
+# The annotations of a tool that only reads what is on this machine.
+LOCAL_READ = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
+
+
+class RetryPolicy(msgspec.Struct, frozen=True):
+    """The number of retries of a failed call, and the wait (`delay` seconds) before each."""
+
+    max_retries: int = 0
+    backoff: Literal["none", "fixed", "exponential"] = "exponential"
+    delay: float = 0.5
+
+    def __post_init__(self) -> None:
+        values: dict[str, Any] = msgspec.structs.asdict(self)
+        if not isinstance(values["max_retries"], int) or self.max_retries < 0:
+            raise ConfigurationError(
+                f"RetryPolicy: max_retries takes a number from 0, not {self.max_retries!r}."
+            )
+        if values["backoff"] not in ("none", "fixed", "exponential"):
+            raise ConfigurationError(
+                "RetryPolicy: backoff takes 'none', 'fixed' or 'exponential', not"
+                f" {self.backoff!r}."
+            )
+        if not isinstance(values["delay"], int | float) or not self.delay >= 0:
+            raise ConfigurationError(
+                f"RetryPolicy: delay takes a number of seconds from 0, not {self.delay!r}."
+            )

@@ -1,0 +1,115 @@
+"""`--agents DIR`: the agent gives work to others, each shown in its lines; their calls are asked
+about like its own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli import main
+from tests.cli.test_commands import holdfast, options, sse, terminal
+from tests.model_server import ModelServer, Request, calls, text
+
+PROMPT = r"\[y,n,e,a,q\] "
+
+
+def agents(folder: Path) -> list[str]:
+    path = folder / "team" / "worker.md"
+    path.parent.mkdir()
+    path.write_text(
+        "---\ndescription: Does what it is told.\ntools: [terminal]\n---\nYou are the worker.\n"
+    )
+    return ["--agents", str(path.parent)]
+
+
+def answer(request: Request) -> Any:
+    """Both models: the worker runs a command, the other has it do so."""
+    worker = "You are the worker." in str(request.messages[0]["content"])
+    first = request.messages[-1]["role"] == "user"
+    if worker:
+        found = (
+            calls(("terminal", {"command": "echo made > made"})) if first else text("It is made.")
+        )
+    else:
+        found = (
+            calls(("delegate", {"agent": "worker", "task": "Make it."}))
+            if first
+            else text("The worker made it.")
+        )
+    return sse(found) if request.json.get("stream") else found
+
+
+@pytest.mark.slow
+def test_the_other_agent_works_in_the_same_folder_and_is_shown_in_its_line(tmp_path: Path) -> None:
+    with ModelServer(answer) as server:
+        ended = holdfast(
+            "run",
+            "x",
+            *options(server, tmp_path),
+            *agents(tmp_path),
+            "--store",
+            str(tmp_path / "s.db"),
+            "--id",
+            "one",
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert (tmp_path / "made").exists()
+        assert "worker: 2 steps" in ended.stdout
+        assert re.search(r"^    worker \(one\.\d+\.0\): running", ended.stdout, re.MULTILINE)
+        assert "The worker made it." in ended.stdout
+        assert f"--agents {tmp_path / 'team'}" in ended.stderr
+
+
+@pytest.mark.slow
+def test_without_a_terminal_a_call_of_its_that_waits_ends_the_command_and_says_how_to_approve_it(
+    tmp_path: Path,
+) -> None:
+    more = [
+        "--confirm",
+        "terminal",
+        "--store",
+        str(tmp_path / "s.db"),
+        "--id",
+        "one",
+        *agents(tmp_path),
+    ]
+    with ModelServer(answer) as server:
+        ended = holdfast("run", "x", *options(server, tmp_path), *more)
+        assert ended.returncode == 3
+        assert "calls of the sub-agent " in ended.stderr
+        assert " are left waiting for confirmation." in ended.stderr
+        found = re.search(r"approve with: holdfast tell (\S+) (one\.\d+\.0) approve", ended.stderr)
+        assert found
+        assert holdfast("tell", found[1], found[2], "approve").returncode == 0
+        last = holdfast("chat", *options(server, tmp_path), *more)
+        assert (last.returncode, (tmp_path / "made").exists()) == (0, True)
+        assert "The worker made it." in last.stdout
+
+
+@pytest.mark.slow
+def test_at_a_terminal_its_calls_are_asked_about_like_one_s_own(tmp_path: Path) -> None:
+    team = agents(tmp_path)
+    with (
+        ModelServer(answer) as server,
+        terminal("run", "x", *options(server, tmp_path), "--confirm", "terminal", *team) as typist,
+    ):
+        shown = typist.sees(PROMPT)
+        assert "The sub-agent " in shown
+        assert " waits for you:" in shown
+        assert "$ echo made > made" in shown
+        typist.types("y\n")
+        typist.sees("The worker made it.")
+    assert (tmp_path / "made").exists()
+
+
+def test_a_folder_without_agents_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ["--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--workdir", str(tmp_path)]
+    assert main(["run", "x", *model, "--agents", str(tmp_path)]) == 2
+    assert "no readable agent was found" in capsys.readouterr().err
+    assert main(["run", "x", *model, "--agents", str(tmp_path / "no")]) == 2
+    assert "--agents takes a folder" in capsys.readouterr().err

@@ -1,0 +1,201 @@
+"""`ID` on the command line: a full id or an unambiguous prefix, alike in every command, in a file
+and on a server."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the server extra is not installed")
+
+from holdfast import Agent, Conversation, ScriptedLLM, SQLiteStore, Tool, ToolContext
+from tests.cli.test_commands import holdfast, options
+from tests.cli.test_remote_command import KEY, AgentServer
+from tests.model_server import ModelServer, text
+
+
+def hello(store: SQLiteStore, id: str) -> None:
+    with Conversation(Agent(ScriptedLLM(["Hello."])), store, id) as conversation:
+        conversation.send_message(f"I am {id}")
+        conversation.run()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with `4f0c91`, whose call spawned a child, and `4a17`."""
+    child = Agent(ScriptedLLM(["Hello from the child."]))
+
+    def ask_child(context: ToolContext) -> str:
+        """Asks a child."""
+        return context.spawn(child, "go").run().answer or ""
+
+    with SQLiteStore(tmp_path / "s.db", "process") as store:
+        agent = Agent(ScriptedLLM([[("ask_child", {})], "Done."]), [Tool.from_function(ask_child)])
+        with Conversation(agent, store, "4f0c91") as conversation:
+            conversation.send_message("Ask")
+            conversation.run()
+        hello(store, "4a17")
+        assert {entry.id for entry in store.list()} == {"4f0c91", "4f0c91.4.0", "4a17"}
+    return tmp_path / "s.db"
+
+
+def ids(path: Path) -> set[str]:
+    with SQLiteStore(path, read_only=True) as store:
+        return {entry.id for entry in store.list()}
+
+
+def refused(ended: subprocess.CompletedProcess[str], *told: str) -> None:
+    """It is a mistake in the command line, told in one line."""
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1), ended
+    for words in told:
+        assert words in ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["run", "chat"])
+def test_a_prefix_goes_on_with_the_conversation_it_names(name: str, path: Path) -> None:
+    words = ["run", "more"] if name == "run" else ["chat"]
+    with ModelServer([text("Again.")]) as server:
+        ended = holdfast(
+            *words,
+            *options(server, path.parent),
+            "--store",
+            str(path),
+            "--id",
+            "4f0",
+            stdin="more\n",
+        )
+        assert ended.returncode == 0, ended
+        assert server.requests[0].messages[-1]["content"] == "more"
+        assert len(server.requests[0].messages) > 3
+    assert "continuing 4f0c91 (" in ended.stderr
+    assert " --id 4f0c91 " in ended.stderr
+    assert ids(path) == {"4f0c91", "4f0c91.4.0", "4a17"}
+
+
+@pytest.mark.slow
+def test_an_ambiguous_prefix_is_an_error_that_lists_the_candidates(path: Path) -> None:
+    with ModelServer([]) as server:
+        kept = [*options(server, path.parent), "--store", str(path)]
+        for words in (
+            ["run", "more", *kept, "--id", "4"],
+            ["chat", *kept, "--id", "4"],
+            ["show", str(path), "4"],
+            ["tell", str(path), "4", "pause"],
+            ["stats", str(path), "4"],
+            ["replay", str(path), "4"],
+            ["export", str(path), "4"],
+        ):
+            ended = holdfast(*words)
+            refused(
+                ended,
+                "2 conversations",
+                "'4'",
+                "4f0c91 (finished: Ask)",
+                "4a17 (finished: I am 4a17)",
+            )
+            assert "4f0c91.4.0" not in ended.stderr
+        assert server.requests == []
+    assert ids(path) == {"4f0c91", "4f0c91.4.0", "4a17"}
+
+
+@pytest.mark.slow
+def test_children_do_not_make_the_prefix_of_their_parent_ambiguous(
+    path: Path, tmp_path: Path
+) -> None:
+    assert "4f0c91 and 1 conversation spawned from it" in holdfast("stats", str(path), "4f").stdout
+    assert holdfast("show", str(path), "4f").stdout.startswith("4f0c91, finished: Ask\n")
+    assert holdfast("replay", str(path), "4f").stdout.startswith("4f0c91: same")
+    told = holdfast("tell", str(path), "4f", "send", "hi")
+    assert (told.returncode, told.stdout) == (0, "posted: send\n")
+    assert (
+        holdfast("export", str(path), "4f", "4f0c91.", "-o", str(tmp_path / "two.jsonl")).returncode
+        == 0
+    )
+    exported = (tmp_path / "two.jsonl").read_text()
+    assert ('"id":"4f0c91",' in exported, '"id":"4f0c91.4.0"' in exported) == (True, True)
+    assert holdfast("replay", str(tmp_path / "two.jsonl"), "4f").stdout.startswith("4f0c91: same")
+    assert holdfast("show", str(path), "4f0c91.").stdout.startswith("4f0c91.4.0, finished: go\n"), (
+        "a child has a prefix of its own"
+    )
+    refused(holdfast("show", str(path), "4g"), "'4g'", "holdfast list")
+
+
+@pytest.mark.slow
+def test_an_id_that_matches_nothing_begins_a_conversation_and_says_so(path: Path) -> None:
+    with ModelServer([text("Hi."), text("Hi.")]) as server:
+        kept = [*options(server, path.parent), "--store", str(path)]
+        ended = holdfast("run", "x", *kept, "--id", "other")
+        assert (ended.returncode, ended.stderr.splitlines()[0]) == (0, "New conversation 'other'.")
+        # A name that another one begins with needs --new.
+        ended = holdfast("run", "x", *kept, "--id", "4f0c", "--new")
+        assert (ended.returncode, ended.stderr.splitlines()[0]) == (0, "New conversation '4f0c'.")
+        assert len(server.requests[1].messages) == 2
+        assert holdfast("show", str(path), "4f0c").stdout.startswith("4f0c, finished: x\n"), (
+            "a full id is never ambiguous"
+        )
+        refused(
+            holdfast("run", "x", *kept, "--id", "4a17", "--new"),
+            "--new",
+            "'4a17'",
+            "exists already",
+        )
+        refused(holdfast("run", "x", *kept, "--id", ""), "--id takes")
+        assert len(server.requests) == 2
+    assert ids(path) == {"4f0c91", "4f0c91.4.0", "4a17", "other", "4f0c"}
+
+
+@pytest.mark.slow
+def test_a_store_that_is_not_there_yet_takes_any_id(tmp_path: Path) -> None:
+    with ModelServer([text("Hi.")]) as server:
+        ended = holdfast(
+            "run",
+            "x",
+            *options(server, tmp_path),
+            "--store",
+            str(tmp_path / "new.db"),
+            "--id",
+            "one",
+        )
+    assert (ended.returncode, ended.stderr.splitlines()[0]) == (0, "New conversation 'one'.")
+
+
+# --- on a server ---
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Iterator[AgentServer]:
+    with AgentServer(tmp_path) as server:
+        yield server
+
+
+@pytest.mark.slow
+def test_a_server_takes_the_same_ids(remote: AgentServer) -> None:
+    def told(*words: str) -> subprocess.CompletedProcess[str]:
+        return holdfast(*words, HOLDFAST_SERVER_KEY=KEY)
+
+    with ModelServer([text(f"Hi {number}.") for number in range(5)]) as model:
+        there = ["--server", remote.url]
+        made = [*there, "--model", "m", "--base-url", model.url]
+        first = told("run", "x", *made, "--id", "4f0c91")
+        assert (first.returncode, first.stderr.splitlines()[0]) == (0, "New conversation '4f0c91'.")
+        assert told("run", "x", *made, "--id", "4a17").returncode == 0
+        again = told("run", "more", *there, "--id", "4f")
+        assert (again.returncode, again.stdout) == (0, "\n> more\n\nHi 2.\n")
+        assert "continuing 4f0c91 (" in again.stderr
+        for words in (
+            ["run", "x", *made, "--id", "4"],
+            ["show", *there, "4"],
+            ["tell", *there, "4", "pause"],
+        ):
+            refused(told(*words), "2 conversations", "4f0c91 (finished: x)", "4a17 (finished: x)")
+        refused(
+            told("run", "x", *made, "--id", "4a17", "--new"), "--new", "'4a17'", "exists already"
+        )
+        assert told("run", "x", *made, "--id", "4f", "--new").returncode == 0
+        assert len(model.requests) == 4
+    listed = told("list", *there).stdout
+    assert {line.split()[0] for line in listed.splitlines()} == {"ID", "4f", "4f0c91", "4a17"}

@@ -1,0 +1,707 @@
+"""`--server`: run, chat, show, list and tell on an agent server that is a process of its own, and
+is killed."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the server extra is not installed")
+
+from holdfast import RemoteConversation, RemoteWorkspace
+from tests.cli.test_commands import HOLDFAST, command, environment, holdfast, terminal
+from tests.cli.test_serve import _certificate
+from tests.cli.test_tell_command import told
+from tests.model_server import ModelServer, Request, calls, sse, text
+from tests.waiting import until
+
+KEY = "hf_test_5d1c0a77e2b94f6c8a3d"
+MODEL_KEY = "sk-planted-90c4"
+
+
+class AgentServer:
+    """`holdfast serve`; `kill` and `start` again on the same port."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self.url = ""
+        self._arguments = arguments
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> AgentServer:
+        listen = self.url.partition("://")[2] or "127.0.0.1:0"
+        words = [
+            "serve",
+            "--listen",
+            listen,
+            "--store",
+            str(self.folder / "agents.db"),
+            *self._arguments,
+        ]
+        env = environment(HOLDFAST_SERVER_KEY=KEY, SERVERS_OWN=MODEL_KEY)
+        self._process = subprocess.Popen(
+            [*HOLDFAST, *words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            if found := re.search(r"Serving agents at (\S+)\. ", line):
+                self.url = found[1]
+                return self
+        raise AssertionError("the server ended")
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(30)
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+    def __enter__(self) -> AgentServer:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ProcessLookupError):
+            self.kill()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentServer]:
+    with AgentServer(tmp_path_factory.mktemp("server"), "--variable", "SERVERS_OWN") as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_SERVER_KEY", KEY)
+    monkeypatch.delenv("HOLDFAST_MODEL", raising=False)
+    monkeypatch.delenv("HOLDFAST_BASE_URL", raising=False)
+    monkeypatch.setenv("HOLDFAST_API_KEY", MODEL_KEY)
+
+
+def options(server: AgentServer, model: ModelServer, id: str) -> list[str]:
+    return ["--server", server.url, "--model", "m", "--base-url", model.url, "--id", id]
+
+
+def env(**more: str) -> dict[str, str]:
+    return {"HOLDFAST_SERVER_KEY": KEY, "HOLDFAST_API_KEY": MODEL_KEY, **more}
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*HOLDFAST, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**env()),
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def show(server: AgentServer, id: str) -> list[dict[str, Any]]:
+    """The events."""
+    return [
+        json.loads(line)
+        for line in told("show", "--server", server.url, id, "--json").stdout.splitlines()
+    ]
+
+
+def begun(server: AgentServer, id: str) -> Callable[[], bool]:
+    def found() -> bool:
+        return any(event["type"] == "toolCallStarted" for event in show(server, id))
+
+    return found
+
+
+# --- run ---
+
+
+@pytest.mark.slow
+def test_a_run_on_a_server_shows_what_a_local_one_does(server: AgentServer, tmp_path: Path) -> None:
+    answers = [command("echo hi > made; cat made"), text("It says hi."), text("Again.")]
+    with ModelServer(answers) as here:
+        local = told(
+            "run", "say hi", "--model", "m", "--base-url", here.url, "--workdir", str(tmp_path)
+        )
+    with ModelServer(answers) as model:
+        remote = told("run", "say hi", *options(server, model, "same"), "--workspace", "shared")
+        assert model.requests[0].headers["authorization"] == f"Bearer {MODEL_KEY}"
+        again = told(
+            "run", "once more", "--server", server.url, "--id", "same"
+        )  # no model, no key: it has them
+    assert (local.returncode, remote.returncode, again.returncode) == (0, 0, 0)
+    times = re.compile(r"\d+(\.\d+)? m?s")
+    assert times.sub("T", remote.stdout.lstrip("\n")) == times.sub("T", local.stdout)
+    assert remote.stderr.splitlines()[:2] == [
+        "New conversation 'same'.",
+        f"on {server.url}, in the workspace shared",
+    ]
+    assert (
+        remote.stderr.splitlines()[-1]
+        == f"continue with: holdfast chat --server {server.url} --id same"
+    )
+    assert again.stdout == "\n> once more\n\nAgain.\n"
+    assert [path.read_text() for path in server.folder.glob("agents.db.workspaces/**/made")] == [
+        "hi\n"
+    ]
+
+
+@pytest.mark.slow
+def test_a_fork_that_nobody_drives_is_not_listed_as_running(server: AgentServer) -> None:
+    with (
+        ModelServer([command("sleep 600")]) as model,
+        started("run", "wait", *options(server, model, "driven")),
+    ):
+        until(begun(server, "driven"))
+        with (
+            RemoteWorkspace(server.url, KEY) as workspace,
+            RemoteConversation(None, workspace, "driven") as conversation,
+        ):
+            conversation.fork(id="forked").detach()
+        listed = told("list", "--server", server.url).stdout.splitlines()
+        assert [line for line in listed if line.startswith("driven ") and " running  " in line]
+        assert [
+            line
+            for line in listed
+            if line.startswith("forked ") and " running (not driven) " in line
+        ]
+        assert told("show", "--server", server.url, "forked").stdout.startswith(
+            "forked, running (not driven): wait"
+        )
+        assert told("show", "--server", server.url, "driven").stdout.startswith(
+            "driven, running: wait"
+        )
+
+
+@pytest.mark.slow
+def test_the_models_key_is_nowhere_in_clear_and_may_be_the_servers_own(server: AgentServer) -> None:
+    with ModelServer([text("One."), text("Two.")]) as model:
+        assert told("run", "x", *options(server, model, "sealed")).returncode == 0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("HOLDFAST_API_KEY")
+            named = told(
+                "run", "x", *options(server, model, "named"), "--model-key-name", "SERVERS_OWN"
+            )
+            unknown = told(
+                "run", "x", *options(server, model, "unknown"), "--model-key-name", "OTHER"
+            )
+        assert [request.headers["authorization"] for request in model.requests] == [
+            f"Bearer {MODEL_KEY}"
+        ] * 2
+    assert named.returncode == 0
+    assert (unknown.returncode, unknown.stderr) == (
+        2,
+        (
+            "holdfast: --model-key-name: the server has no such variable; `holdfast serve"
+            " --variable NAME` gives it one\n"
+        ),
+    )
+    files = [path for path in server.folder.rglob("*") if path.is_file()]
+    assert files
+    assert [path.name for path in files if MODEL_KEY.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.slow
+def test_a_call_that_waits_is_listed_and_decided_from_another_shell(server: AgentServer) -> None:
+    with ModelServer(
+        [
+            calls(("terminal", {"command": "echo 1"}), ("terminal", {"command": "echo 2"})),
+            text("Done."),
+        ]
+    ) as model:
+        ended = told("run", "x", *options(server, model, "waits"), "--confirm", "terminal")
+        assert ended.returncode == 3
+        tell = ["tell", "--server", server.url, "waits"]
+        assert (
+            f"approve with: holdfast tell --server {server.url} waits approve CALL\n"
+            in ended.stderr
+        )
+        listed = told("list", "--server", server.url, "--status", "waiting")
+        assert [line.split()[:2] for line in listed.stdout.splitlines()] == [
+            ["ID", "STATUS"],
+            ["waits", "waiting_for_confirmation"],
+        ]
+        several = told(*tell, "approve")
+        assert (several.returncode, "several calls wait" in several.stderr) == (2, True)
+        call = re.findall(r"(\d+\.\d)  \$ echo", ended.stderr)
+        first = told(*tell, "approve", call[0], "--wait", "20")
+        assert (
+            first.returncode,
+            first.stdout.splitlines()[0][:11],
+            "done: event" in first.stdout,
+        ) == (0, "posted: app", True)
+        second = told(*tell, "reject", call[1], "not", "that")
+        assert (second.returncode, "The server continues the conversation." in second.stderr) == (
+            0,
+            True,
+        )
+        rest = told("show", server.url, "waits", "--until-rest")
+        assert (
+            rest.returncode,
+            "rejected: $ echo 2, by user: not that" in rest.stdout,
+            "Done." in rest.stdout,
+        ) == (0, True, True)
+        none = told(*tell, "approve")
+        assert (none.returncode, none.stderr) == (
+            2,
+            "holdfast: no call of 'waits' waits for a decision: the conversation is finished\n",
+        )
+
+
+@pytest.mark.slow
+def test_somebody_at_the_terminal_allows_all_calls_of_a_tool(server: AgentServer) -> None:
+    answers = [command("echo one"), command("echo two"), text("Done.")]
+    with ModelServer(answers) as model:
+        with terminal(
+            "run",
+            "x",
+            "--no-stream",
+            *options(server, model, "allowed"),
+            "--confirm",
+            "terminal",
+            **env(),
+        ) as typist:
+            typist.sees(r"\[y,n,e,a,q\] ")
+            typist.types("a\r")
+            assert typist.leaves() == 0
+        assert typist.seen.count("[y,n,e,a,q] ") == 1
+    decided = [
+        event
+        for event in show(server, "allowed")
+        if event["type"] == "decision" and event["decision"] == "approve"
+    ]
+    assert [event.get("reason", "") for event in decided] == [
+        "",
+        "the user allowed all calls of terminal",
+    ]
+
+
+@pytest.mark.slow
+def test_ctrl_c_pauses_there_and_a_message_steers(server: AgentServer) -> None:
+    def answer(request: Request) -> object:
+        said = [message["content"] for message in request.messages if message["role"] == "user"]
+        return sse(command("sleep 600") if said == ["x"] else text("Heard: stop that."))
+
+    with (
+        ModelServer(answer) as model,
+        terminal("run", "x", *options(server, model, "pauses"), **env()) as typist,
+    ):
+        typist.sees("sleep 600")
+        until(begun(server, "pauses"))
+        typist.types("\x03")
+        typist.sees("message to steer")
+        assert (
+            told("list", "--server", server.url, "--status", "paused").stdout.count("pauses") == 1
+        )
+        typist.types("stop that\r")
+        assert typist.leaves() == 0
+    assert typist.seen.count("Heard: stop that.") == 1
+
+
+@pytest.mark.slow
+def test_a_chat_streams_and_takes_a_line_while_it_works(
+    server: AgentServer, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+
+    def answer(request: Request) -> object:
+        last = request.messages[-1]["content"]
+        return sse(
+            command(f"until [ -e {go} ]; do sleep 0.02; done")
+            if last == "first"
+            else text(f"Heard {last}.")
+        )
+
+    with (
+        ModelServer(answer) as model,
+        terminal("chat", *options(server, model, "talk"), **env()) as typist,
+    ):
+        typist.sees("> ")
+        typist.types("first\r")
+        until(begun(server, "talk"))
+        typist.types("second\r")
+        until(lambda: any("second" in json.dumps(event) for event in show(server, "talk")))
+        go.touch()
+        typist.sees("Heard second.")
+        typist.sees("> ")
+        typist.types("/status\r")
+        typist.sees("talk: finished, model m, ")
+        typist.sees("> ")
+        typist.types("\x04")
+        assert typist.leaves() == 0
+
+
+@pytest.mark.slow
+def test_leaving_does_not_stop_what_ran_before(server: AgentServer, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with (
+        ModelServer(until_there(go, "Done.")) as model,
+        started("run", "x", *options(server, model, "joined")) as run,
+    ):
+        until(begun(server, "joined"))
+        with terminal("chat", "--server", server.url, "--id", "joined", **env()) as typist:
+            typist.sees("leaving does not stop it")
+            typist.sees("continuing joined")
+            typist.process.terminate()
+            assert typist.leaves() == 143
+        go.touch()
+        out, err = run.communicate(timeout=30)
+    assert (run.returncode, out.splitlines()[-1]) == (0, "Done."), err
+
+
+# --- a server that is killed ---
+
+GONE = "waiting for the agent server, which cannot be reached now"
+
+
+def until_there(path: Path, end: str) -> Callable[[Request], object]:
+    """A model that has a command wait for a file, and then says `end`."""
+    waits = command(f"until [ -e {path} ]; do sleep 0.02; done")
+    return lambda request: waits if request.messages[-1]["role"] == "user" else text(end)
+
+
+def says(process: subprocess.Popen[str], words: str) -> None:
+    """Wait until `words` are on its stderr."""
+    assert process.stderr is not None
+    assert any(words in line for line in process.stderr), f"{words!r} was not said"
+
+
+@pytest.mark.slow
+def test_run_and_show_wait_for_a_server_that_is_killed_and_go_on(tmp_path: Path) -> None:
+    with (
+        AgentServer(tmp_path) as server,
+        ModelServer(until_there(tmp_path / "go", "It went on.")) as model,
+    ):
+        with started("run", "x", *options(server, model, "lives")) as run:
+            until(begun(server, "lives"))
+            with started("show", "--server", server.url, "lives", "--until-rest") as watching:
+                assert watching.stdout is not None
+                assert any("> x" in line for line in watching.stdout)
+                server.kill()
+                says(run, GONE)
+                says(watching, GONE)
+                server.start()
+                out, err = run.communicate(timeout=30)
+                assert (run.returncode, out.splitlines()[-1]) == (0, "It went on."), err
+                shown, err = watching.communicate(timeout=30)
+                assert (watching.returncode, shown.count("It went on.")) == (0, 1), err
+        events = show(server, "lives")
+        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_a_server_that_is_gone(tmp_path: Path) -> None:
+    with (
+        AgentServer(tmp_path) as server,
+        ModelServer(until_there(tmp_path / "go", "At last.")) as model,
+    ):
+        with terminal("run", "x", *options(server, model, "left"), **env()) as typist:
+            until(begun(server, "left"))
+            server.kill()
+            typist.sees(GONE)
+            typist.types("\x03")
+            assert typist.leaves() == 130
+        assert "The pause could not be sent" in typist.seen
+        assert f"continue with: holdfast chat --server {server.url} --id left" in typist.seen
+        server.start()  # which ends what the killed one left running, and goes on
+        until(
+            lambda: any(
+                event["type"] == "assistant" and event.get("text") == "At last."
+                for event in show(server, "left")
+            )
+        )
+
+
+# --- list, and what does not fit ---
+
+
+@pytest.mark.slow
+def test_list_shows_a_store_and_a_server_alike(server: AgentServer, tmp_path: Path) -> None:
+    with ModelServer([text("Yes."), text("No.")] * 2) as model:
+        for id in ("list-a", "list-b"):
+            assert told("run", f"task {id}", *options(server, model, id)).returncode == 0
+            store = [
+                "--model",
+                "m",
+                "--base-url",
+                model.url,
+                "--workdir",
+                str(tmp_path),
+                "--store",
+                str(tmp_path / "s.db"),
+                "--id",
+                id,
+            ]
+            assert told("run", f"task {id}", *store).returncode == 0
+    for place in (["--server", server.url], [str(tmp_path / "s.db")]):
+        one = told("list", *place, "--limit", "1")
+        assert (one.returncode, [line.split()[0] for line in one.stdout.splitlines()]) == (
+            0,
+            ["ID", "list-b"],
+        )
+        assert re.search(
+            r"list-b +finished +5 +\d{4}-\d\d-\d\d \d\d:\d\d +task list-b\n", one.stdout
+        )
+        assert "There are more" in one.stderr
+        entries = [
+            json.loads(line)
+            for line in told("list", *place, "--json", "--status", "fin").stdout.splitlines()
+        ]
+        assert [entry["id"] for entry in entries if entry["id"].startswith("list-")] == [
+            "list-b",
+            "list-a",
+        ]
+        assert {entry["status"] for entry in entries} == {"finished"}
+        assert told("list", *place, "--status", "stuck").stdout == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (
+            ["run", "x", "--server", "SERVER", "--workdir", "."],
+            2,
+            "--workdir cannot be combined with --server: it is a folder of this machine",
+        ),
+        (
+            ["run", "x", "--server", "SERVER", "--store", "a.db"],
+            2,
+            "--store cannot be combined with --server: it is a file of this machine",
+        ),
+        (
+            ["run", "x", "--server", "SERVER", "--env", "HOME"],
+            2,
+            "--env cannot be combined with --server: it passes on a variable of this machine",
+        ),
+        (
+            ["run", "x", "--workspace", "w"],
+            2,
+            "--workspace is for an agent server; name the server with --server URL",
+        ),
+        (["run", "x", "--server", "localhost:1"], 2, "Did you mean http://localhost:1?"),
+        (["run", "x", "--server", "SERVER", "--id", "a b"], 2, "--id takes up to 128 letters"),
+        (["run", "x", "--server", "SERVER"], 2, "no model was given"),
+        (
+            [
+                "run",
+                "x",
+                "--server",
+                "SERVER",
+                "--model",
+                "m",
+                "--base-url",
+                "http://x",
+                "--confirm",
+                "shell",
+            ],
+            2,
+            "The tools are: terminal",
+        ),
+        (
+            ["show", "--server", "SERVER", "nosuch"],
+            2,
+            "there is no conversation 'nosuch' on http://",
+        ),
+        (
+            ["tell", "--server", "SERVER", "nosuch", "pause"],
+            2,
+            "there is no conversation 'nosuch' on http://",
+        ),
+        (["list", "--server", "SERVER/below"], 2, "/below is not an agent server's address"),
+        (["list", "--server", "ftp://x"], 2, "--server takes an agent server's address such as"),
+        (["list", "--server", "SERVER", "--status", "x"], 2, "--status takes one of idle, running"),
+        (
+            ["list", "--server", "SERVER", "--server-key-file", "/nope"],
+            2,
+            "--server-key-file '/nope' cannot be read: No such file",
+        ),
+        (["list", "/nope.db"], 2, "the store '/nope.db' does not exist"),
+        (
+            ["list", "--server", "http://127.0.0.1:9"],
+            1,
+            "Connection refused. Is the server running? `holdfast serve` starts one.",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_one_line(
+    server: AgentServer, arguments: list[str], code: int, words: str
+) -> None:
+    ended = told(*[word.replace("SERVER", server.url) for word in arguments])
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (code, "", 1), ended.stderr
+    assert words in ended.stderr
+    assert ended.stderr.startswith("holdfast: ")
+
+
+def test_a_missing_and_a_wrong_key_are_told_apart_and_a_file_has_one(
+    server: AgentServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SERVER_KEY", "wrong")
+    wrong = told("list", "--server", server.url)
+    assert (wrong.returncode, "does not know this key" in wrong.stderr) == (2, True)
+    monkeypatch.delenv("HOLDFAST_SERVER_KEY")
+    missing = told("chat", "--server", server.url)
+    assert (
+        missing.returncode,
+        "no key for the agent server was found. Set HOLDFAST_SERVER_KEY" in missing.stderr,
+    ) == (2, True)
+    (tmp_path / "key").write_text(f"{KEY}\n")
+    assert (
+        told("list", "--server", server.url, "--server-key-file", str(tmp_path / "key")).returncode
+        == 0
+    )
+
+
+@pytest.mark.slow
+def test_a_conversation_keeps_what_it_was_made_with(server: AgentServer) -> None:
+    with ModelServer([text("One."), text("Two.")]) as model:
+        assert told("run", "x", *options(server, model, "keeps")).returncode == 0
+        for more, words in (
+            (["--confirm", "always"], "--confirm is for a new conversation"),
+            (["--model", "other"], "--model: 'keeps' has the model 'm'"),
+            (["--workspace", "w"], "--workspace: 'keeps' works in 'w-"),
+        ):
+            refused = told("run", "y", "--server", server.url, "--id", "keeps", *more)
+            assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr
+        same = told("run", "y", *options(server, model, "keeps"))
+        assert (
+            same.returncode,
+            "keeps keeps its agent: --base-url has no effect." in same.stderr,
+        ) == (0, True)
+
+
+def test_a_workspace_of_a_run_that_was_refused_is_not_left_behind(server: AgentServer) -> None:
+    def there() -> set[Path]:
+        return set(server.folder.glob("agents.db.workspaces/*/*"))  # the tenant's own folder stays
+
+    before = there()
+    with ModelServer([]) as model:
+        assert (
+            told("run", "x", *options(server, model, "refused"), "--confirm", "shell").returncode
+            == 2
+        )
+        assert (
+            told(
+                "run", "x", *options(server, model, "refused"), "--model-key-name", "OTHER"
+            ).returncode
+            == 2
+        )
+    assert there() == before
+
+
+@pytest.mark.slow
+def test_tls_is_trusted_or_its_failure_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = _certificate(tmp_path)
+    with AgentServer(tmp_path, "--tls-cert", str(cert), "--tls-key", str(key)) as server:
+        refused = told("list", "--server", server.url)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert "SSL_CERT_FILE=FILE names the certificates to trust" in refused.stderr
+        plain = told("list", "--server", server.url.replace("https", "http"))
+        assert (plain.returncode, plain.stderr.count("\n")) == (1, 1), plain.stderr
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+        assert told("list", "--server", server.url).returncode == 0
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """A web server that says this to everything."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{web.server_address[1]}"
+        web.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("status", "body", "code", "words"),
+    [
+        (200, b"<html>Hello</html>", 1, "cannot be read by this Holdfast"),
+        (200, b'{"conversations": []}', 1, "Is it an agent server of another version?"),
+        (
+            404,
+            b"Not Found",
+            2,
+            "is not an agent server's address, or the server has another version",
+        ),
+        (500, b"Oops", 1, "answered 500: Oops"),
+    ],
+)
+def test_what_is_no_agent_server_or_another_version_is_said_to_be(
+    status: int, body: bytes, code: int, words: str
+) -> None:
+    with answering(status, body) as url:
+        for arguments in (
+            ["list", url],
+            ["show", url, "x"],
+            ["run", "x", "--server", url, "--model", "m"],
+        ):
+            ended = told(*arguments)
+            assert (ended.returncode, ended.stderr.count("\n"), words in ended.stderr) == (
+                code,
+                1,
+                True,
+            ), ended.stderr
+
+
+@pytest.mark.slow
+def test_a_client_needs_nothing_of_the_server_extra(server: AgentServer) -> None:
+    program = (
+        "import sys\n"
+        "for name in ('fastapi', 'starlette', 'uvicorn', 'anyio'): sys.modules[name] = None\n"
+        "from holdfast.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    with ModelServer([text("Yes.")]) as model:
+        words = ["run", "x", *options(server, model, "bare")]
+        ended = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            capture_output=True,
+            text=True,
+            env=environment(**env()),
+            timeout=60,
+        )
+    assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "Yes."), ended.stderr
+
+
+@pytest.mark.slow
+def test_a_key_is_no_argument() -> None:
+    for name in ("run", "chat", "show", "list", "tell"):
+        page = holdfast(name, "--help").stdout
+        assert "--server URL" in page
+        assert "HOLDFAST_SERVER_KEY" in page
+        assert "--server-key " not in page

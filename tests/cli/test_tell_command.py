@@ -1,0 +1,472 @@
+"""`holdfast tell` and `holdfast show --follow`: a conversation that another process drives, from
+the shell."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from holdfast import SQLiteStore
+from holdfast import events as ev
+from holdfast.cli import main
+from holdfast.conversation import ConversationState
+from holdfast.errors import StoreError
+from tests.cli.test_commands import HOLDFAST, command, environment, holdfast, options, terminal
+from tests.model_server import ModelServer, Request, calls, text
+from tests.paths import DATA
+from tests.waiting import until
+
+TWO = calls(("terminal", {"command": "touch a"}), ("terminal", {"command": "touch b"}))
+
+
+def kept(folder: Path) -> list[str]:
+    return ["--store", str(folder / "s.db"), "--id", "one"]
+
+
+def state(folder: Path) -> ConversationState:
+    with SQLiteStore(folder / "s.db", read_only=True) as store:
+        return ConversationState("one", store.read("one"))
+
+
+def told(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """As `holdfast`, in this process: it is the others' processes that matter here."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr("sys.stdin", io.StringIO(stdin))
+        code = main(arguments)
+    return subprocess.CompletedProcess(list(arguments), code, out.getvalue(), err.getvalue())
+
+
+def tell(folder: Path, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return told("tell", str(folder / "s.db"), "one", *words, stdin=stdin)
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*HOLDFAST, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@contextmanager
+def waiting(folder: Path, *answers: object) -> Iterator[ModelServer]:
+    """A server, after a run on it that ended with calls that wait."""
+    with ModelServer(answers) as server:
+        assert (
+            holdfast(
+                "run", "x", *options(server, folder), *kept(folder), "--confirm", "terminal"
+            ).returncode
+            == 3
+        )
+        yield server
+
+
+def began(folder: Path) -> bool:
+    """Whether a call runs. (The file is there before it is a store.)"""
+    try:
+        return any(isinstance(event, ev.ToolCallStarted) for event in state(folder).events)
+    except StoreError:
+        return False
+
+
+# --- while somebody drives ---
+
+
+@pytest.mark.slow
+def test_send_pause_resume_and_interrupt_reach_the_process_that_drives(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+
+    def answer(request: Request) -> object:
+        last = request.messages[-1]
+        if last["content"] == "x":
+            return command(f"until [ -e {go} ]; do sleep 0.02; done")
+        return (
+            command("sleep 600")
+            if last["content"] == "sleep"
+            else text(f"Heard {last['content']}.")
+        )
+
+    with (
+        ModelServer(answer) as server,
+        started("run", "x", *options(server, tmp_path), *kept(tmp_path)) as run,
+    ):
+        until(lambda: began(tmp_path))
+        paused = tell(tmp_path, "pause", "--wait", "10")
+        assert (paused.returncode, paused.stderr) == (0, "")
+        assert re.fullmatch(r"posted: pause\ndone: event \d+\n", paused.stdout)
+        go.touch()
+        sent = tell(tmp_path, "send", "-", "--wait", "10", stdin="sleep")
+        assert (sent.returncode, sent.stderr) == (0, "")
+        assert state(tmp_path).status == "paused"
+        assert tell(tmp_path, "resume", "--wait", "10").returncode == 0
+        until(
+            lambda: (
+                '"sleep 600"' in str(server.requests[-1].messages)
+                or len(state(tmp_path).pending_calls) == 1
+            )
+        )
+        until(lambda: bool(state(tmp_path).pending_calls))
+        assert tell(tmp_path, "interrupt", "--wait", "10").returncode == 0
+        until(lambda: not state(tmp_path).pending_calls)
+        assert tell(tmp_path, "send", "the", "end").returncode == 0
+        assert tell(tmp_path, "resume").returncode == 0
+        out, err = run.communicate(timeout=15)
+        assert (run.returncode, out.splitlines()[-1]) == (0, "Heard the end.")
+        assert f"continue with: holdfast tell {tmp_path}/s.db one resume" in err
+
+
+@pytest.mark.slow
+def test_a_call_that_waits_in_a_terminal_is_approved_from_the_shell(tmp_path: Path) -> None:
+    with ModelServer([command("touch ran"), text("Done.")]) as server:
+        arguments = [
+            "--no-stream",
+            *options(server, tmp_path),
+            *kept(tmp_path),
+            "--confirm",
+            "terminal",
+        ]
+        with terminal("chat", *arguments) as typist:
+            typist.sees("> ")
+            typist.types("go\r")
+            typist.sees(r"\[y,n,e,a,q\] ")
+            done = holdfast("tell", str(tmp_path / "s.db"), "one", "approve", "--wait", "10")
+            assert done.returncode == 0
+            assert re.match(
+                r"posted: approve \d+\.0 \(arguments [0-9a-f]{12}\)\ndone: event \d+\n",
+                done.stdout,
+            )
+            typist.sees("decided elsewhere: approved by user")
+            typist.sees("> ")
+            typist.types("\x04")
+            assert typist.leaves() == 0
+        assert "Done." in typist.seen
+    assert (tmp_path / "ran").exists()
+
+
+# --- while nobody does ---
+
+
+@pytest.mark.slow
+def test_what_is_posted_while_nobody_drives_is_done_when_it_is_opened(tmp_path: Path) -> None:
+    with waiting(tmp_path, command("touch wrong"), text("Done."), text("Hello.")) as server:
+        late = tell(
+            tmp_path, "approve", "--arguments", '{"command": "touch right"}', "--wait", "0.2"
+        )
+        assert (late.returncode, late.stdout.count("posted: approve")) == (1, 1)
+        assert (
+            late.stderr
+            == "holdfast: not done within 0.2 s. The command stays posted; the process that drives the"
+            " conversation, or the next one that opens it, carries it out.\n"
+        )
+        assert tell(tmp_path, "send", "hello", "--key", "once").returncode == 0
+        again = tell(tmp_path, "send", "hello", "--key", "once", "--wait", "0.1")
+        assert (again.returncode, again.stdout) == (
+            1,
+            "dropped: another command was posted under the key 'once' before\n",
+        )
+        opened = holdfast("chat", *options(server, tmp_path), *kept(tmp_path))
+        assert opened.returncode == 0
+        assert [m["content"] for m in server.requests[1].messages if m["role"] == "user"] == [
+            "x",
+            "hello",
+        ]
+        done = tell(tmp_path, "send", "hello", "--key", "once", "--wait", "0")
+        assert (done.returncode, "done: event" in done.stdout) == (0, True)
+    assert ((tmp_path / "wrong").exists(), (tmp_path / "right").exists()) == (False, True)
+    assert '"touch right"' in told("show", str(tmp_path / "s.db")).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "otherwise"),
+    [
+        (["reject", "no"], "approved by user"),
+        (["reject", "no"], "rejected by user: first"),
+        (["approve"], "rejected by user: first"),
+        (["approve"], "approved with other arguments by user"),
+    ],
+)
+def test_a_call_that_was_decided_otherwise_is_told(
+    tmp_path: Path, words: list[str], otherwise: str
+) -> None:
+    """Another decision stands in the inbox before this one."""
+    winner = {"approved": ["approve"], "rejected": ["reject", "first"]}[otherwise.split()[0]]
+    if "other arguments" in otherwise:
+        winner += ["--arguments", '{"command": "touch other"}']
+    with waiting(tmp_path, command("touch ran"), text("Done.")) as server:
+        assert tell(tmp_path, *winner).returncode == 0
+        with started("tell", str(tmp_path / "s.db"), "one", *words, "--wait", "15") as late:
+            assert late.stdout is not None
+            assert late.stdout.readline().startswith(f"posted: {words[0]}")
+            assert holdfast("chat", *options(server, tmp_path), *kept(tmp_path)).returncode == 0
+            out, err = late.communicate(timeout=15)
+            assert (late.returncode, out) == (1, "")
+            assert re.fullmatch(
+                rf"holdfast: not done: the call was {otherwise} \(event \d+\)\.?\n", err
+            )
+
+
+@pytest.mark.slow
+def test_several_waiting_calls_are_listed_and_one_is_chosen(tmp_path: Path) -> None:
+    with waiting(tmp_path, TWO, text("Done.")) as server:
+        unclear = tell(tmp_path, "approve")
+        pending = state(tmp_path).pending_confirmations
+        assert (unclear.returncode, unclear.stdout, unclear.stderr.count("\n")) == (2, "", 1)
+        for call in pending:
+            assert (
+                f"{call.call.id} terminal {json.dumps(call.call.arguments)} (arguments"
+                f" {call.arguments_hash[:12]})" in unclear.stderr
+            )
+        assert tell(tmp_path, "reject", pending[0].call.id, "not", "this").returncode == 0
+        assert tell(tmp_path, "approve", pending[1].call.id).returncode == 0
+        assert holdfast("chat", *options(server, tmp_path), *kept(tmp_path)).returncode == 0
+        results = [
+            message["content"]
+            for message in server.requests[1].messages
+            if message["role"] == "tool"
+        ]
+        assert "not this" in results[0]
+    assert ((tmp_path / "a").exists(), (tmp_path / "b").exists()) == (False, True)
+    shown = told("show", str(tmp_path / "s.db")).stdout
+    assert "  rejected: $ touch a, by user: not this" in shown.splitlines()
+    assert "  approved: $ touch b, by user" in shown.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["approve", "9.9"], "'9.9' does not wait"),
+        (["approve", "--arguments", "{"], "--arguments: That is not JSON"),
+        (["approve", "--arguments", "[]"], "a JSON object"),
+        (
+            ["approve", "--arguments", '{"command": "a", "command": "b"}'],
+            "'command' appears twice",
+        ),
+        (
+            ["approve", "--arguments", '{"command": "a", "x": [{"y": 1, "y": 1}]}'],
+            "'y' appears twice",
+        ),
+        (["approve", "--arguments", '{"commnd": "x"}'], "command"),
+        (["approve", "5.0", "more"], "one call"),
+        (["reject", "--arguments", "{}"], "--arguments is for approve only"),
+        (["send"], "the text"),
+        (["send", " "], "empty"),
+        (["send", "-"], "empty"),
+        (["pause", "now"], "takes no text"),
+        (["stop"], "'stop'"),
+        (["pause", "--wait", "long"], "--wait"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line_and_nothing_is_posted(
+    waits: Path, words: list[str], reason: str
+) -> None:
+    ended = tell(waits, *words, stdin="\n")
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n"), ended.stderr[:10]) == (
+        2,
+        "",
+        1,
+        "holdfast: ",
+    )
+    assert reason in ended.stderr
+    with sqlite3.connect(waits / "s.db") as db:
+        assert db.execute("SELECT count(*) FROM inbox").fetchone() == (0,)
+    db.close()
+
+
+@pytest.fixture(scope="module")
+def waits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("waits")
+    with waiting(folder, command("touch\tran \x1b[2J")):
+        return folder
+
+
+@pytest.mark.slow
+def test_what_is_not_there_or_does_not_wait_is_told(tmp_path: Path, waits: Path) -> None:
+    missing = told("tell", str(tmp_path / "none.db"), "one", "pause")
+    assert (missing.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert "'two'" in told("tell", str(waits / "s.db"), "two", "pause").stderr
+    with ModelServer([text("Done.")]) as server:
+        assert holdfast("run", "x", *options(server, tmp_path), *kept(tmp_path)).returncode == 0
+    nothing = tell(tmp_path, "reject", "because")
+    assert (
+        nothing.returncode,
+        "no call of 'one' waits for a decision: the conversation is finished" in nothing.stderr,
+    ) == (2, True)
+    idle = tell(tmp_path, "interrupt", "--wait", "5")
+    assert (
+        idle.returncode,
+        "nothing to wait for: the conversation is finished" in idle.stderr,
+    ) == (0, True)
+
+
+@pytest.mark.slow
+def test_standard_input_that_is_no_text_is_told(waits: Path) -> None:
+    shell = f"printf '\\377' | {shlex.join(HOLDFAST)} tell {waits}/s.db one send -"
+    ended = subprocess.run(
+        ["sh", "-c", shell],
+        capture_output=True,
+        text=True,
+        env=environment(PYTHONIOENCODING="utf-8:strict"),
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (
+        2,
+        "holdfast: the text on standard input is not UTF-8\n",
+    )
+
+
+@pytest.mark.slow
+def test_a_signal_ends_a_tell_that_waits(waits: Path) -> None:
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        with started(
+            "tell", str(waits / "s.db"), "one", "send", "hello", "--wait", "60"
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            process.send_signal(number)
+            _, err = process.communicate(timeout=15)
+            assert (process.returncode, err) == (code, "")
+        with started("tell", str(waits / "s.db"), "one", "send", "-") as process:
+            until(lambda pid=process.pid, number=number: handles(pid, number))
+            process.send_signal(number)
+            _, err = process.communicate(timeout=15)
+            assert (process.returncode, err) == (code, "")
+
+
+def handles(pid: int, *numbers: signal.Signals) -> bool:
+    """Whether the process has handlers of its own for these signals."""
+    caught = re.search(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return caught is not None and all(
+        int(caught[1], 16) >> number - 1 & 1 for number in (*numbers, signal.SIGTERM)
+    )
+
+
+# --- show ---
+
+
+def test_show_tells_what_waits_and_how_to_approve_it(waits: Path) -> None:
+    shown = holdfast("show", str(waits / "s.db"))
+    assert shown.returncode == 0
+    assert re.search(
+        r'^waiting for you: \d+\.0 terminal \{"command": "touch\\tran \\u001b\[2J"\}$',
+        shown.stdout,
+        re.MULTILINE,
+    )
+    assert re.search(
+        rf"^approve with: holdfast tell {waits}/s.db one approve \d+\.0$",
+        shown.stderr,
+        re.MULTILINE,
+    )
+    assert "\x1b" not in shown.stdout
+
+
+def test_show_at_an_event_is_the_conversation_as_it_was(waits: Path) -> None:
+    last = state(waits).last_seq
+    for at in (0, 3, last):
+        then = told(
+            "show", str(waits / "s.db"), "one", "--at", str(at), "--json"
+        ).stdout.splitlines()
+        assert len(then) == at
+    shown = told("show", str(waits / "s.db"), "--at", "2").stdout.splitlines()
+    assert shown[0] == f"one, running at event 2 of {last}: x"
+    beyond = told("show", str(waits / "s.db"), "--at", str(last + 1))
+    assert (beyond.returncode, beyond.stdout, f"0 to {last}" in beyond.stderr) == (2, "", True)
+    assert told("show", str(waits / "s.db"), "--at", "1", "--follow").returncode == 2
+
+
+def test_show_only_reads(tmp_path: Path) -> None:
+    """An older store is shown as it is; whoever writes to it makes it today's."""
+    before = (DATA / "store_v1.db").read_bytes()
+    (tmp_path / "s.db").write_bytes(before)
+    assert holdfast("show", str(tmp_path / "s.db")).returncode == 0
+    assert (tmp_path / "s.db").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["s.db"]
+
+
+@pytest.mark.slow
+def test_follow_shows_what_another_process_does_as_it_comes(tmp_path: Path) -> None:
+    def answer(request: Request) -> object:
+        return (
+            command("echo again")
+            if len(request.messages) < 4
+            else text(f"Heard {request.messages[-1]['content']}.")
+        )
+
+    with ModelServer(answer) as server:
+        assert holdfast("run", "first", *options(server, tmp_path), *kept(tmp_path)).returncode == 0
+        with (
+            started("show", str(tmp_path / "s.db"), "one", "--follow") as follow,
+            started("show", str(tmp_path / "s.db"), "one", "--follow", "--json") as lines,
+        ):
+            assert follow.stdout is not None
+            assert lines.stdout is not None
+            while "$ echo again" not in follow.stdout.readline():
+                pass
+            assert (
+                holdfast(
+                    "chat", *options(server, tmp_path), *kept(tmp_path), stdin="second\n"
+                ).returncode
+                == 0
+            )
+            while "Heard second." not in follow.stdout.readline():
+                pass
+            found = [json.loads(lines.stdout.readline()) for _ in range(state(tmp_path).last_seq)]
+            assert [event["seq"] for event in found] == [*range(1, len(found) + 1)]
+            for process, number, code in (
+                (follow, signal.SIGINT, 130),
+                (lines, signal.SIGTERM, 143),
+            ):
+                process.send_signal(number)
+                _, err = process.communicate(timeout=15)
+                assert (process.returncode, err) == (code, "")
+
+
+@pytest.mark.slow
+def test_until_rest_ends_with_the_run_and_a_closed_pipe_ends_at_once(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    answers = [command(f"until [ -e {go} ]; do sleep 0.02; done"), text("Done.")]
+    with (
+        ModelServer(answers) as server,
+        started("run", "x", *options(server, tmp_path), *kept(tmp_path)) as run,
+    ):
+        until(lambda: began(tmp_path))
+        store = str(tmp_path / "s.db")
+        with (
+            started("show", store, "one", "--until-rest") as follow,
+            started("show", store, "one", "--follow") as piped,
+        ):
+            assert follow.stdout is not None
+            assert piped.stdout is not None
+            while "until" not in piped.stdout.readline():
+                pass
+            while "until" not in follow.stdout.readline():
+                pass
+            piped.stdout.close()
+            assert piped.wait(15) == 141, "though nothing came that could be written"
+            piped.stdout = None
+            go.touch()
+            out, _ = follow.communicate(timeout=15)
+            assert (follow.returncode, "Done." in out, "2 steps" in out) == (0, True, True)
+        run.communicate(timeout=15)

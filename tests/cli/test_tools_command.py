@@ -1,0 +1,442 @@
+"""`holdfast tools` and `holdfast mcp` as a user has them: processes of their own, real servers
+behind them, real clients before them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import MCPClient, ToolManager
+from tests.cli.test_commands import ESCAPE, HOLDFAST, environment, holdfast, terminal
+from tests.paths import REPO
+
+ROOT = REPO
+PLANTED = "hf-planted-5c20"
+
+MODULE = '''
+import os, sys, time
+print("the module prints")
+
+def greet(name: str, times: int = 1) -> str:
+    """Say hello.
+
+    Args:
+        name: Whom to greet.
+    """
+    print("the tool prints")
+    os.system("echo its child prints")
+    return "hello " + name * times
+
+def total(numbers: list[int]) -> dict[str, int]:
+    """Add numbers."""
+    return {"total": sum(numbers)}
+
+def fail() -> str:
+    """Fail."""
+    raise ValueError("on purpose")
+
+def leave() -> None:
+    """Leave."""
+    sys.exit(9)
+
+def wait(file: str) -> None:
+    """Wait for a minute, whatever is asked."""
+    open(file, "w").close()
+    time.sleep(60)
+
+def lines(count: int) -> str:
+    """Answer many lines."""
+    return "\\n".join(f"line {number} \\x1b[31m" for number in range(count))
+'''
+
+SERVER = {"command": sys.executable, "args": ["-m", "tests.mcp_tools"], "cwd": str(ROOT)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A project with a config of local functions, a server, a lazy one and builtins."""
+    (tmp_path / "my_tools.py").write_text(MODULE)
+    config: dict[str, Any] = {
+        "local_functions": [
+            f"my_tools:{name}" for name in ("greet", "total", "fail", "leave", "wait", "lines")
+        ],
+        "mcp_servers": {
+            "near": {**SERVER, "env": {"SECRET": "${PLANTED}"}},
+            "asleep": {**SERVER, "lazy": True, "env": {"OTHER": "${NOT_SET:-default} $${ESCAPED}"}},
+        },
+        "builtin": ["read_file", "grep"],
+    }
+    (tmp_path / "tools.json").write_text(json.dumps(config))
+    (tmp_path / "local.yaml").write_text(
+        "local_functions: [" + ", ".join(config["local_functions"]) + "]\n"
+    )
+    (tmp_path / "broken.json").write_text(
+        json.dumps({"mcp_servers": {"dead": {"command": "/no/such/program"}, "near": SERVER}})
+    )
+    return tmp_path
+
+
+def tools(
+    folder: Path, *arguments: str, config: str = "local.yaml", stdin: str = "", **env: str
+) -> subprocess.CompletedProcess[str]:
+    return holdfast("tools", "--config", config, *arguments, cwd=folder, stdin=stdin, **env)
+
+
+# --- list, describe ---
+
+
+def test_without_a_config_it_lists_the_builtin_tools(tmp_path: Path) -> None:
+    found = holdfast("tools", cwd=tmp_path)
+    assert found.returncode == 0
+    assert found.stderr == ""
+    assert [line.split()[0] for line in found.stdout.splitlines()] == [
+        "terminal",
+        "terminal_input",
+        "read_file",
+        "write_file",
+        "edit_file",
+        "glob",
+        "grep",
+    ]
+
+
+@pytest.mark.slow
+def test_it_lists_local_and_remote_tools_and_says_which_services_it_did_not_ask(
+    folder: Path,
+) -> None:
+    found = tools(folder, "list", config="tools.json", PLANTED=PLANTED)
+    assert found.returncode == 0
+    rows = [line.split(None, 2) for line in found.stdout.splitlines()]
+    assert ["greet", "-", "Say hello."] in rows
+    assert ["near.add", "near", "Add two numbers."] in rows
+    assert not [row for row in rows if row[0].startswith("asleep.")]
+    assert "asleep is lazy and was not asked" in found.stderr
+    assert PLANTED not in found.stdout + found.stderr
+
+
+@pytest.mark.slow
+def test_json_is_not_disturbed_by_what_modules_and_tools_print(folder: Path) -> None:
+    listed = tools(folder, "--json")
+    assert {"name", "service", "input_schema", "annotations"} <= json.loads(listed.stdout)[0].keys()
+    assert "the module prints" in listed.stderr
+    called = tools(folder, "--json", "call", "greet", "name=you")
+    assert json.loads(called.stdout) == {
+        "content": [{"type": "text", "text": "hello you"}],
+        "isError": False,
+    }
+    assert "the tool prints" in called.stderr
+    assert "its child prints" in called.stderr
+
+
+@pytest.mark.slow
+def test_describe_tells_all_of_one_tool(folder: Path) -> None:
+    found = tools(folder, "describe", "greet")
+    assert found.returncode == 0
+    for text in (
+        "Say hello.",
+        "name (string, required)",
+        "Whom to greet.",
+        "times (integer, 1 if not given)",
+        "module: my_tools",
+    ):
+        assert text in found.stdout
+    assert json.loads(tools(folder, "describe", "greet", "--json").stdout)["input_schema"][
+        "required"
+    ] == ["name"]
+    unknown = tools(folder, "describe", "greeet")
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert "Did you mean 'greet'?" in unknown.stderr
+
+
+# --- call ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "stdin"),
+    [
+        (['{"name": "you", "times": 2}'], ""),
+        (["name=you", "times=2"], ""),
+        (["-"], '{"name": "you", "times": 2}'),
+    ],
+)
+def test_a_call_takes_json_pairs_or_standard_input(
+    folder: Path, words: list[str], stdin: str
+) -> None:
+    found = tools(folder, "call", "greet", *words, stdin=stdin)
+    assert (found.returncode, found.stdout) == (0, "hello youyou\n")
+
+
+@pytest.mark.slow
+def test_a_pair_is_read_as_its_parameter_wants_it(folder: Path) -> None:
+    assert json.loads(tools(folder, "call", "total", "numbers=[1, 2, 3]").stdout) == {"total": 6}
+    assert tools(folder, "call", "greet", "name=007").stdout == "hello 007\n"
+    assert tools(folder, "call", "greet", "name={}").stdout == "hello {}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["fail"], 1, "on purpose"),
+        (["leave"], 1, "SystemExit"),
+        (["greet"], 1, "name is required"),
+        (["greet", "nam=x"], 1, "nam is not one of its parameters"),
+        (["greet", "name"], 2, "neither a JSON object nor a key=value pair"),
+        (["greet", "{"], 2, "not JSON"),
+        (["greet", "name=a", "name=b"], 2, "given twice"),
+        (["nothing"], 2, "Unknown tool"),
+        ([], 2, "takes the NAME of a tool"),
+    ],
+)
+def test_the_exit_code_tells_what_was_wrong(
+    folder: Path, words: list[str], code: int, told: str
+) -> None:
+    found = tools(folder, "call", *words)
+    assert (found.returncode, found.stdout) == (code, "")
+    assert told in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.slow
+def test_a_call_of_a_lazy_service_asks_that_one_alone(folder: Path) -> None:
+    found = tools(folder, "call", "asleep.add", "a=1", "b=2", config="tools.json", PLANTED=PLANTED)
+    assert (found.returncode, found.stdout) == (0, "3\n")
+
+
+@pytest.mark.slow
+def test_a_terminal_gets_a_result_that_fits_it_and_nothing_that_could_harm_it(folder: Path) -> None:
+    with terminal(
+        "tools",
+        "--config",
+        str(folder / "local.yaml"),
+        "call",
+        "lines",
+        "count=5000",
+        PYTHONPATH=str(folder),
+    ) as screen:
+        shown = screen.sees("more; --full shows all of it")
+    assert "line 199 " in shown
+    assert "line 200 " not in shown
+    assert f"{ESCAPE}[31m\r\n" not in shown
+    assert len(tools(folder, "call", "lines", "count=5000").stdout.splitlines()) == 5000
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_call_cleanly(folder: Path) -> None:
+    process = subprocess.Popen(
+        [*HOLDFAST, "tools", "--config", "local.yaml", "call", "wait", "file=begun"],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 15
+    while not (folder / "begun").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert "Traceback" not in told
+    assert "did not stop when asked to" in told
+
+
+# --- check ---
+
+
+@pytest.mark.slow
+def test_check_asks_lazy_services_too_and_finds_nothing_wrong(folder: Path) -> None:
+    found = tools(folder, "check", config="tools.json", PLANTED=PLANTED)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "near: " in found.stdout
+    assert "asleep: " in found.stdout
+    assert "no problems." in found.stdout
+
+
+@pytest.mark.slow
+def test_check_says_what_is_wrong_with_each_service(folder: Path) -> None:
+    found = tools(folder, "check", config="broken.json")
+    assert found.returncode == 1
+    assert "'dead' could not be connected to" in found.stdout
+    assert "there are problems." in found.stdout
+    report = json.loads(tools(folder, "check", "--json", config="broken.json").stdout)
+    assert (
+        report["ok"],
+        report["services"]["dead"]["tools"],
+        report["services"]["near"]["health"]["ok"],
+    ) == (False, 0, True)
+    assert "'dead'" in report["services"]["dead"]["error"]
+
+
+# --- the config and the environment ---
+
+
+def test_only_variables_that_the_config_mentions_are_filled_in_and_a_missing_one_is_named(
+    folder: Path,
+) -> None:
+    missing = tools(folder, "list", config="tools.json")
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert (
+        "the environment variable PLANTED, which 'tools.json' mentions, is not set"
+        in missing.stderr
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("local_functons: []\n", "Did you mean 'local_functions'?"),
+        ("builtin: [grepp]\n", "Did you mean 'grep'?"),
+        ("a: [\n", "bad.yaml"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_told_in_one_line(
+    tmp_path: Path, text: str, told: str
+) -> None:
+    (tmp_path / "bad.yaml").write_text(text)
+    for command in (("tools",), ("mcp",)):
+        found = holdfast(*command, "--config", "bad.yaml", cwd=tmp_path)
+        assert (found.returncode, found.stdout) == (2, "")
+        assert told in found.stderr
+        assert len(found.stderr.splitlines()) == 1
+
+
+# --- mcp ---
+
+
+def served(folder: Path, *arguments: str) -> dict[str, Any]:
+    return {
+        "command": HOLDFAST[0],
+        "args": [*HOLDFAST[1:], "mcp", *arguments],
+        "cwd": str(folder),
+        "env": {"PLANTED": PLANTED},
+    }
+
+
+@pytest.mark.slow
+def test_a_client_finds_the_whole_action_space_behind_one_server(folder: Path) -> None:
+    with MCPClient({"all": served(folder, "--config", "tools.json")}) as client:
+        manager = ToolManager([], client.sources())
+        manager.discover()
+        assert manager.errors == {}
+        assert (
+            manager.call("all.greet", {"name": "you"}).text == "hello you"
+        )  # which prints, as its module does
+        assert manager.call("all.near.add", {"a": 1, "b": 2}).text == "3"
+        assert not manager.exists("all.asleep.add")
+        assert "asleep.add" in manager.call("all.find_tools", {"query": "add two numbers"}).text
+        deadline = time.monotonic() + 10  # what was found is told of, and then there
+        while not manager.exists("all.asleep.add"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert manager.call("all.asleep.add", {"a": 3, "b": 4}).text == "7"
+        assert "def greet" in manager.call("all.read_file", {"path": "my_tools.py"}).text
+        manager.close()
+
+
+@pytest.mark.slow
+def test_the_builtin_tools_of_a_folder_are_offered_without_a_config(folder: Path) -> None:
+    with MCPClient({"here": served(folder, "--workdir", ".")}) as client:
+        named = {tool.name: tool for tool in client.tools()}
+        assert named["here.terminal"].run({"command": "cd /; pwd"}).text.splitlines()[0] == "/"
+        assert named["here.terminal"].run(
+            {"command": "pwd; echo ${PLANTED-unset}"}
+        ).text.splitlines()[:2] == ["/", "unset"]
+
+
+def start(folder: Path, *arguments: str, **env: str) -> tuple[subprocess.Popen[str], str]:
+    """A server at an address, and what it says of it."""
+    process = subprocess.Popen(
+        [*HOLDFAST, "mcp", "--config", "local.yaml", *arguments],
+        cwd=folder,
+        env=environment(**env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    while "Serving MCP" not in (line := process.stderr.readline()):
+        assert line, "it did not start"
+    return process, line.split(" at ")[1].split(". ")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_over_http_it_serves_until_a_signal(folder: Path, number: int, code: int) -> None:
+    process, url = start(
+        folder, "--http", "127.0.0.1:0", "--token-env", "MCP_TOKEN", MCP_TOKEN=PLANTED
+    )
+    with MCPClient(
+        {"far": {"url": url, "headers": {"Authorization": f"Bearer {PLANTED}"}}}
+    ) as client:
+        assert {tool.name for tool in client.tools()} >= {"far.greet", "far.total"}
+    process.send_signal(number)
+    out, told = process.communicate(timeout=15)
+    assert process.returncode == code
+    assert "Traceback" not in told
+    assert PLANTED not in out + told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "no tools were given"),
+        (["--config", "local.yaml", "--http", "0.0.0.0:0"], "Give a token"),
+        (["--config", "local.yaml", "--http", "nowhere"], "HOST:PORT"),
+        (["--config", "local.yaml", "--http", ":0", "--token-env", "NOT_SET"], "NOT_SET"),
+        (["--config", "local.yaml", "--token-env", "MCP_TOKEN"], "--token-env is for --http"),
+    ],
+)
+def test_what_cannot_be_served_is_told_in_one_line(
+    folder: Path, arguments: list[str], told: str
+) -> None:
+    found = holdfast("mcp", *arguments, cwd=folder)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert told in found.stderr.splitlines()[-1]
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.slow
+def test_terminated_it_ends_the_servers_that_it_started(folder: Path) -> None:
+    process = subprocess.Popen(
+        [*HOLDFAST, "mcp", "--config", "broken.json"],
+        cwd=folder,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + 15
+
+    def behind() -> list[str]:
+        found = subprocess.run(
+            ["pgrep", "-f", "-P", str(process.pid), "tests.mcp_tools"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return found.stdout.split()
+
+    while not (pids := behind()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.terminate()
+    _, told = process.communicate(timeout=15)
+    assert process.returncode == 143
+    assert b"'dead' could not be connected to" in told  # a server's log
+    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
+        assert time.monotonic() < deadline + 10
+        time.sleep(0.05)

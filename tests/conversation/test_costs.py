@@ -1,0 +1,207 @@
+"""What model calls cost: unknown is None, list prices are the provider's own, and calls of tools
+and hooks are counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    LLM,
+    Agent,
+    Conversation,
+    Limits,
+    MemoryStore,
+    ScriptedLLM,
+    SQLiteStore,
+    ToolContext,
+    tool,
+)
+from holdfast import events as ev
+from holdfast.content import Usage
+from holdfast.conversation.totals import totals
+from holdfast.errors import ConfigurationError
+from holdfast.llm.completion import Completion
+from holdfast.llm.info import model_info
+from holdfast.llm.providers import find_provider
+from holdfast.observe.stats import stats
+from holdfast.tools.hooks import Hook
+from tests.model_server import ModelServer, text
+
+
+class Priced(ScriptedLLM):
+    """A scripted model with a usage and a price."""
+
+    price: float | None = 0.25
+
+    def completion(self, *arguments: Any, **more: Any) -> Completion:
+        from msgspec.structs import replace
+
+        return replace(
+            super().completion(*arguments, **more), usage=Usage(1000, 10), cost=self.price
+        )
+
+    def cost(self, usage: Usage) -> float | None:
+        return self.price
+
+
+class Unpriced(Priced):
+    price = None
+
+
+@tool
+def ask(context: ToolContext) -> str:
+    """Ask the model beside the loop."""
+    return context.llm.completion("What is it?").text
+
+
+def test_a_cost_that_is_not_known_is_none() -> None:
+    store = MemoryStore()
+    with (
+        ModelServer([text("hello")]) as server,
+        Conversation(Agent(LLM("gpt-5-mini", base_url=server.url)), store, "a") as conversation,
+    ):
+        assert conversation.state.cost == 0.0  # nothing was spent yet
+        conversation.send_message("hi")
+        state = conversation.run()
+        assert (state.cost, state.unpriced) == (None, 1)
+        assert (totals(store, "a").whole.cost, totals(store, "a").whole.unpriced) == (None, 1)
+        assert (
+            stats(store, store.list(["a"])[0]).cost,
+            stats(store, store.list(["a"])[0]).unpriced,
+        ) == (None, 1)
+
+
+def test_a_cost_that_is_known_in_part_says_of_how_many_calls_it_is_not() -> None:
+    store = MemoryStore()
+    agent = Agent(Priced([[("ask", {})], "for the tool", "Done."]), [ask])
+    with Conversation(agent, store, "a") as conversation:
+        conversation.send_message("hi")
+        conversation.run()
+    with Conversation(Agent(Unpriced(["More."]), [ask]), store, "a") as conversation:
+        conversation.send_message("on")
+        state = conversation.run()
+    assert (state.cost, state.unpriced) == (pytest.approx(0.25 * 3), 1)
+    whole = totals(store, "a").whole
+    assert (whole.cost, whole.unpriced) == (pytest.approx(0.25 * 3), 1)
+
+
+def test_what_a_tool_asks_the_model_is_counted(tmp_path: Path) -> None:
+    llm = Priced([[("ask", {})], "an answer for the tool", "Done."])
+    with (
+        SQLiteStore(tmp_path / "s.db") as store,
+        Conversation(Agent(llm, [ask]), store, "a") as conversation,
+    ):
+        conversation.send_message("hi")
+        state = conversation.run()
+        assert state.usage == Usage(3000, 30)
+        assert state.cost == pytest.approx(0.75)
+        notes = [
+            event for event in state.events if isinstance(event, ev.NoteRecorded) and event.model
+        ]
+        assert [(note.about, note.usage, note.cost, note.model) for note in notes] == [
+            ("llm", Usage(1000, 10), 0.25, llm.model)
+        ]
+        assert totals(store, "a").whole.usage == Usage(3000, 30)
+        assert stats(store, store.list(["a"])[0]).usage == Usage(3000, 30)
+        assert state.steps == 2
+        again = type(state).from_json(state.to_json())
+        assert (again.cost, again.usage) == (state.cost, state.usage)
+        assert conversation.replay().same
+
+
+def test_what_a_tool_asks_the_model_counts_against_the_limits() -> None:
+    llm = Priced([[("ask", {})], "an answer for the tool", "Done."])
+    with Conversation(Agent(llm, [ask], limits=Limits(tokens=2000))) as conversation:
+        conversation.send_message("hi")
+        state = conversation.run()
+    assert state.status == "error"
+    assert state.error is not None
+    assert state.error.details["type"] == "tokens"
+
+
+def test_what_a_tool_asks_the_model_counts_once_in_a_trees_budget(tmp_path: Path) -> None:
+    llm = Priced([[("ask", {})], "an answer for the tool", "Done."])
+    with SQLiteStore(tmp_path / "s.db") as store:
+        with Conversation(
+            Agent(llm, [ask], tree_limits=Limits(steps=10)), store, "a"
+        ) as conversation:
+            conversation.send_message("hi")
+            state = conversation.run()
+        assert state.usage == Usage(3000, 30)
+
+
+def test_what_a_hook_asks_the_model_is_counted() -> None:
+    def look(call: Any, context: Any) -> None:
+        context.llm.completion("Is that well?")
+
+    llm = Priced([[("ask", {})], "for the hook", "for the tool", "Done."])
+    with Conversation(Agent(llm, [ask], hooks=[Hook(look, tools="ask")])) as conversation:
+        conversation.send_message("hi")
+        state = conversation.run()
+    assert state.usage == Usage(4000, 40)
+
+
+def test_what_a_hook_on_stop_asks_the_model_is_counted() -> None:
+    def look(stopping: Any, context: Any) -> None:
+        context.llm.completion("Is that well?")
+
+    with Conversation(
+        Agent(Priced(["Done.", "for the hook"]), hooks=[Hook(look, on="stop")])
+    ) as conversation:
+        conversation.send_message("hi")
+        state = conversation.run()
+    assert (state.usage, state.cost) == (Usage(2000, 20), 0.5)
+
+
+@pytest.mark.parametrize("on", ["stop", "model", "message"])
+def test_a_hook_that_is_not_around_a_call_is_told_why_it_has_no_children(on: Any) -> None:
+    said: list[str] = []
+
+    def look(subject: Any, context: Any) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            context.spawn(Agent(ScriptedLLM([])))
+        said.append(str(caught.value))
+
+    with Conversation(Agent(ScriptedLLM(["Done."]), hooks=[Hook(look, on=on)])) as conversation:
+        conversation.send_message("hi")
+        conversation.run()
+    assert "a hook that is not around a tool call" in said[0]
+
+
+def test_prices_are_those_of_the_provider_that_was_named() -> None:
+    for provider in ("anthropic", "openai", "google", "groq", "deepseek"):
+        entry = find_provider(provider)
+        assert entry is not None
+        for name in entry.models:
+            found = model_info(f"{provider}/{name}")
+            assert found is not None
+            assert found.provider == provider
+    for name in (
+        "anthropic/claude-3-opus",
+        "anthropic/claude-3.5-sonnet",
+        "anthropic/gpt-4o",
+        "openai/claude-sonnet-4-5",
+    ):
+        found = model_info(name)
+        assert (
+            found is None
+            or found.provider == name.partition("/")[0]
+            or found.input_price is found.output_price is None
+        ), name
+    dotted = model_info("anthropic/claude-haiku-4.5")
+    assert dotted is not None
+    assert (dotted.provider, dotted.input_price) == ("anthropic", 1.0)
+
+
+def test_a_model_on_this_machine_has_no_list_price() -> None:
+    llm = LLM("anthropic/claude-sonnet-4-5", base_url="http://127.0.0.1:9/v1")
+    assert llm.info is not None
+    assert (llm.info.input_price, llm.info.output_price, llm.cost(Usage(1, 1))) == (
+        None,
+        None,
+        None,
+    )
+    assert llm.info.context_window

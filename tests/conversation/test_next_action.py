@@ -1,0 +1,222 @@
+"""`next_action` is a pure match; each row here is a journal and what follows from it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import Limits, ToolResult
+from holdfast import events as ev
+from holdfast.content import TextContent, ToolCall, Usage
+from holdfast.conversation.actions import (
+    AwaitEvents,
+    CallModel,
+    RecoverCalls,
+    RunCalls,
+    Stop,
+    next_action,
+)
+from holdfast.conversation.state import ConversationStatus, Fold, fold
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ONE = ToolCall("3.0", "one")
+TWO = ToolCall("3.1", "two")
+
+
+def journal(*parts: tuple[type[Any], dict[str, Any]]) -> list[Any]:
+    return [
+        kind(seq=n, id=str(n), timestamp=NOW + timedelta(seconds=n), **fields)
+        for n, (kind, fields) in enumerate(parts, 1)
+    ]
+
+
+def said(text: str = "go") -> tuple[type[Any], dict[str, Any]]:
+    return ev.MessageAdded, {"content": (TextContent(text),)}
+
+
+def status(name: str) -> tuple[type[Any], dict[str, Any]]:
+    return ev.StatusChanged, {"status": name}
+
+
+def answered(
+    based_on: int, *calls: ToolCall, text: str = "done", **more: Any
+) -> tuple[type[Any], dict[str, Any]]:
+    return ev.AssistantReplied, {"based_on": based_on, "calls": calls, "text": text, **more}
+
+
+def started(call: ToolCall) -> tuple[type[Any], dict[str, Any]]:
+    return ev.ToolCallStarted, {"call_id": call.id}
+
+
+def result(call: ToolCall) -> tuple[type[Any], dict[str, Any]]:
+    return ev.ToolCallFinished, {"call_id": call.id, "result": ToolResult("ok")}
+
+
+RUN = (said(), status("running"))
+
+CASES = {
+    "a new conversation waits": ((), AwaitEvents()),
+    "a message to one that nobody started waits": ((said(),), AwaitEvents()),
+    "a message in a run is answered": (RUN, CallModel()),
+    "the first call that never started is run": ((*RUN, answered(2, ONE, TWO)), RunCalls((ONE,))),
+    "a started call without a result was left by a dead owner": (
+        (*RUN, answered(2, ONE, TWO), started(ONE)),
+        RecoverCalls((ONE,)),
+    ),
+    "what is left of a batch is run": (
+        (*RUN, answered(2, ONE, TWO), started(ONE), result(ONE)),
+        RunCalls((TWO,)),
+    ),
+    "results are answered": ((*RUN, answered(2, ONE), started(ONE), result(ONE)), CallModel()),
+    "an answer without a call ends the run": (
+        (*RUN, answered(2)),
+        Stop(ConversationStatus.FINISHED),
+    ),
+    "a message that the answer did not see goes on": (
+        (*RUN, said("and"), answered(2)),
+        CallModel(),
+    ),
+    "a message after the answer goes on": ((*RUN, answered(2), said("and")), CallModel()),
+    "a pause waits": ((*RUN, status("paused")), AwaitEvents()),
+    "a pause waits before queued calls": (
+        (*RUN, answered(2, ONE), status("paused")),
+        AwaitEvents(),
+    ),
+    "waiting for confirmation waits, also with a message": (
+        (*RUN, answered(2, ONE), status("waiting_for_confirmation"), said()),
+        AwaitEvents(),
+    ),
+    "an error waits": ((*RUN, status("error")), AwaitEvents()),
+    "three blanks in a row are stuck": (
+        (*RUN, answered(2, text=""), said(), answered(4, text=" "), said(), answered(6, text="")),
+        Stop(ConversationStatus.STUCK, "3 answers in a row were empty or cut off"),
+    ),
+    "a word in between is no blank": (
+        (
+            *RUN,
+            answered(2, text=""),
+            said(),
+            answered(4, text="hm"),
+            said(),
+            answered(6, text=""),
+            said(),
+        ),
+        CallModel(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_next_action(name: str) -> None:
+    parts, expected = CASES[name]
+    assert next_action(fold(journal(*parts))) == expected
+
+
+@pytest.mark.parametrize(
+    ("limits", "kind"),
+    [
+        (Limits(steps=1), "steps"),
+        (Limits(tokens=15), "tokens"),
+        (Limits(cost=0.5), "cost"),
+        (Limits(seconds=3), "seconds"),
+    ],
+)
+def test_a_run_stops_at_its_limit(limits: Limits, kind: str) -> None:
+    found = next_action(
+        fold(
+            journal(*RUN, answered(2, usage=Usage(10, 5), cost=0.5), said("more"), said("and more"))
+        ),
+        limits,
+    )
+    assert isinstance(found, Stop)
+    assert found.status is ConversationStatus.ERROR
+    assert found.limit is not None
+    assert found.limit[0] == kind
+
+
+def test_a_limit_counts_one_run_and_a_resumed_pause_is_the_same_run() -> None:
+    first = (*RUN, answered(2), status("finished"))
+    assert (
+        next_action(fold(journal(*first, said(), status("running"))), Limits(steps=1))
+        == CallModel()
+    )
+    paused = (
+        *RUN,
+        answered(2, ONE),
+        started(ONE),
+        result(ONE),
+        status("paused"),
+        status("running"),
+    )
+    assert isinstance(next_action(fold(journal(*paused)), Limits(steps=1)), Stop)
+
+
+@pytest.mark.parametrize("field", ["steps", "tokens", "cost", "seconds"])
+@pytest.mark.parametrize("value", [0, -1, "10", True])
+def test_a_limit_that_is_no_number_above_zero_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=field):
+        Limits(**{field: value})
+
+
+def test_a_journal_folded_at_once_is_what_it_is_event_by_event() -> None:
+    parts = (
+        *RUN,
+        answered(2, ONE, usage=Usage(3, 2), cost=0.25),
+        started(ONE),
+        result(ONE),
+        said("more"),
+        answered(7, usage=Usage(1, 1)),
+        status("finished"),
+        said("again"),
+        status("running"),
+        answered(11, ONE, TWO),
+        started(ONE),
+        result(ONE),
+        status("paused"),
+        status("running"),
+        answered(17, text=""),
+        said(),
+        status("error"),
+        said(),
+        answered(20, text="", usage=Usage(5)),
+    )
+
+    def told(found: Fold) -> dict[str, Any]:
+        names = [name for name in Fold.__slots__ if name not in ("_usage", "_uncounted", "open")]
+        calls = {
+            call_id: (item.attempt, item.asked, item.arguments)
+            for call_id, item in found.open.items()
+        }
+        return {
+            "usage": found.usage,
+            "open": calls,
+            **{name: getattr(found, name) for name in names},
+        }
+
+    events = journal(*parts)
+    one_by_one = Fold()
+    for length, event in enumerate(events, 1):
+        one_by_one.apply(event)
+        assert told(fold(events[:length])) == told(one_by_one)
+        assert told(one_by_one.copy()) == told(one_by_one)
+
+
+def test_time_that_a_run_is_paused_or_waits_for_a_decision_does_not_count() -> None:
+    # One second from event to event; 5 of the 8 seconds since the run began it was at work.
+    parts = (
+        *RUN,
+        answered(2, ONE),
+        status("paused"),
+        said(),
+        status("running"),
+        started(ONE),
+        result(ONE),
+        status("waiting_for_confirmation"),
+    )
+    events = journal(*parts, status("running"))
+    assert next_action(fold(events), Limits(seconds=6)) == CallModel()
+    found = next_action(fold(events), Limits(seconds=5))
+    assert isinstance(found, Stop)
+    assert found.limit == ("seconds", 5.0, 5)

@@ -1,0 +1,289 @@
+"""Checks against real providers, for whoever has a key:
+
+    python -m pytest tests/llm/test_live.py --live openai=sk-... --live anthropic=sk-ant-... --live
+    gemini=AIza...
+
+`--live PROVIDER[:MODEL][@URL]=KEY`, as often as wanted; without it all of this is skipped. OpenAI
+is asked on both of its wires; a provider that is none of the three is asked on Chat Completions,
+and its model must be named (`groq:openai/gpt-oss-20b=...`). A URL is the base URL of what stands in
+for the provider. A run costs a few cents. The key is shown nowhere: not in the names of tests, nor
+in reports (`conftest.py`).
+
+`test_llm_aimock.py` runs all of it against a server of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+import time
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    LLM,
+    Agent,
+    Conversation,
+    ConversationStatus,
+    ImageContent,
+    Message,
+    TextContent,
+    Tool,
+    tool,
+)
+from holdfast import events as ev
+from holdfast.errors import (
+    AuthenticationError,
+    Cancelled,
+    ContextTooLong,
+    ModelNotFound,
+    RateLimited,
+)
+from holdfast.llm import Delta
+from holdfast.tools.context import Cancellation
+
+MODELS = {"openai": "gpt-5-mini", "anthropic": "claude-haiku-4-5", "gemini": "gemini-2.5-flash"}
+WIRES = {
+    "openai": ("openai_responses", "openai_chat"),
+    "anthropic": ("anthropic_messages",),
+    "gemini": ("gemini",),
+}
+SMALL = {"openai": "gpt-3.5-turbo"}  # with a window of 16,385 tokens
+WINDOW = 250_000  # tokens: a prompt beyond it is a megabyte, and refused for nothing
+
+CAPITAL = "What is the capital of France? Answer with its name alone."
+WEATHER = (
+    "What is the weather in Paris and in Rome? Call the tool once for each, both in one go, and"
+    " then tell me both temperatures."
+)
+COLOUR = "What colour is this picture? Answer with one word in English."
+FORM = "Name the largest city of Japan and its population in millions."
+THINK_1 = "Which is warmer now, Paris or Rome? Use the tool; do not guess."
+THINK_2 = "And is Oslo colder than both? Use the tool for it."
+COUNT = "Count from 1 to 1000 in English words, separated by commas, without leaving any out."
+FILLER = "and so on "
+NO_MODEL = "no-such-model-as-this"
+
+WARMTH = {"Paris": 17, "Rome": 23, "Oslo": 4}
+
+
+@dataclass(frozen=True)
+class Live:
+    """Whom to ask. Its repr has no key."""
+
+    provider: str
+    wire: str
+    model: str
+    url: str | None
+    key: str = field(repr=False)
+
+    def llm(self, model: str = "", **more: Any) -> LLM:
+        name = model or self.model
+        where = (
+            {"model": name, "base_url": self.url}
+            if self.url
+            else {"model": f"{self.provider}/{name}"}
+        )
+        return LLM(**{**where, "api_key": self.key, "wire": self.wire, "deadline": 300, **more})
+
+
+def parsed(spec: str) -> list[Live]:
+    """What `--live` was given, once for each wire. Does not repeat it where it is wrong: there may
+    be a key in it."""
+    who, _, key = spec.partition("=")
+    name, _, url = who.partition("@")
+    provider, _, model = name.partition(":")
+    model = model or MODELS.get(provider, "")
+    if not key or not provider or not model:
+        raise pytest.UsageError(
+            "--live takes PROVIDER=KEY, or PROVIDER:MODEL=KEY for providers other than "
+            + ", ".join(MODELS)
+            + "."
+        )
+    return [
+        Live(provider, wire, model, url or None, key)
+        for wire in WIRES.get(provider, ("openai_chat",))
+    ]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    found = [live for spec in metafunc.config.getoption("--live") or () for live in parsed(spec)]
+    if "live" not in metafunc.fixturenames:
+        return
+    if found:
+        metafunc.parametrize("live", found, ids=[f"{live.model}-{live.wire}" for live in found])
+    else:
+        metafunc.parametrize(
+            "live",
+            [pytest.param(None, marks=pytest.mark.skip("needs a key: --live PROVIDER=KEY"))],
+            ids=["no-key"],
+        )
+
+
+plain_and_streamed = pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+
+
+def thermometer() -> tuple[Tool, list[str]]:
+    asked: list[str] = []
+    lock = threading.Lock()
+
+    @tool
+    def temperature(city: str) -> str:
+        """The temperature in a city at this moment, in degrees Celsius."""
+        with lock:
+            asked.append(city)
+        return f"{next((warmth for name, warmth in WARMTH.items() if name in city), 10)} °C"
+
+    return temperature, asked
+
+
+def answers(conversation: Conversation) -> list[ev.AssistantReplied]:
+    return [event for event in conversation.get_history() if isinstance(event, ev.AssistantReplied)]
+
+
+# --- what a model does ---
+
+
+@plain_and_streamed
+def test_a_question_is_answered(live: Live, stream: bool) -> None:
+    seen: list[Delta] = []
+    answer = live.llm(stream=stream).completion(CAPITAL, on_delta=seen.append)
+    assert "Paris" in answer.text
+    assert answer.stop_reason == "stop"
+    assert answer.usage.input_tokens > 0
+    assert answer.usage.output_tokens > 0
+    assert answer.wire == live.wire
+    assert "".join(delta.text for delta in seen if delta.kind == "text") == (
+        answer.text if stream else ""
+    )
+
+
+@plain_and_streamed
+def test_a_turn_with_parallel_calls(live: Live, stream: bool) -> None:
+    temperature, asked = thermometer()
+    with Conversation(Agent(live.llm(stream=stream), tools=[temperature])) as conversation:
+        conversation.send_message(WEATHER)
+        state = conversation.run()
+        assert state.status is ConversationStatus.FINISHED, state.error
+        assert len(answers(conversation)[0].calls) == 2
+    assert len(asked) == 2
+    assert "17" in state.answer
+    assert "23" in state.answer
+
+
+def test_a_picture_is_seen(live: Live) -> None:
+    answer = live.llm().completion([Message((TextContent(COLOUR), ImageContent(red_png(64))))])
+    assert "red" in answer.text.lower()
+
+
+@plain_and_streamed
+def test_an_answer_comes_in_the_form_that_was_asked_for(live: Live, stream: bool) -> None:
+    schema = {
+        "title": "city",
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "millions": {"type": "integer"}},
+        "required": ["name", "millions"],
+        "additionalProperties": False,
+    }
+    found = json.loads(live.llm(stream=stream, response_format=schema).completion(FORM).text)
+    assert {name: type(value) for name, value in found.items()} == {"name": str, "millions": int}
+
+
+@plain_and_streamed
+def test_thinking_with_tools_over_two_turns(live: Live, stream: bool) -> None:
+    """What goes back of an answer with its calls (signatures, encrypted reasoning) is accepted,
+    within a turn and in the next."""
+    by_tokens = live.wire in ("anthropic_messages", "gemini")
+    effort: dict[str, Any] = (
+        {"reasoning_budget": 1024} if by_tokens else {"reasoning_effort": "low"}
+    )
+    if live.wire == "anthropic_messages":
+        effort["max_output_tokens"] = 4096
+    temperature, asked = thermometer()
+    with Conversation(
+        Agent(live.llm(stream=stream, **effort), tools=[temperature])
+    ) as conversation:
+        for prompt in (THINK_1, THINK_2):
+            conversation.send_message(prompt)
+            state = conversation.run()
+            assert state.status is ConversationStatus.FINISHED, state.error
+        kept = [bool(answer.native) for answer in answers(conversation) if answer.calls]
+    assert len(asked) >= 3
+    assert kept
+    # Gemini signs when it thinks at all, and Chat Completions of OpenAI show nothing of it.
+    assert any(kept) or live.wire in ("openai_chat", "gemini")
+
+
+# --- what it refuses ---
+
+
+def test_a_wrong_key_is_refused(live: Live) -> None:
+    with pytest.raises(AuthenticationError) as caught:
+        live.llm(api_key="sk-this-is-no-key-of-anyone").completion(CAPITAL)
+    assert "no-key" not in str(caught.value)
+
+
+def test_an_unknown_model_is_not_found(live: Live) -> None:
+    with pytest.raises(ModelNotFound):
+        live.llm(NO_MODEL).completion(CAPITAL)
+
+
+def test_a_prompt_beyond_the_window_is_too_long(live: Live) -> None:
+    model = live.llm(SMALL.get(live.provider, ""), max_retries=0)
+    window = model.info.context_window if model.info else None
+    if not window or window > WINDOW:
+        pytest.skip("no model of a small window is known here")
+    try:
+        answer = model.completion(FILLER * (window // 2))  # some three tokens each
+    except RateLimited:
+        pytest.skip("the account's rate is less than the model's window")
+    except ContextTooLong:
+        return
+    pytest.fail(f"{answer.usage.input_tokens} tokens went into a window of {window}")
+
+
+# --- how it is stopped ---
+
+
+def test_a_cancel_ends_a_stream_within_a_tenth_of_a_second(live: Live) -> None:
+    cancelled = Cancellation()
+    raised: list[float] = []
+
+    def cancel() -> None:
+        raised.append(time.monotonic())
+        cancelled.cancel()
+
+    timers: list[threading.Timer] = []
+
+    def seen(delta: Delta) -> None:
+        if not timers and delta.kind == "text":
+            timers.append(threading.Timer(0.05, cancel))
+            timers[0].start()
+
+    with pytest.raises(Cancelled):
+        live.llm(stream=True, max_output_tokens=4000).completion(
+            COUNT, on_delta=seen, cancelled=cancelled
+        )
+    assert time.monotonic() - raised[0] < 0.1
+
+
+def red_png(size: int) -> bytes:
+    """A red square, written by hand (https://www.w3.org/TR/png-3/)."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    rows = (b"\x00" + b"\xff\x00\x00" * size) * size
+    header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )

@@ -1,0 +1,215 @@
+"""Recorded provider traffic, replayed over a real socket: every answer is read as it was, and goes
+back as it must."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.content import ImageContent, Message, TextContent, ToolCall, ToolResult, Usage
+from holdfast.errors import BadRequest, LLMError, ModelNotFound
+from holdfast.llm import LLM, Completion, Delta, Transcript
+from tests.model_server import ModelServer, Stream
+from tests.paths import SHARED
+
+RECORDINGS = SHARED / "provider_traffic" / "openai_chat"
+FILES = sorted(RECORDINGS.glob("*.json"))
+FEATURES = {path: json.loads(path.read_text())["features"] for path in FILES}
+WHOLE = 10_000_000
+CUTS = [(path, WHOLE) for path in FILES] + [
+    (path, size) for path in FILES if "stream" in FEATURES[path] for size in (1, 11)
+]
+
+pytestmark = pytest.mark.skipif(not FILES, reason=f"no recorded traffic in {RECORDINGS}")
+
+
+def exchanges(path: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    return [
+        (one["request"]["body"], one["response"])
+        for one in json.loads(path.read_text())["interactions"]
+    ]
+
+
+def spoken(request: dict[str, Any]) -> tuple[list[Any], list[dict[str, Any]]]:
+    """A recorded request's messages as items, and its tools."""
+    items: list[Any] = []
+    calls: dict[str, ToolCall] = {}
+    for message in request["messages"]:
+        content = message.get("content")
+        if message["role"] == "tool":
+            items.append((calls[message["tool_call_id"]], ToolResult(content)))
+        elif message["role"] == "assistant":
+            made = tuple(recorded_call(entry) for entry in message.get("tool_calls") or [])
+            calls.update((call.provider_id, call) for call in made)
+            items.append(Completion(content or "", calls=made))
+        elif isinstance(content, list):
+            parts = [
+                TextContent(part["text"]) if part["type"] == "text" else ImageContent(b"picture")
+                for part in content
+            ]
+            items.append(Message(tuple(parts)))
+        else:
+            items.append(Message(content, role=message["role"]))
+    return items, request.get("tools") or []
+
+
+def recorded_call(entry: dict[str, Any]) -> ToolCall:
+    function = entry["function"]
+    return ToolCall(
+        "", function["name"], json.loads(function["arguments"]), entry["id"], function["arguments"]
+    )
+
+
+class Definition:
+    def __init__(self, tool: dict[str, Any]) -> None:
+        self.name: str = tool["function"]["name"]
+        self.description: str = tool["function"].get("description", "")
+        self.input_schema: dict[str, Any] = tool["function"]["parameters"]
+
+
+def pieces(body: str, size: int) -> list[bytes]:
+    data = body.encode()
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+def expected(body: Any) -> tuple[str, list[tuple[str, str, str]], Usage]:
+    """Text, calls (id, name, arguments) and usage of a recorded answer, read in the plainest
+    way."""
+    if isinstance(body, dict):
+        message, usage = body["choices"][0]["message"], body["usage"]
+        text, entries = message["content"] or "", message.get("tool_calls") or []
+    else:
+        text, usage, found = "", {}, {}
+        for line in body.splitlines():
+            if not line.startswith("data: {"):
+                continue
+            chunk = json.loads(line[6:])
+            usage = chunk.get("usage") or usage
+            for choice in chunk["choices"]:
+                text += choice["delta"].get("content") or ""
+                for piece in choice["delta"].get("tool_calls") or []:
+                    entry = found.setdefault(
+                        piece["index"],
+                        {"id": piece.get("id"), "function": {"name": "", "arguments": ""}},
+                    )
+                    entry["function"]["name"] += piece["function"].get("name") or ""
+                    entry["function"]["arguments"] += piece["function"].get("arguments") or ""
+        entries = list(found.values())
+    tokens = Usage(
+        usage["prompt_tokens"],
+        usage["completion_tokens"],
+        usage["prompt_tokens_details"]["cached_tokens"],
+        usage["prompt_tokens_details"].get("cache_write_tokens", 0),
+        usage["completion_tokens_details"]["reasoning_tokens"],
+    )
+    return (
+        text,
+        [
+            (entry["id"], entry["function"]["name"], entry["function"]["arguments"])
+            for entry in entries
+        ],
+        tokens,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("path", "size"), CUTS, ids=[f"{path.stem}-{size}" for path, size in CUTS])
+def test_every_recorded_answer_is_read_as_it_was(path: Path, size: int) -> None:
+    recorded = exchanges(path)
+
+    def answer(response: dict[str, Any]) -> Any:
+        body = response["body"]
+        if isinstance(body, str):
+            return Stream(pieces(body, size))
+        return (response["status"], response["headers"], body)
+
+    with ModelServer([answer(response) for _, response in recorded]) as server:
+        plain = LLM(recorded[0][0]["model"], base_url=server.url, max_retries=0)
+        streaming = plain.replace(stream=True)
+        for request, response in recorded:
+            llm = streaming if isinstance(response["body"], str) else plain
+            items, tools = spoken(request)
+            seen: list[Delta] = []
+            if response["status"] != 200:
+                with pytest.raises(
+                    ModelNotFound if response["status"] == 404 else BadRequest
+                ) as caught:
+                    llm.completion(Transcript(items), [Definition(tool) for tool in tools])
+                assert caught.value.code == response["body"]["error"]["code"]
+                assert response["body"]["error"]["message"][:200] in str(caught.value)
+                continue
+            answer_ = llm.completion(
+                Transcript(items), [Definition(tool) for tool in tools], on_delta=seen.append
+            )
+            text, calls, usage = expected(response["body"])
+            assert (answer_.text, answer_.usage) == (text, usage)
+            assert [
+                (call.provider_id, call.name, call.raw_arguments) for call in answer_.calls
+            ] == calls
+            assert not any(call.invalid for call in answer_.calls)
+            assert answer_.stop_reason == ("tool_calls" if calls else "stop")
+            if llm.stream:
+                assert "".join(delta.text for delta in seen if delta.kind == "text") == text
+        assert server.connections <= 2
+        plain.close()
+        streaming.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if "multi_turn_tools" in FEATURES[path]],
+    ids=lambda path: path.stem,
+)
+def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> None:
+    """One transcript along each recorded conversation: our requests hold the calls and results that
+    the recorded ones hold."""
+    recorded = exchanges(path)
+    followed = 0
+    for (request, response), (following, _) in itertools.pairwise(recorded):
+        before, after = request["messages"], following["messages"]
+        if (
+            response["status"] != 200
+            or after[: len(before)] != before
+            or len(after) < len(before) + 2
+        ):
+            continue  # the recording went on with something else
+        followed += 1
+        items, tools = spoken(request)
+        body = response["body"]
+        with ModelServer(
+            [Stream(pieces(body, 7)) if isinstance(body, str) else body, {"choices": []}]
+        ) as server:
+            llm = LLM(
+                request["model"], base_url=server.url, max_retries=0, stream=isinstance(body, str)
+            )
+            transcript = Transcript(items)
+            answer = llm.completion(transcript, [Definition(tool) for tool in tools])
+            transcript.append(answer)
+            results = {
+                message["tool_call_id"]: message["content"]
+                for message in after
+                if message["role"] == "tool"
+            }
+            for call in answer.calls:
+                transcript.append((call, ToolResult(results[call.provider_id])))
+            with pytest.raises(LLMError):
+                llm.completion(transcript, [Definition(tool) for tool in tools])
+            sent = server.requests[1].messages
+        assert sent[: len(before)] == server.requests[0].messages
+        mine, theirs = sent[len(before)], after[len(before)]
+        assert (mine["content"] or None) == (theirs.get("content") or None)
+        assert mine.get("tool_calls") == theirs.get("tool_calls")
+        answers = sent[len(before) + 1 :]
+        assert [message["role"] for message in answers] == ["tool"] * len(answer.calls)
+        assert [message["tool_call_id"] for message in answers] == [
+            call.provider_id for call in answer.calls
+        ]
+        assert [message["content"] for message in answers] == [
+            results[call.provider_id] or "(no output)" for call in answer.calls
+        ]
+    assert followed

@@ -1,0 +1,400 @@
+"""Recorded Gemini traffic, replayed over a real socket: every answer is read as it was, and goes
+back as it must."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.content import (
+    Content,
+    ImageContent,
+    Message,
+    TextContent,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from holdfast.errors import BadRequest, LLMError, ModelNotFound
+from holdfast.llm import LLM, Completion, Delta, Transcript
+from tests.model_server import ModelServer, Stream
+from tests.paths import SHARED
+
+RECORDINGS = SHARED / "provider_traffic" / "gemini"
+FILES = sorted(RECORDINGS.glob("*.json"))
+FEATURES = {path: json.loads(path.read_text())["features"] for path in FILES}
+WHOLE = 10_000_000
+CUTS = [(path, WHOLE) for path in FILES] + [
+    (path, size) for path in FILES if "stream" in FEATURES[path] for size in (1, 7)
+]
+IDS = [f"{path.stem}-{size}" for path, size in CUTS]
+OURS = {"contents", "systemInstruction"}
+
+pytestmark = pytest.mark.skipif(not FILES, reason=f"no recorded traffic in {RECORDINGS}")
+
+
+# --- recordings, read in the plainest way ---
+
+
+def exchanges(path: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    return [
+        (one["request"], one["response"]) for one in json.loads(path.read_text())["interactions"]
+    ]
+
+
+def camel(value: Any) -> Any:
+    """The keys of parts in the one spelling; the API takes both."""
+    if isinstance(value, dict):
+        made = {
+            re.sub(r"_([a-z])", lambda m: m[1].upper(), key): camel(item)
+            for key, item in value.items()
+        }
+        return {**made, **{key: value[key] for key in ("args", "response") if key in value}}
+    return [camel(item) for item in value] if isinstance(value, list) else value
+
+
+def chunks(body: Any) -> list[dict[str, Any]]:
+    return (
+        [body]
+        if isinstance(body, dict)
+        else [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: ")]
+    )
+
+
+def recorded_parts(body: Any) -> list[dict[str, Any]]:
+    """The parts of an answer: pieces of text without a signature joined, empty ones left out."""
+    parts: list[dict[str, Any]] = []
+    for chunk in chunks(body):
+        for part in chunk["candidates"][0].get("content", {}).get("parts", []):
+            if part == {"text": ""}:
+                continue
+            if part.keys() == {"text"} and parts and parts[-1].keys() == {"text"}:
+                parts[-1] = {"text": parts[-1]["text"] + part["text"]}
+            else:
+                parts.append(part)
+    return parts
+
+
+def recorded_usage(body: Any) -> Usage:
+    usage: dict[str, Any] = {}
+    for chunk in chunks(body):
+        usage = {**usage, **chunk["usageMetadata"]}
+    count = lambda key: usage.get(key + "TokenCount", 0)  # noqa: E731
+    return Usage(
+        count("prompt") + count("toolUsePrompt"),
+        count("candidates") + count("thoughts"),
+        count("cachedContent"),
+        0,
+        count("thoughts"),
+    )
+
+
+def signed(part: dict[str, Any]) -> dict[str, Any]:
+    """A part with its signature as bytes, whichever base64 it came in."""
+    signature = part.get("thoughtSignature")
+    if signature is None:
+        return part
+    return {
+        **part,
+        "thoughtSignature": base64.b64decode(signature.replace("-", "+").replace("_", "/")),
+    }
+
+
+def recorded_calls(parts: list[dict[str, Any]]) -> tuple[ToolCall, ...]:
+    called = [part["functionCall"] for part in parts if "functionCall" in part]
+    return tuple(ToolCall("", call["name"], call["args"], call.get("id", "")) for call in called)
+
+
+def recorded_results(content: dict[str, Any]) -> list[dict[str, Any]]:
+    return [part["functionResponse"] for part in content["parts"] if "functionResponse" in part]
+
+
+def answered(response: dict[str, Any]) -> ToolResult:
+    error = response["response"].get("error")
+    if error is not None:
+        return ToolResult.failure(error)
+    value = response["response"].get("return_value", response["response"])
+    return ToolResult(value if isinstance(value, str) else json.dumps(value))
+
+
+def said(content: dict[str, Any]) -> Message:
+    blocks: list[Content] = []
+    for part in content["parts"]:
+        if "inlineData" in part:
+            data = base64.urlsafe_b64decode(part["inlineData"]["data"])
+            blocks.append(ImageContent(data, part["inlineData"]["mimeType"]))
+        else:  # a file that the provider fetches is what Holdfast has no word for
+            blocks.append(TextContent(part["text"] if "text" in part else json.dumps(part)))
+    return Message(tuple(blocks))
+
+
+def spoken(body: dict[str, Any]) -> list[Any]:
+    """A recorded request's contents as items; answers of the model in their own form."""
+    items: list[Any] = []
+    calls: tuple[ToolCall, ...] = ()
+    for content in camel(body["contents"]):
+        results = recorded_results(content)
+        if content["role"] == "model":
+            calls = recorded_calls(content["parts"])
+            text = "".join(part.get("text", "") for part in content["parts"])
+            items.append(
+                Completion(
+                    text,
+                    calls=calls,
+                    wire="gemini",
+                    native=msgspec.Raw(json.dumps({"content": content}).encode()),
+                )
+            )
+        elif results:
+            items += [(call, answered(result)) for call, result in zip(calls, results, strict=True)]
+        else:
+            items.append(said(content))
+    return items
+
+
+class Definition:
+    def __init__(self, tool: dict[str, Any]) -> None:
+        self.name: str = tool["name"]
+        self.description: str = tool["description"]
+        self.input_schema: dict[str, Any] = (
+            tool.get("parametersJsonSchema")
+            or tool.get("parameters_json_schema")
+            or tool["parameters"]
+        )
+
+
+def asked(body: dict[str, Any]) -> tuple[list[Definition], dict[str, Any], str]:
+    """The tools, the rest that goes through extra_body, and the system prompt of a recorded
+    request."""
+    tools: Any = body.get("tools") or []
+    declared: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    for tool in [tools] if isinstance(tools, dict) else tools:
+        found = tool.get("functionDeclarations") or tool.get("function_declarations")
+        declared += found or []
+        others += [] if found else [tool]
+    rest = {key: value for key, value in body.items() if key not in OURS and key != "tools"}
+    system = body.get("systemInstruction", {"parts": [{"text": ""}]})["parts"][0]["text"]
+    return (
+        [Definition(tool) for tool in declared],
+        {**rest, **({"tools": others} if others else {})},
+        system,
+    )
+
+
+def client(server: ModelServer, request: dict[str, Any], rest: dict[str, Any]) -> LLM:
+    """An LLM that asks as the recorded request does."""
+    path = request["path"].removeprefix("/v1beta1").removeprefix("/v1beta")
+    start, _, model = path.partition("/models/")
+    name, _, verb = model.partition(":")
+    stream = verb == "streamGenerateContent?alt=sse"
+    return LLM(
+        name,
+        "key",
+        server.url + start,
+        wire="gemini",
+        stream=stream,
+        extra_body=rest or None,
+        max_retries=0,
+    )
+
+
+def answer(response: dict[str, Any], size: int) -> Any:
+    body = response["body"]
+    if isinstance(body, str):
+        data = body.encode()
+        return Stream([data[at : at + size] for at in range(0, len(data), size)])
+    return (response["status"], response["headers"], body)
+
+
+# --- the proofs ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("path", "size"), CUTS, ids=IDS)
+def test_every_recorded_answer_is_read_as_it_was(path: Path, size: int) -> None:
+    recorded = exchanges(path)
+    with ModelServer([answer(response, size) for _, response in recorded]) as server:
+        for number, (request, response) in enumerate(recorded):
+            tools, rest, system = asked(request["body"])
+            llm = client(server, request, rest)
+            transcript = Transcript(spoken(request["body"]))
+            seen: list[Delta] = []
+            if response["status"] != 200:
+                with pytest.raises(
+                    ModelNotFound if response["status"] == 404 else BadRequest
+                ) as caught:
+                    llm.completion(transcript, tools, system=system)
+                assert caught.value.code == response["body"]["error"]["status"]
+                assert response["body"]["error"]["message"][:200] in str(caught.value)
+                continue
+            found = llm.completion(transcript, tools, system=system, on_delta=seen.append)
+            body = response["body"]
+            parts = recorded_parts(body)
+            last = chunks(body)[-1]
+            text = "".join(part.get("text", "") for part in parts)
+            assert (found.text, found.usage) == (text, recorded_usage(body))
+            assert [(call.name, call.arguments, call.provider_id) for call in found.calls] == [
+                (call.name, call.arguments, call.provider_id) for call in recorded_calls(parts)
+            ]
+            assert found.stop_reason == ("tool_calls" if found.calls else "stop")
+            assert (found.model, found.response_id) == (
+                last["modelVersion"],
+                last.get("responseId", ""),
+            )
+            assert bool(found.native) == any(
+                part.keys() - {"text", "functionCall"} for part in parts
+            )
+            if isinstance(body, str):
+                assert "".join(delta.text for delta in seen if delta.kind == "text") == text
+                assert [delta.name for delta in seen if delta.kind == "tool"] == [
+                    call.name for call in found.calls
+                ]
+                assert [json.loads(delta.text) for delta in seen if delta.kind == "tool"] == [
+                    call.arguments for call in found.calls
+                ]
+            sent = server.requests[number]
+            assert sent.path == re.sub(r"^/v1beta1?", "/v1", request["path"])
+            assert sent.headers["x-goog-api-key"] == "key"
+            same_request(sent.json, request["body"])
+
+
+def same_request(sent: dict[str, Any], recorded: dict[str, Any]) -> None:
+    """What was sent says what the recorded request said, in the spelling of the documentation."""
+    theirs = camel({"tools": recorded.get("tools") or []})["tools"]
+    theirs = [theirs] if isinstance(theirs, dict) else theirs
+    functions = [
+        entry for tool in sent.get("tools", []) for entry in tool.get("functionDeclarations", [])
+    ]
+    expected = [entry for tool in theirs for entry in tool.get("functionDeclarations", [])]
+    assert [(entry["name"], entry["description"]) for entry in functions] == [
+        (entry["name"], entry["description"]) for entry in expected
+    ]
+    assert [entry["parametersJsonSchema"] for entry in functions] == [
+        tool.input_schema for tool in asked(recorded)[0]
+    ]
+    assert [tool for tool in sent.get("tools", []) if "functionDeclarations" not in tool] == asked(
+        recorded
+    )[1].get("tools", [])
+    assert sent.get("systemInstruction", {}).get("parts") == recorded.get(
+        "systemInstruction", {}
+    ).get("parts")
+    for key in ("generationConfig", "toolConfig", "cachedContent"):
+        assert sent.get(key) == recorded.get(key)
+    before = camel(recorded["contents"])
+    assert [content["role"] for content in sent["contents"]] == [
+        content["role"] for content in before
+    ]
+    for mine, content in zip(sent["contents"], before, strict=True):
+        if content["role"] == "model":
+            assert echoed(mine["parts"]) == echoed(content["parts"])
+        assert [result["name"] for result in recorded_results(mine)] == [
+            result["name"] for result in recorded_results(content)
+        ]
+
+
+PLACEHOLDER = base64.b64decode("skip_thought_signature_validator".replace("_", "/"))
+
+
+def echoed(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Parts as they must go back, for a comparison: without the word that stands for a signature
+    that was none, and without the ids that another client made up."""
+    made: list[dict[str, Any]] = []
+    for part in map(signed, parts):
+        if part.get("thoughtSignature") == PLACEHOLDER:
+            part = {key: value for key, value in part.items() if key != "thoughtSignature"}
+        call = part.get("functionCall", {})
+        if call.get("id", "").startswith("pyd_ai_"):
+            part = {
+                **part,
+                "functionCall": {key: value for key, value in call.items() if key != "id"},
+            }
+        made.append(part)
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("path", "size"), CUTS, ids=IDS)
+def test_every_recorded_answer_goes_back_as_it_came(path: Path, size: int) -> None:
+    """Every part with its signature, in its place: thoughts, calls, server tools and their results,
+    the empty text at the end."""
+    for request, response in exchanges(path):
+        if response["status"] != 200:
+            continue
+        tools, rest, _ = asked(request["body"])
+        with ModelServer([answer(response, size), {"candidates": []}]) as server:
+            llm = client(server, request, rest)
+            transcript = Transcript(spoken(request["body"]))
+            before = len(transcript)
+            found = llm.completion(transcript, tools)
+            transcript.append(found)
+            for call in found.calls:
+                transcript.append((call, ToolResult("done")))
+            transcript.say("go on")
+            with pytest.raises(LLMError):
+                llm.completion(transcript, tools)
+            contents = server.requests[1].json["contents"]
+        parts = recorded_parts(response["body"])
+        mine = contents[before]
+        assert mine["role"] == "model"
+        assert echoed(mine["parts"]) == [signed(part) for part in parts]
+        results = recorded_results(contents[before + 1])
+        assert [(result["name"], result.get("id")) for result in results] == [
+            (part["functionCall"]["name"], part["functionCall"].get("id"))
+            for part in parts
+            if "functionCall" in part
+        ]
+        if found.calls:  # without a signature Gemini 3 would refuse it
+            first = next(part for part in mine["parts"] if "functionCall" in part)
+            assert first["thoughtSignature"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if "multi_turn_tools" in FEATURES[path]],
+    ids=lambda path: path.stem,
+)
+def test_every_recorded_conversation_goes_on_in_one_transcript(path: Path) -> None:
+    """One transcript along each recorded conversation: our requests hold the calls and results that
+    the recorded ones hold."""
+    recorded = exchanges(path)
+    transcript = Transcript(spoken(recorded[0][0]["body"]))
+    followed = 0
+    with ModelServer([answer(response, 7) for _, response in recorded]) as server:
+        for (request, response), (following, _) in itertools.pairwise(
+            [*recorded, ({"body": {"contents": []}}, {})]
+        ):
+            tools, rest, system = asked(request["body"])
+            if response["status"] != 200:
+                break
+            found = client(server, request, rest).completion(transcript, tools, system=system)
+            same_request(server.requests[-1].json, request["body"])
+            news = camel(following["body"]["contents"])[len(request["body"]["contents"]) :]
+            if not news:
+                continue  # the last one
+            followed += 1
+            transcript.append(found)
+            assert echoed(json.loads(native_or_built(found, transcript))["parts"]) == echoed(
+                news[0]["parts"]
+            )
+            results = recorded_results(news[1])
+            for call, result in zip(found.calls, results, strict=True):
+                if call.provider_id:
+                    assert result["id"] == call.provider_id
+                transcript.append((call, answered(result)))
+            for content in news[2:]:
+                transcript.append(said(content))
+    assert followed
+
+
+def native_or_built(found: Completion, transcript: Transcript) -> bytes:
+    from holdfast.llm.wires import gemini
+
+    return transcript.fragments(gemini, {call.name: call.name for call in found.calls})[-1]

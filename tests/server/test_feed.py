@@ -1,0 +1,55 @@
+"""The feed of a conversation: events in order, and notes after the events that were appended before
+them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast import events as ev
+from holdfast.content import TextContent
+from holdfast.events import AnyEvent
+from holdfast.server.feed import Feed
+from holdfast.server.shapes import TransientNote
+
+
+def message(seq: int) -> ev.MessageAdded:
+    return ev.MessageAdded(content=[TextContent(f"m{seq}")], seq=seq, id=f"e{seq}", timestamp=0.0)
+
+
+async def read_all(feed: Feed, count: int) -> list[int | str]:
+    """The seqs of events and the kinds of notes, in the order in which one reader gets them."""
+    found: list[int | str] = []
+    with feed.subscribe(asyncio.get_running_loop()) as reader:
+        seq = 0
+        feed.note(TransientNote("delta", b"{}"))
+        while len(found) < count:
+            batch = await reader.next(seq, timeout=5.0)
+            assert batch.frames or batch.notes, "nothing came"
+            found += [frame.seq for frame in batch.frames]
+            found += [note.kind for note in batch.notes]
+            seq = batch.frames[-1].seq if batch.frames else seq
+    return found
+
+
+@pytest.mark.parametrize("stored", [1, 3, 40])
+def test_a_note_comes_after_the_events_that_are_in_the_store(stored: int) -> None:
+    journal: list[AnyEvent] = [message(seq) for seq in range(1, stored + 1)]
+    feed = Feed(lambda after, limit: journal[after : after + limit])
+    assert asyncio.run(read_all(feed, stored + 1)) == [*range(1, stored + 1), "delta"]
+
+
+def test_a_note_comes_after_the_events_that_the_ring_holds_beyond_one_page() -> None:
+    journal: list[AnyEvent] = [message(seq) for seq in range(1, 9)]
+    feed = Feed(lambda after, limit: journal[after : after + limit])
+
+    async def read() -> tuple[list[int], list[int]]:
+        with feed.subscribe(asyncio.get_running_loop()) as reader:
+            feed.appended(journal)
+            feed.note(TransientNote("delta", b"{}"))
+            first = await reader.next(0, timeout=5.0, limit=5)
+            second = await reader.next(first.frames[-1].seq, timeout=5.0, limit=5)
+            return [len(first.frames), len(first.notes)], [len(second.frames), len(second.notes)]
+
+    assert asyncio.run(read()) == ([5, 0], [3, 1])

@@ -1,0 +1,443 @@
+"""Agents behind OpenAI's Chat Completions: turns, tools of both sides, streams, errors; and what
+others say of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import LLM, Agent, LocalRuntime
+from holdfast.server.openai import publish
+from tests.agent_servers import Reply, Serving
+from tests.model_server import ModelServer, Request, Stream, calls, sse, text
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+HI = [{"role": "user", "content": "Hi"}]
+
+
+@contextmanager
+def serving(
+    folder: Path, answer: Callable[[Request], Any], names: tuple[str, ...] = (), **options: Any
+) -> Iterator[tuple[Serving, ModelServer]]:
+    """A server with the agent `coder`, whose model answers as told."""
+
+    def streaming(request: Request) -> Any:
+        found = answer(request)
+        if not (request.json.get("stream") and isinstance(found, dict) and "choices" in found):
+            return found
+        pieces = [f"{piece}\n\n".encode() for piece in sse(found, size=8).split("\n\n") if piece]
+        return Stream(pieces, delay=0.05)
+
+    with ModelServer(streaming) as model, LocalRuntime() as runtime:
+        tools = [tool for tool in runtime.tools if tool.name in names]
+        agent = Agent(
+            LLM("gpt-test", api_key="sk-model", base_url=model.url, max_retries=0, stream=True),
+            tools,
+            system_prompt="You are careful.",
+        )
+        with Serving(folder, agents={"coder": publish("coder", agent)}, **options) as server:
+            yield server, model
+
+
+def chat(server: Serving, messages: list[dict[str, Any]], **more: Any) -> Reply:
+    return server.ask(
+        "POST", "/v1/chat/completions", {"model": "coder", "messages": messages, **more}
+    )
+
+
+def chunks(reply: Reply) -> list[dict[str, Any]]:
+    lines = [
+        line.removeprefix("data: ")
+        for line in reply.body.decode().split("\n\n")
+        if line.startswith("data: ")
+    ]
+    assert lines[-1] == "[DONE]", reply.body[-300:]
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def test_the_agents_are_models(tmp_path: Path) -> None:
+    with serving(tmp_path, lambda _: text("hello")) as (server, _):
+        (model,) = server.ask("GET", "/v1/models").json["data"]
+        assert model["id"] == "coder"
+        assert server.ask("GET", "/v1/models/coder").json == model
+        assert server.ask("GET", "/v1/models/other").status == 404
+        assert server.ask("GET", "/v1/models", key=None).status == 401
+
+
+@pytest.mark.slow
+def test_a_question_is_answered_plain_and_streamed_alike(tmp_path: Path) -> None:
+    with serving(tmp_path, lambda _: text("Hello there, you.")) as (server, model):
+        plain = chat(server, [{"role": "system", "content": "Be brief."}, *HI])
+        assert plain.status == 200, plain
+        (choice,) = plain.json["choices"]
+        assert choice["message"]["content"] == "Hello there, you."
+        assert choice["finish_reason"] == "stop"
+        assert (
+            plain.json["usage"]["total_tokens"]
+            == plain.json["usage"]["prompt_tokens"] + plain.json["usage"]["completion_tokens"]
+            > 0
+        )
+        assert "You are careful." in model.requests[0].messages[0]["content"]
+        assert "Be brief." in model.requests[0].messages[0]["content"]
+        found = chunks(chat(server, HI, stream=True, stream_options={"include_usage": True}))
+        assert (
+            "".join(
+                one["choices"][0]["delta"].get("content", "") for one in found if one["choices"]
+            )
+            == "Hello there, you."
+        )
+        assert len(found) > 4  # in pieces
+        assert found[-2]["choices"][0]["finish_reason"] == "stop"
+        assert found[-1]["choices"] == []
+        assert found[-1]["usage"]["prompt_tokens"] > 0
+        assert all(one["usage"] is None for one in found[:-1])
+
+
+@pytest.mark.slow
+def test_a_longer_history_goes_on_with_the_same_conversation_and_runs_no_tool_again(
+    tmp_path: Path,
+) -> None:
+    def answer(request: Request) -> Any:
+        if request.messages[-1]["role"] == "user":
+            return (
+                calls(("terminal", {"command": "echo x >> ran; wc -l < ran"}))
+                if "Count" in str(request.messages[-1])
+                else text("Bye.")
+            )
+        return text(f"There are {request.messages[-1]['content'].strip().splitlines()[0]}.")
+
+    with serving(tmp_path, answer, ("terminal",)) as (server, model):
+        asked = [{"role": "user", "content": "Count."}]
+        first = chat(server, asked)
+        said = first.json["choices"][0]["message"]
+        assert said["content"] == "There are 1."
+        history = [
+            *asked,
+            {"role": "assistant", "content": said["content"]},
+            {"role": "user", "content": "Thanks"},
+        ]
+        second = chat(server, history)
+        assert second.json["choices"][0]["message"]["content"] == "Bye."
+        place = "x-holdfast-conversation"
+        assert second.headers[place] == first.headers[place]
+        # The call and its result, which the client never saw, are what the model is shown.
+        assert [message["role"] for message in model.requests[-1].messages] == [
+            "system",
+            "user",
+            "assistant",
+            "tool",
+            "assistant",
+            "user",
+        ]
+        again = chat(server, history)  # asked for again: a fork of it
+        assert again.json["choices"][0]["message"]["content"] == "Bye."
+        assert again.headers[place] != first.headers[place]
+        assert [message["role"] for message in model.requests[-1].messages] == [
+            "system",
+            "user",
+            "assistant",
+            "tool",
+            "assistant",
+            "user",
+        ]
+        state = server.ask("GET", f"/api/conversations/{first.headers[place]}/state").json
+        assert sum(event["type"] == "toolCallStarted" for event in state["events"]) == 1
+
+
+@pytest.mark.slow
+def test_a_history_that_nobody_here_knows_is_taken_over(tmp_path: Path) -> None:
+    with serving(tmp_path, lambda _: text("Alice.")) as (server, model):
+        told = [
+            *HI,
+            {"role": "assistant", "content": "Hello Alice!"},
+            {"role": "user", "content": [{"type": "text", "text": "My name?"}]},
+        ]
+        reply = chat(server, told)
+        assert reply.json["choices"][0]["message"]["content"] == "Alice."
+        assert [
+            (message["role"], message["content"]) for message in model.requests[-1].messages[1:]
+        ] == [
+            ("user", "Hi"),
+            ("assistant", "Hello Alice!"),
+            ("user", "My name?"),
+        ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_clients_tools_are_run_by_the_client(tmp_path: Path, stream: bool) -> None:
+    def answer(request: Request) -> Any:
+        last = request.messages[-1]
+        return (
+            text(f"It is {last['content']}.")
+            if last["role"] == "tool"
+            else calls(("get_weather", {"city": "Ulm"}))
+        )
+
+    with serving(tmp_path, answer) as (server, _):
+        asked = [{"role": "user", "content": "Weather?"}]
+        reply = chat(server, asked, tools=[WEATHER], stream=stream)
+        if stream:
+            found = chunks(reply)
+            assert found[-1]["choices"][0]["finish_reason"] == "tool_calls"
+            (call,) = [
+                call for one in found for call in one["choices"][0]["delta"].get("tool_calls", [])
+            ]
+            call.pop("index")
+        else:
+            (choice,) = reply.json["choices"]
+            assert choice["finish_reason"] == "tool_calls"
+            assert choice["message"]["content"] is None
+            (call,) = choice["message"]["tool_calls"]
+        assert json.loads(call["function"]["arguments"]) == {"city": "Ulm"}
+        told = [
+            *asked,
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": "sunny"},
+        ]
+        second = chat(server, told, tools=[WEATHER])
+        assert second.json["choices"][0]["message"]["content"] == "It is sunny."
+        assert second.headers["x-holdfast-conversation"] == reply.headers["x-holdfast-conversation"]
+        # The same with an id that this server never gave.
+        other = [
+            *asked,
+            {"role": "assistant", "content": "", "tool_calls": [{**call, "id": "call_x"}]},
+            {"role": "tool", "tool_call_id": "call_x", "content": "rainy"},
+        ]
+        third = chat(server, other, tools=[WEATHER])
+        assert third.json["choices"][0]["message"]["content"] == "It is rainy."
+
+
+@pytest.mark.slow
+def test_a_call_that_the_client_does_not_answer_is_told_as_not_run(tmp_path: Path) -> None:
+    def answer(request: Request) -> Any:
+        return calls(("get_weather", {})) if len(request.messages) == 2 else text("Never mind.")
+
+    with serving(tmp_path, answer) as (server, model):
+        asked = [{"role": "user", "content": "Weather?"}]
+        (call,) = chat(server, asked, tools=[WEATHER]).json["choices"][0]["message"]["tool_calls"]
+        told = [
+            *asked,
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "user", "content": "Forget it."},
+        ]
+        assert (
+            chat(server, told, tools=[WEATHER]).json["choices"][0]["message"]["content"]
+            == "Never mind."
+        )
+        assert "Not run" in str(model.requests[-1].messages[-2]["content"])
+
+
+@pytest.mark.slow
+def test_pictures_come_inline(tmp_path: Path) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    with serving(tmp_path, lambda _: text("A dot.")) as (server, _):
+        assert (
+            chat(
+                server, [{"role": "user", "content": [{"type": "text", "text": "What?"}, picture]}]
+            ).json["choices"][0]["message"]["content"]
+            == "A dot."
+        )
+        remote = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+        refused = chat(server, [{"role": "user", "content": [remote]}])
+        assert refused.status == 400
+        assert "fetches no URLs" in refused.json["error"]["message"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("body", "status", "part"),
+    [
+        ({"messages": HI}, 422, "model"),
+        ({"model": "none", "messages": HI}, 404, "no agent 'none'"),
+        ({"model": "coder", "messages": []}, 400, "messages is empty"),
+        ({"model": "coder", "messages": HI, "n": 2}, 400, "n must be 1"),
+        (
+            {"model": "coder", "messages": [*HI, {"role": "assistant", "content": "Hello"}]},
+            400,
+            "nothing to answer",
+        ),
+        ({"model": "coder", "messages": [{"role": "robot", "content": "x"}]}, 400, "role takes"),
+        (
+            {
+                "model": "coder",
+                "messages": [{"role": "tool", "tool_call_id": "call_9", "content": "x"}],
+            },
+            400,
+            "matches no earlier call",
+        ),
+        (
+            {"model": "coder", "messages": HI, "tools": [WEATHER, WEATHER]},
+            400,
+            "the name 'get_weather' is taken",
+        ),
+    ],
+    ids=lambda value: "" if isinstance(value, dict | int) else value,
+)
+def test_what_does_not_fit_is_told_in_that_apis_form(
+    tmp_path: Path, body: dict[str, Any], status: int, part: str
+) -> None:
+    with serving(tmp_path, lambda _: text("hello")) as (server, model):
+        reply = server.ask("POST", "/v1/chat/completions", body)
+        assert (reply.status, part in reply.json["error"]["message"]) == (status, True), reply
+        assert model.requests == []
+
+
+@pytest.mark.slow
+def test_a_model_that_fails_is_told_plain_and_streamed(tmp_path: Path) -> None:
+    with serving(tmp_path, lambda _: (400, {"error": {"message": "bad things", "type": "x"}})) as (
+        server,
+        _,
+    ):
+        plain = chat(server, HI)
+        assert (plain.status, plain.headers["x-should-retry"]) == (422, "false")
+        assert "bad things" in plain.json["error"]["message"]
+        streamed = chat(server, HI, stream=True)
+        assert "bad things" in streamed.body.decode()
+        assert "[DONE]" not in streamed.body.decode()
+
+
+@pytest.mark.slow
+def test_another_tenant_has_conversations_of_his_own(tmp_path: Path) -> None:
+    with serving(tmp_path, lambda _: text("hello")) as (server, _):
+        first = chat(server, HI)
+        id = first.headers["x-holdfast-conversation"]
+        assert server.ask("GET", f"/api/conversations/{id}", key=server.other).status == 404
+        told = [*HI, {"role": "assistant", "content": "hello"}, {"role": "user", "content": "And?"}]
+        other = server.ask(
+            "POST", "/v1/chat/completions", {"model": "coder", "messages": told}, server.other
+        )
+        assert other.status == 200, other
+        assert other.headers["x-holdfast-conversation"] != id
+
+
+@pytest.mark.slow
+def test_a_client_that_hangs_up_ends_the_run(tmp_path: Path) -> None:
+    asked, release = threading.Event(), threading.Event()
+
+    def answer(request: Request) -> Any:
+        asked.set()
+        release.wait(30)
+        return text("late")
+
+    with serving(tmp_path, answer) as (server, _):
+        connection = server.connect()
+        body = json.dumps({"model": "coder", "messages": HI}).encode()
+        connection.request(
+            "POST",
+            "/v1/chat/completions",
+            body,
+            {"Authorization": f"Bearer {server.key}", "Content-Type": "application/json"},
+        )
+        assert asked.wait(30)
+        connection.close()
+        items = server.ask("GET", "/api/conversations").json["items"]
+        path = f"/api/conversations/{items[0]['id']}"
+        events = server.stream(path)
+        try:
+            assert any(
+                event == "status" and json.loads(data)["status"] == "paused"
+                for _, event, data in events
+                if event
+            )
+        finally:
+            release.set()
+
+
+# --- what others say ---
+
+
+@pytest.mark.slow
+def test_the_official_client_agrees(tmp_path: Path) -> None:
+    openai = pytest.importorskip("openai", reason="the official client is not installed")
+
+    def answer(request: Request) -> Any:
+        if request.json.get("tools") and request.messages[-1]["role"] == "user":
+            return calls(("get_weather", {"city": "Ulm"}))
+        return text("Hello there.")
+
+    with (
+        serving(tmp_path, answer) as (server, _),
+        openai.OpenAI(
+            api_key=server.key,
+            base_url=f"{server.server.url}/v1",
+            max_retries=0,
+            _strict_response_validation=True,
+        ) as client,
+    ):
+        assert [model.id for model in client.models.list()] == ["coder"]
+        done = client.chat.completions.create(model="coder", messages=HI)
+        assert done.choices[0].message.content == "Hello there."
+        called = client.chat.completions.create(model="coder", messages=HI, tools=[WEATHER])
+        assert called.choices[0].message.tool_calls[0].function.name == "get_weather"
+        told = [
+            *HI,
+            called.choices[0].message,
+            {
+                "role": "tool",
+                "tool_call_id": called.choices[0].message.tool_calls[0].id,
+                "content": "sunny",
+            },
+        ]
+        assert (
+            client.chat.completions.create(model="coder", messages=told, tools=[WEATHER])
+            .choices[0]
+            .message.content
+            == "Hello there."
+        )
+        with client.chat.completions.stream(model="coder", messages=HI) as stream:
+            for _ in stream:
+                pass
+            assert stream.get_final_completion().choices[0].message.content == "Hello there."
+        with pytest.raises(openai.NotFoundError, match="no agent 'other'"):
+            client.chat.completions.create(model="other", messages=HI)
+        with pytest.raises(openai.BadRequestError, match="n must be 1"):
+            client.chat.completions.create(model="coder", messages=HI, n=2)
+
+
+@pytest.mark.proof
+def test_llm_comply_finds_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("llm_comply", reason="llm-comply is not installed")
+
+    def answer(request: Request) -> Any:
+        wants = request.json.get("tools") and request.messages[-1]["role"] == "user"
+        return (
+            calls(("get_weather", {"location": "San Francisco"}))
+            if wants
+            else text("Hello there you.")
+        )
+
+    with serving(tmp_path, answer) as (server, _):
+        command = [
+            sys.executable,
+            "-m",
+            "llm_comply.cli",
+            "-u",
+            f"{server.server.url}/v1",
+            "-k",
+            server.key,
+            "-m",
+            "coder",
+            "--format",
+            "openai-chat",
+            "--json",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        found = json.loads(done.stdout)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert found

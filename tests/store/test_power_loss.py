@@ -1,0 +1,626 @@
+"""`SQLiteStore` keeps what `append` said, whatever becomes of the power, the disk and the process:
+every write of it is a place to fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from hashlib import shake_128
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from holdfast import events as ev
+from holdfast.errors import StoreError
+from holdfast.store import Batch, SQLiteStore
+from tests.file_layer import (
+    Choice,
+    Entry,
+    Fault,
+    FileLayer,
+    How,
+    Mark,
+    Synced,
+    Unavailable,
+    play,
+    write_out,
+)
+from tests.paths import REPO
+from tests.store.test_store import message, summary
+
+REPO = REPO
+IDS = ("a", "b", "c")
+SIZES = (200, 900, 4000, 15_000, 60_000)  # bytes of an append
+LONG, SHORT = (13, 5), (7, 2)  # appends of each conversation in the first store and in the second
+PATIENCE = 30  # seconds after which a workload of one second counts as hanging
+
+Tell = Callable[..., None]
+Ending = Literal["close", "die when refused"]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """In memory where there is such a place: what is proved here is what was written, not how the
+    host's disk takes it."""
+    with tempfile.TemporaryDirectory(
+        dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    ) as found:
+        yield Path(found)
+
+
+# --- the workload, in a child process under the layer ---
+
+
+def events_of(id: str, first: int, last: int, attempt: int) -> list[ev.MessageAdded]:
+    """The events of one append, each of its own text, so that one that was written for another
+    would be found out."""
+
+    def text(seq: int) -> str:
+        size = random.Random(f"{id} {seq}").choice(SIZES) // (last - first + 1)
+        return shake_128(f"{id} {seq} {attempt}".encode()).hexdigest(size // 2)
+
+    return [message(seq, text(seq)) for seq in range(first, last + 1)]
+
+
+def work(
+    path: Path, durability: Any, rounds: tuple[int, ...], ids: tuple[str, ...], tell: Tell
+) -> None:
+    """One store per round, closed after it; in it each conversation has a thread that appends as
+    often as the round says.
+
+    Tells what is about to be done and what came of it. What is refused is tried twice more, then
+    the thread gives up.
+    """
+
+    def tried(what: str, call: Callable[[], Any]) -> Any:
+        for _ in range(3):
+            try:
+                return call()
+            except StoreError as error:
+                tell("failed", what, str(error))
+        raise StoreError(f"{what} failed three times")
+
+    def drive(store: SQLiteStore, id: str, appends: int) -> None:
+        try:
+            lease = tried("acquire", partial(store.acquire, id))
+            tell("acquired", id, lease.epoch)
+            seq = len(store.read(id))
+            for step in range(appends):
+                if step % 6 == 5:
+                    tried("release", partial(store.release, lease))
+                    lease = tried("acquire", partial(store.acquire, id))
+                    tell("acquired", id, lease.epoch)
+                first, last = seq + 1, seq + 1 + step % 3 // 2
+                for attempt in range(3):
+                    tell("begun", id, first, last, attempt)
+                    try:
+                        store.append(
+                            lease, Batch(events_of(id, first, last, attempt), summary(id, last))
+                        )
+                    except StoreError as error:
+                        tell("refused", id, type(error).__name__, str(error))
+                        if (
+                            "Nothing was written" in str(error)
+                            and len(found := store.read(id)) != seq
+                        ):
+                            tell(
+                                "odd",
+                                f"{id}: {len(found)} events can be read after append {first} was"
+                                " refused",
+                            )
+                    else:
+                        tell("returned", id)
+                        seq = last
+                        break
+                else:
+                    return
+            tried("release", partial(store.release, lease))
+        except StoreError as error:
+            tell("gave up", id, str(error))
+
+    for appends in rounds:
+        try:
+            store = tried("open", partial(SQLiteStore, path, durability))
+        except StoreError as error:
+            tell("gave up", "", str(error))
+            return
+        with store, ThreadPoolExecutor(len(ids)) as pool:
+            for done in [pool.submit(drive, store, id, appends) for id in ids]:
+                done.result()
+
+
+def change_connections(build: str) -> None:
+    """From now on each connection checkpoints every 40 pages, so that a short workload has
+    checkpoints and begins its WAL anew. One of the build "spills" has a cache of 5 pages, so that
+    much is written before COMMIT; one that "never syncs" is broken."""
+    statements = ("PRAGMA cache_size = 5", "PRAGMA cache_spill = 5") if build == "spills" else ()
+    instead = {r"wal_autocheckpoint *= *\w+": "wal_autocheckpoint = 40"}
+    if build == "never syncs":
+        instead[r"synchronous *= *\w+"] = "synchronous = OFF"
+    genuine = sqlite3.connect
+
+    class Changed(sqlite3.Connection):
+        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+            for pattern, replacement in instead.items():
+                sql = re.sub(pattern, replacement, sql)
+            return super().execute(sql, *arguments)
+
+    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        made = genuine(*arguments, **{**options, "factory": Changed})
+        for statement in statements:
+            made.execute(statement)
+        return made
+
+    sqlite3.connect = connect  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def installed() -> FileLayer:
+    try:
+        return FileLayer.install()
+    except Unavailable as error:
+        print(f"unavailable: {error}", flush=True)
+        sys.exit()
+
+
+def record(folder: str, durability: str, build: str, ids: list[str], nth_sync: int) -> None:
+    """Record the workload of one store into `folder`/log."""
+    layer = installed()
+    change_connections(build)
+    if nth_sync:
+        layer.fault = Fault(nth_sync, "ioerr", ops=("sync",))
+    disk = Path(folder, "disk")
+    disk.mkdir()
+    work(disk / "store.db", durability, LONG, tuple(ids), layer.mark)
+    if layer.broken:
+        raise layer.broken[0]
+    Path(folder, "log").write_bytes(pickle.dumps(layer.log))
+    print("struck", layer.struck, flush=True)
+
+
+def campaign(
+    folder: str,
+    durability: str,
+    how: How,
+    lasting: bool,
+    ending: Ending,
+    build: str,
+    ops: list[str],
+    every: int,
+    first: int,
+) -> None:
+    """Run the workload once without a fault to count its operations, then with a fault at operation
+    `first`, at that + `every`, and so on, each time in a process and a folder of its own. Prints
+    each one's number and how it ended."""
+    layer = installed()
+    change_connections(build)
+
+    def case(number: int, fault: Fault | None) -> None:
+        here = Path(folder, str(number))
+        (here / "disk").mkdir(parents=True)
+        told = os.open(here / "told", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+        def tell(*words: Any) -> None:
+            os.write(told, json.dumps(words).encode() + b"\n")
+            if words[0] == "refused" and ending == "die when refused":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        layer.fault = fault
+        work(here / "disk" / "store.db", durability, SHORT, IDS[:2], tell)
+        tell("ended", {**layer.counts, "struck": layer.struck})
+        if layer.broken:
+            tell("odd", f"the layer itself failed: {layer.broken[0]!r}")
+
+    def run(number: int, fault: Fault | None) -> str:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                signal.alarm(PATIENCE)
+                case(number, fault)
+                os._exit(0)
+            except BaseException as error:
+                print(f"{number} {type(error).__name__}: {error}".replace("\n", " "), flush=True)
+                os._exit(1)
+        _, status = os.waitpid(pid, 0)
+        return (
+            signal.Signals(os.WTERMSIG(status)).name
+            if os.WIFSIGNALED(status)
+            else f"exit {os.WEXITSTATUS(status)}"
+        )
+
+    assert run(0, None) == "exit 0"
+    last = [json.loads(line) for line in Path(folder, "0", "told").read_text().splitlines()][-1]
+    # A few more than in that run: which appends share a commit differs from run to run.
+    for number in range(first, sum(last[1][op] for op in ops) + 5, every):
+        print(number, run(number, Fault(number, how, lasting, tuple(ops))), flush=True)
+    print("done", flush=True)
+
+
+def child(function: str, *arguments: Any) -> Iterator[str]:
+    """The lines of a function of this file that runs in a process of its own."""
+    program = (
+        "import json, sys; import tests.store.test_power_loss as t; getattr(t,"
+        " sys.argv[1])(*json.loads(sys.argv[2]))"
+    )
+    command = [sys.executable, "-c", program, function, json.dumps(arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPO) as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("unavailable"):
+                    pytest.skip(line.strip())
+                yield line.strip()
+        except BaseException:
+            process.kill()
+            raise
+    assert process.returncode == 0, f"{function} failed; see above"
+
+
+# --- what must be found afterwards ---
+
+
+class Told:
+    """What a program said of its appends, and so what a store may hold after it."""
+
+    def __init__(self) -> None:
+        self.appends: dict[str, list[list[bytes]]] = {
+            id: [] for id in IDS
+        }  # those that returned, each with its events
+        self.open: dict[str, list[list[bytes]]] = {
+            id: [] for id in IDS
+        }  # those that may be there after them or not
+        self.epochs: dict[str, int] = dict.fromkeys(IDS, 0)
+        self.refused = self.doubtful = 0
+        self.odd: list[str] = []
+
+    def hear(self, word: str, id: str = "", *more: Any) -> None:
+        match word:
+            case "begun":
+                first, last, attempt = more
+                self.open[id].append(
+                    [ev.encode(event) for event in events_of(id, first, last, attempt)]
+                )
+            case "returned":
+                self.appends[id].append(self.open[id].pop())
+                self.open[id].clear()
+            case "refused":
+                self.refused += 1
+                if more[0] != "StoreError":
+                    self.odd.append(f"{id}: {more}")
+                if "Nothing was written" in more[1]:
+                    self.open[id].pop()
+                else:
+                    self.doubtful += 1
+            case "acquired":
+                self.epochs[id] = more[0]
+            case "odd":
+                self.odd.append(id)
+            case _:
+                pass
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return tuple((len(self.appends[id]), len(self.open[id]), self.epochs[id]) for id in IDS)
+
+
+def troubles(folder: Path, told: Told, *, newest_may_be_lost: bool = False) -> list[str]:
+    """What is wrong with the store in `folder`, given what was said of it."""
+    path = folder / "store.db"
+    found: list[str] = []
+    try:
+        with SQLiteStore(path) as store:
+            lengths: dict[str, int] = {}
+            for id in IDS:
+                events = [ev.encode(event) for event in store.read(id)]
+                lengths[id] = len(events)
+                kept = [event for append in told.appends[id] for event in append]
+                whole = [kept, *(kept + append for append in told.open[id])]
+                if newest_may_be_lost:
+                    whole += [
+                        [event for append in told.appends[id][:n] for event in append]
+                        for n in range(len(told.appends[id]))
+                    ]
+                if events not in whole:
+                    if events[: len(kept)] != kept:
+                        found.append(
+                            f"{id}: lost: {len(events)} events found, {len(kept)} were acknowledged"
+                        )
+                    else:
+                        found.append(
+                            f"{id}: {len(events) - len(kept)} events found beyond the {len(kept)}"
+                            " that may be there"
+                        )
+            listed = {one.id: one.last_seq for one in store.list()}
+            if listed != {id: length for id, length in lengths.items() if length}:
+                found.append(f"listed {listed}, read {lengths}")
+            found += sound(path)
+            for id in IDS:
+                lease = store.acquire(id)
+                if lease.epoch <= told.epochs[id] and not newest_may_be_lost:
+                    found.append(f"{id}: epoch {lease.epoch} was given out before")
+                more = message(lengths[id] + 1, "afterwards")
+                store.append(lease, Batch([more], summary(id, more.seq)))
+                if store.read(id, lengths[id]) != [more]:
+                    found.append(f"{id}: an append afterwards is not read")
+    except (StoreError, sqlite3.Error) as error:
+        found.append(f"{type(error).__name__}: {error}")
+    return found
+
+
+def sound(path: Path) -> list[str]:
+    db = sqlite3.connect(path)
+    try:
+        result = db.execute("PRAGMA integrity_check").fetchall()
+    finally:
+        db.close()
+    return [] if result == [("ok",)] else [f"integrity_check: {result[:3]}"]
+
+
+# --- loss of power ---
+
+
+def recorded(
+    folder: Path, durability: str, build: str = "", ids: tuple[str, ...] = IDS, nth_sync: int = 0
+) -> list[Entry]:
+    assert list(child("record", str(folder), durability, build, ids, nth_sync)) == [
+        f"struck {int(nth_sync > 0)}"
+    ]
+    shutil.rmtree(folder / "disk")
+    return pickle.loads((folder / "log").read_bytes())
+
+
+def check_losses(
+    folder: Path,
+    log: list[Entry],
+    chance: random.Random,
+    share: float,
+    choices: list[Choice],
+    *,
+    newest_may_be_lost: bool = False,
+) -> tuple[int, list[str]]:
+    """Lose the power after entries of a record, after each with the probability `share`; how many
+    disks were looked at, and what is wrong.
+
+    Between two marks a disk that was looked at already is not looked at again.
+    """
+    told, seen, wrong = Told(), set[Any](), list[str]()
+    image = folder / "image"
+    for disk in play(log, chance):
+        if disk.place and isinstance(mark := log[disk.place - 1], Mark):
+            told.hear(*mark.words)
+        if chance.random() > share:
+            continue
+        for choice in choices:
+            key, files = disk.image(choice)
+            if (told.key, key) in seen:
+                continue
+            seen.add((told.key, key))
+            image.mkdir()
+            write_out(files, image)
+            lossless = choice == "all"  # also the death of the process alone
+            found = troubles(image, told, newest_may_be_lost=newest_may_be_lost and not lossless)
+            wrong += [
+                f"power lost after entry {disk.place} of {len(log)}, {choice} of the pending: {one}"
+                for one in found
+            ]
+            shutil.rmtree(image)
+    return len(seen), wrong + told.odd
+
+
+ALL_CHOICES: list[Choice] = ["none", "all", "but one", "some", "some"]
+
+
+def returned_appends(log: list[Entry]) -> int:
+    return sum(isinstance(entry, Mark) and entry.words[0] == "returned" for entry in log)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("durability", ["durable", "process"])
+def test_a_loss_of_power_takes_no_more_than_was_promised(folder: Path, durability: str) -> None:
+    log = recorded(folder, durability)
+    assert returned_appends(log) == sum(LONG) * len(IDS)
+    checked, wrong = check_losses(
+        folder, log, random.Random(1), 0.02, ALL_CHOICES, newest_may_be_lost=durability == "process"
+    )
+    print(f"{durability}: {checked} disks of a record of {len(log)} entries")
+    assert wrong == []
+    assert checked > 40
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("build", ["", "spills"])
+@pytest.mark.parametrize("durability", ["durable", "process"])
+def test_a_loss_of_power_at_any_write_takes_no_more_than_was_promised(
+    folder: Path, durability: str, build: str
+) -> None:
+    log = recorded(folder, durability, build)
+    checked, wrong = check_losses(
+        folder, log, random.Random(2), 0.25, ALL_CHOICES, newest_may_be_lost=durability == "process"
+    )
+    print(f"{durability} {build}: {checked} disks of a record of {len(log)} entries")
+    assert wrong == []
+    assert checked > 800
+
+
+@pytest.mark.proof
+def test_after_a_sync_that_failed_a_loss_of_power_takes_no_more_than_was_promised(
+    folder: Path,
+) -> None:
+    """What a failed fsync was to write may be on the disk or never get there, whatever is synced
+    later (as on Linux).
+
+    With one conversation: SQLite itself (3.40, walCheckpoint) does not stand it when a reader held
+    up the checkpoint before, for what that one wrote is neither synced nor written again.
+    """
+    syncs = sum(isinstance(entry, Synced) for entry in recorded(folder, "durable", ids=IDS[:1]))
+    total, refused, wrong = 0, 0, list[str]()
+    for nth in range(1, syncs + 1, 2):
+        log = recorded(folder, "durable", ids=IDS[:1], nth_sync=nth)
+        refused += sum(
+            isinstance(entry, Mark) and entry.words[0] in ("failed", "refused") for entry in log
+        )
+        checked, found = check_losses(folder, log, random.Random(nth), 0.05, ALL_CHOICES)
+        total += checked
+        wrong += [f"sync {nth} failed, {one}" for one in found]
+    print(f"{len(range(1, syncs + 1, 2))} failed syncs, {refused} calls refused, {total} disks")
+    assert wrong == []
+    assert refused > 5
+    assert total > 800
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("durability", "build"), [("durable", "never syncs"), ("process", "")])
+def test_a_store_that_promises_too_much_is_found_out(
+    folder: Path, durability: str, build: str
+) -> None:
+    """The proof's own proof: the same workload and the same check, on stores that do not sync what
+    `append` acknowledged."""
+    _, wrong = check_losses(
+        folder, recorded(folder, durability, build), random.Random(1), 0.01, ["none", "some"]
+    )
+    assert any("lost: " in one for one in wrong)
+
+
+@pytest.mark.slow
+def test_a_file_that_breaks_is_found_out(folder: Path) -> None:
+    """A checkpoint that does not sync breaks the file; this is seen also where losing the newest
+    events would be allowed."""
+    log = recorded(folder, "process", "never syncs")
+    _, wrong = check_losses(folder, log, random.Random(1), 0.02, ["some"], newest_may_be_lost=True)
+    assert any(
+        "integrity_check" in one or "malformed" in one or "damaged" in one for one in wrong
+    ), wrong
+
+
+# --- writes that fail, processes that die ---
+
+
+def check_faults(
+    folder: Path,
+    how: How,
+    *,
+    every: int,
+    durability: str = "durable",
+    lasting: bool = False,
+    ending: Ending = "close",
+    build: str = "",
+    ops: str = "write truncate sync delete",
+) -> tuple[int, int, list[str]]:
+    """Let each operation of the workload (or one of every so many) fail; how many did, of how many
+    appends nobody knows whether they were written, and what is wrong."""
+    wrong: list[str] = []
+    struck = refused = doubtful = 0
+    finished = False
+    for line in child(
+        "campaign",
+        str(folder),
+        durability,
+        how,
+        lasting,
+        ending,
+        build,
+        ops.split(),
+        every,
+        1 + every // 2,
+    ):
+        if line == "done":
+            finished = True
+            continue
+        number, outcome = line.split(" ", 1)
+        here = folder / number
+        told = Told()
+        words = [json.loads(line) for line in (here / "told").read_text().splitlines()]
+        for word in words:
+            told.hear(*word)
+        killed = outcome == "SIGKILL" and bool(
+            how == "torn" or (ending == "die when refused" and told.refused)
+        )
+        found = told.odd + troubles(here / "disk", told)
+        if outcome != "exit 0" and not killed:
+            found.append(outcome)
+        if not lasting and not killed:
+            found += [str(word) for word in words if word[0] == "gave up"]
+            if sum(word[0] == "returned" for word in words) != sum(SHORT) * 2:
+                found.append("not everything was appended when the fault was over")
+        refused += told.refused
+        doubtful += told.doubtful
+        struck += killed or (outcome == "exit 0" and words[-1][1]["struck"] > 0)
+        wrong += [f"{how} at {number}: {one}" for one in found]
+        shutil.rmtree(here)
+    assert finished
+    print(
+        f"{durability}, {how}{', lasting' * lasting}, {ending} {build}: {struck} faults, {refused}"
+        f" appends refused, {doubtful} of them in doubt"
+    )
+    return struck, doubtful, wrong
+
+
+FAULTS: list[Any] = [
+    pytest.param({"how": "ioerr"}, id="input/output error"),
+    pytest.param({"how": "ioerr", "lasting": True}, id="input/output errors from then on"),
+    pytest.param(
+        {"how": "ioerr", "ending": "die when refused"}, id="input/output error, then death"
+    ),
+    pytest.param({"how": "ioerr", "build": "spills"}, id="input/output error within a transaction"),
+    pytest.param({"how": "full", "ops": "write"}, id="full disk for a moment"),
+    pytest.param({"how": "full", "ops": "write", "lasting": True}, id="full disk"),
+    pytest.param({"how": "short", "ops": "write"}, id="half a write"),
+    pytest.param(
+        {"how": "short", "ops": "write", "lasting": True}, id="half of every write from then on"
+    ),
+    pytest.param(
+        {"how": "short", "ops": "write", "ending": "die when refused", "build": "spills"},
+        id="half a write, then death",
+    ),
+    pytest.param({"how": "torn"}, id="death in mid-write"),
+    pytest.param({"how": "torn", "build": "spills"}, id="death in mid-write within a transaction"),
+    pytest.param({"how": "torn", "durability": "process"}, id="death in mid-write without syncs"),
+]
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whichever_write_fails_append_tells_the_truth(folder: Path, fault: Any) -> None:
+    struck, _, wrong = check_faults(folder, **fault, every=4)
+    assert wrong == []
+    assert struck > 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_when_a_write_fails_append_tells_the_truth(folder: Path, fault: Any) -> None:
+    struck, _, wrong = check_faults(folder, **fault, every=59)
+    assert wrong == []
+    assert struck > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["close", "die when refused"])
+def test_when_a_sync_fails_append_tells_the_truth(folder: Path, ending: Ending) -> None:
+    """SQLite has written the transaction by then: it must not be there when `append` said so,
+    whoever looks next."""
+    struck, doubtful, wrong = check_faults(folder, "ioerr", ending=ending, ops="sync", every=1)
+    assert wrong == []
+    assert struck > 10
+    assert doubtful == 0
+
+
+@pytest.mark.slow
+def test_when_no_sync_succeeds_any_more_append_says_what_it_does_not_know(folder: Path) -> None:
+    """What the refused transaction left cannot be overwritten for certain then."""
+    struck, doubtful, wrong = check_faults(folder, "ioerr", lasting=True, ops="sync", every=3)
+    assert wrong == []
+    assert struck > 3
+    assert doubtful > 3
