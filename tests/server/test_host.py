@@ -1000,28 +1000,30 @@ def test_a_reader_that_waits_is_told_of_the_end_and_of_its_time(host: Host) -> N
     asyncio.run(read())
 
 
-def test_pieces_of_an_answer_and_progress_are_notes_that_no_journal_has(host: Host) -> None:
-    host.create(
-        T, request(Agent(ScriptedLLM(["streamed answer"], stream=True)), id="a", deltas=True)
-    )
-    host.start(T, "a")
-
-    async def read() -> list[tuple[str, Any]]:
-        notes: list[tuple[str, Any]] = []
-        loop = asyncio.get_running_loop()
-        with host.feed(T, "a").subscribe(loop) as reader:
-            asking = loop.run_in_executor(None, host.execute, T, "a", Send("hello"))
-            at, last = 0, ""
-            while last != "status" or at < 4:
-                batch = await asyncio.wait_for(reader.next(at), 30)
-                notes += [(note.kind, json.loads(note.data)) for note in batch.notes]
-                if batch.frames:
-                    at, last = batch.frames[-1].seq, batch.frames[-1].type
-            await asking
-        return notes
-
-    notes = asyncio.run(read())
+@pytest.mark.parametrize("isolation", ["none", "process"])
+def test_deltas_of_an_answer_are_transient_notes(tmp_path: Path, isolation: str) -> None:
+    with host_of(tmp_path, isolation=isolation) as host:
+        host.create(
+            T, request(Agent(ScriptedLLM(["streamed answer"], stream=True)), id="a", deltas=True)
+        )
+        host.start(T, "a")
+        notes = asyncio.run(notes_of_a_run(host))
     assert "".join(note["text"] for kind, note in notes if kind == "delta") == "streamed answer"
+
+
+async def notes_of_a_run(host: Host) -> list[tuple[str, Any]]:
+    notes: list[tuple[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    with host.feed(T, "a").subscribe(loop) as reader:
+        asking = loop.run_in_executor(None, host.execute, T, "a", Send("hello"))
+        at, last = 0, ""
+        while last != "status" or at < 4:
+            batch = await asyncio.wait_for(reader.next(at), 30)
+            notes += [(note.kind, json.loads(note.data)) for note in batch.notes]
+            if batch.frames:
+                at, last = batch.frames[-1].seq, batch.frames[-1].type
+        await asking
+    return notes
 
 
 # --- restarts ---

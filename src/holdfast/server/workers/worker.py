@@ -285,7 +285,7 @@ class Worker:
         return self._live
 
     def _note(self, kind: str, make: Callable[[], bytes]) -> None:
-        self._channel.signal("note", kind, make())
+        self._channel.signal("transient", kind, make())
 
     def _leave(self) -> None:
         if self._runtime is not None:

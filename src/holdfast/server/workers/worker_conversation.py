@@ -114,7 +114,7 @@ class WorkerConnection:
     def pong(self) -> None:
         """Do nothing: any message is a sign of life."""
 
-    def note(self, kind: str, data: bytes) -> None:
+    def transient(self, kind: str, data: bytes) -> None:
         """Deliver a transient notification to the feed."""
 
     def _handle(self, number: int | None, method: str, arguments: tuple[Any, ...]) -> None:
@@ -164,10 +164,9 @@ class WorkerConnection:
         return f". Its crash report:\n{report[-_MAX_CRASH_CHARACTERS:]}" if report else ""
 
 
-METHODS = {
-    **callable_methods(WorkerConnection, "importing", "log", "pong", "note"),
-    **store_proxy.METHODS,
-}
+_OWN_METHODS = callable_methods(WorkerConnection, "importing", "log", "pong", "transient")
+assert not _OWN_METHODS.keys() & store_proxy.METHODS.keys(), "two methods have one name"
+METHODS = _OWN_METHODS | store_proxy.METHODS
 
 
 class WorkerConversation(WorkerConnection, OpenConversation):
@@ -341,7 +340,7 @@ class WorkerConversation(WorkerConnection, OpenConversation):
         else:
             self.channel.nudge_call("report_state")
 
-    def note(self, kind: str, data: bytes) -> None:
+    def transient(self, kind: str, data: bytes) -> None:
         self._note(kind, lambda: data)
 
     def _handle(self, number: int | None, method: str, arguments: tuple[Any, ...]) -> None:
