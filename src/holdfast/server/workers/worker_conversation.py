@@ -118,7 +118,7 @@ class WorkerConnection:
         """Deliver a transient notification to the feed."""
 
     def _handle(self, number: int | None, method: str, arguments: tuple[Any, ...]) -> None:
-        METHODS[method].function(self, *arguments)
+        getattr(self, method)(*arguments)  # not `METHODS[method].function`: subclasses override
 
     def _stated(self, state: WorkerState) -> None:
         pass
@@ -345,7 +345,7 @@ class WorkerConversation(WorkerConnection, OpenConversation):
 
     def _handle(self, number: int | None, method: str, arguments: tuple[Any, ...]) -> None:
         if number is None or method not in store_proxy.METHODS:
-            METHODS[method].function(self, *arguments)
+            super()._handle(number, method, arguments)
             return
         self._handling = True
         try:
