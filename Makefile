@@ -32,7 +32,7 @@ test: install  ## the tests that take less than half a second each; quiet unless
 	@tail -n 1 .venv/test.log
 
 test-all: install  ## all tests, with fixed samples of the long proofs
-	@$(BIN)/python -m pytest $(WORKERS) --size all
+	@$(BIN)/python -m pytest $(WORKERS) --no-loadscope-reorder --size all
 
 prove: install  ## all tests, and the long proofs at full size
 	@$(BIN)/python -m pytest $(WORKERS) --size prove

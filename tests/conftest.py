@@ -40,8 +40,11 @@ def no_thread_is_left() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items[:], left_out = samples.sampled(items)
+    kept, left_out = samples.sampled(items)
     config.hook.pytest_deselected(items=left_out)
+    # Files with proofs come first, so that no worker begins one when the others are done.
+    proofs = {item.path for item in kept if item.get_closest_marker("proof")}
+    items[:] = sorted(kept, key=lambda item: item.path not in proofs)
 
 
 # --- live checks (llm/test_live.py) ---

@@ -3,7 +3,7 @@
 | size | command | random examples | parametrized tests marked `proof` |
 |---|---|---|---|
 | fast | `make test` | a tenth | none |
-| all | `make test-all` | a half | a fixed third of those with more than six cases |
+| all | `make test-all` | a half | a fixed third of those with more than six cases, and a quarter of the points within some |
 | prove | `make prove` | all | all |
 """
 
@@ -31,6 +31,12 @@ def use(size: Size) -> None:
 def examples(count: int) -> int:
     """Return the number of random examples of this run for a test that takes `count` in full."""
     return max(min(count, 10), int(count * SHARES[_size]))
+
+
+def one_in(full: int) -> int:
+    """Return how many cases there are for each that this run takes, for a proof that takes one in
+    `full` at full size."""
+    return full if _size == "prove" else 4 * full
 
 
 def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:

@@ -48,6 +48,7 @@ from holdfast.llm.completion import Completion
 from holdfast.llm.request import Prompt, RequestTarget, make_request
 from holdfast.llm.scripted import ScriptedRequest
 from holdfast.llm.wires import openai_chat
+from tests.samples import one_in
 from tests.waiting import until
 
 S = ConversationStatus
@@ -583,7 +584,7 @@ def broken_run(line: int) -> tuple[bool, str]:
     return bool(where), ""
 
 
-@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.proof)])
+@pytest.mark.parametrize("stride", [11, pytest.param(one_in(1), marks=pytest.mark.proof)])
 def test_ctrl_c_at_any_line_leaves_what_is_in_the_store(stride: int) -> None:
     kept: list[str] = []
     line, reached = 1, True

@@ -39,6 +39,7 @@ from tests.file_layer import (
     write_out,
 )
 from tests.paths import REPO
+from tests.samples import one_in
 from tests.store.test_store import message, summary
 
 REPO = REPO
@@ -447,11 +448,16 @@ def test_a_loss_of_power_at_any_write_takes_no_more_than_was_promised(
 ) -> None:
     log = recorded(folder, durability, build)
     checked, wrong = check_losses(
-        folder, log, random.Random(2), 0.25, ALL_CHOICES, newest_may_be_lost=durability == "process"
+        folder,
+        log,
+        random.Random(2),
+        1 / one_in(4),
+        ALL_CHOICES,
+        newest_may_be_lost=durability == "process",
     )
     print(f"{durability} {build}: {checked} disks of a record of {len(log)} entries")
     assert wrong == []
-    assert checked > 800
+    assert checked > 3200 // one_in(4)
 
 
 @pytest.mark.proof
