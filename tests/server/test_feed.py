@@ -12,6 +12,7 @@ from holdfast.content import TextContent
 from holdfast.events import AnyEvent
 from holdfast.server.feed import Feed
 from holdfast.server.shapes import TransientNote
+from holdfast.server.sse import encode
 
 
 def message(seq: int) -> ev.MessageAdded:
@@ -53,3 +54,44 @@ def test_a_note_comes_after_the_events_that_the_ring_holds_beyond_one_page() -> 
             return [len(first.frames), len(first.notes)], [len(second.frames), len(second.notes)]
 
     assert asyncio.run(read()) == ([5, 0], [3, 1])
+
+
+def answer(seq: int) -> ev.AssistantReplied:
+    return ev.AssistantReplied(text="whole", seq=seq, id=f"e{seq}", timestamp=0.0)
+
+
+def test_deltas_come_before_the_answer_that_they_belong_to() -> None:
+    """Also if the reader takes them together with the answer, or after it."""
+    journal: list[AnyEvent] = [message(1)]
+    feed = Feed(lambda after, limit: journal[after : after + limit])
+    piece = TransientNote("delta", b"{}")
+
+    def append(event: AnyEvent) -> None:
+        journal.append(event)
+        feed.appended([event])
+
+    async def read() -> tuple[list[bytes], int]:
+        with feed.subscribe(asyncio.get_running_loop()) as reader:
+            assert [one.seq for one in (await reader.next(0, 5.0)).frames] == [1]
+            feed.note(piece)
+            append(answer(2))
+            append(message(3))
+            feed.note(piece)
+            append(answer(4))
+            batch = await reader.next(1, 5.0)
+            kinds = [
+                line.removeprefix(b"event: ")
+                for line in encode(batch.frames, batch.notes).split(b"\n")
+                if line.startswith(b"event: ")
+            ]
+            # A reader that is told nothing of the ring reads the answer from the store first.
+            feed.note(piece)
+            append(answer(5))
+            feed._ring.clear()
+            assert [one.seq for one in (await reader.next(4, 5.0)).frames] == [5]
+            feed.note(piece)
+            return kinds, len((await reader.next(5, 5.0)).notes)
+
+    kinds, notes = asyncio.run(read())
+    assert kinds == [b"delta", b"assistant", b"message", b"delta", b"assistant"]
+    assert notes == 1  # the one after the last answer; the other is part of what was read

@@ -310,8 +310,9 @@ def _run(found: Toolset, call: ToolCall, status: Console) -> ToolResult | None:
         done.set()
 
     status.status(f"calling {call.name}")
-    threading.Thread(target=work, name="holdfast-call", daemon=True).start()
     try:
+        # Within `try`: Ctrl-C can come while `start` waits for a call that runs already.
+        threading.Thread(target=work, name="holdfast-call", daemon=True).start()
         done.wait()
     except KeyboardInterrupt:
         context.cancelled.cancel()

@@ -46,6 +46,7 @@ class FeedReader:
         self.woken: asyncio.Future[None] | None = None
         self._note = feed.note_count
         self.missed = 0  # notes dropped before this reader took them
+        self._answered = 0  # the seq of the last answer that this reader received
         self._empty = -1  # the feed's count when the store was found to have nothing more
         self._page = FIRST_PAGE_EVENTS
         self._closed = False
@@ -71,7 +72,7 @@ class FeedReader:
                 )
                 notes = self._new_notes() if current or ended else []
                 if frames or notes or ended:
-                    return FeedBatch(frames or [], notes, ended)
+                    return self._batch(frames or [], notes, ended)
                 wait = current
                 if wait:
                     self.woken = self.loop.create_future()
@@ -86,7 +87,7 @@ class FeedReader:
                         max(1, len(frames) * PAGE_BYTES // sum(len(one.data) for one in frames)),
                         8 * self._page,
                     )
-                    return FeedBatch(frames, [])
+                    return self._batch(frames)
                 self._empty = count
             elif not await self._wait(until):
                 return FeedBatch([], [])
@@ -97,6 +98,19 @@ class FeedReader:
         notes, self._note = self._feed.notes_after(before)
         self.missed += self._note - before - len(notes)
         return notes
+
+    def _batch(
+        self, frames: list[EventFrame], notes: Sequence[TransientNote] = (), ended: bool = False
+    ) -> FeedBatch:
+        """Return a batch without deltas of answers that earlier batches had whole."""
+        current = [
+            note
+            for note in notes
+            if note.kind != "delta" or note.after is None or note.after >= self._answered
+        ]
+        answers = (frame.seq for frame in frames if frame.type == "assistant")
+        self._answered = max(answers, default=self._answered)
+        return FeedBatch(frames, current, ended)
 
     async def _wait(self, until: float | None) -> bool:
         """Wait to be woken. Return True if that happened in time."""
@@ -143,6 +157,7 @@ class Feed:
         self._notes: deque[TransientNote] = deque(maxlen=MAX_NOTES)
         self.note_count = 0  # the number of notes so far
         self.append_count = 0  # the number of appends so far
+        self._last: int | None = None  # the seq of the last event, if one was appended so far
         self.readers = 0
         self.waiting: set[FeedReader] = set()
         self.ended = False
@@ -194,33 +209,40 @@ class Feed:
     # --- for writers ---
 
     def appended(self, events: Sequence[AnyEvent]) -> None:
-        """Deliver events that are in the store now. Call it in the journal's order."""
+        """Deliver one event or more that are in the store now. Call it in the journal's order."""
         if not self.readers:  # a reader that subscribes now reads the events from the store
             with self.lock:
                 self._ring.clear()
                 self._bytes = 0
-                self.append_count += 1
+                self._count(events)
                 woken = self._woken()
         else:
             frames = [encode_frame(event) for event in events]
             with self.lock:
                 ring = self._ring
-                if ring and frames and frames[0].seq != ring[-1].seq + 1:
+                if ring and frames[0].seq != ring[-1].seq + 1:
                     ring.clear()
                     self._bytes = 0
                 ring.extend(frames)
                 self._bytes += sum(len(one.data) for one in frames)
                 while len(ring) > RING_EVENTS or (self._bytes > RING_BYTES and len(ring) > 1):
                     self._bytes -= len(ring.popleft().data)
-                self.append_count += 1
+                self._count(events)
                 woken = self._woken()
         _wake(woken)
+
+    def _count(self, events: Sequence[AnyEvent]) -> None:
+        self.append_count += 1
+        if self._last is None:  # the seq before the first event is known now
+            before = events[0].seq - 1
+            self._notes = deque((one._replace(after=before) for one in self._notes), MAX_NOTES)
+        self._last = events[-1].seq
 
     def note(self, note: TransientNote) -> None:
         """Deliver a transient notification to the present readers."""
         if self.readers:
             with self.lock:
-                self._notes.append(note)
+                self._notes.append(note._replace(after=self._last))
                 self.note_count += 1
                 woken = self._woken()
             _wake(woken)

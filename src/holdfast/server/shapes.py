@@ -145,15 +145,16 @@ class EventFrame(NamedTuple):
 
 class TransientNote(NamedTuple):
     """A transient notification that no journal keeps. `kind` is `delta` or `progress`; `data` is
-    its JSON."""
+    its JSON. `after` is the seq of the event before it; None stands for the newest."""
 
     kind: str
     data: bytes
+    after: int | None = None
 
 
 class FeedBatch(NamedTuple):
-    """The items that a reader receives at once: events in order, then notes. A batch without
-    either means that nothing arrived in time."""
+    """The items that a reader receives at once: events and notes, each in order; a note belongs
+    after the event with the seq `after`. A batch without either: nothing arrived in time."""
 
     frames: list[EventFrame]
     notes: list[TransientNote]

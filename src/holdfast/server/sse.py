@@ -8,6 +8,7 @@ and in the store.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -104,14 +105,21 @@ class Stream(Response):
 
 
 def encode(frames: Sequence[EventFrame], notes: Sequence[TransientNote] = ()) -> bytes:
-    """Encode events, with their seq as id, then notes without an id. A reader that reconnects
-    names its last event, never a note."""
-    parts = [
-        b"id: %d\nevent: %b\ndata: %b\n\n" % (frame.seq, _word(frame.type), frame.data)
-        for frame in frames
-    ]
-    parts += [b"event: %b\ndata: %b\n\n" % (_word(note.kind), note.data) for note in notes]
-    return b"".join(parts)
+    """Encode events, with their seq as id, and notes without an id, each note after the event that
+    it follows. A reader that reconnects names its last event, never a note."""
+    newest = frames[-1].seq if frames else 0
+    pending, parts = deque(notes), list[bytes]()
+    for frame in frames:
+        while pending and (newest if (after := pending[0].after) is None else after) < frame.seq:
+            parts.append(_encoded_note(pending.popleft()))
+        parts.append(
+            b"id: %d\nevent: %b\ndata: %b\n\n" % (frame.seq, _word(frame.type), frame.data)
+        )
+    return b"".join([*parts, *map(_encoded_note, pending)])
+
+
+def _encoded_note(note: TransientNote) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (_word(note.kind), note.data)
 
 
 def _word(type: str) -> bytes:
