@@ -47,12 +47,10 @@ class FileNames(NamedTuple):
 
 class FolderScan(NamedTuple):
     """The content of a folder: files with `secrets`; whether a link leads out of the working
-    directory; whether a name could be taken for several words or an option; whether all of it was
-    looked at."""
+    directory; whether all of it was looked at."""
 
     secrets: list[str]
     leads_out: bool
-    odd: bool
     whole: bool
 
 
@@ -128,7 +126,7 @@ _FOREIGN = word_set(
     ".git .mypy_cache .nox .pytest_cache .ruff_cache .tox .venv __pycache__ node_modules"
     " site-packages venv"
 )
-_ODD, _GLOB = re.compile(r"[\s'\"\\]|^-"), re.compile(r"[*?\[]")
+_GLOB = re.compile(r"[*?\[]")
 _MAX_ENTRIES = 20_000  # directory entries that are looked at for one call
 _MAX_MATCHES = 500  # names that a glob may become
 
@@ -152,14 +150,16 @@ class ShellPaths:
         self._left = _MAX_ENTRIES
 
     def real(self, path: str, cwd: str) -> str:
-        """Return the real absolute path. Raises `ValueError` for what is no path."""
+        """Return the real absolute path of one from a folder ("": not known). Raises `ValueError`
+        for what is no path."""
+        cwd = cwd or "/"
         if len(path) > 4000:
             raise ValueError("it is longer than paths are")
         path = f"/{path.lstrip('/')}" if path.startswith("//") else path
         if self.workdir and path.startswith(f"{self.workdir}/"):
             path, cwd = path[len(self.workdir) + 1 :], self.workdir
         parts = path.split("/")
-        if path[:1] == "/" or ".." in parts or not cwd:
+        if path[:1] == "/" or ".." in parts:
             return os.path.realpath(os.path.join(cwd, path))
         # Most paths stay below a folder that is real already. Its own parts need no second look,
         # which saves most of the time.
@@ -247,10 +247,9 @@ class ShellPaths:
         links = RiskFinding(MEDIUM, f"follows links out of {path[:80]}")
         return max(found, links) if scan.leads_out else found
 
-    def scan(self, real: str, names: FileNames = FileNames(), foreign: bool = False) -> FolderScan:
-        """Look through a folder for these names; with `foreign` also through others' packages in
-        it."""
-        secrets, leads_out, odd, todo = list[str](), False, False, [real]
+    def scan(self, real: str, names: FileNames) -> FolderScan:
+        """Look through a folder for these names, but not through others' packages in it."""
+        secrets, leads_out, todo = list[str](), False, [real]
         while todo and self._left > 0:
             folder = todo.pop()
             try:
@@ -263,9 +262,8 @@ class ShellPaths:
                 is_folder = entry.is_dir(follow_symlinks=False)
                 if not is_folder and not names.keep(entry.name):
                     continue
-                odd = odd or _ODD.search(entry.name) is not None
                 if is_folder:
-                    todo += [entry.path] if foreign or entry.name not in _FOREIGN else []
+                    todo += [entry.path] if entry.name not in _FOREIGN else []
                     continue
                 below = entry.path[len(real) :]
                 if entry.is_symlink():
@@ -274,7 +272,7 @@ class ShellPaths:
                 else:
                     secret = self.secret(below, entry.path)
                 secrets += [below.lstrip("/")] if secret else []
-        return FolderScan(secrets, leads_out, odd, self._left > 0)
+        return FolderScan(secrets, leads_out, self._left > 0)
 
     def matches(self, pattern: str, cwd: str) -> list[str] | None:
         """Return the paths that a glob may become at this moment, and the glob itself; None if they
@@ -291,7 +289,7 @@ class ShellPaths:
                 names = [part]
                 if _GLOB.search(part):
                     try:
-                        names = os.listdir(os.path.join(cwd, one) or ".")
+                        names = os.listdir(os.path.join(cwd or "/", one))
                     except OSError:
                         continue
                 self._left -= len(names)
@@ -303,7 +301,7 @@ class ShellPaths:
 
     def _holds(self, path: str, cwd: str) -> bool:
         """Return whether a path is of a process, or where a system keeps secrets."""
-        path = "/" + os.path.normpath(os.path.join(cwd, path)).lstrip("/")
+        path = "/" + os.path.normpath(os.path.join(cwd or "/", path)).lstrip("/")
         if self.inside(path):
             return False
         if path.startswith("/proc/"):

@@ -119,12 +119,12 @@ class RiskRules(msgspec.Struct, frozen=True):
         reader = ScriptReader(self._paths(about), self.hosts, judge)
         workdir = reader.paths.workdir
         # A shell that is started again begins in the working directory.
-        cwds = (workdir,) if workdir else ()
+        cwds = [workdir]
         if workdir and about.shell.cwd and (cwd := os.path.realpath(about.shell.cwd)) != workdir:
-            cwds = (workdir, cwd)
+            cwds = [workdir, cwd]
         ran, before = self._commands(about.history()), self._commands(about.before)
         if any(shell_effect(one) == "moves" for one in ran):
-            cwds = ()
+            cwds = [""]
         reader.wrote = len(before) < len(about.before)
         plain = [one for one in before if shell_effect(one) != "changes"]
         found = reader.read(command, cwds, plain)

@@ -128,8 +128,6 @@ wc r* -clmLw &long
 which,whereis t* -asbm --all
 xxd rw -abCdeEipruhv -cglosn=
 bash,sh,dash,zsh ca*! -exun
-xargs t* -0rt -dnPLI= --null --no-run-if-empty --verbose --delimiter= --max-args= --max-procs=
-    --replace?
 timeout tX -fvp -k= -s= --foreground --preserve-status --kill-after= --signal=
 nice X # -n=
 nohup X
@@ -382,7 +380,7 @@ VERSIONED_BY_PROJECT = """
     npx pytest mypy black tox jupyter flake8 isort pylint eslint prettier jest vite next"""
 # Programs whose options end at the first operand.
 STOPS = """
-    awk gawk mawk xargs timeout nice nohup stdbuf valgrind python node nodejs ruby perl bash
+    awk gawk mawk timeout nice nohup stdbuf valgrind python node nodejs ruby perl bash
     sh dash zsh php lua java go.run xxd"""
 # Interpreters; programs that run one of the project's, and options that may stand before that.
 INTERPRETERS = "bash sh dash zsh node nodejs ruby perl php lua tsx ts-node julia python"
