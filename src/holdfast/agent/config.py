@@ -59,7 +59,7 @@ from holdfast.tools.config.shapes import (
     build,
     struct,
 )
-from holdfast.tools.config.structs import describe, keys_of, section_of
+from holdfast.tools.config.structs import describe, section_of
 from holdfast.tools.config.variables import fill
 from holdfast.tools.document import Map, SourceLocation, read_json
 from holdfast.tools.hooks import Hook
@@ -115,9 +115,7 @@ _SKILLS = Section(
         "folders": Key(_FOLDERS, "Folders of skills; earlier ones take precedence."),
         "list": Key(ListOf(_SKILL), "Skills as text."),
         "each": Key(SIZE, "Maximum number of characters shown of one skill."),
-        "total": Key(
-            SIZE, "Maximum number of characters shown of all skills, in the prompt and added later."
-        ),
+        "total": Key(SIZE, "Maximum number of characters shown of all skills."),
     },
 )
 
@@ -148,15 +146,8 @@ _INSTRUCTIONS = Section(
     "instructions",
     {
         "folder": Key(NONEMPTY, "The folder whose files, and those above and below, are read."),
-        "names": Key(
-            NAMES,
-            "Names of the files; AGENTS.md by default. Of each folder, the first existing one is"
-            " read.",
-        ),
-        "texts": Key(
-            MapOf(TEXT, "a mapping of paths to texts"),
-            "Their texts, by path relative to the working directory.",
-        ),
+        "names": Key(NAMES, "Names of the files, of which a folder's first is read."),
+        "texts": Key(MapOf(TEXT, "a mapping of paths to texts"), "Their texts by relative path."),
     },
 )
 
@@ -255,8 +246,10 @@ _LIMITS = section_of(
     {"steps": COUNT, "tokens": COUNT, "cost": BOUND, "seconds": BOUND},
     whole=True,
 )
-_SUB_AGENT_KEYS = keys_of(
+_SUB_AGENT = section_of(
     SubAgent,
+    "subAgent",
+    "an agent that uses its owner's tools and model",
     {
         "prompt": Key(NONEMPTY, "The system prompt.", required=True),
         "description": TEXT,
@@ -264,11 +257,7 @@ _SUB_AGENT_KEYS = keys_of(
         "without": NAMES,
         "limits": struct(_LIMITS, Limits),
     },
-)
-_SUB_AGENT = Section(
-    "subAgent",
-    "an agent that uses its owner's tools and model",
-    {key: one for key, one in _SUB_AGENT_KEYS.items() if key not in ("name", "path")},
+    without=("name", "path"),
 )
 
 
@@ -320,16 +309,12 @@ class OtherAgent(Shape, frozen=True):
         return {"tools": list(value.tools), **_SUB_AGENT.dump(value, where, dumper)}
 
 
-def _make_others(
-    data: dict[str, Any], place: SourceLocation, loader: AgentLoader
-) -> dict[str, Any]:
+def _make_others(data: dict[str, Any], place: SourceLocation, loader: Any) -> dict[str, Any]:
     """Return other agents by name; sub-agents get their names."""
-    return {
-        name: msgspec.structs.replace(one, name=name)
-        if isinstance(one, SubAgent) and not one.name
-        else one
-        for name, one in data.items()
-    }
+    for name, one in data.items():
+        if isinstance(one, SubAgent) and not one.name:
+            data[name] = msgspec.structs.replace(one, name=name)
+    return data
 
 
 def _others(or_none: bool = False) -> Made:
@@ -341,12 +326,8 @@ def _others(or_none: bool = False) -> Made:
 
 
 _BOUNDS = {"max_depth": COUNT, "max_running": COUNT, "max_messages": COUNT, "detached": FLAG}
-_DELEGATION = Section(
-    "delegation",
-    "bounds of delegation",
-    {name: Key(shape, describe(Delegates)[name]) for name, shape in _BOUNDS.items()},
-    whole=True,
-)
+_BOUND_KEYS = {name: Key(shape, describe(Delegates)[name]) for name, shape in _BOUNDS.items()}
+_DELEGATION = Section("delegation", "bounds of delegation", _BOUND_KEYS, whole=True)
 _STUCK = section_of(StuckDetector, "stuck", "thresholds of stuck detection", whole=True)
 KEYS = Section(
     "agent",
@@ -361,9 +342,7 @@ KEYS = Section(
             attribute="llm",
         ),
         "system_prompt": Key(_PROMPT, "The base of the system prompt; by default Holdfast's own."),
-        "system_prompt_extensions": Key(
-            ListOf(_PROMPT, "a list of texts"), "Texts that follow the base."
-        ),
+        "system_prompt_extensions": Key(ListOf(_PROMPT, "a list of texts"), "They follow it."),
         "microagents": Key(
             ListOf(Made(_TEXT_OR_FILE, _find_note), "a list of texts"),
             "Texts, files or folders of microagents whose text is in the prompt.",
@@ -393,10 +372,7 @@ KEYS = Section(
             "The folder whose AGENTS.md, and those above and below, are read.",
         ),
         "limits": Key(struct(_LIMITS, Limits), "Limits of one run."),
-        "tree_limits": Key(
-            struct(_LIMITS, Limits),
-            "A budget of a conversation together with those that its calls spawn.",
-        ),
+        "tree_limits": Key(struct(_LIMITS, Limits), "Limits with the conversations it spawns."),
         "confirm": Key(Confirmation(), "Calls that need an approval."),
         "security": Key(
             ANALYZER,
@@ -425,15 +401,10 @@ KEYS = Section(
                 _make_output,
                 lambda form, where, dumper: dumper.data(where, form),
             ),
-            "The result of a run: 'module:qualname' of a type, a JSON Schema, or {file: path} of"
-            " one.",
+            "The result of a run: a type, a JSON Schema, or {file: path} of one.",
         ),
         "output_rounds": Key(COUNT, "Invalid results after which a run with an output type fails."),
-        "stuck": Key(
-            struct(_STUCK, StuckDetector),
-            "Thresholds of stuck detection; null turns it off.",
-            null=True,
-        ),
+        "stuck": Key(struct(_STUCK, StuckDetector), "Stuck detection; null: none.", null=True),
         "hooks": Key(
             ListOf(struct(AGENT_HOOK, Hook), "a list of hooks"),
             "Hooks of calls, model calls, messages, ends and condensations, in calling order.",
@@ -446,9 +417,7 @@ KEYS = Section(
             _others(True),
             "Agents that can take over; null: an agent that the conversation knows by that name.",
         ),
-        "parallel_calls": Key(
-            COUNT, "Maximum number of calls of one answer that run at the same time."
-        ),
+        "parallel_calls": Key(COUNT, "Maximum number of concurrent calls of one answer."),
         "output_limit": Key(
             Number("a number of characters from 1000", 1000, 1e18, whole=True),
             "Maximum number of characters of an output that a model is shown.",
@@ -516,22 +485,8 @@ def _values_of(agent: Any) -> dict[str, Any]:
             "has ids of conversations of this process, which a serial form cannot contain",
         )
     notes = [prompt.without_heading(text) for text in texts["microagents"]]
-    names = (
-        "llm",
-        "limits",
-        "tree_limits",
-        "confirm",
-        "security",
-        "describe_images",
-        "condenser",
-        "planning",
-        "delegates",
-        "handoffs",
-        "parallel_calls",
-        "output_limit",
-    )
-    return {
-        **{name: getattr(agent, name) for name in names},
+    special: dict[str, Any] = {
+        "$schema": None,
         "system_prompt": "".join(texts["system_prompt"]),
         "system_prompt_extensions": texts["system_prompt_extensions"] or None,
         "microagents": notes or None,
@@ -540,10 +495,14 @@ def _values_of(agent: Any) -> dict[str, Any]:
         "instructions": known.instructions,
         "hooks": agent.hooks or None,
         "delegation": delegates,
-        **({} if output is None else {"output_type": output.form}),
-        **({} if output is None else {"output_rounds": agent.output_rounds}),
-        **({} if agent.stuck == StuckDetector() else {"stuck": agent.stuck}),
+        "output_type": None if output is None else output.form,
+        "output_rounds": None if output is None else agent.output_rounds,
     }
+    names = {name: key.attribute or name for name, key in KEYS.keys.items()}
+    values = {name: getattr(agent, name) for key, name in names.items() if key not in special}
+    if agent.stuck == StuckDetector():
+        del values["stuck"]
+    return {**values, **special}
 
 
 def dump_agent(agent: Any) -> tuple[dict[str, Any], dict[str, str]]:

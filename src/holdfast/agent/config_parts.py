@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
 from holdfast import errors
 from holdfast.agent import security
 from holdfast.agent.condensers import SHIPPED as CONDENSER_CLASSES
@@ -24,7 +26,6 @@ from holdfast.tools.config.shapes import (
     Either,
     Flag,
     Key,
-    Later,
     ListOf,
     Made,
     MapOf,
@@ -35,6 +36,7 @@ from holdfast.tools.config.shapes import (
     Unbuilt,
     Variants,
     WrongKey,
+    shared,
     shown,
     struct,
 )
@@ -53,35 +55,27 @@ NAMES = ListOf(NONEMPTY)
 PARAMETERS = MapOf(ANY, "a mapping")
 
 
-class AgentLoader:
+class AgentLoader(msgspec.Struct, frozen=True):
     """The surroundings of one load: the folder of relative paths, the host's builtins, and the
     records of what imported code made.
 
-    Args:
+    Attributes:
         root: The folder at which relative paths start.
         modules: The folder whose modules may be imported; None for no such folder.
         known: The host's builtins by name.
         variables: The values of variables, which a serial form must not show.
         agent: The class of agents.
+        origins: The objects that imported code made.
+        sources: The documents that were read.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        modules: Path | None,
-        known: Mapping[str, Any],
-        variables: Mapping[str, Any],
-        agent: Callable[..., Any],
-    ) -> None:
-        self.root = root
-        self.modules = modules
-        self.known = known
-        self.variables = variables
-        self.agent = agent
-        self.origins: list[Origin] = []
-        self.sources: set[str] = set()
-        texts = (value for value in variables.values() if isinstance(value, str) and value)
-        self._hidden = frozenset(texts)
+    root: Path
+    modules: Path | None
+    known: Mapping[str, Any]
+    variables: Mapping[str, Any]
+    agent: Callable[..., Any]
+    origins: list[Origin] = []
+    sources: set[str] = set()
 
     def is_placed(self, error: Exception) -> bool:
         """Return True if the error's message begins with a place in a document."""
@@ -112,7 +106,8 @@ class AgentLoader:
             raise place.error(
                 f"{name!r} is an object, not a class or function; it takes no parameters."
             )
-        self.origins.append(Origin(found, name, parameters, self._hidden))
+        texts = [value for value in self.variables.values() if isinstance(value, str) and value]
+        self.origins.append(Origin(found, name, parameters, frozenset(texts)))
         return found
 
     def function(self, name: str, place: SourceLocation) -> Any:
@@ -153,7 +148,7 @@ class Shipped(Shape, frozen=True):
 
     what: str
     classes: Mapping[str, Callable[..., Any]]
-    kinds: Mapping[str, Section]
+    kinds: dict[str, Section]
     several: type[Any]
     members: str
 
@@ -194,14 +189,12 @@ class Shipped(Shape, frozen=True):
         return self.classes[name](**self.kinds[name].arguments(arguments))
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        if self.what not in defs:
-            defs[self.what] = {}
+        def any_of() -> dict[str, Any]:
             kinds = [kind.body(defs) for kind in self.kinds.values()]
             several = ListOf(self).schema(defs)
-            defs[self.what] = {
-                "anyOf": [NONEMPTY.schema(defs), *kinds, _PART.schema(defs), several]
-            }
-        return {"$ref": f"#/$defs/{self.what}"}
+            return {"anyOf": [NONEMPTY.schema(defs), *kinds, _PART.schema(defs), several]}
+
+        return shared(self.what, defs, any_of)
 
     def dump(self, value: Any, where: str, dumper: Dumper) -> Any:
         name = next((name for name, kind in self.classes.items() if type(value) is kind), "")
@@ -379,62 +372,53 @@ _SETTINGS = Section(
         **{name: Key(shape, "As LLM takes it.") for name, shape in _SETTING_SHAPES.items()},
     },
 )
-_INNER_MODEL = Later(lambda: ONE_MODEL)
-_FALLBACK = Section(
-    "fallback",
-    "models in order",
-    {
-        "fallback": Key(
-            Either(
-                list=ListOf(_INNER_MODEL),
-                map=MapOf(_INNER_MODEL),
-                what="a list of models, or a mapping of names to models",
-            ),
-            "Models in order; the next one is called when one fails. Names are optional.",
-            required=True,
-        ),
-        "sticky": Key(
-            FLAG, "True (the default) keeps a conversation with the model that answered last."
-        ),
-        "on": Key(
-            Either(
-                text=NONEMPTY,
-                list=NAMES,
-                what="names of errors, or a function as 'module:qualname'",
-            ),
-            "Failures that lead to the next model: names of LLM errors such as RateLimited, or a"
-            " function of the error.",
-        ),
-    },
+_MODEL_KINDS: dict[str, Section] = {}  # filled below: a model may contain models
+ONE_MODEL = Made(
+    Either(
+        text=NONEMPTY,
+        map=Variants("model", "a model", _MODEL_KINDS),
+        what="a model's name or a mapping",
+    ),
+    _make_model,
+    _dump_model,
 )
-_ROUTER = Section(
-    "router",
-    "models by name",
-    {
-        "router": Key(
-            MapOf(_INNER_MODEL, "a mapping of names to models"),
-            "Models by name; a function picks one for each request.",
-            required=True,
+_FALLBACK = {
+    "fallback": Key(
+        Either(
+            list=ListOf(ONE_MODEL),
+            map=MapOf(ONE_MODEL),
+            what="a list of models, or a mapping of names to models",
         ),
-        "pick": Key(
-            NONEMPTY,
-            "The function that picks: 'module:qualname', or a builtin's name.",
-            required=True,
+        "Models in order; the next one is called when one fails. Names are optional.",
+        required=True,
+    ),
+    "sticky": Key(
+        FLAG, "True (the default) keeps a conversation with the model that answered last."
+    ),
+    "on": Key(
+        Either(
+            text=NONEMPTY, list=NAMES, what="names of errors, or a function as 'module:qualname'"
         ),
-    },
+        "Failures that lead to the next model: names of LLM errors such as RateLimited, or a"
+        " function of the error.",
+    ),
+}
+_ROUTER = {
+    "router": Key(
+        MapOf(ONE_MODEL, "a mapping of names to models"),
+        "Models by name; a function picks one for each request.",
+        required=True,
+    ),
+    "pick": Key(
+        NONEMPTY, "The function that picks: 'module:qualname', or a builtin's name.", required=True
+    ),
+}
+_MODEL_KINDS.update(
+    name=_SETTINGS,
+    use=Section("usedModel", "a model that code makes", _part_keys("The model")),
+    fallback=Section("fallback", "models in order", _FALLBACK),
+    router=Section("router", "models by name", _ROUTER),
 )
-_MODEL = Variants(
-    "model",
-    "a model",
-    {
-        "name": _SETTINGS,
-        "use": Section("usedModel", "a model that code makes", _part_keys("The model")),
-        "fallback": _FALLBACK,
-        "router": _ROUTER,
-    },
-)
-_MODEL_WHAT = "a model's name or a mapping"
-ONE_MODEL = Made(Either(text=NONEMPTY, map=_MODEL, what=_MODEL_WHAT), _make_model, _dump_model)
 
 
 def _make_models(data: list[Any], place: SourceLocation, loader: AgentLoader) -> Any:
@@ -451,6 +435,7 @@ MODELS = Either(
 
 # --- condensers, analyzers and policies ---
 
+CONDENSER = Shipped("condenser", CONDENSER_CLASSES, {}, Pipeline, "condensers")
 # Shapes that do not follow from the types of the classes' fields.
 _FIELDS: dict[str, Shape | Key] = {
     "at": BOUND,
@@ -459,7 +444,7 @@ _FIELDS: dict[str, Shape | Key] = {
     "over": _INTEGER,
     "model": Key(ONE_MODEL, "The model to ask; the agent's own by default.", attribute="llm"),
     "condensers": Key(
-        ListOf(Later(lambda: CONDENSER)),
+        ListOf(CONDENSER),
         "A list: a pipeline has condensers, in order.",
         required=True,
     ),
@@ -477,9 +462,7 @@ def _kinds(classes: Mapping[str, type[Any]], whole: bool = False) -> dict[str, S
     return found
 
 
-CONDENSER = Shipped(
-    "condenser", CONDENSER_CLASSES, _kinds(CONDENSER_CLASSES), Pipeline, "condensers"
-)
+CONDENSER.kinds.update(_kinds(CONDENSER_CLASSES))
 _ANALYZERS = _kinds(security.SHIPPED, whole=True)
 _STANDARD = {
     "name": Key(Choice(("standard",)), "Rules, then annotations.", required=True),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -42,18 +42,24 @@ class Shape(msgspec.Struct, frozen=True):
         return dumper.data(where, value)
 
 
+def shared(name: str, defs: Defs, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return a reference to a definition, which is made if it is not in `defs`."""
+    if name not in defs:
+        defs[name] = {}  # reserves the position in the order of first use
+        defs[name] = make()
+    return {"$ref": f"#/$defs/{name}"}
+
+
 def _or_variable(schema: dict[str, Any], defs: Defs) -> dict[str, Any]:
-    if "variable" not in defs:
-        defs["variable"] = {
-            "description": "A text with ${NAME} in it.",
-            "allOf": [_text_schema(defs), {"pattern": HAS_VARIABLE}],
-        }
-    return {"anyOf": [schema, {"$ref": "#/$defs/variable"}]}
+    def variable() -> dict[str, Any]:
+        text = [_text_schema(defs), {"pattern": HAS_VARIABLE}]
+        return {"description": "A text with ${NAME} in it.", "allOf": text}
+
+    return {"anyOf": [schema, shared("variable", defs, variable)]}
 
 
 def _text_schema(defs: Defs) -> dict[str, Any]:
-    defs.setdefault("text", {"type": "string", "pattern": WELL_FORMED})
-    return {"$ref": "#/$defs/text"}
+    return shared("text", defs, lambda: {"type": "string", "pattern": WELL_FORMED})
 
 
 def shown(value: Any) -> str:
@@ -92,11 +98,8 @@ class Text(Shape, frozen=True):
 
     def read(self, value: Any, place: SourceLocation) -> str:
         if not isinstance(value, str):
-            hint = (
-                " In YAML, put it in quotes."
-                if isinstance(value, bool | int | float) or value is None
-                else ""
-            )
+            scalar = isinstance(value, bool | int | float) or value is None
+            hint = " In YAML, put it in quotes." if scalar else ""
             given = "another kind of value" if self.secret else shown(value)
             raise place.error(f"it takes {self.what}, not {given}.{hint}")
         if not value and not self.empty:
@@ -135,14 +138,10 @@ class Choice(Shape, frozen=True):
     def read(self, value: Any, place: SourceLocation) -> str:
         if isinstance(value, str) and value in self.words:
             return str(value)
-        hint = (
-            did_you_mean(value, self.words)
-            if isinstance(value, str) and not isinstance(value, Filled)
-            else ""
-        )
-        raise place.error(
-            f"it takes {' or '.join(map(repr, self.words))}, not {shown(value)}.{hint}"
-        )
+        own = isinstance(value, str) and not isinstance(value, Filled)
+        hint = did_you_mean(value, self.words) if own else ""
+        words = " or ".join(map(repr, self.words))
+        raise place.error(f"it takes {words}, not {shown(value)}.{hint}")
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         return _or_variable({"enum": list(self.words)}, defs)
@@ -196,16 +195,11 @@ class Anything(Shape, frozen=True):
         return value.value if isinstance(value, Filled) else value
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        defs.setdefault(
-            "anything",
-            {
-                "type": ["null", "boolean", "number", "string", "array", "object"],
-                "pattern": WELL_FORMED,
-                "items": {"$ref": "#/$defs/anything"},
-                "additionalProperties": {"$ref": "#/$defs/anything"},
-            },
-        )
-        return {"$ref": "#/$defs/anything"}
+        itself = {"$ref": "#/$defs/anything"}
+        types = ["null", "boolean", "number", "string", "array", "object"]
+        anything = {"type": types, "pattern": WELL_FORMED}
+        members = {"items": itself, "additionalProperties": itself}
+        return shared("anything", defs, lambda: {**anything, **members})
 
 
 # --- collections ---
@@ -300,22 +294,19 @@ class Section(Shape, frozen=True):
         for key, definition in self.keys.items():
             if definition.required and key not in value:
                 raise place.error(f"{key} is missing: {definition.description}")
-        found = {
-            key: None
-            if member is None and not self.keys[key].required
-            else self.keys[key].shape.read(member, value.places[key])
-            for key, member in value.items()
-            if member is not None or self.keys[key].required or self.keys[key].null
-        }
+        found: dict[str, Any] = {}
+        for key, member in value.items():
+            definition = self.keys[key]
+            if member is not None or definition.required:
+                found[key] = definition.shape.read(member, value.places[key])
+            elif definition.null:
+                found[key] = None
         if self.check is not None:
             self.check(found, place)
         return found
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        if self.name not in defs:
-            defs[self.name] = {}  # reserves the position in the order of first use
-            defs[self.name] = self.body(defs)
-        return {"$ref": f"#/$defs/{self.name}"}
+        return shared(self.name, defs, lambda: self.body(defs))
 
     def body(self, defs: Defs) -> dict[str, Any]:
         """Return the schema itself instead of a reference to it."""
@@ -343,19 +334,15 @@ class Section(Shape, frozen=True):
         found: dict[str, Any] = {}
         for key, definition in self.keys.items():
             name = definition.attribute or key
-            member = (
-                getattr(cast("object", value), name, _ABSENT)
-                if members is None
-                else members.get(name, members.get(key, _ABSENT))
-            )
-            if member is _ABSENT or (member is None and not definition.null):
-                continue
-            if name not in defaults or member != defaults[name]:
-                found[key] = (
-                    None
-                    if member is None
-                    else definition.shape.dump(member, f"{where}.{name}" if where else name, dumper)
-                )
+            if members is None:
+                member = getattr(cast("object", value), name, _ABSENT)
+            else:
+                member = members.get(name, members.get(key, _ABSENT))
+            if member is None and definition.null and defaults.get(name, _ABSENT) is not None:
+                found[key] = None
+            elif member not in (None, _ABSENT, defaults.get(name, _ABSENT)):
+                at = f"{where}.{name}" if where else name
+                found[key] = definition.shape.dump(member, at, dumper)
         return found
 
     def arguments(self, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -429,51 +416,30 @@ class Variants(Shape, frozen=True):
         if len(tags) != 1:
             forms = [
                 f"{tag} (and {', '.join(others)})" if len(others) < 4 else f"{tag} (and settings)"
-                for tag, others in ((tag, self.companions(tag)) for tag in self.sections)
+                for tag, others in ((tag, self._companions(tag)) for tag in self.sections)
             ]
             raise place.error(f"{self.what} has either {', or '.join(forms)}.")
         section = self.sections[tags[0]]
         for key in value:
-            if key not in section.keys and any(key in one.keys for one in self.sections.values()):
-                others = self.companions(tags[0])
-                of = next(tag for tag, one in self.sections.items() if key in one.keys)
-                few = len(others) < 4
-                rule = (
-                    f"{' and '.join(others)} alone"
-                    if few
-                    else f"no {key}; {key} is for one with {of}"
-                )
+            of = [tag for tag, one in self.sections.items() if key in one.keys]
+            if of and key not in section.keys:
+                others = self._companions(tags[0])
+                rule = f"no {key}; {key} is for one with {of[0]}"
+                rule = f"{' and '.join(others)} alone" if len(others) < 4 else rule
                 raise value.places[key].error(f"{self.what} with {tags[0]} takes {rule}.")
         return section.read(value, place)
 
-    def companions(self, tag: str) -> list[str]:
+    def _companions(self, tag: str) -> list[str]:
         """Return the keys that go with a tag."""
         return [key for key in self.sections[tag].keys if key != tag]
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        if self.name not in defs:
-            defs[self.name] = {}
-            defs[self.name] = {"anyOf": [one.body(defs) for one in self.sections.values()]}
-        return {"$ref": f"#/$defs/{self.name}"}
+        sections = self.sections.values()
+        return shared(self.name, defs, lambda: {"anyOf": [one.body(defs) for one in sections]})
 
     def dump(self, value: Any, where: str, dumper: Dumper) -> Any:
         tag = next(tag for tag in self.sections if tag in value)
         return self.sections[tag].dump(value, where, dumper)
-
-
-class Later(Shape, frozen=True):
-    """A shape that is defined further down, because it contains this one."""
-
-    get: Callable[[], Shape]
-
-    def read(self, value: Any, place: SourceLocation) -> Any:
-        return self.get().read(value, place)
-
-    def schema(self, defs: Defs) -> dict[str, Any]:
-        return self.get().schema(defs)
-
-    def dump(self, value: Any, where: str, dumper: Dumper) -> Any:
-        return self.get().dump(value, where, dumper)
 
 
 # --- objects ---
@@ -515,24 +481,16 @@ class Made(Shape, frozen=True):
         return (self.write or self.shape.dump)(value, where, dumper)
 
 
-class BuildContext(Protocol):
-    """The surroundings of a load, which `Made.make` functions use."""
-
-    def is_placed(self, error: Exception) -> bool:
-        """Return True if the error's message begins with a place in a document."""
-        ...
-
-
 def struct(section: Section, kind: Callable[..., Any]) -> Made:
     """Return the shape of an object that a class makes of a section's keys."""
 
-    def make(data: dict[str, Any], place: SourceLocation, loader: BuildContext) -> Any:
+    def make(data: dict[str, Any], place: SourceLocation, loader: Any) -> Any:
         return kind(**section.arguments(data))
 
     return Made(section, make)
 
 
-def build(data: Any, loader: BuildContext) -> Any:
+def build(data: Any, loader: Any) -> Any:
     """Make the objects in data that shapes have read, inner ones first.
 
     An error of a constructor gets the place of the object, or of the key that the error names.

@@ -7,7 +7,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -28,6 +28,7 @@ from holdfast.tools.config.shapes import (
 COUNT = Number("a whole number from 1", 1, whole=True)
 SECONDS = Number("a number of seconds above 0", above=True)
 SECRET = Text("a text", secret=True, empty=True)
+_SHAPES: Mapping[Any, Shape] = {str: Text(), bool: Flag(), float: SECONDS, int: COUNT}
 _DOCUMENTED = re.compile(r"    (\w+): (.*(?:\n      +.*)*)")
 
 
@@ -54,10 +55,17 @@ def keys_of(kind: type[Any], own: Mapping[str, Shape | Key] = {}) -> dict[str, K
 
 
 def section_of(
-    kind: type[Any], name: str, what: str, own: Mapping[str, Shape | Key] = {}, **options: Any
+    kind: type[Any],
+    name: str,
+    what: str,
+    own: Mapping[str, Shape | Key] = {},
+    *,
+    whole: bool = False,
+    without: Collection[str] = (),
 ) -> Section:
-    """Return the section of a struct. See `keys_of` and `Section`."""
-    return Section(name, what, keys_of(kind, own), **options)
+    """Return the section of a struct, `without` some keys. See `keys_of` and `Section`."""
+    keys = {key: one for key, one in keys_of(kind, own).items() if key not in without}
+    return Section(name, what, keys, whole=whole)
 
 
 def describe(kind: type[Any]) -> dict[str, str]:
@@ -74,32 +82,26 @@ def _shape(kind: Any) -> Shape | None:
     """Return the shape of a type; None for a type that a config cannot express."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        shapes = [
-            shape
-            for one in inner
-            if one is not types.NoneType and (shape := _shape(one)) is not None
-        ]
+        shapes = [shape for one in inner if (shape := _shape(one)) is not None]
         if {*map(type, shapes)} <= {Number}:
             return next((one for one in shapes if one != COUNT), shapes[0] if shapes else None)
         if len(shapes) < 2:
             return shapes[0]
+
+        def of(kinds: Any) -> Shape | None:
+            return next((one for one in shapes if isinstance(one, kinds)), None)
+
         return Either(
-            text=next((one for one in shapes if isinstance(one, Text | Choice)), None),
-            list=next((one for one in shapes if isinstance(one, ListOf)), None),
-            map=next((one for one in shapes if isinstance(one, MapOf | Section)), None),
-            other=next((one for one in shapes if isinstance(one, Number | Flag)), None),
+            text=of(Text | Choice),
+            list=of(ListOf),
+            map=of(MapOf | Section),
+            other=of(Number | Flag),
             what="another kind of value",
         )
     if origin is Literal:
         return Choice(inner)
-    if kind is str:
-        return Text()
-    if kind is bool:
-        return Flag()
-    if kind is float:
-        return SECONDS
-    if kind is int:
-        return COUNT
+    if kind in _SHAPES:
+        return _SHAPES[kind]
     if (origin, inner[:1]) in ((list, (str,)), (tuple, (str,))):
         return ListOf(Text(empty=origin is list, url=origin is list), "a list of texts")
     if origin is not None and inner == (str, str):
