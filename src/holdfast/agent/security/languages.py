@@ -12,13 +12,12 @@ from holdfast.agent.security.use import Options, ProgramUse
 
 def grep(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
     """Judge the files that grep and ripgrep search."""
-    ripgrep, listing = use.name == "rg", found.has("--files", "--type-list")
-    pattern_given = listing or found.has("-e", "--regexp", "-f", "--file")
+    ripgrep, listing = use.name == "rg", found.has("--files")
+    pattern_given = listing or found.has("-e", "-f")
     files = found.operands[0 if pattern_given else 1 :]
     deep = ripgrep or "*" in found.flags
     if ripgrep:
-        everything = ("-g", "--glob", "--iglob", "-u", "--unrestricted", "--hidden", "-.")
-        names = FileNames(hidden=found.has(*everything, "--no-ignore"))
+        names = FileNames(hidden=found.has("-g", "--glob", "-u", "--hidden", "-.", "--no-ignore"))
     else:
         names = _included(found)
     # Ripgrep also ignores an input that is no pipe and no file, such as /dev/null.

@@ -73,22 +73,19 @@ echo,true,false,:,whoami,expr,sleep,groups,yes,basename,dirname,logname,type,cle
 base64 r* -diD -w= --decode &long
 cat r* -AbeEnstTuv --number &long
 cmp,comm,column,expand,unexpand,fmt,fold,nl,paste,tac,rev,tsort,size,strings,od,hexdump,nm,join,
-    objdump,readelf,zcat r* # -0123abcdefhgiklmnopqrstuvwxyzACDEFHIJLMNPRSTVW?r --table --separator?
-    --output-separator? --syms --disassemble? --source --demangle? --dynamic --check-order &long
+    objdump,readelf,zcat r* # -0123abcdefhgiklmnopqrstuvwxyzACDEFHIJLMNPRSTVW?r --table &long
 cksum,md5sum,sha1sum,sha256sum,sha512sum r* -btwz --tag &long
 cut r* -nsz -bcdf= --complement --only-delimited --output-delimiter= &long
 date d* -uR -d= -I? --date= --iso-8601? --rfc-3339= --utc
 df l* -aHhiklPTv -tBx= --output? &long
-diff,colordiff r* # -abBcdeEHiNnpPqstTuvwyZ -r* -CUIxWFSD= --recursive* --new-file --exclude=
-    --strip-trailing-cr --label= &long
+diff,colordiff r* # -abBcdeEHiNnpPqstTuvwyZ -r* -CUIxWFSD= --recursive* --new-file &long
 du l* -0aAbcDHhkLlmPSsx -dtB= --max-depth= --exclude= --apparent-size &long
 env 0+
 printenv n*+
 file r* -bEhikLNnrsSv0 -eFP= --mime-type &long
 free,w,who,users,lscpu,lsblk,uptime 0 # -abhmgktwpsfiuHTJlq &long
-grep,egrep,fgrep tr* # -abcEFGHhiIlLnoPqsTuUvwxyZz -rR* -eABCm= -f=r --regexp= --file=r --max-count=
-    --include= --exclude= --exclude-dir= --after-context= --before-context= --context=
-    --files-with-matches --files-without-match --binary-files= --recursive* --dereference-recursive*
+grep,egrep,fgrep tr* # -abcEFGHhiIlLnoPqsTuUvwxyZz -rR* -eABCm= -f=r --max-count= --include=
+    --exclude= --exclude-dir= --context= --files-with-matches --files-without-match --recursive*
     &long
 head r* # -qvz -nc= --lines= --bytes= &long
 tail r* # -fFqvz -ncs= --lines= --bytes= &long
@@ -96,27 +93,21 @@ hostname 0 -adfisI
 iconv r* -cls -ft= -o=w --from-code= --to-code= --output=w
 id t* -agGnruzZ
 ip.addr,address,a,route,r,link,neigh 0
-jq jr* -nrjaeCMsScR --null-input --raw-output --join-output --exit-status --color-output
-    --monochrome-output --slurp --sort-keys --compact-output --raw-input --tab --indent=
+jq jr* -nrjaeCMsScR --null-input --raw-output --slurp --sort-keys --compact-output
 man,whatis e* -fkaw
 less,more r* # -aeEFgGiIJmMnNqQrRsSuUwWX
 locale,sysctl e* -ackvnmtqNA &long
-ls,dir,vdir l* -aAbBcCdDfFgGhHiklLmnNopqQrRsStuUvxXZ1 -ITw= --ignore= --hide= --recursive
-    --almost-all --directory &long
+ls,dir,vdir l* -aAbBcCdDfFgGhHiklLmnNopqQrRsStuUvxXZ1 -ITw= --almost-all &long
 lsof t* -abhlnNPRtUvV -cdgpsu= -i?
 netstat,ss,pstree,nproc,arch,uname t* -aAcghlmnopstTuUevrdi6Hx --all
 pgrep,pidof t* -afilnovxs -uPt= &long
 ps Bt* -AaCdeFfHjLlMNTwyV -CGgopqstuUknO= --forest --no-headers --sort= --format= --pid= --user=
 pwd 0
 readlink,realpath l* -femnqsvzLP --canonicalize-existing --canonicalize-missing --relative-to= &long
-rg tr* # -abcFHhiIlLnNopPqrRsSuUvwxz0. -eABCgmtTjMEd= -f=r --regexp= --file=r --glob= --iglob=
-    --type= --type-not= --type-list --files --hidden --no-ignore --smart-case --no-line-number
-    --count-matches --files-with-matches --files-without-match --max-count= --max-depth= --multiline
-    --pcre2 --replace= --stats --no-heading --json --after-context= --before-context= --context=
-    --trim --no-config &long
+rg tr* # -abcFHhiIlLnNopPqrRsSuUvwxz0. -eABCgmtTjMEd= -f=r --glob= --type= --files --hidden
+    --no-ignore --files-with-matches --context= &long
 awk,gawk,mawk tr* -F= -v= --field-separator= --assign=
-sed r* -nErszu -el= -i? --expression= --in-place? --quiet --silent --regexp-extended --null-data
-    --posix --debug
+sed r* -nErszu -el= -i? --expression= --in-place? --quiet --regexp-extended
 seq t* # -w -fs= &long
 shuf r* -rz -n= &long
 sort r* # -bdfghiMnrRVcCmsuz -ktS= -o=w --key= --field-separator= --output=w &long
@@ -138,10 +129,8 @@ mkdir w*+ -pv -m=v --mode=v --parents --verbose
 rmdir w*+ -pv --ignore-fail-on-non-empty --parents
 truncate w*+ -c -s= --size=
 tee w* -aip --append
-cp r*w+ -bfiHLnpTuvx -adlPrRs* -t=w -S=b --archive* --backup? --force --no-clobber --no-dereference*
-    --preserve? --recursive* --suffix=b --verbose --target-directory=w --no-target-directory
-    --update?
-mv w*w+ -fintTuv -t=w --force --no-clobber --target-directory=w --no-target-directory --verbose
+cp r*w+ -bfiHLnpTuvx -adlPrRs* -t=w -S=b --preserve? --recursive* --target-directory=w
+mv w*w+ -fintTuv -t=w --target-directory=w
 install r*w+ -bcCDpTv -m=v --mode=v --verbose
 rm w*+ -fdvi -rR* -I --recursive* --force --dir --verbose --one-file-system
 chmod vw*+ -cfv --verbose
@@ -152,23 +141,18 @@ tar.t,tf,tzf,tvf,tzvf,tjf,-tf,-tzf,-tvf,-tzvf Kt*
 tar.cf,czf,cvf,czvf,cjf,-cf,-czf,-cvf,-czvf,-cjf kR*+ --exclude=
 kill z*+ -l :9 :15 :TERM :KILL :INT :HUP
 git.log,diff,show,rev-list t* &log
-git.status t* -sbvz -u? --short --branch --show-stash --porcelain? --long --verbose
-    --untracked-files? --ignored? --ignore-submodules? --no-column --ahead-behind --no-renames
-git.blame t* # -bcefklnpstwz -lL= -M? -C? --line-porcelain --porcelain --show-name --show-email
-    --since= --date=
-git.grep tt* # -aiIwvhHEFGPnlLzcopqWr -eABCm= --ignore-case --word-regexp --line-number
-    --files-with-matches --name-only --count --heading --break --show-function --extended-regexp
-    --perl-regexp --fixed-strings --cached --untracked --only-matching --color? --no-color
-git.ls-files t* -cdmosuktvz -x= --cached --deleted --modified --others --ignored --stage --unmerged
-    --directory --exclude= --exclude-standard --full-name --error-unmatch
+git.status t* -sbvz -u? --short --branch --porcelain? --untracked-files? --ignored?
+git.blame t* # -bcefklnpstwz -lL= -M? -C? --porcelain
+git.grep tt* # -aiIwvhHEFGPnlLzcopqWr -eABCm= --ignore-case --line-number --files-with-matches
+    --count --untracked
+git.ls-files t* -cdmosuktvz -x= --cached --modified --others --ignored --exclude= --exclude-standard
 git.ls-tree t* -drtlz --long --name-only --name-status --full-name --full-tree --abbrev? --format=
 git.shortlog t* -nsec --numbered --summary --email --no-merges --all --since= --until=
 git.cat-file,merge-base,show-ref,check-ignore,describe,count-objects t* -tspeadqvznH --all --always
-    --tags --heads --contains --verify --is-ancestor --abbrev? --long --match= --dirty?
-    --exact-match
+    --tags
 git.for-each-ref t* &ref
-git.rev-parse t* -q --show-toplevel --git-dir --git-common-dir --absolute-git-dir --show-prefix
-    --show-cdup --is-inside-work-tree --abbrev-ref? --symbolic-full-name --verify --short? --all
+git.rev-parse t* -q --show-toplevel --git-dir --is-inside-work-tree --abbrev-ref? --verify --short?
+    --all
 git.version,help t* -ag
 git.remote,worktree,submodule,bisect,reflog 0 # -v --verbose --all --oneline
 git.worktree,bisect.list,log t*+
@@ -179,20 +163,17 @@ git.stash 0+~ -ukqS -m= --include-untracked --keep-index --quiet
 git.stash.push t*+~ -ukqSp -m= --include-untracked --keep-index --quiet --message= --staged
 git.stash.pop,apply,drop t*+~ -q --index --quiet
 git.stash.list,show t* &log
-git.branch t* -vqdi -arl* -u=+ -DMfC^ -m+ --all* --verbose --remotes* --show-current --move+ --quiet
-    --delete --set-upstream-to=+ --track? --no-track --unset-upstream+ --force^ --abbrev? &ref
+git.branch t* -vqdi -arl* -u=+ -DMfC^ -m+ --all* --verbose --remotes* --show-current --move+
+    --set-upstream-to=+ --unset-upstream+ --force^ &ref
 git.tag t* -a -l* -m= -n?* -df^ --message= --annotate --delete^ --force^ &ref
-git.config t* -lz --get --get-all --list --show-origin --show-scope --global --local --system
-    --unset --name-only
+git.config t* -lz --get --get-all --list --show-origin --global --local --unset
 git.add w*+ -AuvnN --all --update --verbose --dry-run --intent-to-add
-git.commit t*+ -aqvsn -mcC= -u? -F=r --all --message= --author= --date= --amend --no-edit
-    --no-verify --allow-empty --signoff --quiet --verbose --dry-run --fixup= --no-gpg-sign
-    --trailer=
+git.commit t*+ -aqvsn -mcC= -u? -F=r --all --message= --author= --amend --no-edit --no-verify
+    --allow-empty --signoff --dry-run
 git.init w*+ -q -b= --quiet --bare --initial-branch=
 git.mv w*w+~ -vkn --verbose --dry-run
 git.rm w*+~ -qnr --quiet --dry-run --cached --ignore-unmatch
-git.apply r*+~ -vR3N -p= --check --stat --numstat --summary --verbose --reverse --3way --index
-    --cached --recount --whitespace= --reject
+git.apply r*+~ -vR3N -p= --check --stat --reverse --cached
 git.archive t*+ -v -o=w --output=w --format= --prefix=
 git.checkout t*+~ -qtdf -bB= --quiet --detach --track? --no-track --orphan= --force --ours --theirs
 git.switch t*+~ -qd -c= --quiet --create= --detach --track? --no-track --orphan=
@@ -201,24 +182,21 @@ git.reset t*+ -qN --quiet --soft --mixed --hard^ --merge^ --keep^
 git.clean t* -ndxXqf -e= --dry-run --quiet --force --exclude=
 git.revert,cherry-pick t*+~ -nxs -m= --mainline= --allow-empty &replay
 git.rebase t*+~ -qvn --onto= --autostash --no-autostash --keep-empty &replay
-git.merge t*+~ -qvn -m= -s= --no-ff --ff --ff-only --squash --commit --message= --stat --no-stat
-    &replay
+git.merge t*+~ -qvn -m= -s= --no-ff --ff --ff-only --squash &replay
 git.fetch t*+ -apqvtn --all --prune --tags --no-tags --quiet --verbose --depth= --unshallow
 git.pull t*+~ -qvrn --rebase? --no-rebase --ff-only --ff --no-ff --quiet --verbose --autostash
-git.clone t*+~ -qvnl -b= -o= --branch= --depth= --single-branch --quiet --verbose --no-checkout
-    --bare --no-tags --filter= --sparse
+git.clone t*+~ -qvnl -b= -o= --branch= --depth= --single-branch --quiet
 git.push ^ sends out history
 git.remote.add,set-url,rm,remove,rename,prune,update ^ changes where the repository sends its work
 git.worktree.add,move,remove,prune ^ makes, moves or deletes a working tree
 git.submodule.add,update,init,deinit,foreach,sync ^ does what submodules name
 git.symbolic-ref.--short t
 git.filter-branch,filter-repo,update-ref,send-email,symbolic-ref ^ rewrites or sends out history
-pytest p*! -qvxslh -knmWr= --tb= --maxfail= --durations= --lf --ff --nf --last-failed --exitfirst
-    --verbose --quiet --no-header --collect-only --capture= --cov? --cov-report= --cov-branch
-    --ignore= --deselect= --color= --disable-warnings --timeout= --numprocesses= --doctest-modules
-    --markers --junitxml=w -c=c -p= --strict-markers
-jest,vitest,mocha,playwright,cypress p*! -uioibw -c=c --watchAll? --runInBand --testNamePattern=
-    --testPathPattern= --reporter= --passWithNoTests --grep= -t= -g= --exit --env= &tool
+pytest p*! -qvxslh -knmWr= --tb= --maxfail= --durations= --lf --verbose --quiet --no-header
+    --collect-only --capture= --cov? --cov-report= --ignore= --color= --disable-warnings --timeout=
+    -c=c -p=
+jest,vitest,mocha,playwright,cypress p*! -uioibw -c=c --runInBand --testNamePattern= --reporter=
+    --grep= -t= -g= &tool
 ruff,black,mypy,pyright,flake8,pylint,isort,eslint,prettier,tsc,stylelint,rubocop,autopep8,yapf,
     pyflakes,vulture,bandit,golangci-lint,shellcheck,clang-format,clang-tidy,rustfmt,gofmt,
     goimports,phpstan,yamllint,hadolint,cppcheck,ty,pre-commit,codespell,pydocstyle,pycodestyle,
@@ -231,22 +209,19 @@ mkdocs.build p*! -qcs --strict --clean
 ldd p*! -vur
 sqlfluff p*! --rules? --dialect? --force &tool
 tox,nox p*! -qvrpla -e= -s= --list --recreate --parallel?
-coverage p*! -mi --branch --source= --show-missing --skip-covered --include= --omit= --append -a
-    --fail-under= -d=w -o=w
-mvn,mvnw,gradle,gradlew p*! -qBeoXi :am :version -D= --quiet --batch-mode --offline --info
-    --stacktrace --tests= --no-daemon --console= --parallel -x= -P= :pl= -f=c --all --configuration=
-make,gmake m*! -knpsBiw -j? -O? -C=c -f=c --keep-going --dry-run --silent --always-make --jobs?
-    --directory=c --file=c --just-print --question -q
+coverage p*! -mi --source= --show-missing --skip-covered --include= -d=w -o=w
+mvn,mvnw,gradle,gradlew p*! -qBeoXi :am :version -D= --quiet --batch-mode --offline --stacktrace
+    --tests= --no-daemon -x= -P= :pl= -f=c
+make,gmake m*! -knpsBiw -j? -O? -C=c -f=c --keep-going --dry-run --jobs?
 cmake m*! -S=c -B=w -G= -D=m -j? --build=w --target= --config= --parallel? --preset= --fresh
 ctest p*! -VNQ -R= -E= -j= --output-on-failure --verbose --test-dir=c
 ninja p*! -v -j= -C=c
-gcc,g++,cc,clang,clang++ r*! -cvESgs -o=w -O?o -W?o -I=r -L=r -l= -D= -U= -x= :std= :shared :static
-    :pthread :fPIC :fsyntax-only :ansi :pedantic :march= :fsanitize=
+gcc,g++,cc,clang,clang++ r*! -cvESgs -o=w -O?o -W?o -I=r -L=r -l= -D= -U= :std= :pthread :fPIC
+    :fsyntax-only :fsanitize=
 rustc r*! -O -g -o=w --edition= --crate-type= --explain=
 javac p*! :d=w :g :cp=c :classpath=c
 java p*! :cp=c :classpath=c :jar=c :ea :version
-node,nodejs ca*! --test --check --watch --no-warnings --trace-warnings --enable-source-maps
-    --experimental-strip-types --experimental-vm-modules --test-reporter= --max-old-space-size=
+node,nodejs ca*! --test --check --watch --test-reporter=
 tsx,ts-node,lua,perl,ruby,php,julia ca*! -wclT -I?
 python ca*! -uBvIsSEOb -W= -X=P
 python.unittest p*! -vqfbc -k= --verbose --failfast -s=c -p= -t=c
@@ -255,20 +230,19 @@ python.json.tool rw! --sort-keys --indent= --compact --no-ensure-ascii --json-li
 python.doctest,build,site,this p*! -vnsw --wheel --sdist
 python.cProfile ca*! -s=
 python.venv w*! --clear --system-site-packages --without-pip
-pip.list,show,freeze,check,debug,inspect,help t* -vfloeq --format= --outdated --uptodate --local
-    --user --editable --verbose --files --not-required --exclude= --quiet --all
+pip.list,show,freeze,check,debug,inspect,help t* -vfloeq --format= --outdated --local --user
+    --not-required
 pip.index.versions t*+ --pre
 pip.config,cache.list,dir,info t*
-pip.install,download,wheel i*! -qUvI -rc=q -e=i -dt=w --quiet --upgrade --verbose --no-deps
-    --no-cache-dir --force-reinstall --pre --editable=i --requirement=q --constraint=q
-    --disable-pip-version-check --dry-run --break-system-packages --dest=w --target=w
+pip.install,download,wheel i*! -qUvI -rc=q -e=i -dt=w --quiet --upgrade --no-deps --no-cache-dir
+    --force-reinstall --pre --editable=i --requirement=q --disable-pip-version-check --dry-run
+    --break-system-packages
 pip.uninstall t*! -yq --yes --quiet
 uv.sync,lock,tree,build,init,export,venv p*! -qU --quiet --dev --frozen --locked --check
-    --all-extras --extra= --group= --upgrade --all-groups --no-dev --clear
+    --all-extras --extra= --group=
 uv.add,remove i*! -q --dev --group= --optional= --extra=
 poetry,pdm,pipenv,conda.show,check,info,list,install,add,remove,update,lock,build,sync,outdated i*!
-    -qynvDG --quiet --yes --no-interaction --with? --without? --only? --dev --no-dev --no-root
-    --all-extras -E? --extras? --tree --latest --json --no-update
+    -qynvDG --quiet --yes --no-interaction --with? --dev --no-root --all-extras -E? --tree
 conda,poetry.env.list,info t*
 npm. - -s --silent --prefix=c -w= --workspace= --workspaces
 yarn. - -s --silent --cwd=c
@@ -285,8 +259,7 @@ npm.pack p*! --dry-run --json
 cargo.build,b,test,t,check,c,run,r,clippy,fmt,doc,bench,tree,metadata,clean,update,fetch,fix,
     nextest,outdated,audit p*! -qvr -j= -pFi= --release --quiet --verbose --all --workspace
     --all-targets --all-features --no-default-features --features= --lib --bins --tests --bin=
-    --test= --example= --package= --doc --no-run --offline --message-format= --check --fix --no-deps
-    --format-version=
+    --test= --package= --doc --message-format= --check --fix --no-deps --format-version=
 cargo.add,remove y*! --dev --build --features= --no-default-features --optional -F=
 go.run pa*! &go
 go.build,test,vet,fmt,mod,list,version,clean,work,doc,generate,get p*! &go
@@ -295,7 +268,7 @@ bundle.install,check,list,show,outdated i*! --quiet --jobs=
 bazel.build,test,query t*!
 composer.install,validate,show,test y*!
 dotnet.build,test,run,restore,format,clean,list p*! -vqc? --configuration= --no-restore --no-build
-    --nologo --verbosity= --filter= --logger= --framework= --project=c
+    --verbosity= --filter=
 deno,bun.test,lint,check,fmt,info,task p*! --quiet --check --coverage --watch --bail
 zig,dune,stack,cabal,mix,flutter,dart,swift.build,test,fmt,format,check,analyze p*!
 docker.ps,images,logs,inspect,version,info,stats,top,port t*+ -s &docker
@@ -315,11 +288,9 @@ systemctl.status,show,list-units,is-active,is-enabled,cat t* -aln --all --no-pag
 systemctl,service ^ changes the system
 ping,host,nslookup,dig t*+ -46nv -c= -i= -W= -w= -t= --count=
 curl t* -sSfLIigGkvNO0246j -dF=s$ -T=r$ -ub=$ -Hw=h -XAmYyrCz= -o=w --silent --show-error --fail
-    --location --head --include --verbose --remote-name --compressed --data=$ --data-raw=$
-    --data-binary=$ --data-urlencode=$ --upload-file=r$ --request= --header=h --user-agent=
-    --cookie=$ --user=$ --write-out=h --output=w --max-time= --connect-timeout= --retry= --url=
-wget t* -qvcNnSd -O=w -o=w -P=w -t= -T= -U= --quiet --no-verbose --continue --output-document=w
-    --directory-prefix=w --timeout= --spider --header= --post-data=$ --post-file=r$ --method=
+    --location --head --verbose --compressed --data=$ --data-raw=$ --data-binary=$ --request=
+    --header=h --user-agent= --output=w --max-time=
+wget t* -qvcNnSd -O=w -o=w -P=w -t= -T= -U= --quiet --output-document=w --spider --post-data=$
 rsync,ssh,scp,sftp,telnet,ftp,rsh,rlogin,mosh,sshpass,autossh,lftp,ansible,ansible-playbook,nc,ncat,
     netcat,socat,nmap,masscan,ngrok,cloudflared,openvpn,tor,tcpdump,tshark,mail,mailx,sendmail,mutt,
     rclone,croc,wormhole ^ reaches another machine
