@@ -382,36 +382,33 @@ ONE_MODEL = Made(
     _make_model,
     _dump_model,
 )
+_MODELS_BY_NAME = MapOf(ONE_MODEL, "a mapping of names to models")
 _FALLBACK = {
     "fallback": Key(
         Either(
             list=ListOf(ONE_MODEL),
-            map=MapOf(ONE_MODEL),
+            map=_MODELS_BY_NAME,
             what="a list of models, or a mapping of names to models",
         ),
         "Models in order; the next one is called when one fails. Names are optional.",
         required=True,
     ),
-    "sticky": Key(
-        FLAG, "True (the default) keeps a conversation with the model that answered last."
-    ),
+    "sticky": Key(FLAG, "True keeps a conversation with the model that answered. Default: true."),
     "on": Key(
         Either(
             text=NONEMPTY, list=NAMES, what="names of errors, or a function as 'module:qualname'"
         ),
-        "Failures that lead to the next model: names of LLM errors such as RateLimited, or a"
-        " function of the error.",
+        "Failures that lead to the next model: names of LLM errors, or a function of the error.",
     ),
 }
+_PICK = "The function that picks: 'module:qualname', or a builtin's name."
 _ROUTER = {
     "router": Key(
-        MapOf(ONE_MODEL, "a mapping of names to models"),
+        _MODELS_BY_NAME,
         "Models by name; a function picks one for each request.",
         required=True,
     ),
-    "pick": Key(
-        NONEMPTY, "The function that picks: 'module:qualname', or a builtin's name.", required=True
-    ),
+    "pick": Key(NONEMPTY, _PICK, required=True),
 }
 _MODEL_KINDS.update(
     name=_SETTINGS,
@@ -444,9 +441,7 @@ _FIELDS: dict[str, Shape | Key] = {
     "over": _INTEGER,
     "model": Key(ONE_MODEL, "The model to ask; the agent's own by default.", attribute="llm"),
     "condensers": Key(
-        ListOf(CONDENSER),
-        "A list: a pipeline has condensers, in order.",
-        required=True,
+        ListOf(CONDENSER), "A list: a pipeline has condensers, in order.", required=True
     ),
     "commands": MapOf(NONEMPTY),
 }
@@ -527,18 +522,13 @@ _POLICY = Either(
         " low or medium}, {strictest: policies}, or {use, parameters}"
     ),
 )
-_ABOVE = Section(
-    "above",
-    "calls above a risk",
-    {
-        "above": Key(
-            Choice(("low", "medium")),
-            "The highest risk that runs without an approval.",
-            required=True,
-            attribute="level",
-        ),
-        "verdict": Key(
-            Choice(("ask", "deny")), "ask (the default) waits for an approval; deny refuses."
-        ),
-    },
-)
+_ABOVE_KEYS = {
+    "above": Key(
+        Choice(("low", "medium")),
+        "The highest risk that runs without an approval.",
+        required=True,
+        attribute="level",
+    ),
+    "verdict": Key(Choice(("ask", "deny")), "ask waits for an approval, deny refuses."),
+}
+_ABOVE = Section("above", "calls above a risk", _ABOVE_KEYS)

@@ -96,32 +96,23 @@ _RULES = {
         "Hooks that run before and after each call, in this order.",
     ),
 }
-_RETRY = Section(
-    "retry",
-    "the retries of a failed call",
-    {
-        "max_retries": Key(
-            Number("a whole number from 0", 0, 1000, whole=True),
-            "The maximum number of retries after the first attempt.",
-            required=True,
-        ),
-        "backoff": Key(
-            Choice(("none", "fixed", "exponential")),
-            "The growth of the pause between attempts. Default: exponential.",
-        ),
-        "delay": Key(Number("a number of seconds from 0"), "Before the first retry. Default: 0.5."),
-    },
-)
-_ANNOTATIONS = Section(
-    "annotations",
-    "the effects of a tool, which decide whether a call may be repeated",
-    {
-        "read_only": Key(Flag(), "The tool changes nothing."),
-        "destructive": Key(Flag(), "The tool may overwrite or delete."),
-        "idempotent": Key(Flag(), "A repeated call changes nothing more."),
-        "open_world": Key(Flag(), "The tool reaches beyond the machine."),
-    },
-)
+_RETRY = {
+    "max_retries": Key(
+        Number("a whole number from 0", 0, 1000, whole=True),
+        "The maximum number of retries after the first attempt.",
+        required=True,
+    ),
+    "backoff": Key(Choice(("none", "fixed", "exponential")), "The growth of the pause."),
+    "delay": Key(Number("a number of seconds from 0"), "Before the first retry. Default: 0.5."),
+}
+_EFFECTS = {
+    "read_only": Key(Flag(), "The tool changes nothing."),
+    "destructive": Key(Flag(), "The tool may overwrite or delete."),
+    "idempotent": Key(Flag(), "A repeated call changes nothing more."),
+    "open_world": Key(Flag(), "The tool reaches beyond the machine."),
+}
+_EFFECTS_WHAT = "the effects of a tool, which decide whether a call may be repeated"
+_ANNOTATIONS = Section("annotations", _EFFECTS_WHAT, _EFFECTS)
 
 
 def _check_target(entry: dict[str, Any], place: SourceLocation) -> None:
@@ -132,68 +123,55 @@ def _check_target(entry: dict[str, Any], place: SourceLocation) -> None:
         )
 
 
+_FUNCTION_KEYS = {
+    "function": Key(
+        Text(
+            "'module:qualname', or with module a name in it",
+            r"(?:[A-Za-z_][A-Za-z0-9_.]*:)?[A-Za-z_][A-Za-z0-9_.]*",
+        ),
+        "The function, as 'module:qualname', or its name within module. A Tool object is used as it"
+        " is; a Tool subclass is instantiated.",
+        required=True,
+    ),
+    "module": Key(Text("a module's name", r"[A-Za-z_][A-Za-z0-9_.]*"), "The function's module."),
+    "name": Key(
+        Text("1 to 128 letters, digits, '_', '-' or '.'", r"[A-Za-z0-9_.\-]{1,128}"),
+        "The tool's name. Recommended, so that renaming the function does not rename the tool.",
+    ),
+    "description": Key(Text(empty=True), "The description for the model. Default: the docstring."),
+    "category": Key(TEXT, "A word that groups tools in lists. Default: general."),
+    "timeout": Key(SECONDS, "Seconds for one call."),
+    "retry": Key(Section("retry", "the retries of a failed call", _RETRY), "After a failed call."),
+    "isolation": Key(Choice(("process",)), "process: a call runs in a process of its own."),
+    "annotations": Key(_ANNOTATIONS, "The effects of the tool."),
+    "parallel": Key(
+        Flag(), "A call may run beside parallel neighbours. Default: true for read-only tools."
+    ),
+    "parameters": Key(_PARAMETERS, "The arguments of a Tool subclass's constructor."),
+    "config": Key(
+        _PARAMETERS,
+        "Settings: arguments of the function that the model is not shown, or of the Tool subclass's"
+        " constructor. A setting that it does not take is ignored.",
+    ),
+    **_RULES,
+}
+_WITH_MODULE = {
+    "properties": {"module": {"type": "string"}, "function": {"pattern": r"^[^:]*$|\$\{"}},
+    "required": ["module"],
+}
+_WITHOUT_MODULE = {"properties": {"module": {"type": "null"}, "function": {"pattern": r":|\$\{"}}}
 _FUNCTION = Section(
     "localFunction",
     "a Python function, Tool object or Tool subclass",
-    {
-        "function": Key(
-            Text(
-                "'module:qualname', or with module a name in it",
-                r"(?:[A-Za-z_][A-Za-z0-9_.]*:)?[A-Za-z_][A-Za-z0-9_.]*",
-            ),
-            "The function, as 'module:qualname', or its name within module. A Tool object is used"
-            " as it is; a Tool subclass is instantiated.",
-            required=True,
-        ),
-        "module": Key(
-            Text("a module's name", r"[A-Za-z_][A-Za-z0-9_.]*"), "The function's module."
-        ),
-        "name": Key(
-            Text("1 to 128 letters, digits, '_', '-' or '.'", r"[A-Za-z0-9_.\-]{1,128}"),
-            "The tool's name. Recommended, so that renaming the function does not rename the tool.",
-        ),
-        "description": Key(Text(empty=True), "It is for the model. Default: the docstring."),
-        "category": Key(TEXT, "A word that groups tools in lists. Default: general."),
-        "timeout": Key(SECONDS, "Seconds for one call."),
-        "retry": Key(_RETRY, "The retries of a failed call."),
-        "isolation": Key(Choice(("process",)), "process: a call runs in a process of its own."),
-        "annotations": Key(_ANNOTATIONS, "The effects of the tool."),
-        "parallel": Key(
-            Flag(),
-            "true: a call may run beside neighbouring calls that are parallel too. Default: true"
-            " for read-only tools.",
-        ),
-        "parameters": Key(_PARAMETERS, "The arguments of a Tool subclass's constructor."),
-        "config": Key(
-            _PARAMETERS,
-            "Settings: arguments of the function that the model is not shown, or of the Tool"
-            " subclass's constructor. A setting that it does not take is ignored.",
-        ),
-        **_RULES,
-    },
+    _FUNCTION_KEYS,
     _check_target,
-    {
-        "anyOf": [
-            {"properties": {"module": {"type": "null"}, "function": {"pattern": r":|\$\{"}}},
-            {
-                "properties": {
-                    "module": {"type": "string"},
-                    "function": {"pattern": r"^[^:]*$|\$\{"},
-                },
-                "required": ["module"],
-            },
-        ]
-    },
+    {"anyOf": [_WITHOUT_MODULE, _WITH_MODULE]},
 )
-_BUILTIN = Section(
-    "builtin",
-    "a preset tool of the host",
-    {
-        "name": Key(TEXT, "Its name among the builtins that the host passes.", required=True),
-        "parameters": Key(_PARAMETERS, "The arguments of the function that makes the tool."),
-        **_RULES,
-    },
-)
+_BUILTIN_KEYS = {
+    "name": Key(TEXT, "Its name among the builtins that the host passes.", required=True),
+    "parameters": Key(_PARAMETERS, "The arguments of the function that makes the tool."),
+    **_RULES,
+}
 
 # --- services ---
 
@@ -262,24 +240,20 @@ def _server_variant(own: str) -> dict[str, Any]:
 
 
 _TYPE = Key(Choice((*_TYPES["command"], *_TYPES["url"])), _DESCRIPTIONS["type"])
+_SERVER_KEYS = {
+    name: msgspec.structs.replace(key, required=False)
+    for name, key in {**_STDIO, **_HTTP, "type": _TYPE}.items()
+}
+_MODERN_SSE = {
+    "properties": {"type": {"const": "sse"}, "mode": {"const": "2026-07-28"}},
+    "required": ["type", "mode"],
+}
 _SERVER = Section(
     "mcpServer",
     "an MCP server, as in the usual mcpServers JSON",
-    {
-        **{
-            name: msgspec.structs.replace(key, required=False)
-            for name, key in {**_STDIO, **_HTTP, "type": _TYPE}.items()
-        },
-        **_RULES,
-    },
+    {**_SERVER_KEYS, **_RULES},
     _check_server,
-    {
-        "anyOf": [_server_variant("command"), _server_variant("url")],
-        "not": {
-            "properties": {"type": {"const": "sse"}, "mode": {"const": "2026-07-28"}},
-            "required": ["type", "mode"],
-        },
-    },
+    {"anyOf": [_server_variant("command"), _server_variant("url")], "not": _MODERN_SSE},
 )
 
 
@@ -308,16 +282,14 @@ _AGENT_SHAPES: Mapping[str, Shape] = {
         "a list of addresses",
     ),
 }
-_NO_AUTHORIZATION = {"not": {"pattern": "^[Aa][Uu][Tt][Hh][Oo][Rr][Ii][Zz][Aa][Tt][Ii][Oo][Nn]$"}}
+_NOT_AUTHORIZATION = {"not": {"pattern": "^[Aa][Uu][Tt][Hh][Oo][Rr][Ii][Zz][Aa][Tt][Ii][Oo][Nn]$"}}
+_AUTHORIZATION = {
+    "type": "object",
+    "minProperties": 1,
+    "not": {"propertyNames": _NOT_AUTHORIZATION},
+}
 _TOKEN_AND_HEADER = {
-    "properties": {
-        "token": {"type": "string", "minLength": 1},
-        "headers": {
-            "type": "object",
-            "minProperties": 1,
-            "not": {"propertyNames": _NO_AUTHORIZATION},
-        },
-    },
+    "properties": {"token": {"type": "string", "minLength": 1}, "headers": _AUTHORIZATION},
     "required": ["token", "headers"],
 }
 _AGENT = Section(
@@ -336,68 +308,57 @@ def _services(entry: Section, what: str) -> MapOf:
 
 # --- the config ---
 
+_FUNCTIONS = Either(text=_FUNCTION_NAME, map=_FUNCTION, what="'module:qualname' or a mapping")
+_BUILTIN = Section("builtin", "a preset tool of the host", _BUILTIN_KEYS)
 _MCP_SERVERS = _services(_SERVER, "a mapping of server ids to servers")
-_PINS = Section(
-    "pins",
-    "the approved definitions of remote tools",
-    {
-        "file": Key(
-            _FILE, "The file that keeps them, relative to the config's folder.", required=True
-        ),
-        "first": Key(Choice(("approve", "hold")), "What becomes of a new tool. Default: approve."),
-    },
-)
-TOOLS = Section(
-    "tools",
-    "the tools of an agent",
-    {
-        "$schema": Key(TEXT, "For editors; ignored."),
-        "local_functions": Key(
-            ListOf(
-                Either(text=_FUNCTION_NAME, map=_FUNCTION, what="'module:qualname' or a mapping"),
-                "a list of functions",
-            ),
-            "Python functions, Tool objects and Tool subclasses, by module and name.",
-        ),
-        "mcp_servers": Key(_MCP_SERVERS, "MCP servers by id; their tools are named id.tool."),
-        "mcpServers": Key(_MCP_SERVERS, "The same as mcp_servers, in the spelling of others."),
-        "a2a_agents": Key(
-            _services(_AGENT, "a mapping of agent ids to agents"),
-            "A2A agents by id; their skills are tools named id.skill.",
-        ),
-        "builtin": Key(
-            ListOf(Either(text=TEXT, map=_BUILTIN, what="a name or a mapping"), "a list of names"),
-            "Preset tools of the host, by name.",
-        ),
-        "skills": Key(
-            ListOf(_FOLDER, "a list of folders"),
-            "Folders of skills and microagents, relative to the config's folder. An earlier folder"
-            " takes precedence.",
-        ),
-        "concurrency": Key(COUNT, "The maximum number of concurrent calls."),
-        "result_limit": _RULES["result_limit"],
-        "result_dir": Key(
-            _FOLDER,
-            "The folder for texts over result_limit, relative to the config's folder. Default:"
-            " .holdfast/results.",
-        ),
-        "pins": Key(
-            Either(text=_FILE, map=_PINS, what="the path of a file or a mapping"),
-            "The file of the approved definitions of remote tools. A tool whose definition changes"
-            " is unavailable until it is approved again.",
-        ),
-        "hooks": Key(
-            ListOf(_hook("patternHook", "a hook of calls", tools=_HOOKED_TOOLS), "a list of hooks"),
-            "Hooks that run before and after calls, in this order.",
-        ),
-    },
-    together={
-        "not": {
-            "properties": {"mcp_servers": {"type": "object"}, "mcpServers": {"type": "object"}},
-            "required": ["mcp_servers", "mcpServers"],
-        }
-    },
-)
+_PINS_KEYS = {
+    "file": Key(_FILE, "The file that keeps them, relative to the config's folder.", required=True),
+    "first": Key(Choice(("approve", "hold")), "What becomes of a new tool. Default: approve."),
+}
+_PINS = Section("pins", "the approved definitions of remote tools", _PINS_KEYS)
+_KEYS = {
+    "$schema": Key(TEXT, "For editors; ignored."),
+    "local_functions": Key(
+        ListOf(_FUNCTIONS, "a list of functions"),
+        "Python functions, Tool objects and Tool subclasses, by module and name.",
+    ),
+    "mcp_servers": Key(_MCP_SERVERS, "MCP servers by id; their tools are named id.tool."),
+    "mcpServers": Key(_MCP_SERVERS, "The same as mcp_servers, in the spelling of others."),
+    "a2a_agents": Key(
+        _services(_AGENT, "a mapping of agent ids to agents"),
+        "A2A agents by id; their skills are tools named id.skill.",
+    ),
+    "builtin": Key(
+        ListOf(Either(text=TEXT, map=_BUILTIN, what="a name or a mapping"), "a list of names"),
+        "Preset tools of the host, by name.",
+    ),
+    "skills": Key(
+        ListOf(_FOLDER, "a list of folders"),
+        "Folders of skills and microagents, relative to the config's folder. An earlier folder"
+        " takes precedence.",
+    ),
+    "concurrency": Key(COUNT, "The maximum number of concurrent calls."),
+    "result_limit": _RULES["result_limit"],
+    "result_dir": Key(
+        _FOLDER,
+        "The folder for texts over result_limit, relative to the config's folder. Default:"
+        " .holdfast/results.",
+    ),
+    "pins": Key(
+        Either(text=_FILE, map=_PINS, what="the path of a file or a mapping"),
+        "The file of the approved definitions of remote tools. A tool whose definition changes is"
+        " unavailable until it is approved again.",
+    ),
+    "hooks": Key(
+        ListOf(_hook("patternHook", "a hook of calls", tools=_HOOKED_TOOLS), "a list of hooks"),
+        "Hooks that run before and after calls, in this order.",
+    ),
+}
+_TWO_SPELLINGS = {
+    "properties": {"mcp_servers": {"type": "object"}, "mcpServers": {"type": "object"}},
+    "required": ["mcp_servers", "mcpServers"],
+}
+TOOLS = Section("tools", "the tools of an agent", _KEYS, together={"not": _TWO_SPELLINGS})
 
 
 def schema() -> dict[str, Any]:
