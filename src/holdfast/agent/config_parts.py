@@ -26,6 +26,7 @@ from holdfast.tools.config.shapes import (
     Either,
     Flag,
     Key,
+    Later,
     ListOf,
     Made,
     MapOf,
@@ -148,7 +149,7 @@ class Shipped(Shape, frozen=True):
 
     what: str
     classes: Mapping[str, Callable[..., Any]]
-    kinds: dict[str, Section]
+    kinds: Mapping[str, Section]
     several: type[Any]
     members: str
 
@@ -372,21 +373,12 @@ _SETTINGS = Section(
         **{name: Key(shape, "As LLM takes it.") for name, shape in _SETTING_SHAPES.items()},
     },
 )
-_MODEL_KINDS: dict[str, Section] = {}  # filled below: a model may contain models
-ONE_MODEL = Made(
-    Either(
-        text=NONEMPTY,
-        map=Variants("model", "a model", _MODEL_KINDS),
-        what="a model's name or a mapping",
-    ),
-    _make_model,
-    _dump_model,
-)
-_MODELS_BY_NAME = MapOf(ONE_MODEL, "a mapping of names to models")
+_INNER_MODEL = Later(lambda: ONE_MODEL)
+_MODELS_BY_NAME = MapOf(_INNER_MODEL, "a mapping of names to models")
 _FALLBACK = {
     "fallback": Key(
         Either(
-            list=ListOf(ONE_MODEL),
+            list=ListOf(_INNER_MODEL),
             map=_MODELS_BY_NAME,
             what="a list of models, or a mapping of names to models",
         ),
@@ -410,12 +402,15 @@ _ROUTER = {
     ),
     "pick": Key(NONEMPTY, _PICK, required=True),
 }
-_MODEL_KINDS.update(
-    name=_SETTINGS,
-    use=Section("usedModel", "a model that code makes", _part_keys("The model")),
-    fallback=Section("fallback", "models in order", _FALLBACK),
-    router=Section("router", "models by name", _ROUTER),
-)
+_MODEL_KINDS = {
+    "name": _SETTINGS,
+    "use": Section("usedModel", "a model that code makes", _part_keys("The model")),
+    "fallback": Section("fallback", "models in order", _FALLBACK),
+    "router": Section("router", "models by name", _ROUTER),
+}
+_MODEL = Variants("model", "a model", _MODEL_KINDS)
+_MODEL_FORM = Either(text=NONEMPTY, map=_MODEL, what="a model's name or a mapping")
+ONE_MODEL = Made(_MODEL_FORM, _make_model, _dump_model)
 
 
 def _make_models(data: list[Any], place: SourceLocation, loader: AgentLoader) -> Any:
@@ -432,7 +427,6 @@ MODELS = Either(
 
 # --- condensers, analyzers and policies ---
 
-CONDENSER = Shipped("condenser", CONDENSER_CLASSES, {}, Pipeline, "condensers")
 # Shapes that do not follow from the types of the classes' fields.
 _FIELDS: dict[str, Shape | Key] = {
     "at": BOUND,
@@ -441,7 +435,9 @@ _FIELDS: dict[str, Shape | Key] = {
     "over": _INTEGER,
     "model": Key(ONE_MODEL, "The model to ask; the agent's own by default.", attribute="llm"),
     "condensers": Key(
-        ListOf(CONDENSER), "A list: a pipeline has condensers, in order.", required=True
+        ListOf(Later(lambda: CONDENSER)),
+        "A list: a pipeline has condensers, in order.",
+        required=True,
     ),
     "commands": MapOf(NONEMPTY),
 }
@@ -457,7 +453,8 @@ def _kinds(classes: Mapping[str, type[Any]], whole: bool = False) -> dict[str, S
     return found
 
 
-CONDENSER.kinds.update(_kinds(CONDENSER_CLASSES))
+_CONDENSERS = _kinds(CONDENSER_CLASSES)
+CONDENSER = Shipped("condenser", CONDENSER_CLASSES, _CONDENSERS, Pipeline, "condensers")
 _ANALYZERS = _kinds(security.SHIPPED, whole=True)
 _STANDARD = {
     "name": Key(Choice(("standard",)), "Rules, then annotations.", required=True),

@@ -90,7 +90,7 @@ class ProgramCall(NamedTuple):
     variables: list[tuple[str, str]]
 
 
-class Pipeline(NamedTuple):
+class ShellPipeline(NamedTuple):
     """Programs joined by `|`. `operator` stands before them: `&&`, `||`, or `;` for any other.
     `background`: they end in `&`."""
 
@@ -102,13 +102,13 @@ class Pipeline(NamedTuple):
 _Token = str | Redirect | ShellWord  # a string is an operator
 
 
-def parse(text: str, home: str) -> list[Pipeline]:
+def parse(text: str, home: str) -> list[ShellPipeline]:
     """Parse a whole command of a user with this home folder. Raises `UnjudgedCommand`."""
     if len(text) > MAX_CHARACTERS:
         raise UnjudgedCommand(f"it has more than {MAX_CHARACTERS:,} characters")
     if reason := hidden(text):
         raise UnjudgedCommand(reason)
-    found, operator = list[Pipeline](), ";"
+    found, operator = list[ShellPipeline](), ";"
     calls, call = list[ProgramCall](), ProgramCall([], [], [])
     for token in [*_Lexer(text, home).tokens(), "\n"]:
         if isinstance(token, Redirect):
@@ -122,7 +122,7 @@ def parse(text: str, home: str) -> list[Pipeline]:
                 raise UnjudgedCommand("it has a part without a command, or sets a variable")
             calls, call = [*calls, call], ProgramCall([], [], [])
             if token not in ("|", "|&"):
-                found.append(Pipeline(operator, calls, token == "&"))
+                found.append(ShellPipeline(operator, calls, token == "&"))
                 operator, calls = token if token in ("&&", "||") else ";", []
     if calls or operator != ";":
         raise UnjudgedCommand("it ends where it should go on")

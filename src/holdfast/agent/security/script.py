@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 from holdfast.agent.security import grammar
 from holdfast.agent.security.grammar import (
-    Pipeline,
     ProgramCall,
     Redirect,
+    ShellPipeline,
     ShellWord,
     UnjudgedCommand,
 )
@@ -130,7 +130,7 @@ class ScriptReader:
 
     # --- scripts ---
 
-    def _script(self, script: Sequence[Pipeline], cwds: Sequence[str]) -> Sequence[str]:
+    def _script(self, script: Sequence[ShellPipeline], cwds: Sequence[str]) -> Sequence[str]:
         """Judge pipelines one after the other, in each of the folders that the shell may be in.
         Return those that it may be in afterwards."""
         now = cwds  # where the pipeline before has succeeded
@@ -142,7 +142,7 @@ class ScriptReader:
                 now = cwds = [""]
         return cwds
 
-    def _pipeline(self, pipeline: Pipeline, cwd: str) -> str:
+    def _pipeline(self, pipeline: ShellPipeline, cwd: str) -> str:
         """Judge the programs of a pipeline. Return the folder that it leaves the shell in."""
         after, alone = cwd, len(pipeline.calls) == 1 and not pipeline.background
         for index, call in enumerate(pipeline.calls):

@@ -442,6 +442,21 @@ class Variants(Shape, frozen=True):
         return self.sections[tag].dump(value, where, dumper)
 
 
+class Later(Shape, frozen=True):
+    """A shape that is defined further down, because it contains this one."""
+
+    get: Callable[[], Shape]
+
+    def read(self, value: Any, place: SourceLocation) -> Any:
+        return self.get().read(value, place)
+
+    def schema(self, defs: Defs) -> dict[str, Any]:
+        return self.get().schema(defs)
+
+    def dump(self, value: Any, where: str, dumper: Dumper) -> Any:
+        return self.get().dump(value, where, dumper)
+
+
 # --- objects ---
 
 
