@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -30,16 +30,13 @@ class Annotations(msgspec.Struct, frozen=True):
     Tools in `leave` are not rated: what a command does its own text says (`RiskRules`).
     """
 
+    name: ClassVar[str] = "annotations"  # in journals
+
     leave: tuple[str, ...] = ("terminal", "terminal_input")
 
     def __post_init__(self) -> None:
         leave = checked(self, "leave", tuple[str, ...], "a list of tools")
         msgspec.structs.force_setattr(self, "leave", leave)
-
-    @property
-    def name(self) -> str:
-        """The analyzer's name in journals."""
-        return "annotations"
 
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:
         """See `SecurityAnalyzer.assess`."""
@@ -68,6 +65,8 @@ class Highest(msgspec.Struct, frozen=True):
     one says high the others are not asked: put what costs most last.
     """
 
+    name: ClassVar[str] = "highest"  # in journals, if none of its analyzers gives a risk
+
     analyzers: tuple[Any, ...]
 
     def __post_init__(self) -> None:
@@ -79,11 +78,6 @@ class Highest(msgspec.Struct, frozen=True):
                     f"Highest: analyzers takes objects with a method assess, not {one!r}."
                 )
         msgspec.structs.force_setattr(self, "analyzers", analyzers)
-
-    @property
-    def name(self) -> str:
-        """The analyzer's name in journals, used where none of its analyzers gives a risk."""
-        return "highest"
 
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:
         """See `SecurityAnalyzer.assess`."""

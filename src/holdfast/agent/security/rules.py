@@ -7,7 +7,7 @@ import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
 
@@ -69,6 +69,8 @@ class RiskRules(msgspec.Struct, frozen=True):
     Raises `ConfigurationError` for other values.
     """
 
+    name: ClassVar[str] = "rules"  # in journals
+
     hosts: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     commands: Mapping[str, str] = msgspec.field(default_factory=lambda: {"terminal": "command"})
@@ -77,14 +79,8 @@ class RiskRules(msgspec.Struct, frozen=True):
         for key in ("hosts", "writable"):
             texts = checked(self, key, tuple[Annotated[str, msgspec.Meta(min_length=1)], ...])
             msgspec.structs.force_setattr(self, key, texts)
-        checked(
-            self, "commands", dict[str, str], "a mapping of tools to the argument that is a command"
-        )
-
-    @property
-    def name(self) -> str:
-        """The analyzer's name in journals."""
-        return "rules"
+        what = "a mapping of tools to the argument that is a command"
+        checked(self, "commands", dict[str, str], what)
 
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:
         """See `SecurityAnalyzer.assess`."""
@@ -104,7 +100,7 @@ class RiskRules(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(_risk(found), by=self.name)
 
     def _command(self, command: str, about: Surroundings) -> RiskFinding:
-        reader = ScriptReader(self._paths(about), self.hosts, judge)
+        reader = ScriptReader(ShellPaths(about.workdir, _home(), self.writable), self.hosts, judge)
         workdir, state = reader.paths.workdir, about.shell
         # A shell that is started again begins in the working directory.
         cwds = [workdir, os.path.realpath(state.cwd)] if workdir and state.cwd else [workdir]
@@ -126,13 +122,11 @@ class RiskRules(msgspec.Struct, frozen=True):
         found = [call.arguments.get(names[call.name]) for call in calls if call.name in names]
         return [one for one in found if isinstance(one, str)]
 
-    def _paths(self, about: Surroundings) -> ShellPaths:
-        return ShellPaths(about.workdir, _home(), self.writable)
-
     def _arguments(self, call: ToolCall, about: Surroundings) -> RiskFinding | None:
         """Return the highest risk of the paths and addresses among a call's arguments; None if
         there are none."""
-        findings, paths = list[RiskFinding](), self._paths(about)
+        findings = list[RiskFinding]()
+        paths = ShellPaths(about.workdir, _home(), self.writable)
         changes = about.annotations is None or not about.annotations.read_only
         kind, act = ("write", "changes") if changes else ("read", "reads")
         arguments = {"path": ".", **call.arguments} if call.name == "grep" else call.arguments

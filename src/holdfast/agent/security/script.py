@@ -70,12 +70,12 @@ class ScriptReader:
     def read(self, command: str, cwds: Sequence[str], before: Sequence[str] = ()) -> RiskFinding:
         """Judge a command that begins in one of `cwds` ("": not known); the commands `before` run
         first."""
-        for one in before:
-            cwds = self._script(grammar.parse(one, self.paths.home), cwds)
-            self.wrote, self.found = self.wrote or self.found.rank > LOW, RiskFinding(LOW)
         if reason := grammar.hidden(command):
             return RiskFinding(HIGH, reason)
         try:
+            for one in before:
+                cwds = self._script(grammar.parse(one, self.paths.home), cwds)
+                self.wrote, self.found = self.wrote or self.found.rank > LOW, RiskFinding(LOW)
             cwds = self._script(grammar.parse(command, self.paths.home), cwds)
         except UnjudgedCommand as reason:
             self.note(UNKNOWN, f"what it does was not judged: {reason}")
