@@ -26,7 +26,6 @@ from holdfast.tools.config.shapes import (
     Number,
     Section,
     Shape,
-    Target,
     Text,
 )
 from holdfast.tools.config.structs import COUNT, SECONDS, SECRET, keys_of
@@ -36,7 +35,8 @@ from holdfast.tools.mcp.config import Http, Stdio
 
 TEXT = Text()
 _FILE, _FOLDER = Text("the path of a file"), Text("the path of a folder")
-_FUNCTION_NAME = Target("a function as 'module:qualname'")
+_NAME = r"[A-Za-z_][A-Za-z0-9_.]*"
+_FUNCTION_NAME = Text("a function as 'module:qualname'", rf"{_NAME}:{_NAME}", function=True)
 _PARAMETERS = MapOf(Anything(), "a mapping")
 _RESULT_LIMIT = Number("a number of characters from 200", 200, whole=True)
 
@@ -125,15 +125,12 @@ def _check_target(entry: dict[str, Any], place: SourceLocation) -> None:
 
 _FUNCTION_KEYS = {
     "function": Key(
-        Text(
-            "'module:qualname', or with module a name in it",
-            r"(?:[A-Za-z_][A-Za-z0-9_.]*:)?[A-Za-z_][A-Za-z0-9_.]*",
-        ),
+        Text("'module:qualname', or with module a name in it", rf"(?:{_NAME}:)?{_NAME}"),
         "The function, as 'module:qualname', or its name within module. A Tool object is used as it"
         " is; a Tool subclass is instantiated.",
         required=True,
     ),
-    "module": Key(Text("a module's name", r"[A-Za-z_][A-Za-z0-9_.]*"), "The function's module."),
+    "module": Key(Text("a module's name", _NAME), "The function's module."),
     "name": Key(
         Text("1 to 128 letters, digits, '_', '-' or '.'", r"[A-Za-z0-9_.\-]{1,128}"),
         "The tool's name. Recommended, so that renaming the function does not rename the tool.",

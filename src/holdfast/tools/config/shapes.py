@@ -87,7 +87,7 @@ class Text(Shape, frozen=True):
     """A text, which must match the whole `pattern` if there is one.
 
     A `secret` text is never shown, and dumped as a variable. Of a `url` only the parts that may
-    be secret are dumped as variables.
+    be secret are dumped as variables. A `function` is dumped as its `module:qualname`.
     """
 
     what: str = "a text"
@@ -95,6 +95,7 @@ class Text(Shape, frozen=True):
     secret: bool = False
     empty: bool = False
     url: bool = False
+    function: bool = False
 
     def read(self, value: Any, place: SourceLocation) -> str:
         if not isinstance(value, str):
@@ -116,18 +117,10 @@ class Text(Shape, frozen=True):
         return _text_schema(defs) if self.empty else {**_text_schema(defs), "minLength": 1}
 
     def dump(self, value: Any, where: str, dumper: Dumper) -> str:
+        if self.function:
+            return value if isinstance(value, str) else dumper.function(where, value)
         write = dumper.url if self.url else dumper.secret if self.secret else dumper.text
         return write(where, value)
-
-
-class Target(Text, frozen=True):
-    """A function or an object as `module:qualname`, the form of entry points."""
-
-    what: str = "'module:qualname'"
-    pattern: str = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*"
-
-    def dump(self, value: Any, where: str, dumper: Dumper) -> str:
-        return value if isinstance(value, str) else dumper.function(where, value)
 
 
 class Choice(Shape, frozen=True):
