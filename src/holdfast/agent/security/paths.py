@@ -7,7 +7,6 @@ import functools
 import itertools
 import os
 import re
-import stat
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -152,28 +151,10 @@ class ShellPaths:
     def real(self, path: str, cwd: str) -> str:
         """Return the real absolute path of one from a folder ("": not known). Raises `ValueError`
         for what is no path."""
-        cwd = cwd or "/"
         if len(path) > 4000:
             raise ValueError("it is longer than paths are")
         path = f"/{path.lstrip('/')}" if path.startswith("//") else path
-        if self.workdir and path.startswith(f"{self.workdir}/"):
-            path, cwd = path[len(self.workdir) + 1 :], self.workdir
-        parts = path.split("/")
-        if path[:1] == "/" or ".." in parts:
-            return os.path.realpath(os.path.join(cwd, path))
-        # Most paths stay below a folder that is real already. Its own parts need no second look,
-        # which saves most of the time.
-        at, there = cwd.rstrip("/"), True
-        for part in parts:
-            if part and part != ".":
-                at = f"{at}/{part}"
-                if there:
-                    try:
-                        if stat.S_ISLNK(os.lstat(at).st_mode):
-                            return os.path.realpath(os.path.join(cwd, path))
-                    except OSError:
-                        there = False
-        return at or "/"
+        return os.path.realpath(os.path.join(cwd or "/", path))
 
     def inside(self, real: str) -> bool:
         """Return whether a real path is in the working directory or a writable folder."""

@@ -92,9 +92,9 @@ def judge(reader: ScriptReader, words: Sequence[ShellWord], cwd: str, stdin: str
     only_asks = len(args) == 1 and not stdin and use.text(0) in _VERSION_WORDS
     if path in _BUILTINS:
         _builtin(use, words)
-    elif only_asks and name in table.VERSIONED.split():
+    elif only_asks and name in table.VERSIONED:
         use.note(LOW, "only says something")
-    elif only_asks and name in table.VERSIONED_BY_PROJECT.split():
+    elif only_asks and name in table.VERSIONED_BY_PROJECT:
         use.note(MEDIUM, "runs what the settings of the project name")
     elif name in _WHOLE:
         _WHOLE[name](use)
@@ -146,7 +146,7 @@ def _by_spec(use: ProgramUse, words: Sequence[ShellWord]) -> None:
         for word in words[split + 1 :]:  # for a program of the project
             plain = use.name.startswith(("npm.", "yarn.", "pnpm.", "cargo."))
             use.operand("a" if plain else "p", word)
-    found = parse_options(use, spec.options, words[:split], use.name in table.STOPS.split())
+    found = parse_options(use, spec.options, words[:split], use.name in table.STOPS)
     if project and any(_OUTSIDE.search(value) for _, value in found.given):
         use.note(UNKNOWN, "has an option with a path outside of the working directory")
     operands = special(use, found) if special is not None else found.operands
@@ -203,7 +203,7 @@ def _builtin(use: ProgramUse, words: Sequence[ShellWord]) -> None:
 
 def _run(use: ProgramUse) -> None:
     """Judge `uv run`, `poetry run` and their like; `npx` runs what it may have to fetch."""
-    words = list(itertools.dropwhile(lambda one: one.text in table.RUN_OPTIONS.split(), use.args))
+    words = list(itertools.dropwhile(lambda one: one.text in table.RUN_OPTIONS, use.args))
     name = words[0].text if words else "-"
     if use.name in ("npx", "npm.exec") and name not in ("ts-node", "tsx"):
         if not _spec(name).runs_project:
@@ -329,7 +329,7 @@ _WHOLE: Mapping[str, Callable[[ProgramUse], None]] = {
     "npx": _run,
     "git": functools.partial(repository.git, _command),
     **dict.fromkeys(("uv.pip", "pip3"), lambda use: _command(use._replace(name="pip"), use.args)),
-    **dict.fromkeys(table.RUNNERS.split(), _run),
+    **dict.fromkeys(table.RUNNERS, _run),
     **dict.fromkeys(("python", "python2", "python3"), _python),
 }
 _SPECIAL: Mapping[str, Callable[[ProgramUse, Options], Sequence[ShellWord]]] = {
@@ -341,5 +341,5 @@ _SPECIAL: Mapping[str, Callable[[ProgramUse, Options], Sequence[ShellWord]]] = {
     **dict.fromkeys(("cp", "mv", "install"), _cp),
     **dict.fromkeys(("gcc", "g++", "cc", "clang", "clang++"), _compiler),
     **dict.fromkeys(("curl", "wget"), _curl),
-    **dict.fromkeys(table.INTERPRETERS.split(), _interpreter),
+    **dict.fromkeys(table.INTERPRETERS, _interpreter),
 }

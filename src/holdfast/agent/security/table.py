@@ -15,12 +15,12 @@ for the last operands:
 
     r  read the file         R  read all that is in the folder    l  look at it, not into it
     w  write to it           c  run its code                      q  install what it lists
-    p  a path or a name of the project; a  the same, or any text  u  ask this address
+    p  a path or a name of the project; a  the same, or any text
     i  install this Python package                                y  install this npm package
     t  plain text            e  a plain name                      x  anything, options too
     X  this word and those behind it are another program          0  none
     k, K  write to, read it: no `..`, no glob, no other machine   s  a text, or `@` and a file
-    b, d, h, j, m, n, o, v, z, B, P  a text for which `use` has a pattern
+    d, h, j, m, n, o, v, z, B, P  a text for which `use` has a pattern
 
 Signs behind a kind: `+` changes or fetches something (medium), `!` runs the project's own code
 (medium), `~` may make links, so that the paths of later commands are not known, `^` is high, for
@@ -28,6 +28,8 @@ the reason that follows.
 """
 
 from __future__ import annotations
+
+from holdfast.agent.security.paths import word_set
 
 GROUPS = {
     # Long options of programs that only read. Their values are glued on: a word behind one counts
@@ -129,7 +131,7 @@ mkdir w*+ -pv -m=v --mode=v --parents --verbose
 rmdir w*+ -pv --ignore-fail-on-non-empty --parents
 truncate w*+ -c -s= --size=
 tee w* -aip --append
-cp r*w+ -bfiHLnpTuvx -adlPrRs* -t=w -S=b --preserve? --recursive* --target-directory=w
+cp r*w+ -bfiHLnpTuvx -adlPrRs* -t=w --preserve? --recursive* --target-directory=w
 mv w*w+ -fintTuv -t=w --target-directory=w
 install r*w+ -bcCDpTv -m=v --mode=v --verbose
 rm w*+ -fdvi -rR* -I --recursive* --force --dir --verbose --one-file-system
@@ -316,7 +318,7 @@ shred,wipe,srm ^ destroys files
 # Names of packages that are installed.
 PACKAGE = (
     r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?"
-    r"(?:\s*(?:[=!~<>]=|===|[<>])\s*[\w.*+!-]+(?:\s*,\s*(?:[=!~<>]=|[<>])\s*[\w.*+!-]+)*)?"
+    r"(?:\s*(?:,\s*)?(?:[=!~<>]=|===|[<>])\s*[\w.*+!-]+)*"
 )
 NODE_PACKAGE = r"(?:@[a-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*(?:@[\^~<>=]*[A-Za-z0-9][\w.+-]*)?"
 # A program of jq that reads neither the environment nor modules.
@@ -341,19 +343,23 @@ FOREIGN_LINE = (
 )
 # Programs that print their version and nothing else; and those that read the project's settings
 # even then.
-VERSIONED = """
-    python python2 python3 pip pip3 node nodejs ruby perl php gcc g++ cc clang git make cmake java
-    javac npm bash tar curl wget docker gh jq rg sqlite3 ffmpeg tsc conda uv ruff psql terraform
-    kubectl openssl lua cython elixir ssh rsync zip unzip gdb"""
-VERSIONED_BY_PROJECT = """
-    Rscript julia ipython cargo rustc go mvn gradle yarn pnpm bundle composer poetry pipenv deno bun
-    dotnet swift
-    npx pytest mypy black tox jupyter flake8 isort pylint eslint prettier jest vite next"""
+VERSIONED = word_set("""
+python python2 python3 pip pip3 node nodejs ruby perl php gcc g++ cc clang git make cmake java javac
+npm bash tar curl wget docker gh jq rg sqlite3 ffmpeg tsc conda uv ruff psql terraform kubectl
+openssl lua cython elixir ssh rsync zip unzip gdb
+""")
+VERSIONED_BY_PROJECT = word_set("""
+Rscript julia ipython cargo rustc go mvn gradle yarn pnpm bundle composer poetry pipenv deno bun
+dotnet swift npx pytest mypy black tox jupyter flake8 isort pylint eslint prettier jest vite next
+""")
 # Programs whose options end at the first operand.
-STOPS = """
-    awk gawk mawk timeout nice nohup stdbuf valgrind python node nodejs ruby perl bash
-    sh dash zsh php lua java go.run xxd"""
+STOPS = word_set(
+    "awk gawk mawk timeout nice nohup stdbuf valgrind python node nodejs ruby perl bash sh dash zsh"
+    " php lua java go.run xxd"
+)
 # Interpreters; programs that run one of the project's, and options that may stand before that.
-INTERPRETERS = "bash sh dash zsh node nodejs ruby perl php lua tsx ts-node julia python"
-RUNNERS = "uv.run poetry.run pdm.run pipenv.run bundle.exec npm.exec pnpm.exec yarn.exec"
-RUN_OPTIONS = "-- --quiet -q --no-sync --frozen --locked --all-extras --dev --no-install --no"
+INTERPRETERS = word_set("bash sh dash zsh node nodejs ruby perl php lua tsx ts-node julia python")
+RUNNERS = word_set("uv.run poetry.run pdm.run pipenv.run bundle.exec npm.exec pnpm.exec yarn.exec")
+RUN_OPTIONS = word_set(
+    "-- --quiet -q --no-sync --frozen --locked --all-extras --dev --no-install --no"
+)

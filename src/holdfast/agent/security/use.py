@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from holdfast.agent.security import table
 from holdfast.agent.security.grammar import ShellWord
-from holdfast.agent.security.network import fetch
 from holdfast.agent.security.paths import HIGH, MEDIUM, UNKNOWN, FileNames, RiskFinding, word_set
 from holdfast.agent.security.script import ScriptReader
 
@@ -38,7 +37,6 @@ _TEXTS = {
         ("j", table.JQ, UNKNOWN, "has a program that may read the environment or other files"),
         ("B", r"[^e]*", HIGH, "may show the environment of other processes"),
         ("h", r"(?!@)(?!.*%output).*", UNKNOWN, "shows a file, or writes to one"),
-        ("b", r"[^/]*", UNKNOWN, "keeps what it replaces in another folder"),
     )
 }
 _PATHS = {"r": ("read", "reads"), "l": ("look", "looks at"), "w": ("write", "writes to")}
@@ -143,8 +141,6 @@ class ProgramUse(NamedTuple):
             self._requirements(word)
         elif kind in "ap":
             self.argument(word, kind == "p")
-        elif kind == "u":
-            self.reader.note(*fetch(text, self.reader.hosts))
 
     def _requirements(self, word: ShellWord) -> None:
         """Judge installing what a file lists."""
