@@ -228,7 +228,7 @@ class ShellPaths:
         links = RiskFinding(MEDIUM, f"follows links out of {path[:80]}")
         return max(found, links) if scan.leads_out else found
 
-    def scan(self, real: str, names: FileNames) -> FolderScan:
+    def scan(self, real: str, names: FileNames = FileNames()) -> FolderScan:
         """Look through a folder for these names, but not through others' packages in it."""
         secrets, leads_out, todo = list[str](), False, [real]
         while todo and self._left > 0:

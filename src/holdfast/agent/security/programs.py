@@ -19,7 +19,6 @@ from holdfast.agent.security.paths import (
     LOW,
     MEDIUM,
     UNKNOWN,
-    FileNames,
     made_again,
     word_set,
 )
@@ -282,7 +281,7 @@ def _cp(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
             names = [word.text.rstrip("/").rpartition("/")[2] for word in sources if not word.glob]
             use.paths("w", [ShellWord(os.path.join(folder.text, name)) for name in names if name])
             if deep or len(names) < len(sources):
-                scan = paths.scan(paths.real(folder.text, use.cwd), FileNames())
+                scan = paths.scan(paths.real(folder.text, use.cwd))
                 if scan.leads_out or not scan.whole:
                     use.note(UNKNOWN, f"writes to {folder.text[:80]}, which has links out")
     if deep or (moves and not all(_is_file(use, word) for word in sources)):

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 
 from holdfast.agent.security.grammar import ShellWord
 from holdfast.agent.security.network import fetch, is_url
-from holdfast.agent.security.paths import HIGH, MEDIUM, UNKNOWN, FileNames, word_set
+from holdfast.agent.security.paths import HIGH, MEDIUM, UNKNOWN, word_set
 from holdfast.agent.security.use import Options, ProgramUse, text_of
 
 # Settings that run no program.
@@ -134,7 +134,7 @@ def _takes(use: ProgramUse, names: Sequence[str]) -> None:
     paths = use.reader.paths
     for match in [one for name in names for one in paths.matches(name, use.cwd) or ()]:
         real = paths.real(match, use.cwd)
-        if any(searched(real, secret) for secret in paths.scan(real, FileNames()).secrets):
+        if any(searched(real, secret) for secret in paths.scan(real).secrets):
             use.note(HIGH, "takes what is secret")
 
 
@@ -145,7 +145,7 @@ def special(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
     what, texts = words[0].text if words else "", [word.text for word in words]
     match name:
         case "grep":
-            for secret in use.reader.paths.scan(use.cwd or "/", FileNames()).secrets:
+            for secret in use.reader.paths.scan(use.cwd or "/").secrets:
                 if has("--untracked") or _tracked(use.cwd, secret):
                     use.note(HIGH, f"reads what is secret: {secret[:80]}")
             _reads(use, found, words[0 if has("-e") else 1 :])

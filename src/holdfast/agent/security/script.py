@@ -8,13 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from holdfast.agent.security import grammar
-from holdfast.agent.security.grammar import (
-    ProgramCall,
-    Redirect,
-    ShellPipeline,
-    ShellWord,
-    UnjudgedCommand,
-)
+from holdfast.agent.security.grammar import ShellWord, UnjudgedCommand
 from holdfast.agent.security.paths import (
     HIGH,
     LOW,
@@ -130,7 +124,9 @@ class ScriptReader:
 
     # --- scripts ---
 
-    def _script(self, script: Sequence[ShellPipeline], cwds: Sequence[str]) -> Sequence[str]:
+    def _script(
+        self, script: Sequence[grammar.ShellPipeline], cwds: Sequence[str]
+    ) -> Sequence[str]:
         """Judge pipelines one after the other, in each of the folders that the shell may be in.
         Return those that it may be in afterwards."""
         now = cwds  # where the pipeline before has succeeded
@@ -142,14 +138,14 @@ class ScriptReader:
                 now = cwds = [""]
         return cwds
 
-    def _pipeline(self, pipeline: ShellPipeline, cwd: str) -> str:
+    def _pipeline(self, pipeline: grammar.ShellPipeline, cwd: str) -> str:
         """Judge the programs of a pipeline. Return the folder that it leaves the shell in."""
         after, alone = cwd, len(pipeline.calls) == 1 and not pipeline.background
         for index, call in enumerate(pipeline.calls):
             after = self._call(call, cwd, "pipe" if index else "")
         return after if alone else cwd
 
-    def _call(self, call: ProgramCall, cwd: str, stdin: str) -> str:
+    def _call(self, call: grammar.ProgramCall, cwd: str, stdin: str) -> str:
         for redirect in call.redirects:
             stdin = self._redirect(redirect, cwd) or stdin
         self._left -= 1
@@ -165,7 +161,7 @@ class ScriptReader:
                 self.note(MEDIUM, "runs the project's own code")
         return self.judge(self, call.words, cwd, stdin) if call.words else cwd
 
-    def _redirect(self, redirect: Redirect, cwd: str) -> str:
+    def _redirect(self, redirect: grammar.Redirect, cwd: str) -> str:
         """Judge a redirection. Return the kind of input that it gives to the program."""
         if redirect.operator == "<<":
             return "document"

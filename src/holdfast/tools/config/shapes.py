@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -322,15 +323,13 @@ class Section(Shape, frozen=True):
 
     def dump(self, value: Any, where: str, dumper: Dumper) -> dict[str, Any]:
         """Return the keys of an object or a mapping whose values are not the defaults."""
-        members = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None
+        if isinstance(value, Mapping):
+            value = SimpleNamespace(**cast("Mapping[str, Any]", value))
         defaults = {} if self.whole else _defaults(cast("object", value))
         found: dict[str, Any] = {}
         for key, definition in self.keys.items():
             name = definition.attribute or key
-            if members is None:
-                member = getattr(cast("object", value), name, _ABSENT)
-            else:
-                member = members.get(name, members.get(key, _ABSENT))
+            member = getattr(value, name, getattr(value, key, _ABSENT))
             if member is None and definition.null and defaults.get(name, _ABSENT) is not None:
                 found[key] = None
             elif member not in (None, _ABSENT, defaults.get(name, _ABSENT)):
