@@ -146,7 +146,7 @@ def special(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
     match name:
         case "grep":
             for secret in use.reader.paths.scan(use.cwd or "/").secrets:
-                if has("--untracked") or _tracked(use.cwd, secret):
+                if _tracked(use.cwd, secret):
                     use.note(HIGH, f"reads what is secret: {secret[:80]}")
             _reads(use, found, words[0 if has("-e") else 1 :])
         case "clone" | "fetch" | "pull":

@@ -70,8 +70,7 @@ GROUPS = {
 }
 
 PROGRAMS = """
-echo,true,false,:,whoami,expr,sleep,groups,yes,basename,dirname,logname,type,clear,exit,break,
-    continue x*
+echo,true,false,:,whoami,expr,sleep,groups,yes,basename,dirname,logname,type,clear,exit x*
 base64 r* -diD -w= --decode &long
 cat r* -AbeEnstTuv --number &long
 cmp,comm,column,expand,unexpand,fmt,fold,nl,paste,tac,rev,tsort,size,strings,od,hexdump,nm,join,
@@ -87,8 +86,7 @@ printenv n*+
 file r* -bEhikLNnrsSv0 -eFP= --mime-type &long
 free,w,who,users,lscpu,lsblk,uptime 0 # -abhmgktwpsfiuHTJlq &long
 grep,egrep,fgrep tr* # -abcEFGHhiIlLnoPqsTuUvwxyZz -rR* -eABCm= -f=r --max-count= --include=
-    --exclude= --exclude-dir= --context= --files-with-matches --files-without-match --recursive*
-    &long
+    --exclude= --exclude-dir= --context= --files-with-matches --recursive* &long
 head r* # -qvz -nc= --lines= --bytes= &long
 tail r* # -fFqvz -ncs= --lines= --bytes= &long
 hostname 0 -adfisI
@@ -146,15 +144,12 @@ git.log,diff,show,rev-list t* &log
 git.status t* -sbvz -u? --short --branch --porcelain? --untracked-files? --ignored?
 git.blame t* # -bcefklnpstwz -lL= -M? -C? --porcelain
 git.grep tt* # -aiIwvhHEFGPnlLzcopqWr -eABCm= --ignore-case --line-number --files-with-matches
-    --count --untracked
 git.ls-files t* -cdmosuktvz -x= --cached --modified --others --ignored --exclude= --exclude-standard
 git.ls-tree t* -drtlz --long --name-only --name-status --full-name --full-tree --abbrev? --format=
 git.shortlog t* -nsec --numbered --summary --email --no-merges --all --since= --until=
-git.cat-file,merge-base,show-ref,check-ignore,describe,count-objects t* -tspeadqvznH --all --always
-    --tags
+git.cat-file,merge-base,show-ref,check-ignore,describe t* -tspeadqvznH --all --always --tags
 git.for-each-ref t* &ref
 git.rev-parse t* -q --show-toplevel --git-dir --is-inside-work-tree --abbrev-ref? --verify --short?
-    --all
 git.version,help t* -ag
 git.remote,worktree,submodule,bisect,reflog 0 # -v --verbose --all --oneline
 git.worktree,bisect.list,log t*+
@@ -233,12 +228,10 @@ python.doctest,build,site,this p*! -vnsw --wheel --sdist
 python.cProfile ca*! -s=
 python.venv w*! --clear --system-site-packages --without-pip
 pip.list,show,freeze,check,debug,inspect,help t* -vfloeq --format= --outdated --local --user
-    --not-required
 pip.index.versions t*+ --pre
 pip.config,cache.list,dir,info t*
 pip.install,download,wheel i*! -qUvI -rc=q -e=i -dt=w --quiet --upgrade --no-deps --no-cache-dir
-    --force-reinstall --pre --editable=i --requirement=q --disable-pip-version-check --dry-run
-    --break-system-packages
+    --force-reinstall --pre --editable=i --requirement=q --break-system-packages
 pip.uninstall t*! -yq --yes --quiet
 uv.sync,lock,tree,build,init,export,venv p*! -qU --quiet --dev --frozen --locked --check
     --all-extras --extra= --group=
@@ -291,28 +284,18 @@ systemctl,service ^ changes the system
 ping,host,nslookup,dig t*+ -46nv -c= -i= -W= -w= -t= --count=
 curl t* -sSfLIigGkvNO0246j -dF=s$ -T=r$ -ub=$ -Hw=h -XAmYyrCz= -o=w --silent --show-error --fail
     --location --head --verbose --compressed --data=$ --data-raw=$ --data-binary=$ --request=
-    --header=h --user-agent= --output=w --max-time=
+    --data-urlencode=$ --upload-file=r$ --header=h --user-agent= --output=w --max-time=
 wget t* -qvcNnSd -O=w -o=w -P=w -t= -T= -U= --quiet --output-document=w --spider --post-data=$
-rsync,ssh,scp,sftp,telnet,ftp,rsh,rlogin,mosh,sshpass,autossh,lftp,ansible,ansible-playbook,nc,ncat,
-    netcat,socat,nmap,masscan,ngrok,cloudflared,openvpn,tor,tcpdump,tshark,mail,mailx,sendmail,mutt,
-    rclone,croc,wormhole ^ reaches another machine
-mkfs,fdisk,sfdisk,parted,mount,umount,losetup,wipefs,cryptsetup,lvremove,swapoff,swapon,mkswap,fsck,
-    blkdiscard,badblocks,tune2fs,resize2fs,hdparm,mdadm,zpool,zfs,btrfs,debugfs,dd ^ changes disks
-reboot,shutdown,halt,poweroff,init,telinit,kexec,pkill,killall,skill,xkill,fuser ^ ends the
-    machine,or processes by their names
-useradd,userdel,usermod,groupadd,groupdel,passwd,chpasswd,visudo,chsh,adduser,deluser,setcap,
-    htpasswd,setfacl,chattr,chown,chgrp ^ changes users or rights
-iptables,ip6tables,nft,ufw,firewall-cmd,route,ifconfig,modprobe,insmod,rmmod,tc,nmcli,setenforce,at,
-    batch,anacron ^ changes the system, or has something run later
-gpg,gpg2,ssh-keygen,ssh-add,ssh-agent,pass,op,vault,secret-tool,keyctl,age,openssl,certbot ^ handles
-    keys and credentials
-aws,gcloud,az,terraform,tofu,pulumi,heroku,flyctl,vercel,netlify,wrangler,doctl,helm,serverless,
-    twine,glab,hub ^ acts on machines elsewhere in the user's name
-uvx,pipx,bunx,nix-shell,nix,snap,flatpak,brew,yum,dnf,pacman,apk,zypper,gem,cpan,easy_install,
-    rustup,nvm,pyenv ^ fetches a program and runs it
-su,runuser,chroot,nsenter,unshare,setpriv,machinectl,systemd-run,sudo,doas,pkexec,run0,gosu ^ runs
-    it with more rights
-shred,wipe,srm ^ destroys files
+rsync,ssh,scp,sftp,telnet,ftp,ansible,nc,ncat,netcat,socat,mail,sendmail ^ reaches another machine
+mkfs,fdisk,parted,mount,umount,losetup,wipefs,cryptsetup,swapoff,mkswap,fsck,dd ^ changes disks
+reboot,shutdown,halt,poweroff,init,pkill,killall,fuser ^ ends the machine or processes
+useradd,userdel,usermod,groupadd,passwd,visudo,setfacl,chattr,chown,chgrp ^ changes users or rights
+iptables,nft,ufw,route,ifconfig,modprobe,insmod,rmmod,tc,at,batch ^ changes the system
+gpg,ssh-keygen,ssh-add,ssh-agent,pass,op,vault,openssl ^ handles keys and credentials
+aws,gcloud,az,terraform,pulumi,heroku,vercel,helm,twine ^ acts on machines elsewhere
+uvx,pipx,bunx,nix-shell,nix,brew,yum,dnf,pacman,apk,gem,cpan,rustup ^ fetches a program and runs it
+su,chroot,nsenter,unshare,setpriv,systemd-run,sudo,doas,pkexec,runuser ^ runs it with more rights
+shred ^ destroys files
 """
 
 # Names of packages that are installed.
