@@ -190,9 +190,6 @@ def special(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
 
 def _checks_out(use: ProgramUse, found: Options) -> None:
     """Judge replacing files by those of a revision: that of single files is taken back easily."""
-    use.reader.rearranged = True
-    if found.has("-f", "-B", "--force", "-W", "--worktree"):
-        use.note(HIGH, "throws changes away")
     if found.has("-b", "--orphan", "-S", "--staged"):
         return
     for word in found.operands:

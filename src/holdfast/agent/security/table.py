@@ -172,9 +172,9 @@ git.mv w*w+~ -vkn --verbose --dry-run
 git.rm w*+~ -qnr --quiet --dry-run --cached --ignore-unmatch
 git.apply r*+~ -vR3N -p= --check --stat --reverse --cached
 git.archive t*+ -v -o=w --output=w --format= --prefix=
-git.checkout t*+~ -qtdf -bB= --quiet --detach --track? --no-track --orphan= --force --ours --theirs
+git.checkout t*+~ -qtd -b= -f^ -B=^ --quiet --detach --track? --no-track --orphan= --force^
 git.switch t*+~ -qd -c= --quiet --create= --detach --track? --no-track --orphan=
-git.restore t*+~ -Sq --staged --quiet -s= --source= -W --worktree
+git.restore t*+~ -Sq --staged --quiet -s= --source= -W^ --worktree^
 git.reset t*+ -qN --quiet --soft --mixed --hard^ --merge^ --keep^
 git.clean t* -ndxXqf -e= --dry-run --quiet --force --exclude=
 git.revert,cherry-pick t*+~ -nxs -m= --mainline= --allow-empty &replay
