@@ -269,20 +269,15 @@ def _dump_model(model: Any, where: str, dumper: Dumper) -> dict[str, Any]:
 
 
 def _dump_models(models: Mapping[str, Any], where: str, dumper: Dumper) -> dict[str, Any]:
-    return {
-        name: _dump_model(model, f"{where}.models[{name!r}]", dumper)
-        for name, model in models.items()
-    }
+    at = f"{where}.models"
+    return {name: _dump_model(one, f"{at}[{name!r}]", dumper) for name, one in models.items()}
 
 
 def _dump_llm(llm: LLM, where: str, dumper: Dumper) -> dict[str, Any]:
     arguments: dict[str, Any] = llm.arguments()
     if arguments.pop("ssl_context") is not None:
-        raise dump_error(
-            f"{where}.ssl_context",
-            "is an object of this process; the agent server uses the certificates of its own"
-            " system",
-        )
+        own = "the agent server uses the certificates of its own system"
+        raise dump_error(f"{where}.ssl_context", f"is an object of this process; {own}")
     arguments["name"] = arguments.pop("model")
     defaults = inspect.signature(LLM).parameters
     given = {
@@ -333,11 +328,8 @@ def _dump_answer(answer: Any, where: str, dumper: Dumper) -> Any:
         case list():
             return [_dump_answer(one, where, dumper) for one in cast("list[Any]", answer)]
         case ToolCall() if answer.raw or answer.invalid:
-            raise dump_error(
-                where,
-                "is a call whose arguments are not a JSON object, which a serial form cannot"
-                " contain",
-            )
+            what = "a call whose arguments are not a JSON object"
+            raise dump_error(where, f"is {what}, which a serial form cannot contain")
         case ToolCall():
             id = answer.provider_id or answer.id
             call: Any = {"name": answer.name, "arguments": answer.arguments}

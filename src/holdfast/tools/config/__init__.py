@@ -16,7 +16,6 @@ other programs.
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import os
@@ -218,7 +217,7 @@ class _Rules(msgspec.Struct):
 # --- building ---
 
 
-def build(parsed: Parsed, builtins: Builtins | None = None, *, list_skills: bool = True) -> Built:
+def build(parsed: Parsed, builtins: Builtins | None = None) -> Built:
     """Make the tools of a config: import the functions, take the builtins, find the skills, and
     make unconnected clients for the services.
 
@@ -230,8 +229,6 @@ def build(parsed: Parsed, builtins: Builtins | None = None, *, list_skills: bool
         builtins: The preset tools that the host offers: a list of tools (`runtime.tools`), or a
             mapping of names to tools or to functions that make one. Such a function gets the
             entry's `parameters`.
-        list_skills: False if the system prompt lists the skills (`built.skills.prompt()`). The
-            tool that reads skills then does not list them.
     """
     rules = _Rules([*parsed.hooks], {**parsed.concurrency}, {**parsed.result_limit})
     tools: dict[str, Tool] = {}
@@ -243,7 +240,7 @@ def build(parsed: Parsed, builtins: Builtins | None = None, *, list_skills: bool
     made += [(_builtin(entry, builtins_by_name), entry) for entry in parsed.builtin]
     skills = discover(parsed.skills)
     if skills.list():
-        reader = skills.tool(list_skills)
+        reader = skills.tool()
         made.append((reader, ToolEntry(reader.name, {}, parsed.place.at("skills"))))
     for tool, entry in made:
         if tool.name in tools:
@@ -380,12 +377,8 @@ def call_with(
 
 
 def _tool_options(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of an entry as arguments of a `Tool`."""
-    options = {
-        key: entry[key]
-        for key in ("name", "description", "category", "timeout", "isolation", "parallel")
-        if key in entry
-    }
+    names = ("name", "description", "category", "timeout", "isolation", "parallel")
+    options = {key: entry[key] for key in names if key in entry}
     if "retry" in entry:
         options["retry"] = RetryPolicy(**entry["retry"])
     if "annotations" in entry:
@@ -402,27 +395,22 @@ def _changed(tool: Tool, options: Mapping[str, Any], entry: ToolEntry) -> Tool:
         )
     if not options:
         return tool
-    changed = copy.copy(tool)
+    changed = tool.renamed(options.get("name", tool.name))
     for key, value in options.items():
         setattr(changed, "_parallel" if key == "parallel" else key, value)
-    # Values derived from the old name are made again at the first use.
-    if tool.name != changed.name:
-        vars(changed).update(_schema=None, _validate=None)
-        if tool.isolation is not None:
-            vars(changed).update(_isolated=changed._isolate(tool.isolation))  # pyright: ignore[reportPrivateUsage]: a copy of it
+    if tool.name != changed.name and tool.isolation is not None:
+        vars(changed).update(_isolated=changed._isolate(tool.isolation))  # pyright: ignore[reportPrivateUsage]: a copy of it
     return changed
 
 
 def known_builtins(builtins: Builtins | None) -> Mapping[str, Any]:
     """Return the builtins by name. Raises `ConfigurationError` if a list contains anything but
     tools."""
-    untyped: Any = builtins
-    if untyped is None:
-        return {}
+    untyped: Any = {} if builtins is None else builtins
     if isinstance(untyped, Mapping):
         return cast("Mapping[str, Any]", untyped)
     given = cast("Iterable[Any]", untyped) if isinstance(untyped, Iterable) else [untyped]
-    tools: list[Any] = list(given)
+    tools = list(given)
     for tool in tools:
         if not isinstance(tool, Tool):
             raise ConfigurationError(
