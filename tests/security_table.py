@@ -505,7 +505,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("high", "cp -a / copy"),
     ("high", "tar czf x.tgz /etc"),
     ("low", "cat /proc/meminfo"),
-    ("medium", "cat /proc/self/status"),
+    ("high", "cat /proc/self/status"),
     ("high", "cat /run/secrets/db"),
     ("unknown", "cat /run/secre*/*"),
     ("high", "cat /etc/sudoers"),

@@ -92,12 +92,6 @@ _SECRET_NAMES = re.compile(
     r"\.env\.(?!example$|sample$|template$|dist$|defaults$).+|ssh_host_.+_key"
     r"|.+\.(?:pem|p12|pfx|kdbx|keystore|jks|key)|.*service[-_]?account.*\.json"
 )
-# What is known of /proc and holds nothing of a process. All else there is its environment, memory,
-# open files, or a road around the paths looked at here.
-_PROC_PLAIN = re.compile(
-    r"/proc/(?:cpuinfo|meminfo|version|loadavg|uptime|stat|mounts|(?:self|\d+)/(?:status|stat|limits"
-    r"|cgroup|comm|mounts|cmdline)|(?:sys|net)(?:/.*)?)"
-)
 _RAW = re.compile(
     r"/(?:dev/(?:mem|kmem|port|sd|hd|nvme|vd|xvd|dm-|mapper|loop|disk|md)"
     r"|proc/(?:kcore|kmem|sysrq-trigger)|boot(?:/|$)|sys(?:/|$))"
@@ -105,7 +99,8 @@ _RAW = re.compile(
 _DEVICES = word_set(
     "/dev/null /dev/stdout /dev/stderr /dev/tty /dev/stdin /dev/zero /dev/urandom /dev/random -"
 )
-# Places that every program reads.
+# Places that every program reads. All else in /proc is the environment, memory or open files of
+# processes, or a road around the paths looked at here.
 _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib32/", "/lib64/", "/opt/")
 _SYSTEM_FILES = word_set(
     "/etc/os-release /etc/debian_version /proc/cpuinfo /proc/meminfo /proc/version /proc/loadavg"
@@ -286,7 +281,7 @@ class ShellPaths:
         if self.inside(path):
             return False
         if path.startswith("/proc/"):
-            return not _PROC_PLAIN.fullmatch(path)
+            return path not in _SYSTEM_FILES
         return any(f"{path}/".startswith(f"{one}/") for one in _SECRET_PATHS if one != self.home)
 
 
