@@ -247,6 +247,7 @@ ONCE_TRUSTED = (
     "ln .env visible",
     "mkdocs gh-deploy --force",
     "mvn deploy:deploy-file",
+    "! cd nowhere && touch ../x",
     "xxd README.md -out ../x && mktemp",
 )
 

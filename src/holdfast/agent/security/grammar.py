@@ -108,14 +108,16 @@ def parse(text: str, home: str) -> list[ShellPipeline]:
         raise UnjudgedCommand(f"it has more than {MAX_CHARACTERS:,} characters")
     if reason := hidden(text):
         raise UnjudgedCommand(reason)
-    found, operator = list[ShellPipeline](), ";"
+    found, operator, negated = list[ShellPipeline](), ";", False
     calls, call = list[ProgramCall](), ProgramCall([], [], [])
     for token in [*_Lexer(text, home).tokens(), "\n"]:
         if isinstance(token, Redirect):
             call.redirects.append(token)
         elif isinstance(token, ShellWord):
             prefix = not calls and not any(call) and token.bare == token.text
-            if not (prefix and token.text in ("!", "time")):
+            if prefix and token.text in ("!", "time"):
+                negated = negated or token.text == "!"
+            else:
                 _add_word(call, token)
         elif token != "\n" or any(call):
             if not (call.words or (call.redirects and not call.variables)):
@@ -123,7 +125,9 @@ def parse(text: str, home: str) -> list[ShellPipeline]:
             calls, call = [*calls, call], ProgramCall([], [], [])
             if token not in ("|", "|&"):
                 found.append(ShellPipeline(operator, calls, token == "&"))
-                operator, calls = token if token in ("&&", "||") else ";", []
+                # What follows `!` and `&&` runs where the negated command has failed.
+                following = {"&&": "||" if negated else "&&", "||": "||"}
+                operator, calls, negated = following.get(token, ";"), [], False
     if calls or operator != ";":
         raise UnjudgedCommand("it ends where it should go on")
     return found
