@@ -388,9 +388,7 @@ _FALLBACK = {
 _PICK = "The function that picks: 'module:qualname', or a builtin's name."
 _ROUTER = {
     "router": Key(
-        _MODELS_BY_NAME,
-        "Models by name; a function picks one for each request.",
-        required=True,
+        _MODELS_BY_NAME, "Models by name; a function picks one for each request.", required=True
     ),
     "pick": Key(NONEMPTY, _PICK, required=True),
 }

@@ -22,12 +22,12 @@ _HOME = r"(?P<home>\$(?:HOME(?![A-Za-z0-9_])|\{HOME\}))|(?P<status>\$\?)"
 _PIECE = re.compile(
     r"(?P<bare>[A-Za-z0-9_./:=@%+,^*?\[\]!{}-](?:[A-Za-z0-9_./:=@%+,^*?\[\]!{}-]|(?<![:=])~)*)"
     rf"|'(?P<text>[^']*)'|\\(?P<escaped>[ -~])|{_HOME}|(?P<dollar>\$)(?=[ \t\n]|\Z)"
-    r"|(?P<tilde>~)(?=[/ \t\n;&|()<>]|\Z)|(?P<quote>\")",
+    r"|(?P<tilde>~)(?=[/ \t\n;&|()<>]|\Z)|(?P<quote>\")"
 )
 _QUOTED_PIECE = re.compile(
     rf"(?P<text>[^\"\\$`]+)|\\(?P<escaped>[$`\"\\])|(?P<backslash>\\)(?=[^\n$`\"\\])|{_HOME}"
     r"|\$\(cat <<'(?P<mark>\w+)'\n(?P<document>(?s:.*?\n)?)(?P=mark)\n[ \t]*\)"
-    r"|(?P<dollar>\$)(?=[ \"/|),.;:&\]}'=%]|\\\|)|(?P<quote>\")",
+    r"|(?P<dollar>\$)(?=[ \"/|),.;:&\]}'=%]|\\\|)|(?P<quote>\")"
 )
 _BLANKS = re.compile(r"(?:[ \t]+(?:\\\n)?)+")
 _COMMENT = re.compile(r"(?:(?<=[ \t\n])|\A)#[^\n]*")

@@ -147,8 +147,10 @@ def _executes(
         use.note(UNKNOWN, "runs a program that may do more than read what it finds")
     else:
         use.run(command[:-1])
+        # Of a folder that is found, `grep -r` reads files of any name.
+        recursive = any(re.match(r"--?\w*[rR]", text) for text in texts)
+        files = FileNames(() if recursive else tuple(names))
         for root in roots or [ShellWord(".")]:
-            files = FileNames(tuple(names))
             use.reader.search(root, use.cwd, files, f"{texts[0]} reads")
 
 

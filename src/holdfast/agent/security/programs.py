@@ -14,14 +14,7 @@ from typing import NamedTuple
 from holdfast.agent.security import languages, repository, table
 from holdfast.agent.security.grammar import ShellWord
 from holdfast.agent.security.network import fetch
-from holdfast.agent.security.paths import (
-    HIGH,
-    LOW,
-    MEDIUM,
-    UNKNOWN,
-    made_again,
-    word_set,
-)
+from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN, made_again, word_set
 from holdfast.agent.security.script import ScriptReader, changes
 from holdfast.agent.security.use import PUBLISHES, Options, ProgramUse, parse_options
 

@@ -269,10 +269,7 @@ _AGENT_SHAPES: Mapping[str, Shape] = {
     ),
     "token": _ASCII,
     "headers": MapOf(
-        _ASCII,
-        "a mapping of texts to texts",
-        r"[ -~]*",
-        "the name of a header is printable ASCII",
+        _ASCII, "a mapping of texts to texts", r"[ -~]*", "the name of a header is printable ASCII"
     ),
     "origins": ListOf(
         Text("an address such as 'https://host:8443'", rf"{_ORIGIN}(?:/\S*)?", secret=True),
