@@ -115,7 +115,6 @@ _SKILLS_KEYS = {
 
 
 def _make_skills(data: Any, place: SourceLocation, loader: AgentLoader) -> Skills:
-    """Return the skills of folders and those given as text."""
     options: dict[str, Any] = {"folders": data} if isinstance(data, list) else data
     found = discover([str(loader.path(folder)) for folder in options.get("folders", ())])
     texts = [msgspec.convert(one, Skill) for one in options.get("list", ())]

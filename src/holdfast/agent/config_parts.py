@@ -434,7 +434,6 @@ _FIELDS: dict[str, Shape | Key] = {
 
 
 def _kinds(classes: Mapping[str, type[Any]], whole: bool = False) -> dict[str, Section]:
-    """Return the sections of classes by name."""
     found: dict[str, Section] = {}
     for name, kind in classes.items():
         named = {"name": Key(Choice((name,)), "The kind.", required=True)}

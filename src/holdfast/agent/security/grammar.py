@@ -168,7 +168,6 @@ class _Lexer:
         self._text, self._home, self._at = text, home, 0
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Match a pattern at the present place, and go behind what fits."""
         match = pattern.match(self._text, self._at)
         self._at = match.end() if match is not None else self._at
         return match

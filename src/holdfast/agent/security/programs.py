@@ -125,7 +125,6 @@ def _command(use: ProgramUse, words: Sequence[ShellWord]) -> None:
 
 
 def _by_spec(use: ProgramUse, words: Sequence[ShellWord]) -> None:
-    """Judge a program by its entry in the table."""
     spec = _spec(use.name)
     special = _SPECIAL.get("git" if use.name.startswith("git.") else use.name)
     letters, project = spec.kind.rstrip("+!~"), "!" in spec.kind

@@ -143,7 +143,6 @@ class ProgramUse(NamedTuple):
             self.argument(word, kind == "p")
 
     def _requirements(self, word: ShellWord) -> None:
-        """Judge installing what a file lists."""
         if "://" in word.text:
             self.note(HIGH, "installs from elsewhere")
         self.runs_code(word)

@@ -170,7 +170,6 @@ def _by_id(name: str, entries: Seq, place: SourceLocation) -> Map:
 
 
 def _entry(section: str, entry: Any) -> Any:
-    """Return one entry with the present names of its keys."""
     if not isinstance(entry, Map):
         return entry
     members = entry.members()

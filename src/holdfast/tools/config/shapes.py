@@ -343,7 +343,6 @@ class Section(Shape, frozen=True):
 
 
 def _defaults(value: object) -> dict[str, Any]:
-    """Return the defaults of a struct's fields by name."""
     if not isinstance(value, msgspec.Struct):
         return {}
     return {
@@ -422,7 +421,6 @@ class Variants(Shape, frozen=True):
         return section.read(value, place)
 
     def _companions(self, tag: str) -> list[str]:
-        """Return the keys that go with a tag."""
         return [key for key in self.sections[tag].keys if key != tag]
 
     def schema(self, defs: Defs) -> dict[str, Any]:
