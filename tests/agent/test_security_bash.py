@@ -89,6 +89,7 @@ ONCE_MEDIUM = (
     ["terraform fmt /outside"],
     ["helm template /outside"],
     ["PYTHONPATH=/outside; python3 a.py"],
+    ["! cd nowhere && touch ../outside/x"],
 )
 _RUNS_THE_PROJECT = (
     "XDG_CONFIG_HOME=cfg git status",

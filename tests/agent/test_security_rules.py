@@ -247,6 +247,7 @@ ONCE_TRUSTED = (
     "ln .env visible",
     "mkdocs gh-deploy --force",
     "mvn deploy:deploy-file",
+    "! cd nowhere && touch ../x",
     "xxd README.md -out ../x && mktemp",
 )
 
@@ -278,6 +279,7 @@ def calls(*commands: str) -> tuple[ToolCall, ...]:
         "f() { :; }",
         "shopt -s extglob",
         "echo $((x=1))",
+        "x=1; echo $x",
         "eval x",
     ],
 )
@@ -296,7 +298,6 @@ def test_after_a_command_that_may_have_changed_the_shell_nothing_is_proven(
         "python -c 'print(1)'",
         "frobnicate --all",
         "rm -rf src",
-        "x=1; echo $x",
         "set -e; ls",
         "git push",
     ],
@@ -348,9 +349,10 @@ def test_variables_that_earlier_commands_exported_count(
         ("terminal", {"command": "grep -rn KEY ."}, "high"),
         ("terminal", {"command": "grep -rn --include='*.py' KEY ."}, "low"),
         ("terminal", {"command": "grep -rn KEY src"}, "low"),
-        ("terminal", {"command": "find . -type f | xargs cat"}, "high"),
-        ("terminal", {"command": "find . -name '*.py' | xargs cat"}, "low"),
-        ("terminal", {"command": "for f in .e*; do cat $f; done"}, "high"),
+        ("terminal", {"command": "find . -type f -exec cat {} +"}, "high"),
+        ("terminal", {"command": "find . -name '*.py' -exec cat {} +"}, "low"),
+        ("terminal", {"command": "find . -type f | xargs cat"}, "unknown"),
+        ("terminal", {"command": "cat .e*"}, "high"),
         ("terminal", {"command": "ls -la .env"}, "low"),
     ],
 )

@@ -20,7 +20,6 @@ import difflib
 import logging
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,16 +39,8 @@ PLACES = (".agents/agents", ".holdfast/agents", ".claude/agents")
 
 _KEYS = ("name", "description", "tools", "model", "limits", "delegates")
 _CLAUDE_KEYS = ("disallowedTools", "maxTurns")
-_IGNORED_KEYS = (
-    "color",
-    "permissionMode",
-    "skills",
-    "hooks",
-    "mcpServers",
-    "memory",
-    "background",
-    "effort",
-    "isolation",
+_IGNORED_KEY = re.compile(
+    "color|permissionMode|skills|hooks|mcpServers|memory|background|effort|isolation"
 )
 _LIMITS = ("steps", "tokens", "cost", "seconds")
 # The last three are aliases of Claude Code, not names of models.
@@ -57,6 +48,7 @@ _INHERIT = ("", "inherit", "default", "sonnet", "opus", "haiku")
 
 _COMMA = re.compile(r",(?![^(]*\))")  # a comma that is not within brackets
 
+# Tool names of Claude Code and the names of the tools here.
 _CLAUDE_TOOLS = {
     "Bash": ("terminal", "terminal_input"),
     "BashOutput": ("terminal_input",),
@@ -69,7 +61,6 @@ _CLAUDE_TOOLS = {
     "TodoWrite": ("plan",),
     "Write": ("write_file",),
 }
-"""Tool names of Claude Code and the names of the tools here."""
 
 
 class SubAgent(Data, frozen=True):
@@ -112,28 +103,17 @@ def load_sub_agents(folder: str | os.PathLike[str]) -> dict[str, SubAgent]:
         raise ConfigurationError(f"load_sub_agents takes a folder; there is none at {root}.")
     found: dict[str, SubAgent] = {}
     places = [root / place for place in PLACES if (root / place).is_dir()] or [root]
-    for path in [
-        path
-        for place in places
-        for path in sorted(place.glob("*.md"))
-        if path.stem.lower() != "readme"
-    ]:
+    files = [path for place in places for path in sorted(place.glob("*.md"))]
+    for path in [path for path in files if path.stem.lower() != "readme"]:
         try:
             if root not in path.resolve().parents:
                 raise ValueError(f"it is a link to {path.resolve()}, outside of {root}")
             agent = read_sub_agent(path)
+            if same := found.get(agent.name):
+                raise ValueError(f"{same.path} has the same name, {agent.name!r}.")
+            found[agent.name] = agent
         except (OSError, ValueError) as error:
             _log.warning("The sub-agent %s was left out: %s", path, error)
-            continue
-        if agent.name in found:
-            _log.warning(
-                "The sub-agent %s was left out: %s has the same name, %r.",
-                path,
-                found[agent.name].path,
-                agent.name,
-            )
-            continue
-        found[agent.name] = agent
     return found
 
 
@@ -152,14 +132,10 @@ def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
         raise place.error(f"{error}.") from None
     except RecursionError:
         raise place.error("its front matter is nested too deep.") from None
+    guarded = "calls of a sub-agent are guarded like those of the agent that it works for."
     for key in head:
-        if key in _IGNORED_KEYS:
-            _log.warning(
-                "%s: %s is ignored: calls of a sub-agent are guarded like those of the agent"
-                " that it works for.",
-                path,
-                key,
-            )
+        if _IGNORED_KEY.fullmatch(key):
+            _log.warning("%s: %s is ignored: %s", path, key, guarded)
         elif key not in _KEYS and key not in _CLAUDE_KEYS:
             near = difflib.get_close_matches(key, _KEYS, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -175,15 +151,20 @@ def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
             f" or digit, not {name!r}."
         )
     model = _text(head, "model", place)
+    delegates = plain(head.get("delegates", "false"))
+    if not isinstance(delegates, bool):
+        raise place.at("delegates").error(
+            "it takes true or false: whether this agent may delegate too."
+        )
     return SubAgent(
         name,
         _text(head, "description", place),
         body.strip(),
         _tools(head, "tools", place, ("*",)),
-        _tools(head, "disallowedTools", place, (), True),
+        _tools(head, "disallowedTools", place, ()),
         "" if model in _INHERIT else model,
         _limits(head, place),
-        _flag(head, place),
+        delegates,
         str(path),
     )
 
@@ -195,13 +176,11 @@ def _text(head: Map, key: str, place: SourceLocation) -> str:
     return " ".join(value.split())
 
 
-def _tools(
-    head: Map, key: str, place: SourceLocation, default: tuple[str, ...], without: bool = False
-) -> tuple[str, ...]:
+def _tools(head: Map, key: str, place: SourceLocation, default: tuple[str, ...]) -> tuple[str, ...]:
     """Return the tool names of a key.
 
-    A tool that is named for some of its calls only cannot be restricted to these calls here.
-    Such a tool is left out; with `without`, it is excluded for all calls.
+    A tool that is named for some of its calls only cannot be restricted to these calls here. It is
+    left out of `tools`; as one of `disallowedTools` it is excluded for all calls.
     """
     given = head.get(key)
     if given is None:
@@ -219,19 +198,11 @@ def _tools(
         name, bracket, calls = one.strip().partition("(")
         name = name.strip()
         if bracket and calls.rstrip(") ") not in ("", "*"):
-            what = (
-                "The sub-agent goes without it"
-                if without
-                else f"It is left out; give {name} to have it whole"
-            )
-            _log.warning(
-                "%s: %s names some calls of %s, which cannot be allowed separately. %s.",
-                place.source,
-                one.strip(),
-                name,
-                what,
-            )
-            if not without:
+            what = f"It is left out; give {name} to have it whole"
+            what = what if key == "tools" else "The sub-agent goes without it"
+            some = f"names some calls of {name}, which cannot be allowed separately"
+            _log.warning("%s: %s %s. %s.", place.source, one.strip(), some, what)
+            if key == "tools":
                 continue
         server = name.removeprefix("mcp__").replace("__", ".", 1)
         found += _CLAUDE_TOOLS.get(name, (server if name.startswith("mcp__") else name,))
@@ -239,35 +210,20 @@ def _tools(
 
 
 def _limits(head: Map, place: SourceLocation) -> Limits | None:
-    given = head.get("limits")
+    given, at = head.get("limits"), place.at("limits")
     if given is None or given == "":
         turns = head.get("maxTurns")
         if turns is None:
             return None
-        given = Map(place)
-        given.put("steps", turns, place.at("maxTurns"))
+        given = Map(place, [("steps", turns, place.at("maxTurns"))])
     if not isinstance(given, Map):
-        raise place.at("limits").error(f"it takes a mapping of {', '.join(_LIMITS)} to numbers.")
+        raise at.error(f"it takes a mapping of {', '.join(_LIMITS)} to numbers.")
     for key in given:
         if key not in _LIMITS:
-            raise (
-                place.at("limits").at(key).error(f"unknown key. Limits are: {', '.join(_LIMITS)}.")
-            )
+            raise at.at(key).error(f"unknown key. Limits are: {', '.join(_LIMITS)}.")
     try:
         return Limits(
-            **{
-                key: plain(value) if isinstance(value, str) else value
-                for key, value in cast("Mapping[str, Any]", given).items()
-            }
+            **{key: plain(one) if isinstance(one, str) else one for key, one in given.items()}
         )
     except (ConfigurationError, TypeError) as error:
-        raise place.at("limits").error(str(error)) from None
-
-
-def _flag(head: Map, place: SourceLocation) -> bool:
-    given = plain(head.get("delegates", "false"))
-    if not isinstance(given, bool):
-        raise place.at("delegates").error(
-            "it takes true or false: whether this agent may delegate too."
-        )
-    return given
+        raise at.error(str(error)) from None

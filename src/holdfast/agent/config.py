@@ -59,7 +59,7 @@ from holdfast.tools.config.shapes import (
     build,
     struct,
 )
-from holdfast.tools.config.structs import describe, keys_of, section_of
+from holdfast.tools.config.structs import describe, section_of
 from holdfast.tools.config.variables import fill
 from holdfast.tools.document import Map, SourceLocation, read_json
 from holdfast.tools.hooks import Hook
@@ -94,36 +94,27 @@ _TEXT_OR_FILE = Either(
     what="a text, or {file: path}",
 )
 _PROMPT = Made(_TEXT_OR_FILE, _read_text)
-_SKILL = Section(
-    "skill",
-    "a skill as text",
-    {
-        "name": Key(NONEMPTY, "Its name.", required=True),
-        "description": Key(TEXT, "Its purpose."),
-        "text": Key(TEXT, "Its instructions.", required=True),
-        "triggers": Key(NAMES, "Words of a user that show it."),
-        "paths": Key(NAMES, "Globs of files that show it."),
-        "always": Key(FLAG, "True puts it into the system prompt."),
-        "files": Key(MapOf(TEXT, "a mapping of names to texts"), "Its other files."),
-    },
-)
+_NOTES = ListOf(Made(_TEXT_OR_FILE, _find_note), "a list of texts")
+_SKILL_KEYS = {
+    "name": Key(NONEMPTY, "Its name.", required=True),
+    "description": Key(TEXT, "Its purpose."),
+    "text": Key(TEXT, "Its instructions.", required=True),
+    "triggers": Key(NAMES, "Words of a user that show it."),
+    "paths": Key(NAMES, "Globs of files that show it."),
+    "always": Key(FLAG, "True puts it into the system prompt."),
+    "files": Key(MapOf(TEXT, "a mapping of names to texts"), "Its other files."),
+}
+_SKILL = Section("skill", "a skill as text", _SKILL_KEYS)
 _FOLDERS = ListOf(NONEMPTY, "a list of folders")
-_SKILLS = Section(
-    "skills",
-    "skills",
-    {
-        "folders": Key(_FOLDERS, "Folders of skills; earlier ones take precedence."),
-        "list": Key(ListOf(_SKILL), "Skills as text."),
-        "each": Key(SIZE, "Maximum number of characters shown of one skill."),
-        "total": Key(
-            SIZE, "Maximum number of characters shown of all skills, in the prompt and added later."
-        ),
-    },
-)
+_SKILLS_KEYS = {
+    "folders": Key(_FOLDERS, "Folders of skills; earlier ones take precedence."),
+    "list": Key(ListOf(_SKILL), "Skills as text."),
+    "each": Key(SIZE, "Maximum number of characters shown of one skill."),
+    "total": Key(SIZE, "Maximum number of characters shown of all skills."),
+}
 
 
 def _make_skills(data: Any, place: SourceLocation, loader: AgentLoader) -> Skills:
-    """Return the skills of folders and those given as text."""
     options: dict[str, Any] = {"folders": data} if isinstance(data, list) else data
     found = discover([str(loader.path(folder)) for folder in options.get("folders", ())])
     texts = [msgspec.convert(one, Skill) for one in options.get("list", ())]
@@ -143,22 +134,9 @@ def _dump_skills(skills: Skills, where: str, dumper: Dumper) -> dict[str, Any]:
     return {"list": entries, "each": skills.each, "total": skills.total}
 
 
-_INSTRUCTIONS = Section(
-    "instructions",
-    "instructions",
-    {
-        "folder": Key(NONEMPTY, "The folder whose files, and those above and below, are read."),
-        "names": Key(
-            NAMES,
-            "Names of the files; AGENTS.md by default. Of each folder, the first existing one is"
-            " read.",
-        ),
-        "texts": Key(
-            MapOf(TEXT, "a mapping of paths to texts"),
-            "Their texts, by path relative to the working directory.",
-        ),
-    },
-)
+_SKILLS_SECTION = Section("skills", "skills", _SKILLS_KEYS)
+_SKILLS_FORM = Either(list=_FOLDERS, map=_SKILLS_SECTION, what="a list of folders, or a mapping")
+_SKILLS = Made(_SKILLS_FORM, _make_skills, _dump_skills)
 
 
 def _make_instructions(data: Any, place: SourceLocation, loader: AgentLoader) -> Instructions:
@@ -168,6 +146,22 @@ def _make_instructions(data: Any, place: SourceLocation, loader: AgentLoader) ->
     if "texts" in options:
         return Instructions(options["texts"])
     return Instructions.read(loader.path(options["folder"]), options.get("names", ("AGENTS.md",)))
+
+
+_INSTRUCTIONS_KEYS = {
+    "folder": Key(NONEMPTY, "The folder whose files, and those above and below, are read."),
+    "names": Key(NAMES, "Names of the files, of which a folder's first is read."),
+    "texts": Key(MapOf(TEXT, "a mapping of paths to texts"), "Their texts by relative path."),
+}
+_INSTRUCTIONS = Made(
+    Either(
+        text=NONEMPTY,
+        map=Section("instructions", "instructions", _INSTRUCTIONS_KEYS),
+        what="a folder, or a mapping",
+    ),
+    _make_instructions,
+    lambda one, where, dumper: {"texts": dumper.data(where, one.texts)},
+)
 
 
 # --- results and tools ---
@@ -181,6 +175,17 @@ def _make_output(data: Any, place: SourceLocation, loader: AgentLoader) -> Any:
         text = loader.read_file(data["file"])
         data = ANY.read(read_json(text, SourceLocation(str(loader.path(data["file"])))), place)
     return Output(data, untrusted=True)
+
+
+_OUTPUT = Made(
+    Either(
+        text=NONEMPTY,
+        map=PARAMETERS,
+        what="'module:qualname' of a type, a JSON Schema, or {file: path}",
+    ),
+    _make_output,
+    lambda form, where, dumper: dumper.data(where, form),
+)
 
 
 def _make_tools(data: Any, place: SourceLocation, loader: AgentLoader) -> tool_config.Parsed:
@@ -246,6 +251,9 @@ def _dump_tools(agent: Any, where: str, dumper: Dumper) -> dict[str, Any] | None
     return found or None
 
 
+_TOOLS_FORM = Either(text=NONEMPTY, map=Raw(TOOLS), what="a tool config, or the path of one")
+_TOOLS = Made(_TOOLS_FORM, _make_tools, _dump_tools)
+
 # --- other agents ---
 
 _LIMITS = section_of(
@@ -255,8 +263,10 @@ _LIMITS = section_of(
     {"steps": COUNT, "tokens": COUNT, "cost": BOUND, "seconds": BOUND},
     whole=True,
 )
-_SUB_AGENT_KEYS = keys_of(
+_SUB_AGENT = section_of(
     SubAgent,
+    "subAgent",
+    "an agent that uses its owner's tools and model",
     {
         "prompt": Key(NONEMPTY, "The system prompt.", required=True),
         "description": TEXT,
@@ -264,11 +274,7 @@ _SUB_AGENT_KEYS = keys_of(
         "without": NAMES,
         "limits": struct(_LIMITS, Limits),
     },
-)
-_SUB_AGENT = Section(
-    "subAgent",
-    "an agent that uses its owner's tools and model",
-    {key: one for key, one in _SUB_AGENT_KEYS.items() if key not in ("name", "path")},
+    without=("name", "path"),
 )
 
 
@@ -320,16 +326,12 @@ class OtherAgent(Shape, frozen=True):
         return {"tools": list(value.tools), **_SUB_AGENT.dump(value, where, dumper)}
 
 
-def _make_others(
-    data: dict[str, Any], place: SourceLocation, loader: AgentLoader
-) -> dict[str, Any]:
+def _make_others(data: dict[str, Any], place: SourceLocation, loader: Any) -> dict[str, Any]:
     """Return other agents by name; sub-agents get their names."""
-    return {
-        name: msgspec.structs.replace(one, name=name)
-        if isinstance(one, SubAgent) and not one.name
-        else one
-        for name, one in data.items()
-    }
+    for name, one in data.items():
+        if isinstance(one, SubAgent) and not one.name:
+            data[name] = msgspec.structs.replace(one, name=name)
+    return data
 
 
 def _others(or_none: bool = False) -> Made:
@@ -341,120 +343,62 @@ def _others(or_none: bool = False) -> Made:
 
 
 _BOUNDS = {"max_depth": COUNT, "max_running": COUNT, "max_messages": COUNT, "detached": FLAG}
-_DELEGATION = Section(
-    "delegation",
-    "bounds of delegation",
-    {name: Key(shape, describe(Delegates)[name]) for name, shape in _BOUNDS.items()},
-    whole=True,
-)
+_BOUND_KEYS = {name: Key(shape, describe(Delegates)[name]) for name, shape in _BOUNDS.items()}
+_DELEGATION = Section("delegation", "bounds of delegation", _BOUND_KEYS, whole=True)
 _STUCK = section_of(StuckDetector, "stuck", "thresholds of stuck detection", whole=True)
-KEYS = Section(
-    "agent",
-    "an agent",
-    {
-        "$schema": Key(NONEMPTY, "For editors; not read."),
-        "model": Key(
-            MODELS,
-            "A model's name, a mapping with name and settings, or a list of these, of which the"
-            " next is called when one fails.",
-            required=True,
-            attribute="llm",
-        ),
-        "system_prompt": Key(_PROMPT, "The base of the system prompt; by default Holdfast's own."),
-        "system_prompt_extensions": Key(
-            ListOf(_PROMPT, "a list of texts"), "Texts that follow the base."
-        ),
-        "microagents": Key(
-            ListOf(Made(_TEXT_OR_FILE, _find_note), "a list of texts"),
-            "Texts, files or folders of microagents whose text is in the prompt.",
-        ),
-        "tools": Key(
-            Made(
-                Either(text=NONEMPTY, map=Raw(TOOLS), what="a tool config, or the path of one"),
-                _make_tools,
-                _dump_tools,
-            ),
-            "A tool config, or the path of one.",
-        ),
-        "skills": Key(
-            Made(
-                Either(list=_FOLDERS, map=_SKILLS, what="a list of folders, or a mapping"),
-                _make_skills,
-                _dump_skills,
-            ),
-            "Folders of skills; earlier ones take precedence.",
-        ),
-        "instructions": Key(
-            Made(
-                Either(text=NONEMPTY, map=_INSTRUCTIONS, what="a folder, or a mapping"),
-                _make_instructions,
-                lambda one, where, dumper: {"texts": dumper.data(where, one.texts)},
-            ),
-            "The folder whose AGENTS.md, and those above and below, are read.",
-        ),
-        "limits": Key(struct(_LIMITS, Limits), "Limits of one run."),
-        "tree_limits": Key(
-            struct(_LIMITS, Limits),
-            "A budget of a conversation together with those that its calls spawn.",
-        ),
-        "confirm": Key(Confirmation(), "Calls that need an approval."),
-        "security": Key(
-            ANALYZER,
-            "The analyzer of risks: standard, rules, annotations or judge, a mapping with that as"
-            " its name, or a list of these, of which the highest counts.",
-        ),
-        "describe_images": Key(
-            ONE_MODEL, "The model that describes pictures for a model without image input."
-        ),
-        "condenser": Key(
-            CONDENSER,
-            "The condenser of long conversations: window, tool_output or llm, a mapping with that"
-            " as its name, or a list of these, one after the other.",
-        ),
-        "planning": Key(
-            Choice(("tool", "first")),
-            "tool: the agent keeps a plan; first: the user approves the plan before any change.",
-        ),
-        "output_type": Key(
-            Made(
-                Either(
-                    text=NONEMPTY,
-                    map=PARAMETERS,
-                    what="'module:qualname' of a type, a JSON Schema, or {file: path}",
-                ),
-                _make_output,
-                lambda form, where, dumper: dumper.data(where, form),
-            ),
-            "The result of a run: 'module:qualname' of a type, a JSON Schema, or {file: path} of"
-            " one.",
-        ),
-        "output_rounds": Key(COUNT, "Invalid results after which a run with an output type fails."),
-        "stuck": Key(
-            struct(_STUCK, StuckDetector),
-            "Thresholds of stuck detection; null turns it off.",
-            null=True,
-        ),
-        "hooks": Key(
-            ListOf(struct(AGENT_HOOK, Hook), "a list of hooks"),
-            "Hooks of calls, model calls, messages, ends and condensations, in calling order.",
-        ),
-        "delegates": Key(
-            _others(), "Agents that it may delegate to: files, mappings with prompt, or agents."
-        ),
-        "delegation": Key(_DELEGATION, "Bounds of delegation."),
-        "handoffs": Key(
-            _others(True),
-            "Agents that can take over; null: an agent that the conversation knows by that name.",
-        ),
-        "parallel_calls": Key(
-            COUNT, "Maximum number of calls of one answer that run at the same time."
-        ),
-        "output_limit": Key(
-            Number("a number of characters from 1000", 1000, 1e18, whole=True),
-            "Maximum number of characters of an output that a model is shown.",
-        ),
-    },
-)
+_LIMITED = struct(_LIMITS, Limits)
+_KEYS = {
+    "$schema": Key(NONEMPTY, "For editors; not read."),
+    "model": Key(
+        MODELS,
+        "A model's name, a mapping with name and settings, or a list of these, of which the next is"
+        " called when one fails.",
+        required=True,
+        attribute="llm",
+    ),
+    "system_prompt": Key(_PROMPT, "The base of the system prompt; by default Holdfast's own."),
+    "system_prompt_extensions": Key(ListOf(_PROMPT, "a list of texts"), "Texts after the base."),
+    "microagents": Key(_NOTES, "Microagents whose text is in the prompt."),
+    "tools": Key(_TOOLS, "A tool config, or the path of one."),
+    "skills": Key(_SKILLS, "Folders of skills; earlier ones take precedence."),
+    "instructions": Key(
+        _INSTRUCTIONS, "The folder whose AGENTS.md, and those above and below, are read."
+    ),
+    "limits": Key(_LIMITED, "Limits of one run."),
+    "tree_limits": Key(_LIMITED, "Limits of a conversation with those that its calls spawn."),
+    "confirm": Key(Confirmation(), "Calls that need an approval."),
+    "security": Key(
+        ANALYZER,
+        "The analyzer of risks: standard, rules, annotations or judge, a mapping with that as its"
+        " name, or a list of these, of which the highest counts.",
+    ),
+    "describe_images": Key(ONE_MODEL, "Describes pictures for a model without image input."),
+    "condenser": Key(
+        CONDENSER,
+        "The condenser of long conversations: window, tool_output or llm, a mapping with that as"
+        " its name, or a list of these, one after the other.",
+    ),
+    "planning": Key(
+        Choice(("tool", "first")),
+        "tool: the agent keeps a plan; first: the user approves the plan before any change.",
+    ),
+    "output_type": Key(_OUTPUT, "The result: a type, a JSON Schema, or {file: path} of one."),
+    "output_rounds": Key(COUNT, "Invalid results after which a run with an output type fails."),
+    "stuck": Key(struct(_STUCK, StuckDetector), "Stuck detection; null: none.", null=True),
+    "hooks": Key(
+        ListOf(struct(AGENT_HOOK, Hook), "a list of hooks"),
+        "Hooks of calls, model calls, messages, ends and condensations, in calling order.",
+    ),
+    "delegates": Key(_others(), "Agents that it may delegate to."),
+    "delegation": Key(_DELEGATION, "Bounds of delegation."),
+    "handoffs": Key(_others(True), "Agents that can take over; null: one of the conversation's."),
+    "parallel_calls": Key(COUNT, "Maximum number of concurrent calls of one answer."),
+    "output_limit": Key(
+        Number("a number of characters from 1000", 1000, 1e18, whole=True),
+        "Maximum number of characters of an output that a model is shown.",
+    ),
+}
+KEYS = Section("agent", "an agent", _KEYS)
 
 
 class AgentShape(Shape, frozen=True):
@@ -516,22 +460,8 @@ def _values_of(agent: Any) -> dict[str, Any]:
             "has ids of conversations of this process, which a serial form cannot contain",
         )
     notes = [prompt.without_heading(text) for text in texts["microagents"]]
-    names = (
-        "llm",
-        "limits",
-        "tree_limits",
-        "confirm",
-        "security",
-        "describe_images",
-        "condenser",
-        "planning",
-        "delegates",
-        "handoffs",
-        "parallel_calls",
-        "output_limit",
-    )
-    return {
-        **{name: getattr(agent, name) for name in names},
+    special: dict[str, Any] = {
+        "$schema": None,
         "system_prompt": "".join(texts["system_prompt"]),
         "system_prompt_extensions": texts["system_prompt_extensions"] or None,
         "microagents": notes or None,
@@ -540,10 +470,14 @@ def _values_of(agent: Any) -> dict[str, Any]:
         "instructions": known.instructions,
         "hooks": agent.hooks or None,
         "delegation": delegates,
-        **({} if output is None else {"output_type": output.form}),
-        **({} if output is None else {"output_rounds": agent.output_rounds}),
-        **({} if agent.stuck == StuckDetector() else {"stuck": agent.stuck}),
+        "output_type": None if output is None else output.form,
+        "output_rounds": None if output is None else agent.output_rounds,
     }
+    names = {name: key.attribute or name for name, key in KEYS.keys.items()}
+    values = {name: getattr(agent, name) for key, name in names.items() if key not in special}
+    if agent.stuck == StuckDetector():
+        del values["stuck"]
+    return {**values, **special}
 
 
 def dump_agent(agent: Any) -> tuple[dict[str, Any], dict[str, str]]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
 from holdfast import errors
 from holdfast.agent import security
 from holdfast.agent.condensers import SHIPPED as CONDENSER_CLASSES
@@ -35,6 +37,7 @@ from holdfast.tools.config.shapes import (
     Unbuilt,
     Variants,
     WrongKey,
+    shared,
     shown,
     struct,
 )
@@ -53,35 +56,27 @@ NAMES = ListOf(NONEMPTY)
 PARAMETERS = MapOf(ANY, "a mapping")
 
 
-class AgentLoader:
+class AgentLoader(msgspec.Struct, frozen=True):
     """The surroundings of one load: the folder of relative paths, the host's builtins, and the
     records of what imported code made.
 
-    Args:
+    Attributes:
         root: The folder at which relative paths start.
         modules: The folder whose modules may be imported; None for no such folder.
         known: The host's builtins by name.
         variables: The values of variables, which a serial form must not show.
         agent: The class of agents.
+        origins: The objects that imported code made.
+        sources: The documents that were read.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        modules: Path | None,
-        known: Mapping[str, Any],
-        variables: Mapping[str, Any],
-        agent: Callable[..., Any],
-    ) -> None:
-        self.root = root
-        self.modules = modules
-        self.known = known
-        self.variables = variables
-        self.agent = agent
-        self.origins: list[Origin] = []
-        self.sources: set[str] = set()
-        texts = (value for value in variables.values() if isinstance(value, str) and value)
-        self._hidden = frozenset(texts)
+    root: Path
+    modules: Path | None
+    known: Mapping[str, Any]
+    variables: Mapping[str, Any]
+    agent: Callable[..., Any]
+    origins: list[Origin] = []
+    sources: set[str] = set()
 
     def is_placed(self, error: Exception) -> bool:
         """Return True if the error's message begins with a place in a document."""
@@ -112,7 +107,8 @@ class AgentLoader:
             raise place.error(
                 f"{name!r} is an object, not a class or function; it takes no parameters."
             )
-        self.origins.append(Origin(found, name, parameters, self._hidden))
+        texts = [value for value in self.variables.values() if isinstance(value, str) and value]
+        self.origins.append(Origin(found, name, parameters, frozenset(texts)))
         return found
 
     def function(self, name: str, place: SourceLocation) -> Any:
@@ -194,14 +190,12 @@ class Shipped(Shape, frozen=True):
         return self.classes[name](**self.kinds[name].arguments(arguments))
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        if self.what not in defs:
-            defs[self.what] = {}
+        def any_of() -> dict[str, Any]:
             kinds = [kind.body(defs) for kind in self.kinds.values()]
             several = ListOf(self).schema(defs)
-            defs[self.what] = {
-                "anyOf": [NONEMPTY.schema(defs), *kinds, _PART.schema(defs), several]
-            }
-        return {"$ref": f"#/$defs/{self.what}"}
+            return {"anyOf": [NONEMPTY.schema(defs), *kinds, _PART.schema(defs), several]}
+
+        return shared(self.what, defs, any_of)
 
     def dump(self, value: Any, where: str, dumper: Dumper) -> Any:
         name = next((name for name, kind in self.classes.items() if type(value) is kind), "")
@@ -275,20 +269,15 @@ def _dump_model(model: Any, where: str, dumper: Dumper) -> dict[str, Any]:
 
 
 def _dump_models(models: Mapping[str, Any], where: str, dumper: Dumper) -> dict[str, Any]:
-    return {
-        name: _dump_model(model, f"{where}.models[{name!r}]", dumper)
-        for name, model in models.items()
-    }
+    at = f"{where}.models"
+    return {name: _dump_model(one, f"{at}[{name!r}]", dumper) for name, one in models.items()}
 
 
 def _dump_llm(llm: LLM, where: str, dumper: Dumper) -> dict[str, Any]:
     arguments: dict[str, Any] = llm.arguments()
     if arguments.pop("ssl_context") is not None:
-        raise dump_error(
-            f"{where}.ssl_context",
-            "is an object of this process; the agent server uses the certificates of its own"
-            " system",
-        )
+        own = "the agent server uses the certificates of its own system"
+        raise dump_error(f"{where}.ssl_context", f"is an object of this process; {own}")
     arguments["name"] = arguments.pop("model")
     defaults = inspect.signature(LLM).parameters
     given = {
@@ -339,11 +328,8 @@ def _dump_answer(answer: Any, where: str, dumper: Dumper) -> Any:
         case list():
             return [_dump_answer(one, where, dumper) for one in cast("list[Any]", answer)]
         case ToolCall() if answer.raw or answer.invalid:
-            raise dump_error(
-                where,
-                "is a call whose arguments are not a JSON object, which a serial form cannot"
-                " contain",
-            )
+            what = "a call whose arguments are not a JSON object"
+            raise dump_error(where, f"is {what}, which a serial form cannot contain")
         case ToolCall():
             id = answer.provider_id or answer.id
             call: Any = {"name": answer.name, "arguments": answer.arguments}
@@ -380,61 +366,41 @@ _SETTINGS = Section(
     },
 )
 _INNER_MODEL = Later(lambda: ONE_MODEL)
-_FALLBACK = Section(
-    "fallback",
-    "models in order",
-    {
-        "fallback": Key(
-            Either(
-                list=ListOf(_INNER_MODEL),
-                map=MapOf(_INNER_MODEL),
-                what="a list of models, or a mapping of names to models",
-            ),
-            "Models in order; the next one is called when one fails. Names are optional.",
-            required=True,
+_MODELS_BY_NAME = MapOf(_INNER_MODEL, "a mapping of names to models")
+_FALLBACK = {
+    "fallback": Key(
+        Either(
+            list=ListOf(_INNER_MODEL),
+            map=_MODELS_BY_NAME,
+            what="a list of models, or a mapping of names to models",
         ),
-        "sticky": Key(
-            FLAG, "True (the default) keeps a conversation with the model that answered last."
+        "Models in order; the next one is called when one fails. Names are optional.",
+        required=True,
+    ),
+    "sticky": Key(FLAG, "True keeps a conversation with the model that answered. Default: true."),
+    "on": Key(
+        Either(
+            text=NONEMPTY, list=NAMES, what="names of errors, or a function as 'module:qualname'"
         ),
-        "on": Key(
-            Either(
-                text=NONEMPTY,
-                list=NAMES,
-                what="names of errors, or a function as 'module:qualname'",
-            ),
-            "Failures that lead to the next model: names of LLM errors such as RateLimited, or a"
-            " function of the error.",
-        ),
-    },
-)
-_ROUTER = Section(
-    "router",
-    "models by name",
-    {
-        "router": Key(
-            MapOf(_INNER_MODEL, "a mapping of names to models"),
-            "Models by name; a function picks one for each request.",
-            required=True,
-        ),
-        "pick": Key(
-            NONEMPTY,
-            "The function that picks: 'module:qualname', or a builtin's name.",
-            required=True,
-        ),
-    },
-)
-_MODEL = Variants(
-    "model",
-    "a model",
-    {
-        "name": _SETTINGS,
-        "use": Section("usedModel", "a model that code makes", _part_keys("The model")),
-        "fallback": _FALLBACK,
-        "router": _ROUTER,
-    },
-)
-_MODEL_WHAT = "a model's name or a mapping"
-ONE_MODEL = Made(Either(text=NONEMPTY, map=_MODEL, what=_MODEL_WHAT), _make_model, _dump_model)
+        "Failures that lead to the next model: names of LLM errors, or a function of the error.",
+    ),
+}
+_PICK = "The function that picks: 'module:qualname', or a builtin's name."
+_ROUTER = {
+    "router": Key(
+        _MODELS_BY_NAME, "Models by name; a function picks one for each request.", required=True
+    ),
+    "pick": Key(NONEMPTY, _PICK, required=True),
+}
+_MODEL_KINDS = {
+    "name": _SETTINGS,
+    "use": Section("usedModel", "a model that code makes", _part_keys("The model")),
+    "fallback": Section("fallback", "models in order", _FALLBACK),
+    "router": Section("router", "models by name", _ROUTER),
+}
+_MODEL = Variants("model", "a model", _MODEL_KINDS)
+_MODEL_FORM = Either(text=NONEMPTY, map=_MODEL, what="a model's name or a mapping")
+ONE_MODEL = Made(_MODEL_FORM, _make_model, _dump_model)
 
 
 def _make_models(data: list[Any], place: SourceLocation, loader: AgentLoader) -> Any:
@@ -468,7 +434,6 @@ _FIELDS: dict[str, Shape | Key] = {
 
 
 def _kinds(classes: Mapping[str, type[Any]], whole: bool = False) -> dict[str, Section]:
-    """Return the sections of classes by name."""
     found: dict[str, Section] = {}
     for name, kind in classes.items():
         named = {"name": Key(Choice((name,)), "The kind.", required=True)}
@@ -477,9 +442,8 @@ def _kinds(classes: Mapping[str, type[Any]], whole: bool = False) -> dict[str, S
     return found
 
 
-CONDENSER = Shipped(
-    "condenser", CONDENSER_CLASSES, _kinds(CONDENSER_CLASSES), Pipeline, "condensers"
-)
+_CONDENSERS = _kinds(CONDENSER_CLASSES)
+CONDENSER = Shipped("condenser", CONDENSER_CLASSES, _CONDENSERS, Pipeline, "condensers")
 _ANALYZERS = _kinds(security.SHIPPED, whole=True)
 _STANDARD = {
     "name": Key(Choice(("standard",)), "Rules, then annotations.", required=True),
@@ -544,18 +508,13 @@ _POLICY = Either(
         " low or medium}, {strictest: policies}, or {use, parameters}"
     ),
 )
-_ABOVE = Section(
-    "above",
-    "calls above a risk",
-    {
-        "above": Key(
-            Choice(("low", "medium")),
-            "The highest risk that runs without an approval.",
-            required=True,
-            attribute="level",
-        ),
-        "verdict": Key(
-            Choice(("ask", "deny")), "ask (the default) waits for an approval; deny refuses."
-        ),
-    },
-)
+_ABOVE_KEYS = {
+    "above": Key(
+        Choice(("low", "medium")),
+        "The highest risk that runs without an approval.",
+        required=True,
+        attribute="level",
+    ),
+    "verdict": Key(Choice(("ask", "deny")), "ask waits for an approval, deny refuses."),
+}
+_ABOVE = Section("above", "calls above a risk", _ABOVE_KEYS)

@@ -1,22 +1,4 @@
-"""`load_agent`: an agent from a YAML file or a mapping.
-
-model:
-  name: anthropic/claude-sonnet-4-5
-  api_key: ${ANTHROPIC_API_KEY}
-  max_output_tokens: 8000
-system_prompt: {file: prompts/system.md}
-system_prompt_extensions:
-  - Answer in Norwegian.
-tools:
-  builtin: [read_file, grep]
-  local_functions:
-    - {module: my_tools, function: search, name: search_docs}
-  mcp_servers:
-    git: {command: mcp-server-git, args: [--repository, .]}
-skills: [.agents/skills, ~/.agents/skills]
-limits: {steps: 50, cost: 2.5}
-confirm: [git.git_commit]
-"""
+"""`load_agent`: an agent from a YAML file or a mapping."""
 
 from __future__ import annotations
 
@@ -52,8 +34,11 @@ def load_agent(
     """Make an `Agent` from a YAML file (JSON, if the name ends in .json) or a mapping.
 
         model: {name: gpt-5, api_key: "${OPENAI_API_KEY}"}
-        tools: {builtin: [terminal, read_file]}
+        system_prompt: {file: prompts/system.md}
+        tools: {builtin: [terminal, read_file], mcp_servers: {git: {command: mcp-server-git}}}
+        skills: [.agents/skills, ~/.agents/skills]
         limits: {steps: 50}
+        confirm: [git.git_commit]
 
     Keys are the arguments of `Agent`, in these forms:
 

@@ -70,7 +70,11 @@ def tools_of(agent: Agent) -> list[ToolForm]:
 
     Tools of `mcp_servers` are excluded, because the serial form contains these servers.
     """
-    return [_tool(tool) for tool in all_tools(agent)]
+    same = [name for name in ToolForm.__struct_fields__ if name != "module"]
+    return [
+        ToolForm(module=module_of(tool), **{name: getattr(tool, name) for name in same})
+        for tool in all_tools(agent)
+    ]
 
 
 def all_tools(agent: Agent) -> list[Tool]:
@@ -79,37 +83,21 @@ def all_tools(agent: Agent) -> list[Tool]:
     Raises `ConfigurationError` if two tools have one name.
     """
     found: dict[str, Tool] = {}
-    left, seen = [agent], {id(agent)}
+    agents = {id(agent): agent}
+    left = [agent]
     while left:
         one = left.pop(0)
         for tool in one.own_tools():
             if found.setdefault(tool.name, tool) is not tool:
                 raise ConfigurationError(
                     "Agent: it and one of its delegates or handoffs have two tools named"
-                    f" {tool.name!r};"
-                    " tool names must be unique in a serial form."
+                    f" {tool.name!r}; tool names must be unique in a serial form."
                 )
-        for others in (one.delegates, one.handoffs):
-            for other in () if others is None else others.full_agents():
-                if id(other) not in seen:
-                    seen.add(id(other))
-                    left.append(other)
+        for others in filter(None, (one.delegates, one.handoffs)):
+            new = {id(other): other for other in others.full_agents() if id(other) not in agents}
+            agents |= new
+            left += new.values()
     return list(found.values())
-
-
-def _tool(tool: Tool) -> ToolForm:
-    return ToolForm(
-        name=tool.name,
-        description=tool.description,
-        input_schema=tool.input_schema,
-        output_schema=tool.output_schema,
-        annotations=tool.annotations,
-        category=tool.category,
-        timeout=tool.timeout,
-        module=module_of(tool),
-        isolation=tool.isolation,
-        parallel=tool.parallel,
-    )
 
 
 def module_of(tool: Tool) -> str:
@@ -121,18 +109,16 @@ def module_of(tool: Tool) -> str:
     runs.
     """
     name = tool.module_qualname
-    if name.startswith(f"{RUNTIME}.") and tool.executor != "client":
-        return RUNTIME
     module = sys.modules.get(name)
-    if (
-        name == "__main__"
-        or not isinstance(module, ModuleType)
-        or getattr(module, "__spec__", None) is None
-        or tool.executor == "client"
-    ):
+    if tool.executor == "client" or tool.tool_type in ("mcp_tool", "a2a_tool"):
+        return ""
+    if name.startswith(f"{RUNTIME}."):
+        return RUNTIME
+    importable = name != "__main__" and getattr(module, "__spec__", None) is not None
+    if not importable or not isinstance(module, ModuleType):
         return ""
     declared = declared_in(module).get(tool.name)
-    if declared is None or tool.tool_type in ("mcp_tool", "a2a_tool"):
+    if declared is None:
         return ""
     if declared is tool or declared is type(tool) or tool.from_factory:
         return name

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
 from holdfast.agent.risk import Risk, Surroundings, assessed
 from holdfast.content import ToolCall, Usage
 from holdfast.errors import ConfigurationError
+
+
+def checked(owner: Any, key: str, kind: Any, what: str = "a list of texts") -> Any:
+    """Return a struct's field as a value of the type `kind`. Raises `ConfigurationError`."""
+    value = getattr(owner, key)
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(
+            f"{type(owner).__name__}: {key} takes {what}, not {value!r}."
+        ) from error
 
 
 class Annotations(msgspec.Struct, frozen=True):
@@ -19,20 +30,13 @@ class Annotations(msgspec.Struct, frozen=True):
     Tools in `leave` are not rated: what a command does its own text says (`RiskRules`).
     """
 
+    name: ClassVar[str] = "annotations"  # in journals
+
     leave: tuple[str, ...] = ("terminal", "terminal_input")
 
     def __post_init__(self) -> None:
-        leave: Any = self.leave
-        if not isinstance(leave, list | tuple) or not all(
-            isinstance(one, str) for one in cast("list[Any]", leave)
-        ):
-            raise ConfigurationError(f"Annotations: leave takes a list of tools, not {leave!r}.")
-        msgspec.structs.force_setattr(self, "leave", tuple(cast("list[str]", leave)))
-
-    @property
-    def name(self) -> str:
-        """The analyzer's name in journals."""
-        return "annotations"
+        leave = checked(self, "leave", tuple[str, ...], "a list of tools")
+        msgspec.structs.force_setattr(self, "leave", leave)
 
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:
         """See `SecurityAnalyzer.assess`."""
@@ -61,25 +65,19 @@ class Highest(msgspec.Struct, frozen=True):
     one says high the others are not asked: put what costs most last.
     """
 
+    name: ClassVar[str] = "highest"  # in journals, if none of its analyzers gives a risk
+
     analyzers: tuple[Any, ...]
 
     def __post_init__(self) -> None:
-        analyzers: Any = self.analyzers
-        if not isinstance(analyzers, list | tuple) or not analyzers:
-            raise ConfigurationError(
-                f"Highest: analyzers takes a list of analyzers, not {analyzers!r}."
-            )
-        for one in cast("list[Any]", analyzers):
+        some = Annotated[tuple[Any, ...], msgspec.Meta(min_length=1)]
+        analyzers = checked(self, "analyzers", some, "a list of analyzers")
+        for one in analyzers:
             if isinstance(one, type) or not callable(getattr(one, "assess", None)):
                 raise ConfigurationError(
                     f"Highest: analyzers takes objects with a method assess, not {one!r}."
                 )
-        msgspec.structs.force_setattr(self, "analyzers", tuple(cast("list[Any]", analyzers)))
-
-    @property
-    def name(self) -> str:
-        """The analyzer's name in journals, used where none of its analyzers gives a risk."""
-        return "highest"
+        msgspec.structs.force_setattr(self, "analyzers", analyzers)
 
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:
         """See `SecurityAnalyzer.assess`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -54,6 +54,8 @@ class LLMJudge(msgspec.Struct, frozen=True):
     that does not fit, a failure, and arguments of more than 20,000 characters give unknown.
     """
 
+    name: ClassVar[str] = "judge"  # in journals
+
     llm: Any = None
 
     def __post_init__(self) -> None:
@@ -63,11 +65,6 @@ class LLMJudge(msgspec.Struct, frozen=True):
             raise ConfigurationError(
                 f"LLMJudge: llm takes an LLM, or None for the agent's own, not {self.llm!r}."
             )
-
-    @property
-    def name(self) -> str:
-        """The analyzer's name in journals."""
-        return "judge"
 
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:
         """See `SecurityAnalyzer.assess`. Raises `LLMError`."""

@@ -1,41 +1,32 @@
-"""Programs with a language of their own, which may write or run something: find, xargs, grep,
-sed, awk, test."""
+"""Programs with a language of their own, which may write or run something: grep, sed, awk, find."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from holdfast.agent.security.paths import LOW, UNKNOWN, FileNames, word_set
-from holdfast.agent.security.script import UNKNOWN_WORD, ShellWord
+from holdfast.agent.security.grammar import ShellWord
+from holdfast.agent.security.paths import HIGH, LOW, UNKNOWN, FileNames, made_again, word_set
 from holdfast.agent.security.use import Options, ProgramUse
-
-# Options of grep that leave lines as they are, so that names of files stay names.
-_WHOLE_LINES = word_set(
-    "-v -i -E -F -P -w -x -e --invert-match --ignore-case --extended-regexp --fixed-strings"
-)
 
 
 def grep(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
     """Judge the files that grep and ripgrep search."""
-    ripgrep, listing = use.name == "rg", found.has("--files", "--type-list")
-    pattern_given = listing or found.has("-e", "--regexp", "-f", "--file")
+    ripgrep, listing = use.name == "rg", found.has("--files")
+    pattern_given = listing or found.has("-e", "-f")
     files = found.operands[0 if pattern_given else 1 :]
     deep = ripgrep or "*" in found.flags
     if ripgrep:
-        everything = ("-g", "--glob", "--iglob", "-u", "--unrestricted", "--hidden", "-.")
-        names = FileNames(hidden=found.has(*everything, "--no-ignore"))
+        names = FileNames(hidden=found.has("-g", "--glob", "-u", "--hidden", "-.", "--no-ignore"))
     else:
         names = _included(found)
     # Ripgrep also ignores an input that is no pipe and no file, such as /dev/null.
     files = [ShellWord(".")] if deep and not files else files
-    searched = [word._replace(tree=word.tree or names) for word in files] if deep else files
-    use.paths("r", files if listing else searched)
-    if found.has("-l", "-L", "--files-with-matches", "--files-without-match", "--files"):
-        if not found.has("-H", "-n", "-c", "--json"):
-            use.reader.yields = tuple([word._replace(tree=word.tree or names) for word in files])
-    elif not files and use.stdin is not None and {name for name, _ in found.given} <= _WHOLE_LINES:
-        use.reader.yields = use.stdin.names
+    if listing or not deep:
+        use.paths("r", files)
+    else:
+        for word in files:
+            use.reader.search(word, use.cwd, names, f"{use.name} reads")
     return ()
 
 
@@ -49,8 +40,6 @@ def _included(found: Options) -> FileNames:
         return FileNames(without=tuple([value for _, value in filters]))
     return FileNames() if filters[0][0] == "--exclude" else FileNames(patterns)
 
-
-# --- sed, awk ---
 
 _SED_PLACE = r"(?:[+~]?\d+(?:~\d+)?|\$|/(?:[^/\\\n]|\\[^\n])*/[IM]*)"
 _SED_PART = r"(?:(?!\4)[^\\\n]|\\(?:.|\n))*\4"
@@ -71,7 +60,7 @@ def sed(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
     if scripts:
         if not all(re.fullmatch(r"[\w./*?-]+", word.text) for word in files):
             use.note(UNKNOWN, "has files with the names of scripts")
-    elif files and not files[0].glob and files[0].tree is None:
+    elif files and not files[0].glob:
         scripts, files = [files[0].text], files[1:]
     text, at = "\n".join(scripts), 0
     while at < len(text) < 20_000 and (match := _SED_COMMAND.match(text, at)) and match.end() > at:
@@ -88,28 +77,21 @@ def sed(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
 
 
 _AWK_RUNS = re.compile(
-    r"[@`|]|\b(?:system|getline|close|fflush|ENVIRON|PROCINFO|ARGV|ARGC|SYMTAB|FUNCTAB|nextfile"
-    r"|load|include|func|function)\b"
-)
-# A comparison stands before a rule's braces, or in parentheses.
-_AWK_COMPARISON = re.compile(
-    r"(?:if|while) ?\([\w$. ]+(?:\(\$\d\))? ?>=? ?[\w.]+\)|\$?\w+ ?>= ?\d+|\} ?NR ?> ?\d+ ?(?=\{)"
+    r"[@`|]|\{.*>|\b(?:system|getline|close|fflush|ENVIRON|PROCINFO|ARGV|ARGC|SYMTAB|FUNCTAB"
+    r"|nextfile|load|include|func|function)\b",
+    re.DOTALL,
 )
 
 
 def awk(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
     """Judge a program of awk, which writes with `>` and runs with `|` and some names."""
-    first = found.operands[0] if found.operands else UNKNOWN_WORD
-    program = "@" if first.glob or first.tree is not None or not first.known else first.text
-    program = re.sub(r"^/[^/{}\"\\\[]*/", "", program.replace("||", " "))
-    action = _AWK_COMPARISON.sub("", program.partition("{")[2])
-    if _AWK_RUNS.search(program) or ">" in action or len(program) > 5000:
+    program = found.operands[0] if found.operands else ShellWord("", glob=True)
+    text = program.text.replace("||", " ")
+    if program.glob or len(text) > 5000 or _AWK_RUNS.search(text):
         use.note(UNKNOWN, "has a program that may run, read or write something")
     files = [word for word in found.operands[1:] if not re.match(r"[A-Za-z_]\w*=", word.text)]
     return [ShellWord(""), *files]
 
-
-# --- find, xargs ---
 
 _FIND_ALONE = word_set(
     "-print -print0 -ls -prune -quit -depth -d -mount -xdev -empty -true -false -readable -writable"
@@ -120,91 +102,60 @@ _FIND_VALUED = word_set(
     " -size -mtime -mmin -atime -amin -ctime -cmin -perm -user -newer -group -maxdepth -mindepth"
     " -regextype -newermt"
 )
+# Programs that only read the files behind their other words.
+_READERS = word_set("cat echo egrep fgrep file grep head ls md5sum sha256sum stat tail wc")
 
 
 def find(use: ProgramUse) -> None:
-    """Judge find: the files that it may find, and what it runs on them."""
+    """Judge find: the files that it may find, and what it does with them."""
     words = list(use.args)
     starts = [at for at, word in enumerate(words) if re.match(r"-(?![LPH]$)|[(!]", word.text)]
     index = (starts or [len(words)])[0]
     roots = [word for word in words[:index] if word.text not in ("-L", "-P", "-H")]
-    follows = any(word.text == "-L" for word in words)
     use.note(LOW, "only looks")
-    for root in roots:
-        use.operand("l", root)
-    exact = {"!", "-not", "-o", "-or"}.isdisjoint([word.text for word in words])
-    tests, lists = list[tuple[str, str]](), not follows
+    use.paths("l", roots)
+    texts = [word.text for word in words]
+    exact = {"!", "-not", "-o", "-or"}.isdisjoint(texts) and not any(word.glob for word in words)
+    names = list[str]()  # that the files have which a program gets
     while index < len(words):
         text = words[index].text
         value = words[index + 1].text if index + 1 < len(words) else ""
         index += 2 if text in _FIND_VALUED else 1
-        if text in ("-exec", "-delete"):
-            command = [ShellWord("rm"), ShellWord("{}")]
-            if text == "-exec":
-                ends = [at for at in range(index, len(words)) if words[at].text in (";", "+")]
-                stop = (ends or [len(words)])[0]
-                command, index = words[index:stop], stop + 1
-            if any("{}" in one.text and one.text != "{}" for one in command) or follows:
-                use.note(UNKNOWN, "makes up words from what it finds, or follows links to it")
-            trees = _found_trees(roots, tests, exact)
-            use.run([word for one in command for word in (trees if one.text == "{}" else [one])])
+        if text in ("-name", "-iname") and exact and not re.search(r"[\[\\]", value):
+            names.append(value)
+        if text in ("-exec", "-delete") and "-L" in texts:
+            use.note(UNKNOWN, "follows links to what it works on")
+        if text == "-exec":
+            ends = [at for at in range(index, len(words)) if words[at].text in (";", "+")]
+            stop = (ends or [len(words)])[0]
+            _executes(use, words[index:stop], roots, names)
+            index = stop + 1
+        elif text == "-delete":
+            _deletes(use, roots, names)
         elif text not in _FIND_VALUED and text not in _FIND_ALONE:
             use.note(UNKNOWN, f"has a word {text[:40]} that is not in its table")
-        lists = lists and text not in ("-exec", "-delete", "-ls", "-printf")
-        if text not in ("(", ")", "-type", "-print", "-print0"):
-            tests.append((text, value))
-    use.reader.yields = tuple(_found_trees(roots, tests, exact)) if lists else None
 
 
-def _found_trees(
-    roots: Sequence[ShellWord], tests: Sequence[tuple[str, str]], exact: bool
-) -> Sequence[ShellWord]:
-    """Return words for what find finds. The tests are `exact` if all must hold; else the names of
-    what is found are known if the tests are names with `-o` between them."""
-    patterns = [value for test, value in tests if test in ("-name", "-iname")]
-    named = [test in ("-name", "-iname") for test, _ in tests[::2]]
-    joined = [test in ("-o", "-or") for test, _ in tests[1::2]]
-    known = exact or (all(named) and all(joined) and len(named) > len(joined))
-    if not known or any(re.search(r"[\[\\]", one) for one in patterns):
-        patterns = []
-    names = FileNames(tuple(patterns))
-    return [root._replace(tree=names) for root in roots or [ShellWord(".")]]
+def _executes(
+    use: ProgramUse, command: Sequence[ShellWord], roots: Sequence[ShellWord], names: Sequence[str]
+) -> None:
+    """Judge the command that find runs on files with these names: rm, or a program that reads."""
+    texts = [word.text for word in command]
+    if texts in (["rm", "{}"], ["rm", "-f", "{}"], ["rm", "-r", "{}"], ["rm", "-rf", "{}"]):
+        _deletes(use, roots, names)
+    elif texts[-1:] != ["{}"] or "{}" in "".join(texts[:-1]) or texts[0] not in _READERS:
+        use.note(UNKNOWN, "runs a program that may do more than read what it finds")
+    else:
+        use.run(command[:-1])
+        # Of a folder that is found, `grep -r` reads files of any name.
+        recursive = any(re.match(r"--?\w*[rR]", text) for text in texts)
+        files = FileNames(() if recursive else tuple(names))
+        for root in roots or [ShellWord(".")]:
+            use.reader.search(root, use.cwd, files, f"{texts[0]} reads")
 
 
-def xargs(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
-    """Judge the program that xargs runs on what it is fed: names of files, if that is known."""
-    mark = next(iter(found.values("-I", "--replace")), "")
-    command = found.operands or [ShellWord("echo")]
-    names = use.stdin.names if use.stdin is not None else None
-    split = () if names is None or found.has("-0", "--null") else names
-    if any(use.reader.is_odd(word, use.scope) for word in split):
-        use.note(UNKNOWN, "may take a name for several, or for an option")
-    if any(mark and mark in word.text and word.text != mark for word in command):
-        use.note(UNKNOWN, "makes up words from what it is fed")
-    fed = [UNKNOWN_WORD] if names is None else names
-    words = [word for one in command for word in (fed if mark and one.text == mark else [one])]
-    use.run(words if mark else [*words, *fed])
-    return ()
-
-
-# --- test ---
-
-_BINARY = word_set("= == != -nt -ot -ef")
-_NUMERIC = word_set("-eq -ne -lt -le -gt -ge")
-_UNARY = word_set("-b -c -d -e -f -g -h -k -L -N -O -G -p -r -s -S -t -u -w -x -z -n")
-
-
-def test(use: ProgramUse) -> None:
-    """Judge `test`, `[` and `[[`: some operators evaluate what they are given, and words that are
-    not known may be operators."""
-    words = [word for word in use.args if word.text not in ("]", "]]", "!") or not word.known]
-    operator = words[0] if len(words) == 2 else words[1] if len(words) == 3 else ShellWord("")
-    binary = _BINARY if use.name == "[[" else _BINARY | _NUMERIC
-    use.note(LOW, "only looks")
-    allowed = {2: _UNARY, 3: binary}.get(len(words), {""})
-    if len(words) > 3 or not operator.known or operator.text not in allowed:
-        use.note(UNKNOWN, "may evaluate what it is given")
-    if use.name != "[[" and any(
-        word.split or (word.glob and word.text[0] in "*?[") for word in words
-    ):
-        use.note(UNKNOWN, "is given what may be an operator")
+def _deletes(use: ProgramUse, roots: Sequence[ShellWord], names: Sequence[str]) -> None:
+    """Judge deleting what find finds: high, but for what tools make again."""
+    if not names or not all(map(made_again, names)):
+        use.note(HIGH, "deletes what is found")
+    use.paths("w", roots or [ShellWord(".")])

@@ -35,19 +35,14 @@ def fetch(url: str, hosts: Sequence[str], sends: str = "") -> RiskFinding:
         return RiskFinding(HIGH, f"the address {shown} cannot be read")
     if not host or not _HOST.fullmatch(host):
         return RiskFinding(HIGH, f"the address {shown} has no host, or one in other letters")
+    act = f"{sends} to {host}" if sends else f"fetches from {host}"
     if any(fnmatchcase(host, pattern.lower()) for pattern in hosts):
-        return RiskFinding(
-            MEDIUM if sends else LOW, f"{sends or 'fetches'} {'to' if sends else 'from'} {host}"
-        )
+        return RiskFinding(MEDIUM if sends else LOW, act)
     where = _where(host)
-    if where == "this machine":
-        rank = HIGH if sends else MEDIUM
-        return RiskFinding(rank, f"{sends or 'talks'} to {host}, which is this machine")
-    if where:
+    if where and where != "this machine":
         return RiskFinding(HIGH, f"reaches {host}, {where}")
-    return RiskFinding(
-        HIGH if sends else MEDIUM, f"{sends or 'fetches'} {'to' if sends else 'from'} {host}"
-    )
+    here = f"{sends or 'talks'} to {host}, which is this machine"
+    return RiskFinding(HIGH if sends else MEDIUM, here if where else act)
 
 
 def _where(host: str) -> str:

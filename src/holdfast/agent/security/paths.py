@@ -7,7 +7,6 @@ import functools
 import itertools
 import os
 import re
-import stat
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -47,12 +46,10 @@ class FileNames(NamedTuple):
 
 class FolderScan(NamedTuple):
     """The content of a folder: files with `secrets`; whether a link leads out of the working
-    directory; whether a name could be taken for several words or an option; whether all of it was
-    looked at."""
+    directory; whether all of it was looked at."""
 
     secrets: list[str]
     leads_out: bool
-    odd: bool
     whole: bool
 
 
@@ -95,12 +92,6 @@ _SECRET_NAMES = re.compile(
     r"\.env\.(?!example$|sample$|template$|dist$|defaults$).+|ssh_host_.+_key"
     r"|.+\.(?:pem|p12|pfx|kdbx|keystore|jks|key)|.*service[-_]?account.*\.json"
 )
-# What is known of /proc and holds nothing of a process. All else there is its environment, memory,
-# open files, or a road around the paths looked at here.
-_PROC_PLAIN = re.compile(
-    r"/proc/(?:cpuinfo|meminfo|version|loadavg|uptime|stat|mounts|(?:self|\d+)/(?:status|stat|limits"
-    r"|cgroup|comm|mounts|cmdline)|(?:sys|net)(?:/.*)?)"
-)
 _RAW = re.compile(
     r"/(?:dev/(?:mem|kmem|port|sd|hd|nvme|vd|xvd|dm-|mapper|loop|disk|md)"
     r"|proc/(?:kcore|kmem|sysrq-trigger)|boot(?:/|$)|sys(?:/|$))"
@@ -108,7 +99,8 @@ _RAW = re.compile(
 _DEVICES = word_set(
     "/dev/null /dev/stdout /dev/stderr /dev/tty /dev/stdin /dev/zero /dev/urandom /dev/random -"
 )
-# Places that every program reads.
+# Places that every program reads. All else in /proc is the environment, memory or open files of
+# processes, or a road around the paths looked at here.
 _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib32/", "/lib64/", "/opt/")
 _SYSTEM_FILES = word_set(
     "/etc/os-release /etc/debian_version /proc/cpuinfo /proc/meminfo /proc/version /proc/loadavg"
@@ -128,7 +120,7 @@ _FOREIGN = word_set(
     ".git .mypy_cache .nox .pytest_cache .ruff_cache .tox .venv __pycache__ node_modules"
     " site-packages venv"
 )
-_ODD, _GLOB = re.compile(r"[\s'\"\\]|^-"), re.compile(r"[*?\[]")
+_GLOB = re.compile(r"[*?\[]")
 _MAX_ENTRIES = 20_000  # directory entries that are looked at for one call
 _MAX_MATCHES = 500  # names that a glob may become
 
@@ -152,28 +144,12 @@ class ShellPaths:
         self._left = _MAX_ENTRIES
 
     def real(self, path: str, cwd: str) -> str:
-        """Return the real absolute path. Raises `ValueError` for what is no path."""
+        """Return the real absolute path of one from a folder ("": not known). Raises `ValueError`
+        for what is no path."""
         if len(path) > 4000:
             raise ValueError("it is longer than paths are")
         path = f"/{path.lstrip('/')}" if path.startswith("//") else path
-        if self.workdir and path.startswith(f"{self.workdir}/"):
-            path, cwd = path[len(self.workdir) + 1 :], self.workdir
-        parts = path.split("/")
-        if path[:1] == "/" or ".." in parts or not cwd:
-            return os.path.realpath(os.path.join(cwd, path))
-        # Most paths stay below a folder that is real already. Its own parts need no second look,
-        # which saves most of the time.
-        at, there = cwd.rstrip("/"), True
-        for part in parts:
-            if part and part != ".":
-                at = f"{at}/{part}"
-                if there:
-                    try:
-                        if stat.S_ISLNK(os.lstat(at).st_mode):
-                            return os.path.realpath(os.path.join(cwd, path))
-                    except OSError:
-                        there = False
-        return at or "/"
+        return os.path.realpath(os.path.join(cwd or "/", path))
 
     def inside(self, real: str) -> bool:
         """Return whether a real path is in the working directory or a writable folder."""
@@ -247,10 +223,9 @@ class ShellPaths:
         links = RiskFinding(MEDIUM, f"follows links out of {path[:80]}")
         return max(found, links) if scan.leads_out else found
 
-    def scan(self, real: str, names: FileNames = FileNames(), foreign: bool = False) -> FolderScan:
-        """Look through a folder for these names; with `foreign` also through others' packages in
-        it."""
-        secrets, leads_out, odd, todo = list[str](), False, False, [real]
+    def scan(self, real: str, names: FileNames = FileNames()) -> FolderScan:
+        """Look through a folder for these names, but not through others' packages in it."""
+        secrets, leads_out, todo = list[str](), False, [real]
         while todo and self._left > 0:
             folder = todo.pop()
             try:
@@ -263,9 +238,8 @@ class ShellPaths:
                 is_folder = entry.is_dir(follow_symlinks=False)
                 if not is_folder and not names.keep(entry.name):
                     continue
-                odd = odd or _ODD.search(entry.name) is not None
                 if is_folder:
-                    todo += [entry.path] if foreign or entry.name not in _FOREIGN else []
+                    todo += [entry.path] if entry.name not in _FOREIGN else []
                     continue
                 below = entry.path[len(real) :]
                 if entry.is_symlink():
@@ -274,7 +248,7 @@ class ShellPaths:
                 else:
                     secret = self.secret(below, entry.path)
                 secrets += [below.lstrip("/")] if secret else []
-        return FolderScan(secrets, leads_out, odd, self._left > 0)
+        return FolderScan(secrets, leads_out, self._left > 0)
 
     def matches(self, pattern: str, cwd: str) -> list[str] | None:
         """Return the paths that a glob may become at this moment, and the glob itself; None if they
@@ -291,7 +265,7 @@ class ShellPaths:
                 names = [part]
                 if _GLOB.search(part):
                     try:
-                        names = os.listdir(os.path.join(cwd, one) or ".")
+                        names = os.listdir(os.path.join(cwd or "/", one))
                     except OSError:
                         continue
                 self._left -= len(names)
@@ -303,11 +277,11 @@ class ShellPaths:
 
     def _holds(self, path: str, cwd: str) -> bool:
         """Return whether a path is of a process, or where a system keeps secrets."""
-        path = "/" + os.path.normpath(os.path.join(cwd, path)).lstrip("/")
+        path = "/" + os.path.normpath(os.path.join(cwd or "/", path)).lstrip("/")
         if self.inside(path):
             return False
         if path.startswith("/proc/"):
-            return not _PROC_PLAIN.fullmatch(path)
+            return path not in _SYSTEM_FILES
         return any(f"{path}/".startswith(f"{one}/") for one in _SECRET_PATHS if one != self.home)
 
 

@@ -12,29 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.agent.security import languages, repository, table
+from holdfast.agent.security.grammar import ShellWord
 from holdfast.agent.security.network import fetch
 from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN, made_again, word_set
-from holdfast.agent.security.script import (
-    ScriptReader,
-    ShellInput,
-    ShellScope,
-    ShellWord,
-    changes,
-)
+from holdfast.agent.security.script import ScriptReader, changes
 from holdfast.agent.security.use import PUBLISHES, Options, ProgramUse, parse_options
 
-# Programs whose output is names of files, with the options that leave it so.
-_PASSING = {
-    **dict.fromkeys(("cat", "pwd"), word_set("")),
-    **dict.fromkeys(("head", "tail", "sort"), word_set("-n -r -u")),
-    "ls": word_set("-1 -A -r -t"),
-}
 # Folders where a name with its folder is the same program as without.
 _SYSTEM = word_set("/bin /usr/bin /usr/local/bin /sbin /usr/sbin /usr/local/sbin")
 _NUMBERED = re.compile(r"(python|pip|gcc|g\+\+|clang|clang\+\+)-?\d+(?:\.\d+)*")
-# Programs that words which are not known cannot lead to harm, and programs for which no option does
-# more than their entry allows.
-_OPEN = word_set("echo printf true false : basename dirname expr seq sleep exit test [ [[")
+# Programs for which no option does more than their entry allows.
 _GLOB_SAFE = word_set("echo ls cat head grep egrep fgrep stat touch basename dirname")
 _BUILTINS = word_set("set source . printf jobs wait command export read")
 _VERSION_WORDS = word_set("--version -V -v --help -h")
@@ -57,7 +44,7 @@ class ProgramSpec(NamedTuple):
 @functools.cache
 def _specs() -> Mapping[str, ProgramSpec]:
     found: dict[str, ProgramSpec] = {}
-    for line in re.sub(r"(,?)\n +", lambda match: match[1] or " ", table.PROGRAMS).splitlines():
+    for line in re.sub(r"(,?)\n +", lambda match: match[1] or " ", table.PROGRAMS).split("\n"):
         if line:
             names, kind, *rest = line.split(" ", 2)
             # `npm,yarn.run`: a command of both
@@ -77,38 +64,29 @@ def _groups() -> frozenset[str]:
     return frozenset([name.partition(".")[0] for name in _specs() if "." in name]) - {"python"}
 
 
-def judge(
-    reader: ScriptReader,
-    words: Sequence[ShellWord],
-    scope: ShellScope,
-    stdin: ShellInput | None,
-) -> tuple[str, ...] | None:
-    """Note the risk of a program with its words, of which the first is its name. Return the folders
-    that it goes to, None if it goes nowhere."""
+def judge(reader: ScriptReader, words: Sequence[ShellWord], cwd: str, stdin: str) -> str:
+    """Note the risk of a program with its words, see `script.ProgramJudge`."""
     path, args = words[0].text, words[1:]
     folder, slash, name = path.rpartition("/")
     match = _NUMBERED.fullmatch(name)
     name = match[1] if match is not None and name not in _specs() else name
     local = slash and folder not in _SYSTEM
-    use = ProgramUse(reader, name, args, scope, stdin)
-    if name not in _OPEN and not all(word.known for word in args):
-        use.note(UNKNOWN, "is given what is not known beforehand")
-    leading_globs = [word for word in args if word.glob and word.text[0] in "*?["]
-    if name not in _GLOB_SAFE and any(reader.is_odd(word, scope, "^-") for word in leading_globs):
+    use = ProgramUse(reader, name, args, cwd, stdin)
+    if name not in _GLOB_SAFE and any(reader.may_be_option(word, cwd) for word in args):
         use.note(UNKNOWN, "is given names of files that may be options")
     if path == "cd":
         return _cd(use)
     if local:
         # The folder's place counts: the Python of a virtual environment is a link to the system's.
-        inside = use.is_inside(ShellWord(folder)) and ":" not in folder
+        inside = reader.paths.is_inside(folder, cwd) and ":" not in folder
         where = "a program" if inside else "outside"
         use.note(MEDIUM if inside else UNKNOWN, f"is {where} of the working directory")
-    only_asks = len(args) == 1 and stdin is None and use.text(0) in _VERSION_WORDS
+    only_asks = len(args) == 1 and not stdin and use.text(0) in _VERSION_WORDS
     if path in _BUILTINS:
-        _builtin(use)
-    elif only_asks and name in table.VERSIONED.split():
+        _builtin(use, words)
+    elif only_asks and name in table.VERSIONED:
         use.note(LOW, "only says something")
-    elif only_asks and name in table.VERSIONED_BY_PROJECT.split():
+    elif only_asks and name in table.VERSIONED_BY_PROJECT:
         use.note(MEDIUM, "runs what the settings of the project name")
     elif name in _WHOLE:
         _WHOLE[name](use)
@@ -121,7 +99,7 @@ def judge(
             use.argument(word)
     else:
         use.note(UNKNOWN, "is no program that is in a table")
-    return None
+    return cwd
 
 
 def _command(use: ProgramUse, words: Sequence[ShellWord]) -> None:
@@ -137,7 +115,7 @@ def _command(use: ProgramUse, words: Sequence[ShellWord]) -> None:
     elif name in _specs():
         _by_spec(use._replace(name=name, args=rest), rest)
     elif use.name in ("yarn", "pnpm") and _spec(what).runs_project:
-        use.run(words, use.stdin)
+        use.run(words)
     elif use.name in _specs():
         _by_spec(use, words)
     elif PUBLISHES & {word.text for word in words}:
@@ -147,7 +125,6 @@ def _command(use: ProgramUse, words: Sequence[ShellWord]) -> None:
 
 
 def _by_spec(use: ProgramUse, words: Sequence[ShellWord]) -> None:
-    """Judge a program by its entry in the table."""
     spec = _spec(use.name)
     special = _SPECIAL.get("git" if use.name.startswith("git.") else use.name)
     letters, project = spec.kind.rstrip("+!~"), "!" in spec.kind
@@ -160,7 +137,7 @@ def _by_spec(use: ProgramUse, words: Sequence[ShellWord]) -> None:
         for word in words[split + 1 :]:  # for a program of the project
             plain = use.name.startswith(("npm.", "yarn.", "pnpm.", "cargo."))
             use.operand("a" if plain else "p", word)
-    found = parse_options(use, spec.options, words[:split], use.name in table.STOPS.split())
+    found = parse_options(use, spec.options, words[:split], use.name in table.STOPS)
     if project and any(_OUTSIDE.search(value) for _, value in found.given):
         use.note(UNKNOWN, "has an option with a path outside of the working directory")
     operands = special(use, found) if special is not None else found.operands
@@ -168,63 +145,46 @@ def _by_spec(use: ProgramUse, words: Sequence[ShellWord]) -> None:
         before = len(letters) - 1
         for kind, word in zip(letters[:before], operands, strict=False):
             use.operand(kind, word)
-        use.run(operands[before:], use.stdin)
+        use.run(operands[before:])
         return
     if "*" in found.flags:
         letters = letters.replace("r", "R")
     # Of the letters before a star the last is repeated; those behind it are for the last operands.
     head, star, last = letters.partition("*")
-    repeated = head[-1:] if star else ""
     for index, word in enumerate(operands):
         behind = len(operands) - index
         if behind <= len(last):
-            kind = last[len(last) - behind]
+            use.operand(last[len(last) - behind], word)
         else:
-            kind = head[index] if index < len(head) else repeated
-        use.operand(kind, word)
+            use.operand(head[index] if index < len(head) else head[-1:] if star else "", word)
     use.note(LOW, "only says something" if letters in ("t*", "0") else "only reads")
     if project:
         use.note(MEDIUM, "runs the project's own code")
     elif "+" in spec.kind:
         use.note(MEDIUM, "changes or fetches something")
     use.reader.rearranged = use.reader.rearranged or "~" in spec.kind
-    if use.name in _PASSING and {name for name, _ in found.given} <= _PASSING[use.name]:
-        use.reader.yields = _listed_names(use, operands)
 
 
-def _listed_names(use: ProgramUse, operands: Sequence[ShellWord]) -> tuple[ShellWord, ...] | None:
-    """Return the names of files that the program has as its output: those of the folder, or those
-    that it is fed."""
-    if operands:
-        return None
-    if use.name in ("ls", "pwd"):
-        return (ShellWord("."),)
-    return use.stdin.names if use.stdin is not None else None
-
-
-def _cd(use: ProgramUse) -> tuple[str, ...]:
+def _cd(use: ProgramUse) -> str:
+    """Judge `cd`. Return the folder that it goes to."""
     operands, paths = parse_options(use, "-LPe", use.args).operands, use.reader.paths
-    target = operands[0] if operands else ShellWord(paths.home, bool(paths.home))
-    plain = target.known and not target.glob and target.text not in ("-", "")
-    reached = target.text.startswith("/") or use.scope.cwds
-    if not plain or not reached or use.reader.rearranged or len(operands) > 1:
+    target = operands[0] if operands else ShellWord(paths.home)
+    reached = target.text.startswith("/") or use.cwd
+    unsure = target.glob or target.text in ("-", "") or use.reader.rearranged or len(operands) > 1
+    if unsure or not reached or len(target.text) > 1000:
         use.note(UNKNOWN, "goes to a folder that is not known beforehand")
-        return ()
-    if len(target.text) > 1000:
-        use.note(UNKNOWN, "goes to a folder with a name that is too long")
-        return ()
+        return ""
     use.note(LOW, "goes to another folder")
-    found = tuple(dict.fromkeys([paths.real(target.text, cwd) for cwd in use.scope.cwds or ("/",)]))
-    use.paths("l", [ShellWord(one) for one in found])
+    found = paths.real(target.text, use.cwd)
+    use.paths("l", [ShellWord(found)])
     return found
 
 
-def _builtin(use: ProgramUse) -> None:
+def _builtin(use: ProgramUse, words: Sequence[ShellWord]) -> None:
     """Judge builtins that may change the shell, and activating a virtual environment."""
-    words = [word.text if word.known and not word.glob else None for word in use.args]
-    if use.name in ("source", ".") and len(words) == 1 and use.text(0).endswith("bin/activate"):
-        use.runs_code(use.args[0])
-    elif changes(use.name, words):
+    if use.name in ("source", ".") and len(words) == 2 and use.text(0).endswith("bin/activate"):
+        use.runs_code(words[1])
+    elif changes(words):
         use.note(UNKNOWN, "changes the shell, or may run what does")
     use.note(LOW, "only says something")
 
@@ -234,7 +194,7 @@ def _builtin(use: ProgramUse) -> None:
 
 def _run(use: ProgramUse) -> None:
     """Judge `uv run`, `poetry run` and their like; `npx` runs what it may have to fetch."""
-    words = list(itertools.dropwhile(lambda one: one.text in table.RUN_OPTIONS.split(), use.args))
+    words = list(itertools.dropwhile(lambda one: one.text in table.RUN_OPTIONS, use.args))
     name = words[0].text if words else "-"
     if use.name in ("npx", "npm.exec") and name not in ("ts-node", "tsx"):
         if not _spec(name).runs_project:
@@ -242,24 +202,16 @@ def _run(use: ProgramUse) -> None:
     elif name.startswith("-"):
         use.note(UNKNOWN, "has options that are not in its table")
     use.note(MEDIUM, "runs a program of the project")
-    use.run(words, use.stdin)
+    use.run(words)
 
 
 def _interpreter(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
     """Judge an interpreter: its first operand is code."""
     if not found.operands and not found.has("--test"):
-        fed = use.stdin is not None and not use.stdin.document
-        if fed and use.name in ("bash", "sh", "dash", "zsh"):
+        if use.stdin == "pipe" and use.name in ("bash", "sh", "dash", "zsh"):
             use.note(HIGH, "runs what comes through a pipe or from a file")
         use.note(UNKNOWN, "runs code that stands in the command, or that it is fed")
     return found.operands
-
-
-def _bash(use: ProgramUse) -> None:
-    if use.text(0) == "-c" and len(use.args) == 2 and use.args[1].known:
-        use.reader.nested(use.args[1].text, use.scope.copy())
-    else:
-        _by_spec(use, use.args)
 
 
 def _python(use: ProgramUse) -> None:
@@ -275,15 +227,11 @@ def _python(use: ProgramUse) -> None:
         use.note(UNKNOWN, "runs code that it is fed")
     use.note(MEDIUM, f"runs the module {module[:60]}")
     program = module.replace("_", "-")
-    files = [
-        os.path.join(cwd, source, *module.split("."))
-        for cwd in use.scope.cwds
-        for source in ("", "src")
-    ]
+    files = [use.at(os.path.join(source, *module.split("."))) for source in ("", "src")]
     if f"python.{module}" in _specs():
         _by_spec(use._replace(name=f"python.{module}"), rest)
     elif _spec(program).runs_project or module == "pip":
-        use.run([ShellWord(program), *rest], use.stdin)
+        use.run([ShellWord(program), *rest])
     elif re.fullmatch(r"[A-Za-z_][\w.]*", module) and any(
         os.path.isfile(f"{one}.py") or os.path.isfile(f"{one}/__init__.py") for one in files
     ):
@@ -298,26 +246,21 @@ def _python(use: ProgramUse) -> None:
 
 def _rm(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
     """Judge rm: deleting many files is high, but for those that tools make again."""
-    left = list[ShellWord]()
+    if "*" in found.flags:
+        for word in found.operands:
+            use.reader.use_path(word, use.cwd, "delete", "rm deletes")
+        return ()
     for word in found.operands:
         folder, _, name = word.text.rpartition("/")
-        if word.tree is not None:
-            if not word.tree.patterns or not all(map(made_again, word.tree.patterns)):
-                use.note(HIGH, "deletes what is found")
-        elif "*" in found.flags:
-            use.reader.use_path(word, use.scope, "delete", "rm deletes")
-            continue
-        elif (
-            word.glob and re.fullmatch(r"[.*?]+", name) and not made_again(os.path.basename(folder))
-        ):
+        everything = word.glob and re.fullmatch(r"[.*?]+", name)
+        if everything and not made_again(os.path.basename(folder)):
             use.note(HIGH, f"deletes all that is in a folder: {word.text[:80]}")
-        left.append(word)
-    return left
+    return found.operands
 
 
 def _cp(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
     """Judge cp, mv and install: what they read, and the files that they may replace."""
-    deep, moves = "*" in found.flags, use.name == "mv"
+    deep, moves, paths = "*" in found.flags, use.name == "mv", use.reader.paths
     into = [ShellWord(value) for value in found.values("-t", "--target-directory")]
     sources, targets = found.operands, into
     if not into:
@@ -325,14 +268,14 @@ def _cp(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
     use.paths("R" if deep else "r", sources)
     use.paths("w", [*targets, *(sources if moves else ())])
     for folder in targets if not moves else ():
-        if any(os.path.isdir(os.path.join(cwd, folder.text)) for cwd in use.scope.cwds):
+        if os.path.isdir(use.at(folder.text)):
             # A file of the folder that is replaced may be a link.
-            plain = [word for word in sources if not word.glob and word.tree is None]
-            names = [word.text.rstrip("/").rpartition("/")[2] for word in plain]
-            replaced = [os.path.join(folder.text, name) for name in names if name]
-            use.paths("w", [ShellWord(one) for one in replaced])
+            names = [word.text.rstrip("/").rpartition("/")[2] for word in sources if not word.glob]
+            use.paths("w", [ShellWord(os.path.join(folder.text, name)) for name in names if name])
             if deep or len(names) < len(sources):
-                use.overwrites(folder)
+                scan = paths.scan(paths.real(folder.text, use.cwd))
+                if scan.leads_out or not scan.whole:
+                    use.note(UNKNOWN, f"writes to {folder.text[:80]}, which has links out")
     if deep or (moves and not all(_is_file(use, word) for word in sources)):
         use.reader.rearranged = True
     return ()
@@ -340,12 +283,8 @@ def _cp(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
 
 def _is_file(use: ProgramUse, word: ShellWord) -> bool:
     """Return whether a path is a file of its own, or not there yet."""
-    paths = [os.path.join(cwd, word.text) for cwd in use.scope.cwds]
-    return (
-        not word.glob
-        and word.tree is None
-        and all(not os.path.lexists(path) or stat.S_ISREG(os.lstat(path).st_mode) for path in paths)
-    )
+    path = use.at(word.text)
+    return not word.glob and (not os.path.lexists(path) or stat.S_ISREG(os.lstat(path).st_mode))
 
 
 # --- builds, the network ---
@@ -377,25 +316,21 @@ def _curl(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
 
 
 _WHOLE: Mapping[str, Callable[[ProgramUse], None]] = {
-    **dict.fromkeys(("test", "[", "[["), languages.test),
     "find": languages.find,
-    "bash": _bash,
     "npx": _run,
     "git": functools.partial(repository.git, _command),
-    "uv.pip": lambda use: _command(use._replace(name="pip"), use.args),
-    "pip3": lambda use: _command(use._replace(name="pip"), use.args),
-    **dict.fromkeys(table.RUNNERS.split(), _run),
+    **dict.fromkeys(("uv.pip", "pip3"), lambda use: _command(use._replace(name="pip"), use.args)),
+    **dict.fromkeys(table.RUNNERS, _run),
     **dict.fromkeys(("python", "python2", "python3"), _python),
 }
 _SPECIAL: Mapping[str, Callable[[ProgramUse, Options], Sequence[ShellWord]]] = {
     **dict.fromkeys(("grep", "egrep", "fgrep", "rg"), languages.grep),
     "sed": languages.sed,
     **dict.fromkeys(("awk", "gawk", "mawk"), languages.awk),
-    "xargs": languages.xargs,
     "git": repository.special,
     "rm": _rm,
     **dict.fromkeys(("cp", "mv", "install"), _cp),
     **dict.fromkeys(("gcc", "g++", "cc", "clang", "clang++"), _compiler),
     **dict.fromkeys(("curl", "wget"), _curl),
-    **dict.fromkeys(table.INTERPRETERS.split(), _interpreter),
+    **dict.fromkeys(table.INTERPRETERS, _interpreter),
 }

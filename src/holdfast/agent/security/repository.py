@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
+from holdfast.agent.security.grammar import ShellWord
 from holdfast.agent.security.network import fetch, is_url
-from holdfast.agent.security.paths import HIGH, MEDIUM, UNKNOWN, FileNames, word_set
-from holdfast.agent.security.script import ShellWord
+from holdfast.agent.security.paths import HIGH, MEDIUM, UNKNOWN, word_set
 from holdfast.agent.security.use import Options, ProgramUse, text_of
 
 # Settings that run no program.
@@ -97,39 +97,34 @@ def _tracked(folder: str, path: str) -> bool:
 
 def git(command: Callable[[ProgramUse, Sequence[ShellWord]], None], use: ProgramUse) -> None:
     """Judge the options before git's command, and the repository; `command` judges the rest."""
-    args, folders, index = use.args, list[str](), 0
-    while index < len(args) and args[index].text.startswith("-"):
-        text = args[index].text
-        index += 2 if text in ("-C", "-c") else 1
-        value = args[index - 1].text if index <= len(args) else ""
-        if text == "-C":
-            folders.append(value)
-        elif text == "-c" and not _SETTING.fullmatch(value):
+    args, paths = list(use.args), use.reader.paths
+    while args and args[0].text.startswith("-"):
+        option = args.pop(0).text
+        value = args.pop(0).text if option in ("-C", "-c") and args else ""
+        if option == "-C":  # what follows is relative to that folder
+            if not paths.is_inside(value, use.cwd) or use.reader.rearranged or not value:
+                use.note(UNKNOWN, "works outside of the working directory")
+            use = use._replace(cwd=paths.real(value, use.cwd) if use.cwd else "")
+        elif option == "-c" and not _SETTING.fullmatch(value):
             use.note(HIGH, f"is given a setting that may run a program: {value[:60]}")
-        elif text not in ("-c", "-P", "--no-pager", "--no-optional-locks"):
-            use.note(UNKNOWN, f"works elsewhere, or with other programs: {text[:60]}")
-    if folders:  # what follows is relative to that folder
-        scope, path = use.scope.copy(), "/".join(folders)
-        if not use.is_inside(ShellWord(path)) or use.reader.rearranged:
-            use.note(UNKNOWN, "works outside of the working directory")
-        scope.cwds = tuple([use.reader.paths.real(path, cwd) for cwd in use.scope.cwds])
-        use = use._replace(scope=scope)
-    for plain in [_is_plain(cwd) for cwd in use.scope.cwds]:
-        if plain is None:
-            use.note(UNKNOWN, "works with what looks like a repository, and may run its settings")
-        elif not plain:
-            use.note(MEDIUM, "runs what the settings of the repository name")
-    command(use, args[index:])
+        elif option not in ("-c", "-P", "--no-pager", "--no-optional-locks"):
+            use.note(UNKNOWN, f"works elsewhere, or with other programs: {option[:60]}")
+    plain = _is_plain(use.cwd) if use.cwd else True
+    if plain is None:
+        use.note(UNKNOWN, "works with what looks like a repository, and may run its settings")
+    elif not plain:
+        use.note(MEDIUM, "runs what the settings of the repository name")
+    command(use, args)
 
 
 def _reads(use: ProgramUse, found: Options, words: Sequence[ShellWord]) -> None:
     """Judge revisions and paths: `HEAD:.env` is read, too."""
     paths = use.reader.paths
     for path in [word.text.partition(":")[2] or word.text for word in words]:
-        for cwd in use.scope.cwds if path[:1] not in ("-", "^", "@") else ():
-            matches = paths.matches(path, cwd) if re.search(r"[*?]", path) else None
+        if use.cwd and path[:1] not in ("-", "^", "@"):
+            matches = paths.matches(path, use.cwd) if re.search(r"[*?]", path) else None
             for one in matches or [path]:
-                use.reader.note(*paths.judge("read", one, cwd, f"{use.name} reads"))
+                use.reader.note(*paths.judge("read", one, use.cwd, f"{use.name} reads"))
     if found.has("--no-index"):
         use.paths("R", words)
 
@@ -137,11 +132,10 @@ def _reads(use: ProgramUse, found: Options, words: Sequence[ShellWord]) -> None:
 def _takes(use: ProgramUse, names: Sequence[str]) -> None:
     """Judge taking files into the repository, where everything that shows changes shows them."""
     paths = use.reader.paths
-    for cwd in use.scope.cwds:
-        for match in [one for name in names for one in paths.matches(name, cwd) or ()]:
-            real = paths.real(match, cwd)
-            if any(searched(real, secret) for secret in paths.scan(real).secrets):
-                use.note(HIGH, "takes what is secret")
+    for match in [one for name in names for one in paths.matches(name, use.cwd) or ()]:
+        real = paths.real(match, use.cwd)
+        if any(searched(real, secret) for secret in paths.scan(real).secrets):
+            use.note(HIGH, "takes what is secret")
 
 
 def special(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
@@ -151,12 +145,11 @@ def special(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
     what, texts = words[0].text if words else "", [word.text for word in words]
     match name:
         case "grep":
-            for cwd in use.scope.cwds:
-                for secret in use.reader.paths.scan(cwd, FileNames()).secrets:
-                    if has("--untracked") or _tracked(cwd, secret):
-                        use.note(HIGH, f"reads what is secret: {secret[:80]}")
+            for secret in use.reader.paths.scan(use.cwd or "/").secrets:
+                if _tracked(use.cwd, secret):
+                    use.note(HIGH, f"reads what is secret: {secret[:80]}")
             _reads(use, found, words[0 if has("-e") else 1 :])
-        case "clone" | "fetch" | "pull" | "ls-remote":
+        case "clone" | "fetch" | "pull":
             if is_url(what):
                 use.reader.note(*fetch(what, use.reader.hosts))
             plain = r"(?:https?|git)://.*|git@[\w.-]+:[\w./-]+"
@@ -189,8 +182,6 @@ def special(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
             use.note(HIGH, "deletes files that git does not know")
         case _ if name in _READERS:
             _reads(use, found, words)
-            if name == "ls-files" and not set(found.given) - {("-z", "")}:
-                use.reader.yields = (ShellWord(".", tree=FileNames()),)
             return ()
         case _:
             pass
@@ -199,13 +190,10 @@ def special(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
 
 def _checks_out(use: ProgramUse, found: Options) -> None:
     """Judge replacing files by those of a revision: that of single files is taken back easily."""
-    use.reader.rearranged = True
-    if found.has("-f", "-B", "--force", "-W", "--worktree"):
-        use.note(HIGH, "throws changes away")
     if found.has("-b", "--orphan", "-S", "--staged"):
         return
     for word in found.operands:
-        paths = [os.path.join(cwd, word.text) for cwd in use.scope.cwds]
-        named = use.name == "git.restore" or any(os.path.lexists(path) for path in paths)
-        if any(os.path.isdir(path) for path in paths) or (word.glob and named):
+        path = use.at(word.text)
+        named = use.name == "git.restore" or os.path.lexists(path)
+        if os.path.isdir(path) or (word.glob and named):
             use.note(HIGH, "throws changes away")

@@ -7,11 +7,12 @@ import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
 
 from holdfast.agent.risk import Level, Risk, Surroundings
+from holdfast.agent.security.analyzers import checked
 from holdfast.agent.security.grammar import harmless
 from holdfast.agent.security.network import fetch, is_url
 from holdfast.agent.security.paths import (
@@ -28,7 +29,6 @@ from holdfast.agent.security.programs import judge
 from holdfast.agent.security.repository import searched
 from holdfast.agent.security.script import ScriptReader, shell_effect
 from holdfast.content import ToolCall
-from holdfast.errors import ConfigurationError
 from holdfast.runtime.paths import home_folder
 
 _LEVELS: tuple[Level, ...] = ("low", "medium", "unknown", "high")
@@ -53,10 +53,6 @@ def _home() -> str:
     return home_folder() or ""
 
 
-def _default_commands() -> dict[str, str]:
-    return {"terminal": "command"}
-
-
 class RiskRules(msgspec.Struct, frozen=True):
     """Judges what a call would do by what it is given: a shell command, paths, and addresses. It
     does not rate calls that have none of these.
@@ -73,30 +69,18 @@ class RiskRules(msgspec.Struct, frozen=True):
     Raises `ConfigurationError` for other values.
     """
 
+    name: ClassVar[str] = "rules"  # in journals
+
     hosts: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
-    commands: Mapping[str, str] = msgspec.field(default_factory=_default_commands)
+    commands: Mapping[str, str] = msgspec.field(default_factory=lambda: {"terminal": "command"})
 
     def __post_init__(self) -> None:
-        lists: dict[str, Any] = {"hosts": self.hosts, "writable": self.writable}
-        for key, value in lists.items():
-            if not isinstance(value, list | tuple) or not all(
-                isinstance(one, str) and one for one in cast("list[Any]", value)
-            ):
-                raise ConfigurationError(f"RiskRules: {key} takes a list of texts, not {value!r}.")
-            msgspec.structs.force_setattr(self, key, tuple(cast("list[str]", value)))
-        try:
-            msgspec.convert(self.commands, dict[str, str])
-        except msgspec.ValidationError as error:
-            raise ConfigurationError(
-                "RiskRules: commands takes a mapping of tools to the argument that is a command,"
-                f" not {self.commands!r}."
-            ) from error
-
-    @property
-    def name(self) -> str:
-        """The analyzer's name in journals."""
-        return "rules"
+        for key in ("hosts", "writable"):
+            texts = checked(self, key, tuple[Annotated[str, msgspec.Meta(min_length=1)], ...])
+            msgspec.structs.force_setattr(self, key, texts)
+        what = "a mapping of tools to the argument that is a command"
+        checked(self, "commands", dict[str, str], what)
 
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:
         """See `SecurityAnalyzer.assess`."""
@@ -116,38 +100,33 @@ class RiskRules(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(_risk(found), by=self.name)
 
     def _command(self, command: str, about: Surroundings) -> RiskFinding:
-        reader = ScriptReader(self._paths(about), self.hosts, judge)
-        workdir = reader.paths.workdir
+        reader = ScriptReader(ShellPaths(about.workdir, _home(), self.writable), self.hosts, judge)
+        workdir, state = reader.paths.workdir, about.shell
         # A shell that is started again begins in the working directory.
-        cwds = (workdir,) if workdir else ()
-        if workdir and about.shell.cwd and (cwd := os.path.realpath(about.shell.cwd)) != workdir:
-            cwds = (workdir, cwd)
+        cwds = [workdir, os.path.realpath(state.cwd)] if workdir and state.cwd else [workdir]
         ran, before = self._commands(about.history()), self._commands(about.before)
         if any(shell_effect(one) == "moves" for one in ran):
-            cwds = ()
+            cwds = [""]
         reader.wrote = len(before) < len(about.before)
         plain = [one for one in before if shell_effect(one) != "changes"]
-        found = reader.read(command, cwds, plain)
+        found = reader.read(command, list(dict.fromkeys(cwds)), plain)
         for one in [*ran, *before]:
             if shell_effect(one) == "changes":
-                shown = (
-                    f"an earlier command may have changed what this one does: {one.strip()[:80]}"
-                )
-                return max(found, RiskFinding(UNKNOWN, shown))
-        return max(found, _environment(reader.paths, about.shell.exported))
+                shown = one.strip()[:80]
+                reason = f"an earlier command may have changed what this one does: {shown}"
+                return max(found, RiskFinding(UNKNOWN, reason))
+        return max(found, _environment(reader.paths, state.exported))
 
     def _commands(self, calls: Sequence[ToolCall]) -> list[str]:
         names = self.commands
         found = [call.arguments.get(names[call.name]) for call in calls if call.name in names]
         return [one for one in found if isinstance(one, str)]
 
-    def _paths(self, about: Surroundings) -> ShellPaths:
-        return ShellPaths(about.workdir, _home(), self.writable)
-
     def _arguments(self, call: ToolCall, about: Surroundings) -> RiskFinding | None:
         """Return the highest risk of the paths and addresses among a call's arguments; None if
         there are none."""
-        findings, paths = list[RiskFinding](), self._paths(about)
+        findings = list[RiskFinding]()
+        paths = ShellPaths(about.workdir, _home(), self.writable)
         changes = about.annotations is None or not about.annotations.read_only
         kind, act = ("write", "changes") if changes else ("read", "reads")
         arguments = {"path": ".", **call.arguments} if call.name == "grep" else call.arguments
@@ -159,9 +138,7 @@ class RiskRules(msgspec.Struct, frozen=True):
                 findings.append(fetch(value, self.hosts))
             elif key in _PATH_KEYS and about.workdir:
                 path = paths.home + value[1:] if value == "~" or value.startswith("~/") else value
-                if "\0" in path:
-                    found = RiskFinding(HIGH, "a path with a zero byte")
-                elif call.name == "grep" and not changes:
+                if call.name == "grep" and not changes:
                     found = _searched(paths, path, about.workdir, call.arguments.get("glob"))
                 else:
                     found = paths.judge(kind, path, about.workdir, f"{call.name} {act}")
@@ -222,15 +199,14 @@ def _texts(arguments: Mapping[str, Any]) -> tuple[list[tuple[str, str]], bool]:
     are all."""
     found = list[tuple[str, str]]()
     stack: list[tuple[str, Any]] = list(arguments.items())
-    seen, whole = 0, True
-    while stack and seen < _MAX_VALUES:
+    for _ in range(_MAX_VALUES):
+        if not stack:
+            break
         key, value = stack.pop()
-        seen += 1
         if isinstance(value, str):
             found.append((key.lower(), value))
         elif isinstance(value, Mapping):
             stack += list(cast("Mapping[str, Any]", value).items())
         elif isinstance(value, list):
-            whole = whole and len(cast("list[Any]", value)) <= _MAX_VALUES
-            stack += [(key, one) for one in cast("list[Any]", value)[:_MAX_VALUES]]
-    return found, whole and not stack
+            stack += [(key, one) for one in cast("list[Any]", value)]
+    return found, not stack

@@ -15,12 +15,12 @@ for the last operands:
 
     r  read the file         R  read all that is in the folder    l  look at it, not into it
     w  write to it           c  run its code                      q  install what it lists
-    p  a path or a name of the project; a  the same, or any text  u  ask this address
+    p  a path or a name of the project; a  the same, or any text
     i  install this Python package                                y  install this npm package
     t  plain text            e  a plain name                      x  anything, options too
     X  this word and those behind it are another program          0  none
     k, K  write to, read it: no `..`, no glob, no other machine   s  a text, or `@` and a file
-    b, d, h, j, m, n, o, v, z, B, P  a text for which `use` has a pattern
+    d, h, j, m, n, o, v, z, B, P  a text for which `use` has a pattern
 
 Signs behind a kind: `+` changes or fetches something (medium), `!` runs the project's own code
 (medium), `~` may make links, so that the paths of later commands are not known, `^` is high, for
@@ -28,6 +28,8 @@ the reason that follows.
 """
 
 from __future__ import annotations
+
+from holdfast.agent.security.paths import word_set
 
 GROUPS = {
     # Long options of programs that only read. Their values are glued on: a word behind one counts
@@ -68,55 +70,44 @@ GROUPS = {
 }
 
 PROGRAMS = """
-echo,true,false,:,whoami,expr,sleep,groups,yes,basename,dirname,logname,type,clear,exit,break,
-    continue x*
+echo,true,false,:,whoami,expr,sleep,groups,yes,basename,dirname,logname,type,clear,exit x*
 base64 r* -diD -w= --decode &long
 cat r* -AbeEnstTuv --number &long
 cmp,comm,column,expand,unexpand,fmt,fold,nl,paste,tac,rev,tsort,size,strings,od,hexdump,nm,join,
-    objdump,readelf,zcat r* # -0123abcdefhgiklmnopqrstuvwxyzACDEFHIJLMNPRSTVW?r --table --separator?
-    --output-separator? --syms --disassemble? --source --demangle? --dynamic --check-order &long
+    objdump,readelf,zcat r* # -0123abcdefhgiklmnopqrstuvwxyzACDEFHIJLMNPRSTVW?r --table &long
 cksum,md5sum,sha1sum,sha256sum,sha512sum r* -btwz --tag &long
 cut r* -nsz -bcdf= --complement --only-delimited --output-delimiter= &long
 date d* -uR -d= -I? --date= --iso-8601? --rfc-3339= --utc
 df l* -aHhiklPTv -tBx= --output? &long
-diff,colordiff r* # -abBcdeEHiNnpPqstTuvwyZ -r* -CUIxWFSD= --recursive* --new-file --exclude=
-    --strip-trailing-cr --label= &long
+diff,colordiff r* # -abBcdeEHiNnpPqstTuvwyZ -r* -CUIxWFSD= --recursive* --new-file &long
 du l* -0aAbcDHhkLlmPSsx -dtB= --max-depth= --exclude= --apparent-size &long
 env 0+
 printenv n*+
 file r* -bEhikLNnrsSv0 -eFP= --mime-type &long
 free,w,who,users,lscpu,lsblk,uptime 0 # -abhmgktwpsfiuHTJlq &long
-grep,egrep,fgrep tr* # -abcEFGHhiIlLnoPqsTuUvwxyZz -rR* -eABCm= -f=r --regexp= --file=r --max-count=
-    --include= --exclude= --exclude-dir= --after-context= --before-context= --context=
-    --files-with-matches --files-without-match --binary-files= --recursive* --dereference-recursive*
-    &long
+grep,egrep,fgrep tr* # -abcEFGHhiIlLnoPqsTuUvwxyZz -rR* -eABCm= -f=r --max-count= --include=
+    --exclude= --exclude-dir= --context= --files-with-matches --recursive* &long
 head r* # -qvz -nc= --lines= --bytes= &long
 tail r* # -fFqvz -ncs= --lines= --bytes= &long
 hostname 0 -adfisI
 iconv r* -cls -ft= -o=w --from-code= --to-code= --output=w
 id t* -agGnruzZ
 ip.addr,address,a,route,r,link,neigh 0
-jq jr* -nrjaeCMsScR --null-input --raw-output --join-output --exit-status --color-output
-    --monochrome-output --slurp --sort-keys --compact-output --raw-input --tab --indent=
+jq jr* -nrjaeCMsScR --null-input --raw-output --slurp --sort-keys --compact-output
 man,whatis e* -fkaw
 less,more r* # -aeEFgGiIJmMnNqQrRsSuUwWX
 locale,sysctl e* -ackvnmtqNA &long
-ls,dir,vdir l* -aAbBcCdDfFgGhHiklLmnNopqQrRsStuUvxXZ1 -ITw= --ignore= --hide= --recursive
-    --almost-all --directory &long
+ls,dir,vdir l* -aAbBcCdDfFgGhHiklLmnNopqQrRsStuUvxXZ1 -ITw= --almost-all &long
 lsof t* -abhlnNPRtUvV -cdgpsu= -i?
 netstat,ss,pstree,nproc,arch,uname t* -aAcghlmnopstTuUevrdi6Hx --all
 pgrep,pidof t* -afilnovxs -uPt= &long
 ps Bt* -AaCdeFfHjLlMNTwyV -CGgopqstuUknO= --forest --no-headers --sort= --format= --pid= --user=
 pwd 0
 readlink,realpath l* -femnqsvzLP --canonicalize-existing --canonicalize-missing --relative-to= &long
-rg tr* # -abcFHhiIlLnNopPqrRsSuUvwxz0. -eABCgmtTjMEd= -f=r --regexp= --file=r --glob= --iglob=
-    --type= --type-not= --type-list --files --hidden --no-ignore --smart-case --no-line-number
-    --count-matches --files-with-matches --files-without-match --max-count= --max-depth= --multiline
-    --pcre2 --replace= --stats --no-heading --json --after-context= --before-context= --context=
-    --trim --no-config &long
+rg tr* # -abcFHhiIlLnNopPqrRsSuUvwxz0. -eABCgmtTjMEd= -f=r --glob= --type= --files --hidden
+    --no-ignore --files-with-matches --context= &long
 awk,gawk,mawk tr* -F= -v= --field-separator= --assign=
-sed r* -nErszu -el= -i? --expression= --in-place? --quiet --silent --regexp-extended --null-data
-    --posix --debug
+sed r* -nErszu -el= -i? --expression= --in-place? --quiet --regexp-extended
 seq t* # -w -fs= &long
 shuf r* -rz -n= &long
 sort r* # -bdfghiMnrRVcCmsuz -ktS= -o=w --key= --field-separator= --output=w &long
@@ -128,8 +119,6 @@ wc r* -clmLw &long
 which,whereis t* -asbm --all
 xxd rw -abCdeEipruhv -cglosn=
 bash,sh,dash,zsh ca*! -exun
-xargs t* -0rt -dnPLI= --null --no-run-if-empty --verbose --delimiter= --max-args= --max-procs=
-    --replace?
 timeout tX -fvp -k= -s= --foreground --preserve-status --kill-after= --signal=
 nice X # -n=
 nohup X
@@ -140,10 +129,8 @@ mkdir w*+ -pv -m=v --mode=v --parents --verbose
 rmdir w*+ -pv --ignore-fail-on-non-empty --parents
 truncate w*+ -c -s= --size=
 tee w* -aip --append
-cp r*w+ -bfiHLnpTuvx -adlPrRs* -t=w -S=b --archive* --backup? --force --no-clobber --no-dereference*
-    --preserve? --recursive* --suffix=b --verbose --target-directory=w --no-target-directory
-    --update?
-mv w*w+ -fintTuv -t=w --force --no-clobber --target-directory=w --no-target-directory --verbose
+cp r*w+ -bfiHLnpTuvx -adlPrRs* -t=w --preserve? --recursive* --target-directory=w
+mv w*w+ -fintTuv -t=w --target-directory=w
 install r*w+ -bcCDpTv -m=v --mode=v --verbose
 rm w*+ -fdvi -rR* -I --recursive* --force --dir --verbose --one-file-system
 chmod vw*+ -cfv --verbose
@@ -154,23 +141,15 @@ tar.t,tf,tzf,tvf,tzvf,tjf,-tf,-tzf,-tvf,-tzvf Kt*
 tar.cf,czf,cvf,czvf,cjf,-cf,-czf,-cvf,-czvf,-cjf kR*+ --exclude=
 kill z*+ -l :9 :15 :TERM :KILL :INT :HUP
 git.log,diff,show,rev-list t* &log
-git.status t* -sbvz -u? --short --branch --show-stash --porcelain? --long --verbose
-    --untracked-files? --ignored? --ignore-submodules? --no-column --ahead-behind --no-renames
-git.blame t* # -bcefklnpstwz -lL= -M? -C? --line-porcelain --porcelain --show-name --show-email
-    --since= --date=
-git.grep tt* # -aiIwvhHEFGPnlLzcopqWr -eABCm= --ignore-case --word-regexp --line-number
-    --files-with-matches --name-only --count --heading --break --show-function --extended-regexp
-    --perl-regexp --fixed-strings --cached --untracked --only-matching --color? --no-color
-git.ls-files t* -cdmosuktvz -x= --cached --deleted --modified --others --ignored --stage --unmerged
-    --directory --exclude= --exclude-standard --full-name --error-unmatch
+git.status t* -sbvz -u? --short --branch --porcelain? --untracked-files? --ignored?
+git.blame t* # -bcefklnpstwz -lL= -M? -C? --porcelain
+git.grep tt* # -aiIwvhHEFGPnlLzcopqWr -eABCm= --ignore-case --line-number --files-with-matches
+git.ls-files t* -cdmosuktvz -x= --cached --modified --others --ignored --exclude= --exclude-standard
 git.ls-tree t* -drtlz --long --name-only --name-status --full-name --full-tree --abbrev? --format=
 git.shortlog t* -nsec --numbered --summary --email --no-merges --all --since= --until=
-git.cat-file,merge-base,show-ref,check-ignore,describe,count-objects t* -tspeadqvznH --all --always
-    --tags --heads --contains --verify --is-ancestor --abbrev? --long --match= --dirty?
-    --exact-match
+git.cat-file,merge-base,show-ref,check-ignore,describe t* -tspeadqvznH --all --always --tags
 git.for-each-ref t* &ref
-git.rev-parse t* -q --show-toplevel --git-dir --git-common-dir --absolute-git-dir --show-prefix
-    --show-cdup --is-inside-work-tree --abbrev-ref? --symbolic-full-name --verify --short? --all
+git.rev-parse t* -q --show-toplevel --git-dir --is-inside-work-tree --abbrev-ref? --verify --short?
 git.version,help t* -ag
 git.remote,worktree,submodule,bisect,reflog 0 # -v --verbose --all --oneline
 git.worktree,bisect.list,log t*+
@@ -181,46 +160,40 @@ git.stash 0+~ -ukqS -m= --include-untracked --keep-index --quiet
 git.stash.push t*+~ -ukqSp -m= --include-untracked --keep-index --quiet --message= --staged
 git.stash.pop,apply,drop t*+~ -q --index --quiet
 git.stash.list,show t* &log
-git.branch t* -vqdi -arl* -u=+ -DMfC^ -m+ --all* --verbose --remotes* --show-current --move+ --quiet
-    --delete --set-upstream-to=+ --track? --no-track --unset-upstream+ --force^ --abbrev? &ref
+git.branch t* -vqdi -arl* -u=+ -DMfC^ -m+ --all* --verbose --remotes* --show-current --move+
+    --set-upstream-to=+ --unset-upstream+ --force^ &ref
 git.tag t* -a -l* -m= -n?* -df^ --message= --annotate --delete^ --force^ &ref
-git.config t* -lz --get --get-all --list --show-origin --show-scope --global --local --system
-    --unset --name-only
+git.config t* -lz --get --get-all --list --show-origin --global --local --unset
 git.add w*+ -AuvnN --all --update --verbose --dry-run --intent-to-add
-git.commit t*+ -aqvsn -mcC= -u? -F=r --all --message= --author= --date= --amend --no-edit
-    --no-verify --allow-empty --signoff --quiet --verbose --dry-run --fixup= --no-gpg-sign
-    --trailer=
+git.commit t*+ -aqvsn -mcC= -u? -F=r --all --message= --author= --amend --no-edit --no-verify
+    --allow-empty --signoff --dry-run
 git.init w*+ -q -b= --quiet --bare --initial-branch=
 git.mv w*w+~ -vkn --verbose --dry-run
 git.rm w*+~ -qnr --quiet --dry-run --cached --ignore-unmatch
-git.apply r*+~ -vR3N -p= --check --stat --numstat --summary --verbose --reverse --3way --index
-    --cached --recount --whitespace= --reject
+git.apply r*+~ -vR3N -p= --check --stat --reverse --cached
 git.archive t*+ -v -o=w --output=w --format= --prefix=
-git.checkout t*+~ -qtdf -bB= --quiet --detach --track? --no-track --orphan= --force --ours --theirs
+git.checkout t*+~ -qtd -b= -f^ -B=^ --quiet --detach --track? --no-track --orphan= --force^
 git.switch t*+~ -qd -c= --quiet --create= --detach --track? --no-track --orphan=
-git.restore t*+~ -Sq --staged --quiet -s= --source= -W --worktree
+git.restore t*+~ -Sq --staged --quiet -s= --source= -W^ --worktree^
 git.reset t*+ -qN --quiet --soft --mixed --hard^ --merge^ --keep^
 git.clean t* -ndxXqf -e= --dry-run --quiet --force --exclude=
 git.revert,cherry-pick t*+~ -nxs -m= --mainline= --allow-empty &replay
 git.rebase t*+~ -qvn --onto= --autostash --no-autostash --keep-empty &replay
-git.merge t*+~ -qvn -m= -s= --no-ff --ff --ff-only --squash --commit --message= --stat --no-stat
-    &replay
+git.merge t*+~ -qvn -m= -s= --no-ff --ff --ff-only --squash &replay
 git.fetch t*+ -apqvtn --all --prune --tags --no-tags --quiet --verbose --depth= --unshallow
 git.pull t*+~ -qvrn --rebase? --no-rebase --ff-only --ff --no-ff --quiet --verbose --autostash
-git.clone t*+~ -qvnl -b= -o= --branch= --depth= --single-branch --quiet --verbose --no-checkout
-    --bare --no-tags --filter= --sparse
+git.clone t*+~ -qvnl -b= -o= --branch= --depth= --single-branch --quiet
 git.push ^ sends out history
 git.remote.add,set-url,rm,remove,rename,prune,update ^ changes where the repository sends its work
 git.worktree.add,move,remove,prune ^ makes, moves or deletes a working tree
 git.submodule.add,update,init,deinit,foreach,sync ^ does what submodules name
 git.symbolic-ref.--short t
 git.filter-branch,filter-repo,update-ref,send-email,symbolic-ref ^ rewrites or sends out history
-pytest p*! -qvxslh -knmWr= --tb= --maxfail= --durations= --lf --ff --nf --last-failed --exitfirst
-    --verbose --quiet --no-header --collect-only --capture= --cov? --cov-report= --cov-branch
-    --ignore= --deselect= --color= --disable-warnings --timeout= --numprocesses= --doctest-modules
-    --markers --junitxml=w -c=c -p= --strict-markers
-jest,vitest,mocha,playwright,cypress p*! -uioibw -c=c --watchAll? --runInBand --testNamePattern=
-    --testPathPattern= --reporter= --passWithNoTests --grep= -t= -g= --exit --env= &tool
+pytest p*! -qvxslh -knmWr= --tb= --maxfail= --durations= --lf --verbose --quiet --no-header
+    --collect-only --capture= --cov? --cov-report= --ignore= --color= --disable-warnings --timeout=
+    -c=c -p=
+jest,vitest,mocha,playwright,cypress p*! -uioibw -c=c --runInBand --testNamePattern= --reporter=
+    --grep= -t= -g= &tool
 ruff,black,mypy,pyright,flake8,pylint,isort,eslint,prettier,tsc,stylelint,rubocop,autopep8,yapf,
     pyflakes,vulture,bandit,golangci-lint,shellcheck,clang-format,clang-tidy,rustfmt,gofmt,
     goimports,phpstan,yamllint,hadolint,cppcheck,ty,pre-commit,codespell,pydocstyle,pycodestyle,
@@ -233,22 +206,19 @@ mkdocs.build p*! -qcs --strict --clean
 ldd p*! -vur
 sqlfluff p*! --rules? --dialect? --force &tool
 tox,nox p*! -qvrpla -e= -s= --list --recreate --parallel?
-coverage p*! -mi --branch --source= --show-missing --skip-covered --include= --omit= --append -a
-    --fail-under= -d=w -o=w
-mvn,mvnw,gradle,gradlew p*! -qBeoXi :am :version -D= --quiet --batch-mode --offline --info
-    --stacktrace --tests= --no-daemon --console= --parallel -x= -P= :pl= -f=c --all --configuration=
-make,gmake m*! -knpsBiw -j? -O? -C=c -f=c --keep-going --dry-run --silent --always-make --jobs?
-    --directory=c --file=c --just-print --question -q
+coverage p*! -mi --source= --show-missing --skip-covered --include= -d=w -o=w
+mvn,mvnw,gradle,gradlew p*! -qBeoXi :am :version -D= --quiet --batch-mode --offline --stacktrace
+    --tests= --no-daemon -x= -P= :pl= -f=c
+make,gmake m*! -knpsBiw -j? -O? -C=c -f=c --keep-going --dry-run --jobs?
 cmake m*! -S=c -B=w -G= -D=m -j? --build=w --target= --config= --parallel? --preset= --fresh
 ctest p*! -VNQ -R= -E= -j= --output-on-failure --verbose --test-dir=c
 ninja p*! -v -j= -C=c
-gcc,g++,cc,clang,clang++ r*! -cvESgs -o=w -O?o -W?o -I=r -L=r -l= -D= -U= -x= :std= :shared :static
-    :pthread :fPIC :fsyntax-only :ansi :pedantic :march= :fsanitize=
+gcc,g++,cc,clang,clang++ r*! -cvESgs -o=w -O?o -W?o -I=r -L=r -l= -D= -U= :std= :pthread :fPIC
+    :fsyntax-only :fsanitize=
 rustc r*! -O -g -o=w --edition= --crate-type= --explain=
 javac p*! :d=w :g :cp=c :classpath=c
 java p*! :cp=c :classpath=c :jar=c :ea :version
-node,nodejs ca*! --test --check --watch --no-warnings --trace-warnings --enable-source-maps
-    --experimental-strip-types --experimental-vm-modules --test-reporter= --max-old-space-size=
+node,nodejs ca*! --test --check --watch --test-reporter=
 tsx,ts-node,lua,perl,ruby,php,julia ca*! -wclT -I?
 python ca*! -uBvIsSEOb -W= -X=P
 python.unittest p*! -vqfbc -k= --verbose --failfast -s=c -p= -t=c
@@ -257,20 +227,17 @@ python.json.tool rw! --sort-keys --indent= --compact --no-ensure-ascii --json-li
 python.doctest,build,site,this p*! -vnsw --wheel --sdist
 python.cProfile ca*! -s=
 python.venv w*! --clear --system-site-packages --without-pip
-pip.list,show,freeze,check,debug,inspect,help t* -vfloeq --format= --outdated --uptodate --local
-    --user --editable --verbose --files --not-required --exclude= --quiet --all
+pip.list,show,freeze,check,debug,inspect,help t* -vfloeq --format= --outdated --local --user
 pip.index.versions t*+ --pre
 pip.config,cache.list,dir,info t*
-pip.install,download,wheel i*! -qUvI -rc=q -e=i -dt=w --quiet --upgrade --verbose --no-deps
-    --no-cache-dir --force-reinstall --pre --editable=i --requirement=q --constraint=q
-    --disable-pip-version-check --dry-run --break-system-packages --dest=w --target=w
+pip.install,download,wheel i*! -qUvI -rc=q -e=i -dt=w --quiet --upgrade --no-deps --no-cache-dir
+    --force-reinstall --pre --editable=i --requirement=q --break-system-packages
 pip.uninstall t*! -yq --yes --quiet
 uv.sync,lock,tree,build,init,export,venv p*! -qU --quiet --dev --frozen --locked --check
-    --all-extras --extra= --group= --upgrade --all-groups --no-dev --clear
+    --all-extras --extra= --group=
 uv.add,remove i*! -q --dev --group= --optional= --extra=
 poetry,pdm,pipenv,conda.show,check,info,list,install,add,remove,update,lock,build,sync,outdated i*!
-    -qynvDG --quiet --yes --no-interaction --with? --without? --only? --dev --no-dev --no-root
-    --all-extras -E? --extras? --tree --latest --json --no-update
+    -qynvDG --quiet --yes --no-interaction --with? --dev --no-root --all-extras -E? --tree
 conda,poetry.env.list,info t*
 npm. - -s --silent --prefix=c -w= --workspace= --workspaces
 yarn. - -s --silent --cwd=c
@@ -287,8 +254,7 @@ npm.pack p*! --dry-run --json
 cargo.build,b,test,t,check,c,run,r,clippy,fmt,doc,bench,tree,metadata,clean,update,fetch,fix,
     nextest,outdated,audit p*! -qvr -j= -pFi= --release --quiet --verbose --all --workspace
     --all-targets --all-features --no-default-features --features= --lib --bins --tests --bin=
-    --test= --example= --package= --doc --no-run --offline --message-format= --check --fix --no-deps
-    --format-version=
+    --test= --package= --doc --message-format= --check --fix --no-deps --format-version=
 cargo.add,remove y*! --dev --build --features= --no-default-features --optional -F=
 go.run pa*! &go
 go.build,test,vet,fmt,mod,list,version,clean,work,doc,generate,get p*! &go
@@ -297,7 +263,7 @@ bundle.install,check,list,show,outdated i*! --quiet --jobs=
 bazel.build,test,query t*!
 composer.install,validate,show,test y*!
 dotnet.build,test,run,restore,format,clean,list p*! -vqc? --configuration= --no-restore --no-build
-    --nologo --verbosity= --filter= --logger= --framework= --project=c
+    --verbosity= --filter=
 deno,bun.test,lint,check,fmt,info,task p*! --quiet --check --coverage --watch --bail
 zig,dune,stack,cabal,mix,flutter,dart,swift.build,test,fmt,format,check,analyze p*!
 docker.ps,images,logs,inspect,version,info,stats,top,port t*+ -s &docker
@@ -317,37 +283,25 @@ systemctl.status,show,list-units,is-active,is-enabled,cat t* -aln --all --no-pag
 systemctl,service ^ changes the system
 ping,host,nslookup,dig t*+ -46nv -c= -i= -W= -w= -t= --count=
 curl t* -sSfLIigGkvNO0246j -dF=s$ -T=r$ -ub=$ -Hw=h -XAmYyrCz= -o=w --silent --show-error --fail
-    --location --head --include --verbose --remote-name --compressed --data=$ --data-raw=$
-    --data-binary=$ --data-urlencode=$ --upload-file=r$ --request= --header=h --user-agent=
-    --cookie=$ --user=$ --write-out=h --output=w --max-time= --connect-timeout= --retry= --url=
-wget t* -qvcNnSd -O=w -o=w -P=w -t= -T= -U= --quiet --no-verbose --continue --output-document=w
-    --directory-prefix=w --timeout= --spider --header= --post-data=$ --post-file=r$ --method=
-rsync,ssh,scp,sftp,telnet,ftp,rsh,rlogin,mosh,sshpass,autossh,lftp,ansible,ansible-playbook,nc,ncat,
-    netcat,socat,nmap,masscan,ngrok,cloudflared,openvpn,tor,tcpdump,tshark,mail,mailx,sendmail,mutt,
-    rclone,croc,wormhole ^ reaches another machine
-mkfs,fdisk,sfdisk,parted,mount,umount,losetup,wipefs,cryptsetup,lvremove,swapoff,swapon,mkswap,fsck,
-    blkdiscard,badblocks,tune2fs,resize2fs,hdparm,mdadm,zpool,zfs,btrfs,debugfs,dd ^ changes disks
-reboot,shutdown,halt,poweroff,init,telinit,kexec,pkill,killall,skill,xkill,fuser ^ ends the
-    machine,or processes by their names
-useradd,userdel,usermod,groupadd,groupdel,passwd,chpasswd,visudo,chsh,adduser,deluser,setcap,
-    htpasswd,setfacl,chattr,chown,chgrp ^ changes users or rights
-iptables,ip6tables,nft,ufw,firewall-cmd,route,ifconfig,modprobe,insmod,rmmod,tc,nmcli,setenforce,at,
-    batch,anacron ^ changes the system, or has something run later
-gpg,gpg2,ssh-keygen,ssh-add,ssh-agent,pass,op,vault,secret-tool,keyctl,age,openssl,certbot ^ handles
-    keys and credentials
-aws,gcloud,az,terraform,tofu,pulumi,heroku,flyctl,vercel,netlify,wrangler,doctl,helm,serverless,
-    twine,glab,hub ^ acts on machines elsewhere in the user's name
-uvx,pipx,bunx,nix-shell,nix,snap,flatpak,brew,yum,dnf,pacman,apk,zypper,gem,cpan,easy_install,
-    rustup,nvm,pyenv ^ fetches a program and runs it
-su,runuser,chroot,nsenter,unshare,setpriv,machinectl,systemd-run,sudo,doas,pkexec,run0,gosu ^ runs
-    it with more rights
-shred,wipe,srm ^ destroys files
+    --location --head --verbose --compressed --data=$ --data-raw=$ --data-binary=$ --request=
+    --data-urlencode=$ --upload-file=r$ --header=h --user-agent= --output=w --max-time=
+wget t* -qvcNnSd -O=w -o=w -P=w -t= -T= -U= --quiet --output-document=w --spider --post-data=$
+rsync,ssh,scp,sftp,telnet,ftp,ansible,nc,ncat,netcat,socat,mail,sendmail ^ reaches another machine
+mkfs,fdisk,parted,mount,umount,losetup,wipefs,cryptsetup,swapoff,mkswap,fsck,dd ^ changes disks
+reboot,shutdown,halt,poweroff,init,pkill,killall,fuser ^ ends the machine or processes
+useradd,userdel,usermod,groupadd,passwd,visudo,setfacl,chattr,chown,chgrp ^ changes users or rights
+iptables,nft,ufw,route,ifconfig,modprobe,insmod,rmmod,tc,at,batch ^ changes the system
+gpg,ssh-keygen,ssh-add,ssh-agent,pass,op,vault,openssl ^ handles keys and credentials
+aws,gcloud,az,terraform,pulumi,heroku,vercel,helm,twine ^ acts on machines elsewhere
+uvx,pipx,bunx,nix-shell,nix,brew,yum,dnf,pacman,apk,gem,cpan,rustup ^ fetches a program and runs it
+su,chroot,nsenter,unshare,setpriv,systemd-run,sudo,doas,pkexec,runuser ^ runs it with more rights
+shred ^ destroys files
 """
 
 # Names of packages that are installed.
 PACKAGE = (
     r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?"
-    r"(?:\s*(?:[=!~<>]=|===|[<>])\s*[\w.*+!-]+(?:\s*,\s*(?:[=!~<>]=|[<>])\s*[\w.*+!-]+)*)?"
+    r"(?:\s*(?:,\s*)?(?:[=!~<>]=|===|[<>])\s*[\w.*+!-]+)*"
 )
 NODE_PACKAGE = r"(?:@[a-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*(?:@[\^~<>=]*[A-Za-z0-9][\w.+-]*)?"
 # A program of jq that reads neither the environment nor modules.
@@ -372,19 +326,23 @@ FOREIGN_LINE = (
 )
 # Programs that print their version and nothing else; and those that read the project's settings
 # even then.
-VERSIONED = """
-    python python2 python3 pip pip3 node nodejs ruby perl php gcc g++ cc clang git make cmake java
-    javac npm bash tar curl wget docker gh jq rg sqlite3 ffmpeg tsc conda uv ruff psql terraform
-    kubectl openssl lua cython elixir ssh rsync zip unzip gdb"""
-VERSIONED_BY_PROJECT = """
-    Rscript julia ipython cargo rustc go mvn gradle yarn pnpm bundle composer poetry pipenv deno bun
-    dotnet swift
-    npx pytest mypy black tox jupyter flake8 isort pylint eslint prettier jest vite next"""
+VERSIONED = word_set("""
+python python2 python3 pip pip3 node nodejs ruby perl php gcc g++ cc clang git make cmake java javac
+npm bash tar curl wget docker gh jq rg sqlite3 ffmpeg tsc conda uv ruff psql terraform kubectl
+openssl lua cython elixir ssh rsync zip unzip gdb
+""")
+VERSIONED_BY_PROJECT = word_set("""
+Rscript julia ipython cargo rustc go mvn gradle yarn pnpm bundle composer poetry pipenv deno bun
+dotnet swift npx pytest mypy black tox jupyter flake8 isort pylint eslint prettier jest vite next
+""")
 # Programs whose options end at the first operand.
-STOPS = """
-    awk gawk mawk xargs timeout nice nohup stdbuf valgrind python node nodejs ruby perl bash
-    sh dash zsh php lua java go.run xxd"""
+STOPS = word_set(
+    "awk gawk mawk timeout nice nohup stdbuf valgrind python node nodejs ruby perl bash sh dash zsh"
+    " php lua java go.run xxd"
+)
 # Interpreters; programs that run one of the project's, and options that may stand before that.
-INTERPRETERS = "bash sh dash zsh node nodejs ruby perl php lua tsx ts-node julia python"
-RUNNERS = "uv.run poetry.run pdm.run pipenv.run bundle.exec npm.exec pnpm.exec yarn.exec"
-RUN_OPTIONS = "-- --quiet -q --no-sync --frozen --locked --all-extras --dev --no-install --no"
+INTERPRETERS = word_set("bash sh dash zsh node nodejs ruby perl php lua tsx ts-node julia python")
+RUNNERS = word_set("uv.run poetry.run pdm.run pipenv.run bundle.exec npm.exec pnpm.exec yarn.exec")
+RUN_OPTIONS = word_set(
+    "-- --quiet -q --no-sync --frozen --locked --all-extras --dev --no-install --no"
+)

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.agent.security import table
-from holdfast.agent.security.network import fetch
+from holdfast.agent.security.grammar import ShellWord
 from holdfast.agent.security.paths import HIGH, MEDIUM, UNKNOWN, FileNames, RiskFinding, word_set
-from holdfast.agent.security.script import ScriptReader, ShellInput, ShellScope, ShellWord
+from holdfast.agent.security.script import ScriptReader
 
 _TOKEN = re.compile(r"(--|-|:)([^=?+^*$]+)([=?]?)([A-Za-z]?)([+^*$]?)")
 PUBLISHES = word_set(
@@ -37,24 +37,18 @@ _TEXTS = {
         ("j", table.JQ, UNKNOWN, "has a program that may read the environment or other files"),
         ("B", r"[^e]*", HIGH, "may show the environment of other processes"),
         ("h", r"(?!@)(?!.*%output).*", UNKNOWN, "shows a file, or writes to one"),
-        ("b", r"[^/]*", UNKNOWN, "keeps what it replaces in another folder"),
     )
 }
-_PATHS = {
-    "r": ("read", "reads"),
-    "R": ("search", "reads"),
-    "l": ("look", "looks at"),
-    "w": ("write", "writes to"),
-}
+_PATHS = {"r": ("read", "reads"), "l": ("look", "looks at"), "w": ("write", "writes to")}
 
 
 class OptionSpec(NamedTuple):
     """An option: whether it takes a value (`=`, or `?`: only a glued one), the kind of the value,
     and a flag, see `table`."""
 
-    value: str
-    kind: str
-    flag: str
+    value: str = ""
+    kind: str = ""
+    flag: str = ""
 
 
 class Options(NamedTuple):
@@ -75,38 +69,42 @@ class Options(NamedTuple):
 
 
 class ProgramUse(NamedTuple):
-    """A program's name, the words behind it, where it stands, and its input (None if nothing is
-    redirected to it)."""
+    """A program's name, the words behind it, the folder that it runs in ("": not known), and its
+    input: "", "pipe" or "document"."""
 
     reader: ScriptReader
     name: str
     args: Sequence[ShellWord]
-    scope: ShellScope
-    stdin: ShellInput | None
+    cwd: str
+    stdin: str
 
     def note(self, rank: int, what: str) -> None:
         """Note that the program is at least so risky."""
         self.reader.note(rank, f"{self.name.replace('.', ' ')} {what}")
 
     def text(self, index: int) -> str:
-        """Return the word of that place, "" if there is none or it is not known."""
-        word = self.args[index] if 0 <= index < len(self.args) else ShellWord("")
-        return word.text if word.known else ""
+        """Return the word of that place, "" if there is none."""
+        return self.args[index].text if 0 <= index < len(self.args) else ""
 
-    def run(self, words: Sequence[ShellWord], stdin: ShellInput | None = None) -> None:
+    def at(self, path: str) -> str:
+        """Return a path from the folder that the program runs in."""
+        return os.path.join(self.cwd or "/", path)
+
+    def run(self, words: Sequence[ShellWord]) -> None:
         """Judge these words as a program that this one runs."""
-        if words:
-            self.reader.run(words, self.scope.copy(), stdin)
-        else:
+        if not words or words[0].glob:
             self.note(UNKNOWN, "runs nothing that is named")
+        else:
+            self.reader.judge(self.reader, words, self.cwd, self.stdin)
 
     def paths(self, kind: str, words: Sequence[ShellWord], what: str = "") -> None:
         """Judge the use of these paths, by the letter of a kind: `r`, `R`, `l` or `w`."""
-        act, shown = _PATHS[kind]
         for word in words:
-            self.reader.use_path(word, self.scope, act, f"{self.name} {what or shown}")
-            if kind == "w" and word.tree is not None:
-                self.overwrites(word)
+            if kind == "R":
+                self.reader.search(word, self.cwd, FileNames(), f"{self.name} reads")
+            else:
+                act, shown = _PATHS[kind]
+                self.reader.use_path(word, self.cwd, act, f"{self.name} {what or shown}")
 
     def operand(self, kind: str, word: ShellWord) -> None:
         """Judge a word by the letter that stands for it in the table."""
@@ -127,7 +125,7 @@ class ProgramUse(NamedTuple):
             or (kind == "r" and text[:1] in ("+", "@"))
         ):
             self.note(UNKNOWN, f"has a word {text[:40]!r} that is not in its table")
-        elif kind in _PATHS:
+        elif kind in "rRlw":
             self.paths(kind, [word])
         elif kind == "c":
             self.runs_code(word)
@@ -143,39 +141,22 @@ class ProgramUse(NamedTuple):
             self._requirements(word)
         elif kind in "ap":
             self.argument(word, kind == "p")
-        elif kind == "u":
-            self.reader.note(*fetch(text, self.reader.hosts))
 
     def _requirements(self, word: ShellWord) -> None:
-        """Judge installing what a file lists."""
         if "://" in word.text:
             self.note(HIGH, "installs from elsewhere")
         self.runs_code(word)
-        for cwd in self.scope.cwds:
-            lines = text_of(os.path.join(cwd, word.text))
-            if re.search(table.FOREIGN_LINE, lines, re.MULTILINE):
-                self.note(UNKNOWN, f"installs from elsewhere, as {word.text[:60]} says")
-
-    def overwrites(self, folder: ShellWord) -> None:
-        """Judge writing to any file of a folder, also where that is a link."""
-        for cwd in self.scope.cwds:
-            real = self.reader.paths.real(folder.text, cwd)
-            scan = self.reader.paths.scan(real, folder.tree or FileNames())
-            if scan.leads_out or not scan.whole:
-                self.note(UNKNOWN, f"writes to files of {folder.text[:80]}, which has links out")
-
-    def is_inside(self, word: ShellWord) -> bool:
-        """Return whether a path is within the working directory, wherever the command may be."""
-        cwds = self.scope.cwds or ("/",)
-        return word.known and all(self.reader.paths.is_inside(word.text, cwd) for cwd in cwds)
+        lines = text_of(self.at(word.text))
+        if re.search(table.FOREIGN_LINE, lines, re.MULTILINE):
+            self.note(UNKNOWN, f"installs from elsewhere, as {word.text[:60]} says")
 
     def runs_code(self, word: ShellWord) -> None:
         """Judge running the code of a file or folder."""
         if word.text in ("-", "/dev/stdin"):
             self.note(HIGH, "runs code that it is fed")
-        if word.glob or word.tree is not None or not word.known or word.text[:1] in ("@", "-"):
+        if word.glob or word.text[:1] in ("@", "-"):
             self.note(UNKNOWN, "runs a file that is not known beforehand")
-        self.reader.use_path(word, self.scope, "use", f"{self.name} runs")
+        self.reader.use_path(word, self.cwd, "use", f"{self.name} runs")
         self.note(MEDIUM, f"runs the code of {word.text[:80]}")
 
     def argument(self, word: ShellWord, strict: bool = False) -> None:
@@ -188,31 +169,27 @@ class ProgramUse(NamedTuple):
             r"publish|deploy|upload", word.text
         ):
             self.note(HIGH, f"sends something out: {word.text[:40]}")
-        if not word.known or (strict and not re.fullmatch(r"[\w@%+=:,./*?\[\]{}^~#-]*", text)):
+        if strict and not re.fullmatch(r"[\w@%+=:,./*?\[\]{}^~#-]*", text):
             self.note(UNKNOWN, f"is given what may be code: {text[:60]}")
         if {"install", "exec"} & set(re.split(r"[:.]", text)) or re.search(r"://|@", path):
             self.note(UNKNOWN, f"is given what is not looked at: {word.text[:60]}")
-        if word.tree is not None:
-            self.note(UNKNOWN, "is given what is found")
-        named = ShellWord(path, word.known, word.glob)
-        self.reader.use_path(named, self.scope, "use", f"{self.name} is given")
+        self.reader.use_path(ShellWord(path, word.glob), self.cwd, "use", f"{self.name} is given")
 
 
 @functools.lru_cache(maxsize=1024)
 def _option_specs(text: str) -> Mapping[str, OptionSpec]:
     """Return the options of an entry of the table; `#` stands for numbers."""
-    found = {"--help": OptionSpec("", "", ""), "--version": OptionSpec("", "", "")}
+    found = {"--help": OptionSpec(), "--version": OptionSpec()}
     for token in text.split():
         if token[0] == "&":
             found |= _option_specs(table.GROUPS[token[1:]])
         elif token == "#":
-            found["#"] = OptionSpec("", "", "")
+            found["#"] = OptionSpec()
         elif match := _TOKEN.fullmatch(token):
             names = [match[2]] if match[1] != "-" else list(match[2])
             dashes = "--" if match[1] == "--" else "-"
-            found |= dict.fromkeys(
-                [dashes + name for name in names], OptionSpec(*match.groups()[2:])
-            )
+            spec = OptionSpec(*match.groups()[2:])
+            found |= dict.fromkeys([dashes + name for name in names], spec)
     return found
 
 
@@ -235,12 +212,12 @@ def parse_options(
             rest += [word] if stop and found.operands else []
             found.operands.extend(reversed(rest))
             break
-        if text[:1] != "-" or text == "-" or word.tree is not None:
+        if text[:1] != "-" or text == "-":
             found.operands.append(word)
             continue
         name, equals, value = text.partition("=")
         if name not in allowed and not text.startswith("--"):
-            if "#" in allowed and text[1:].isdecimal() and word.known:
+            if "#" in allowed and text[1:].isdecimal():
                 continue
             # Letters: the first that takes a value takes what is left of the word.
             place = 1
@@ -251,17 +228,12 @@ def parse_options(
             equals = value
         spec = allowed.get(name)
         is_text = spec is not None and spec.value and not spec.kind and text.startswith("--")
-        if (
-            spec is None
-            or (equals and not spec.value)
-            or not word.known
-            or (word.glob and not (is_text and equals))
-        ):
+        if spec is None or (equals and not spec.value) or (word.glob and not (is_text and equals)):
             use.note(UNKNOWN, f"has an option {name[:40]} that is not in its table")
             continue
         if spec.value == "=" and not equals:
-            following = rest.pop() if rest else ShellWord("", False)
-            if not following.known or following.glob or following.tree is not None:
+            following = rest.pop() if rest else ShellWord("", True)
+            if following.glob:
                 use.note(UNKNOWN, "has an option whose value is not known beforehand")
             value = following.text
         _add_option(use, found, name, spec, value)

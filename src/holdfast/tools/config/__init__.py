@@ -16,7 +16,6 @@ other programs.
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import os
@@ -89,8 +88,7 @@ class Parsed(msgspec.Struct, frozen=True):
 class Built(msgspec.Struct, frozen=True):
     """The arguments that a config gives to a `ToolManager`: `ToolManager(**built.arguments())`.
 
-    The services are not connected yet. The tool that reads skills is among `tools` and lists the
-    skills.
+    The services are not connected yet. The tool that reads skills is among `tools`.
     """
 
     tools: tuple[Tool, ...]
@@ -104,9 +102,9 @@ class Built(msgspec.Struct, frozen=True):
 
     def arguments(self) -> dict[str, Any]:
         """Return everything except the skills, as the arguments of a `ToolManager`."""
-        return {
-            key: value for key, value in msgspec.structs.asdict(self).items() if key != "skills"
-        }
+        arguments = msgspec.structs.asdict(self)
+        del arguments["skills"]
+        return arguments
 
 
 # --- reading ---
@@ -200,13 +198,12 @@ def _without_rules(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if key not in _RULE_KEYS}
 
 
-class _Rules:
+class _Rules(msgspec.Struct):
     """Hooks and limits, collected by pattern."""
 
-    def __init__(self, parsed: Parsed | None = None) -> None:
-        self.hooks: list[Hook] = [] if parsed is None else [*parsed.hooks]
-        self.concurrency: dict[str, int] = {} if parsed is None else {**parsed.concurrency}
-        self.result_limit: dict[str, int] = {} if parsed is None else {**parsed.result_limit}
+    hooks: list[Hook] = []
+    concurrency: dict[str, int] = {}
+    result_limit: dict[str, int] = {}
 
     def add(self, pattern: str, entry: Mapping[str, Any]) -> None:
         """Add the rules of an entry for the tools that fit `pattern`."""
@@ -220,7 +217,7 @@ class _Rules:
 # --- building ---
 
 
-def build(parsed: Parsed, builtins: Builtins | None = None, *, list_skills: bool = True) -> Built:
+def build(parsed: Parsed, builtins: Builtins | None = None) -> Built:
     """Make the tools of a config: import the functions, take the builtins, find the skills, and
     make unconnected clients for the services.
 
@@ -232,31 +229,26 @@ def build(parsed: Parsed, builtins: Builtins | None = None, *, list_skills: bool
         builtins: The preset tools that the host offers: a list of tools (`runtime.tools`), or a
             mapping of names to tools or to functions that make one. Such a function gets the
             entry's `parameters`.
-        list_skills: False if the system prompt lists the skills (`built.skills.prompt()`). The
-            tool that reads skills then does not list them.
     """
-    rules = _Rules(parsed)
+    rules = _Rules([*parsed.hooks], {**parsed.concurrency}, {**parsed.result_limit})
     tools: dict[str, Tool] = {}
     builtins_by_name = known_builtins(builtins)
     if parsed.modules is not None and (parsed.functions or parsed.builtin or parsed.hooks):
         find_modules_in(parsed.modules)
 
-    def add(tool: Tool, entry: ToolEntry) -> None:
+    made = [(_local(entry), entry) for entry in parsed.functions]
+    made += [(_builtin(entry, builtins_by_name), entry) for entry in parsed.builtin]
+    skills = discover(parsed.skills)
+    if skills.list():
+        reader = skills.tool()
+        made.append((reader, ToolEntry(reader.name, {}, parsed.place.at("skills"))))
+    for tool, entry in made:
         if tool.name in tools:
             raise entry.place.error(
                 f"there are two tools named {tool.name!r}. Give one of them another name."
             )
         tools[tool.name] = tool
         rules.add(tool.name, entry.options)
-
-    for entry in parsed.functions:
-        add(_local(entry), entry)
-    for entry in parsed.builtin:
-        add(_builtin(entry, builtins_by_name), entry)
-    skills = discover(parsed.skills)
-    if skills.list():
-        reader = skills.tool(list_skills)
-        add(reader, ToolEntry(reader.name, {}, parsed.place.at("skills")))
     for id in parsed.mcp_servers.keys() & parsed.a2a_agents.keys():
         raise parsed.place.at("a2a_agents").error(
             f"{id!r} is an MCP server too. Servers and agents have ids of their own."
@@ -359,24 +351,14 @@ def _with_settings(function: Any, settings: Mapping[str, Any]) -> Any:
     """Return the function with some arguments set, which a model is not shown."""
     if not settings:
         return function
+    found: Any = functools.update_wrapper(functools.partial(function, **settings), function)
     signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **settings, **kwargs)
-
-    @functools.wraps(function)
-    async def call_async(*args: Any, **kwargs: Any) -> Any:
-        return await function(*args, **settings, **kwargs)
-
-    found: Any = call_async if inspect.iscoroutinefunction(function) else call
-    found.__signature__ = signature.replace(
-        parameters=[
-            one.replace(kind=one.KEYWORD_ONLY) if one.kind is one.POSITIONAL_OR_KEYWORD else one
-            for name, one in signature.parameters.items()
-            if name not in settings
-        ]
-    )
+    left = [
+        one.replace(kind=one.KEYWORD_ONLY) if one.kind is one.POSITIONAL_OR_KEYWORD else one
+        for name, one in signature.parameters.items()
+        if name not in settings
+    ]
+    found.__signature__ = signature.replace(parameters=left)
     return found
 
 
@@ -395,12 +377,8 @@ def call_with(
 
 
 def _tool_options(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of an entry as arguments of a `Tool`."""
-    options = {
-        key: entry[key]
-        for key in ("name", "description", "category", "timeout", "isolation", "parallel")
-        if key in entry
-    }
+    names = ("name", "description", "category", "timeout", "isolation", "parallel")
+    options = {key: entry[key] for key in names if key in entry}
     if "retry" in entry:
         options["retry"] = RetryPolicy(**entry["retry"])
     if "annotations" in entry:
@@ -417,28 +395,22 @@ def _changed(tool: Tool, options: Mapping[str, Any], entry: ToolEntry) -> Tool:
         )
     if not options:
         return tool
-    changed = copy.copy(tool)
+    changed = tool.renamed(options.get("name", tool.name))
     for key, value in options.items():
         setattr(changed, "_parallel" if key == "parallel" else key, value)
-    # Values derived from the old name are made again at the first use.
-    if tool.name != changed.name:
-        vars(changed).update(_schema=None, _validate=None)
-        if tool.isolation is not None:
-            vars(changed).update(_isolated=changed._isolate(tool.isolation))  # pyright: ignore[reportPrivateUsage]: a copy of it
+    if tool.name != changed.name and tool.isolation is not None:
+        vars(changed).update(_isolated=changed._isolate(tool.isolation))  # pyright: ignore[reportPrivateUsage]: a copy of it
     return changed
 
 
 def known_builtins(builtins: Builtins | None) -> Mapping[str, Any]:
     """Return the builtins by name. Raises `ConfigurationError` if a list contains anything but
     tools."""
-    untyped: Any = builtins
-    if untyped is None:
-        return {}
+    untyped: Any = {} if builtins is None else builtins
     if isinstance(untyped, Mapping):
         return cast("Mapping[str, Any]", untyped)
-    tools: list[Any] = (
-        list(cast("Iterable[Any]", untyped)) if isinstance(untyped, Iterable) else [untyped]
-    )
+    given = cast("Iterable[Any]", untyped) if isinstance(untyped, Iterable) else [untyped]
+    tools = list(given)
     for tool in tools:
         if not isinstance(tool, Tool):
             raise ConfigurationError(
@@ -450,11 +422,8 @@ def known_builtins(builtins: Builtins | None) -> Mapping[str, Any]:
 def _builtin(entry: ToolEntry, builtins: Mapping[str, Any]) -> Tool:
     if entry.target not in builtins:
         hint = did_you_mean(entry.target, builtins)
-        available = (
-            f"There are: {', '.join(builtins)}."
-            if builtins
-            else "None were passed: pass builtins=, such as LocalRuntime(...).tools."
-        )
+        available = "None were passed: pass builtins=, such as LocalRuntime(...).tools."
+        available = f"There are: {', '.join(builtins)}." if builtins else available
         raise entry.place.error(f"no builtin is named {entry.target!r}.{hint} {available}")
     builtin, parameters = builtins[entry.target], entry.options.get("parameters")
     if isinstance(builtin, Tool):

@@ -67,11 +67,8 @@ class Dumper:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise dump_error(
-                where,
-                "holds half a character (a lone surrogate), which JSON cannot represent; leave it"
-                " out",
-            ) from None
+            half = "holds half a character (a lone surrogate), which JSON cannot represent"
+            raise dump_error(where, f"{half}; leave it out") from None
         return value.replace("${", "$${")
 
     def secret(self, where: str, value: str) -> str:
@@ -137,10 +134,8 @@ class Dumper:
                 found[key] = self.data(f"{where}.{key}", member, hidden, inner)
             return found
         if isinstance(value, list | tuple):
-            return [
-                self.data(f"{where}[{index}]", member, hidden, secret)
-                for index, member in enumerate(cast("list[Any]", value))
-            ]
+            members = enumerate(cast("list[Any]", value))
+            return [self.data(f"{where}[{i}]", member, hidden, secret) for i, member in members]
         raise dump_error(where, f"is a {type(value).__name__}, which JSON cannot represent")
 
     # --- code ---
@@ -242,17 +237,15 @@ def _constructor_arguments(made: Any) -> dict[str, Any] | None:
     Return None if the arguments cannot be derived. Structs, dataclasses and classes without
     state are supported.
     """
-    if isinstance(made, msgspec.Struct):
-        return {name: getattr(made, name) for name in made.__struct_fields__}
     kind: Any = cast("object", type(made))
-    if hasattr(kind, "__dataclass_fields__"):
-        return {
-            field.name: getattr(made, field.name)
-            for field in dataclasses.fields(made)
-            if field.init
-        }
-    plain = kind.__init__ is object.__init__ and kind.__new__ is object.__new__
-    return {} if plain and not getattr(made, "__dict__", None) and not _slots(kind) else None
+    if isinstance(made, msgspec.Struct):
+        names = made.__struct_fields__
+    elif hasattr(kind, "__dataclass_fields__"):
+        names = [field.name for field in dataclasses.fields(made) if field.init]
+    else:
+        plain = kind.__init__ is object.__init__ and kind.__new__ is object.__new__
+        return {} if plain and not getattr(made, "__dict__", None) and not _slots(kind) else None
+    return {name: getattr(made, name) for name in names}
 
 
 def _slots(kind: type[Any]) -> bool:

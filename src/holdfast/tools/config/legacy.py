@@ -10,22 +10,16 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from holdfast.tools.document import Map, Seq, SourceLocation, did_you_mean
 
 # A section's earlier names, in lower case -> its name now.
 SECTIONS: Mapping[str, str] = {
-    "local_functions": "local_functions",
-    "local": "local_functions",
-    "functions": "local_functions",
-    "mcp_servers": "mcp_servers",
-    "mcp": "mcp_servers",
-    "a2a_agents": "a2a_agents",
-    "a2a": "a2a_agents",
-    "builtin": "builtin",
-    "builtins": "builtin",
-    "builtin_tools": "builtin",
+    **dict.fromkeys(("local_functions", "local", "functions"), "local_functions"),
+    **dict.fromkeys(("mcp_servers", "mcp"), "mcp_servers"),
+    **dict.fromkeys(("a2a_agents", "a2a"), "a2a_agents"),
+    **dict.fromkeys(("builtin", "builtins", "builtin_tools"), "builtin"),
     "skills": "skills",
 }
 _MAX_SHOWN_CHARS = 200  # of the folders in a warning
@@ -33,20 +27,13 @@ _MAX_SHOWN_CHARS = 200  # of the folders in a warning
 _SKILL_SCOPES = ("project", "user", "custom_dirs", "builtin")
 _FUNCTION_KEYS = {"function_name": "function", "func": "function", "module_path": "module"}
 # The keys of an entry, by section: earlier name -> name now; "" for a key without a meaning.
+_IGNORED_KEYS = {"category": "", "description": ""}
 _KEYS: Mapping[str, Mapping[str, str]] = {
-    "mcp_servers": {
-        "transport": "type",
-        "transport_type": "type",
-        "category": "",
-        "description": "",
-    },
+    "mcp_servers": {"transport": "type", "transport_type": "type", **_IGNORED_KEYS},
     "a2a_agents": {
-        "address": "url",
-        "service_address": "url",
-        "base_url": "url",
+        **dict.fromkeys(("address", "service_address", "base_url"), "url"),
         "auth_token": "token",
-        "category": "",
-        "description": "",
+        **_IGNORED_KEYS,
     },
     "local_functions": _FUNCTION_KEYS,
     "builtin": _FUNCTION_KEYS,
@@ -129,24 +116,17 @@ def _move_functions(document: Map) -> None:
 
 def _sections(document: Map) -> list[tuple[str, Any, SourceLocation]]:
     """Return the members of a document, or of its `TOOLS`, which may have others beside it."""
-    wrapper = next(
-        (
-            key
-            for key, value in document.items()
-            if key.lower() == "tools" and (value is None or isinstance(value, Map))
-        ),
-        None,
-    )
-    if wrapper is None:
-        return document.members()
-    found = cast("Map", document[wrapper] or Map(document.place)).members()
-    others = [member for member in document.members() if member[0] != wrapper]
-    if not others:
-        place = document.places[wrapper]
-        warn(place, f"a section {wrapper!r} around everything", "its contents alone")
-    if ignored := [key for key, *_ in others if key.lower() not in SECTIONS]:
-        warn_ignored(document.place, f"{', '.join(ignored)} (the tools are in {wrapper})")
-    return [*found, *(member for member in others if member[0].lower() in SECTIONS)]
+    members = document.members()
+    for wrapper, value, place in members:
+        if wrapper.lower() == "tools" and (value is None or isinstance(value, Map)):
+            others = [member for member in members if member[0] != wrapper]
+            if not others:
+                warn(place, f"a section {wrapper!r} around everything", "its contents alone")
+            if ignored := [key for key, *_ in others if key.lower() not in SECTIONS]:
+                warn_ignored(document.place, f"{', '.join(ignored)} (the tools are in {wrapper})")
+            inner = [] if value is None else value.members()
+            return [*inner, *(member for member in others if member[0].lower() in SECTIONS)]
+    return members
 
 
 def _section(name: str, value: Any, place: SourceLocation) -> Any:
@@ -190,7 +170,6 @@ def _by_id(name: str, entries: Seq, place: SourceLocation) -> Map:
 
 
 def _entry(section: str, entry: Any) -> Any:
-    """Return one entry with the present names of its keys."""
     if not isinstance(entry, Map):
         return entry
     members = entry.members()

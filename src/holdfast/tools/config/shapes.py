@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, cast
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -42,18 +43,24 @@ class Shape(msgspec.Struct, frozen=True):
         return dumper.data(where, value)
 
 
+def shared(name: str, defs: Defs, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return a reference to a definition, which is made if it is not in `defs`."""
+    if name not in defs:
+        defs[name] = {}  # reserves the position in the order of first use
+        defs[name] = make()
+    return {"$ref": f"#/$defs/{name}"}
+
+
 def _or_variable(schema: dict[str, Any], defs: Defs) -> dict[str, Any]:
-    if "variable" not in defs:
-        defs["variable"] = {
-            "description": "A text with ${NAME} in it.",
-            "allOf": [_text_schema(defs), {"pattern": HAS_VARIABLE}],
-        }
-    return {"anyOf": [schema, {"$ref": "#/$defs/variable"}]}
+    def variable() -> dict[str, Any]:
+        text = [_text_schema(defs), {"pattern": HAS_VARIABLE}]
+        return {"description": "A text with ${NAME} in it.", "allOf": text}
+
+    return {"anyOf": [schema, shared("variable", defs, variable)]}
 
 
 def _text_schema(defs: Defs) -> dict[str, Any]:
-    defs.setdefault("text", {"type": "string", "pattern": WELL_FORMED})
-    return {"$ref": "#/$defs/text"}
+    return shared("text", defs, lambda: {"type": "string", "pattern": WELL_FORMED})
 
 
 def shown(value: Any) -> str:
@@ -81,7 +88,7 @@ class Text(Shape, frozen=True):
     """A text, which must match the whole `pattern` if there is one.
 
     A `secret` text is never shown, and dumped as a variable. Of a `url` only the parts that may
-    be secret are dumped as variables.
+    be secret are dumped as variables. A `function` is dumped as its `module:qualname`.
     """
 
     what: str = "a text"
@@ -89,14 +96,12 @@ class Text(Shape, frozen=True):
     secret: bool = False
     empty: bool = False
     url: bool = False
+    function: bool = False
 
     def read(self, value: Any, place: SourceLocation) -> str:
         if not isinstance(value, str):
-            hint = (
-                " In YAML, put it in quotes."
-                if isinstance(value, bool | int | float) or value is None
-                else ""
-            )
+            scalar = isinstance(value, bool | int | float) or value is None
+            hint = " In YAML, put it in quotes." if scalar else ""
             given = "another kind of value" if self.secret else shown(value)
             raise place.error(f"it takes {self.what}, not {given}.{hint}")
         if not value and not self.empty:
@@ -113,18 +118,10 @@ class Text(Shape, frozen=True):
         return _text_schema(defs) if self.empty else {**_text_schema(defs), "minLength": 1}
 
     def dump(self, value: Any, where: str, dumper: Dumper) -> str:
+        if self.function:
+            return value if isinstance(value, str) else dumper.function(where, value)
         write = dumper.url if self.url else dumper.secret if self.secret else dumper.text
         return write(where, value)
-
-
-class Target(Text, frozen=True):
-    """A function or an object as `module:qualname`, the form of entry points."""
-
-    what: str = "'module:qualname'"
-    pattern: str = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*"
-
-    def dump(self, value: Any, where: str, dumper: Dumper) -> str:
-        return value if isinstance(value, str) else dumper.function(where, value)
 
 
 class Choice(Shape, frozen=True):
@@ -135,14 +132,10 @@ class Choice(Shape, frozen=True):
     def read(self, value: Any, place: SourceLocation) -> str:
         if isinstance(value, str) and value in self.words:
             return str(value)
-        hint = (
-            did_you_mean(value, self.words)
-            if isinstance(value, str) and not isinstance(value, Filled)
-            else ""
-        )
-        raise place.error(
-            f"it takes {' or '.join(map(repr, self.words))}, not {shown(value)}.{hint}"
-        )
+        own = isinstance(value, str) and not isinstance(value, Filled)
+        hint = did_you_mean(value, self.words) if own else ""
+        words = " or ".join(map(repr, self.words))
+        raise place.error(f"it takes {words}, not {shown(value)}.{hint}")
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         return _or_variable({"enum": list(self.words)}, defs)
@@ -196,16 +189,11 @@ class Anything(Shape, frozen=True):
         return value.value if isinstance(value, Filled) else value
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        defs.setdefault(
-            "anything",
-            {
-                "type": ["null", "boolean", "number", "string", "array", "object"],
-                "pattern": WELL_FORMED,
-                "items": {"$ref": "#/$defs/anything"},
-                "additionalProperties": {"$ref": "#/$defs/anything"},
-            },
-        )
-        return {"$ref": "#/$defs/anything"}
+        itself = {"$ref": "#/$defs/anything"}
+        types = ["null", "boolean", "number", "string", "array", "object"]
+        anything = {"type": types, "pattern": WELL_FORMED}
+        members = {"items": itself, "additionalProperties": itself}
+        return shared("anything", defs, lambda: {**anything, **members})
 
 
 # --- collections ---
@@ -300,22 +288,19 @@ class Section(Shape, frozen=True):
         for key, definition in self.keys.items():
             if definition.required and key not in value:
                 raise place.error(f"{key} is missing: {definition.description}")
-        found = {
-            key: None
-            if member is None and not self.keys[key].required
-            else self.keys[key].shape.read(member, value.places[key])
-            for key, member in value.items()
-            if member is not None or self.keys[key].required or self.keys[key].null
-        }
+        found: dict[str, Any] = {}
+        for key, member in value.items():
+            definition = self.keys[key]
+            if member is not None or definition.required:
+                found[key] = definition.shape.read(member, value.places[key])
+            elif definition.null:
+                found[key] = None
         if self.check is not None:
             self.check(found, place)
         return found
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        if self.name not in defs:
-            defs[self.name] = {}  # reserves the position in the order of first use
-            defs[self.name] = self.body(defs)
-        return {"$ref": f"#/$defs/{self.name}"}
+        return shared(self.name, defs, lambda: self.body(defs))
 
     def body(self, defs: Defs) -> dict[str, Any]:
         """Return the schema itself instead of a reference to it."""
@@ -338,24 +323,18 @@ class Section(Shape, frozen=True):
 
     def dump(self, value: Any, where: str, dumper: Dumper) -> dict[str, Any]:
         """Return the keys of an object or a mapping whose values are not the defaults."""
-        members = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None
+        if isinstance(value, Mapping):
+            value = SimpleNamespace(**cast("Mapping[str, Any]", value))
         defaults = {} if self.whole else _defaults(cast("object", value))
         found: dict[str, Any] = {}
         for key, definition in self.keys.items():
             name = definition.attribute or key
-            member = (
-                getattr(cast("object", value), name, _ABSENT)
-                if members is None
-                else members.get(name, members.get(key, _ABSENT))
-            )
-            if member is _ABSENT or (member is None and not definition.null):
-                continue
-            if name not in defaults or member != defaults[name]:
-                found[key] = (
-                    None
-                    if member is None
-                    else definition.shape.dump(member, f"{where}.{name}" if where else name, dumper)
-                )
+            member = getattr(value, name, getattr(value, key, _ABSENT))
+            if member is None and definition.null and defaults.get(name, _ABSENT) is not None:
+                found[key] = None
+            elif member not in (None, _ABSENT, defaults.get(name, _ABSENT)):
+                at = f"{where}.{name}" if where else name
+                found[key] = definition.shape.dump(member, at, dumper)
         return found
 
     def arguments(self, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -364,7 +343,6 @@ class Section(Shape, frozen=True):
 
 
 def _defaults(value: object) -> dict[str, Any]:
-    """Return the defaults of a struct's fields by name."""
     if not isinstance(value, msgspec.Struct):
         return {}
     return {
@@ -429,32 +407,25 @@ class Variants(Shape, frozen=True):
         if len(tags) != 1:
             forms = [
                 f"{tag} (and {', '.join(others)})" if len(others) < 4 else f"{tag} (and settings)"
-                for tag, others in ((tag, self.companions(tag)) for tag in self.sections)
+                for tag, others in ((tag, self._companions(tag)) for tag in self.sections)
             ]
             raise place.error(f"{self.what} has either {', or '.join(forms)}.")
         section = self.sections[tags[0]]
         for key in value:
-            if key not in section.keys and any(key in one.keys for one in self.sections.values()):
-                others = self.companions(tags[0])
-                of = next(tag for tag, one in self.sections.items() if key in one.keys)
-                few = len(others) < 4
-                rule = (
-                    f"{' and '.join(others)} alone"
-                    if few
-                    else f"no {key}; {key} is for one with {of}"
-                )
+            of = [tag for tag, one in self.sections.items() if key in one.keys]
+            if of and key not in section.keys:
+                others = self._companions(tags[0])
+                rule = f"no {key}; {key} is for one with {of[0]}"
+                rule = f"{' and '.join(others)} alone" if len(others) < 4 else rule
                 raise value.places[key].error(f"{self.what} with {tags[0]} takes {rule}.")
         return section.read(value, place)
 
-    def companions(self, tag: str) -> list[str]:
-        """Return the keys that go with a tag."""
+    def _companions(self, tag: str) -> list[str]:
         return [key for key in self.sections[tag].keys if key != tag]
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        if self.name not in defs:
-            defs[self.name] = {}
-            defs[self.name] = {"anyOf": [one.body(defs) for one in self.sections.values()]}
-        return {"$ref": f"#/$defs/{self.name}"}
+        sections = self.sections.values()
+        return shared(self.name, defs, lambda: {"anyOf": [one.body(defs) for one in sections]})
 
     def dump(self, value: Any, where: str, dumper: Dumper) -> Any:
         tag = next(tag for tag in self.sections if tag in value)
@@ -515,24 +486,16 @@ class Made(Shape, frozen=True):
         return (self.write or self.shape.dump)(value, where, dumper)
 
 
-class BuildContext(Protocol):
-    """The surroundings of a load, which `Made.make` functions use."""
-
-    def is_placed(self, error: Exception) -> bool:
-        """Return True if the error's message begins with a place in a document."""
-        ...
-
-
 def struct(section: Section, kind: Callable[..., Any]) -> Made:
     """Return the shape of an object that a class makes of a section's keys."""
 
-    def make(data: dict[str, Any], place: SourceLocation, loader: BuildContext) -> Any:
+    def make(data: dict[str, Any], place: SourceLocation, loader: Any) -> Any:
         return kind(**section.arguments(data))
 
     return Made(section, make)
 
 
-def build(data: Any, loader: BuildContext) -> Any:
+def build(data: Any, loader: Any) -> Any:
     """Make the objects in data that shapes have read, inner ones first.
 
     An error of a constructor gets the place of the object, or of the key that the error names.

@@ -7,27 +7,18 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 import msgspec
 
-from holdfast.tools.config.shapes import (
-    Choice,
-    Either,
-    Flag,
-    Key,
-    ListOf,
-    MapOf,
-    Number,
-    Section,
-    Shape,
-    Text,
-)
+from holdfast.tools.config import shapes
+from holdfast.tools.config.shapes import Key, Section, Shape
 
-COUNT = Number("a whole number from 1", 1, whole=True)
-SECONDS = Number("a number of seconds above 0", above=True)
-SECRET = Text("a text", secret=True, empty=True)
+COUNT = shapes.Number("a whole number from 1", 1, whole=True)
+SECONDS = shapes.Number("a number of seconds above 0", above=True)
+SECRET = shapes.Text("a text", secret=True, empty=True)
+_SHAPES: Mapping[Any, Shape] = {str: shapes.Text(), bool: shapes.Flag(), float: SECONDS, int: COUNT}
 _DOCUMENTED = re.compile(r"    (\w+): (.*(?:\n      +.*)*)")
 
 
@@ -54,10 +45,17 @@ def keys_of(kind: type[Any], own: Mapping[str, Shape | Key] = {}) -> dict[str, K
 
 
 def section_of(
-    kind: type[Any], name: str, what: str, own: Mapping[str, Shape | Key] = {}, **options: Any
+    kind: type[Any],
+    name: str,
+    what: str,
+    own: Mapping[str, Shape | Key] = {},
+    *,
+    whole: bool = False,
+    without: Collection[str] = (),
 ) -> Section:
-    """Return the section of a struct. See `keys_of` and `Section`."""
-    return Section(name, what, keys_of(kind, own), **options)
+    """Return the section of a struct, `without` some keys. See `keys_of` and `Section`."""
+    keys = {key: one for key, one in keys_of(kind, own).items() if key not in without}
+    return Section(name, what, keys, whole=whole)
 
 
 def describe(kind: type[Any]) -> dict[str, str]:
@@ -74,36 +72,32 @@ def _shape(kind: Any) -> Shape | None:
     """Return the shape of a type; None for a type that a config cannot express."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        shapes = [
-            shape
-            for one in inner
-            if one is not types.NoneType and (shape := _shape(one)) is not None
-        ]
-        if {*map(type, shapes)} <= {Number}:
-            return next((one for one in shapes if one != COUNT), shapes[0] if shapes else None)
-        if len(shapes) < 2:
-            return shapes[0]
-        return Either(
-            text=next((one for one in shapes if isinstance(one, Text | Choice)), None),
-            list=next((one for one in shapes if isinstance(one, ListOf)), None),
-            map=next((one for one in shapes if isinstance(one, MapOf | Section)), None),
-            other=next((one for one in shapes if isinstance(one, Number | Flag)), None),
+        found = [shape for one in inner if (shape := _shape(one)) is not None]
+        if {*map(type, found)} <= {shapes.Number}:
+            return next((one for one in found if one != COUNT), found[0] if found else None)
+        if len(found) < 2:
+            return found[0]
+
+        def of(kinds: Any) -> Shape | None:
+            return next((one for one in found if isinstance(one, kinds)), None)
+
+        return shapes.Either(
+            text=of(shapes.Text | shapes.Choice),
+            list=of(shapes.ListOf),
+            map=of(shapes.MapOf | Section),
+            other=of(shapes.Number | shapes.Flag),
             what="another kind of value",
         )
     if origin is Literal:
-        return Choice(inner)
-    if kind is str:
-        return Text()
-    if kind is bool:
-        return Flag()
-    if kind is float:
-        return SECONDS
-    if kind is int:
-        return COUNT
+        return shapes.Choice(inner)
+    if kind in _SHAPES:
+        return _SHAPES[kind]
     if (origin, inner[:1]) in ((list, (str,)), (tuple, (str,))):
-        return ListOf(Text(empty=origin is list, url=origin is list), "a list of texts")
+        return shapes.ListOf(
+            shapes.Text(empty=origin is list, url=origin is list), "a list of texts"
+        )
     if origin is not None and inner == (str, str):
-        return MapOf(SECRET, "a mapping of texts to texts")
+        return shapes.MapOf(SECRET, "a mapping of texts to texts")
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         name = kind.__name__[0].lower() + kind.__name__[1:]
         return section_of(kind, name, f"the keys of {kind.__name__}")
