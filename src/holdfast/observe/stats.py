@@ -3,9 +3,10 @@ errors, and the longest calls. Only reads a store."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime
-from heapq import heappush, heappushpop
+from heapq import heappop, heappush
 
 import msgspec
 
@@ -16,6 +17,11 @@ from holdfast.store import Store, Summary
 
 _PAGE_EVENTS = 500  # events read and held at once
 _LONGEST_CALLS = 10
+
+# The events that record a model call's tokens and cost.
+_ModelEvent = (
+    ev.AssistantReplied | ev.HistoryCondensed | ev.MessageAdded | ev.DecisionMade | ev.NoteRecorded
+)
 
 
 class CallTotals(msgspec.Struct, frozen=True, rename="camel"):
@@ -102,10 +108,6 @@ class Stats(msgspec.Struct, frozen=True, rename="camel"):
         return usage.cached_input_tokens / usage.input_tokens if usage.input_tokens else 0.0
 
     def __add__(self, other: Stats) -> Stats:
-        errors = {
-            name: self.errors.get(name, 0) + other.errors.get(name, 0)
-            for name in {**self.errors, **other.errors}
-        }
         return Stats(
             conversations=self.conversations + other.conversations,
             events=self.events + other.events,
@@ -113,9 +115,9 @@ class Stats(msgspec.Struct, frozen=True, rename="camel"):
             seconds=self.seconds + other.seconds,
             waited=self.waited + other.waited,
             condensations=self.condensations + other.condensations,
-            errors=errors,
-            models=_merge(self.models, other.models),
-            tools=_merge(self.tools, other.tools),
+            errors=dict(Counter(self.errors) + Counter(other.errors)),
+            models=_sums((*self.models, *other.models)),
+            tools=_sums((*self.tools, *other.tools)),
             longest=tuple(sorted((*self.longest, *other.longest), reverse=True)[:_LONGEST_CALLS]),
         )
 
@@ -123,15 +125,16 @@ class Stats(msgspec.Struct, frozen=True, rename="camel"):
 NOTHING = Stats(conversations=0)
 
 
-def _merge(some: Sequence[CallTotals], others: Sequence[CallTotals]) -> tuple[CallTotals, ...]:
-    by_name = {share.name: share for share in some}
-    for share in others:
-        by_name[share.name] = by_name[share.name] + share if share.name in by_name else share
-    return _sort_shares(by_name.values())
+def _add(sums: dict[str, CallTotals], share: CallTotals) -> None:
+    sums[share.name] = sums[share.name] + share if share.name in sums else share
 
 
-def _sort_shares(shares: Iterable[CallTotals]) -> tuple[CallTotals, ...]:
-    return tuple(sorted(shares, key=lambda share: (-share.seconds, -share.calls, share.name)))
+def _sums(shares: Iterable[CallTotals]) -> tuple[CallTotals, ...]:
+    """Return the sums by name, longest first."""
+    sums: dict[str, CallTotals] = {}
+    for share in shares:
+        _add(sums, share)
+    return tuple(sorted(sums.values(), key=lambda one: (-one.seconds, -one.calls, one.name)))
 
 
 def tree(store: Store, conversation_id: str) -> list[Summary]:
@@ -148,20 +151,16 @@ def tree(store: Store, conversation_id: str) -> list[Summary]:
 def stats(store: Store, summary: Summary) -> Stats:
     """Return the statistics of one conversation, without the events that it shares with the one
     it was forked from. Holds one page of events at a time."""
-    count = _Counter(summary)
-    for event in _pages(store, summary):
-        count.take(event)
+    count = _JournalCount(summary)
+    seq = summary.parent_seq
+    while page := store.read(summary.id, seq, _PAGE_EVENTS):
+        for event in page:
+            count.take(event)
+        seq = page[-1].seq
     return count.result()
 
 
-def _pages(store: Store, summary: Summary) -> Iterator[ev.AnyEvent]:
-    seq = summary.parent_seq
-    while page := store.read(summary.id, seq, _PAGE_EVENTS):
-        yield from page
-        seq = page[-1].seq
-
-
-class _Counter:
+class _JournalCount:
     """A running count of the events of one journal."""
 
     def __init__(self, summary: Summary) -> None:
@@ -198,13 +197,13 @@ class _Counter:
                     result = event.result
                     error = result.error.type if result.error is not None else "tool_error"
                     error = error if result.is_error else ""
-                    self._add(self._tools, CallTotals(name, 1, int(bool(error)), seconds, seconds))
+                    _add(self._tools, CallTotals(name, 1, int(bool(error)), seconds, seconds))
                     self._add_long_call(event, seconds, "execute_tool", name, error)
             case ev.StatusChanged():
                 self._close_interval(event.timestamp)
                 self._status, self._interval_start = event.status, event.timestamp
             case ev.ErrorRecorded():
-                self._errors[event.error] = self._errors.get(event.error, 0) + 1
+                self._errors[event.error] += 1
             case ev.HistoryCondensed() | ev.MessageAdded() | ev.DecisionMade() | ev.NoteRecorded():
                 if isinstance(event, ev.HistoryCondensed) and event.request is None:
                     self._condensations += 1
@@ -223,31 +222,18 @@ class _Counter:
                 self._waited += seconds
         self._interval_start = None
 
-    def _add_model(
-        self,
-        event: ev.AssistantReplied
-        | ev.HistoryCondensed
-        | ev.MessageAdded
-        | ev.DecisionMade
-        | ev.NoteRecorded,
-        calls: int,
-        seconds: float,
-    ) -> None:
+    def _add_model(self, event: _ModelEvent, calls: int, seconds: float) -> None:
         name, unpriced = event.model or "unknown", int(event.cost is None)
         totals = CallTotals(name, calls, 0, seconds, seconds, event.usage, event.cost, unpriced)
-        self._add(self._models, totals)
-
-    def _add(self, shares: dict[str, CallTotals], share: CallTotals) -> None:
-        shares[share.name] = shares[share.name] + share if share.name in shares else share
+        _add(self._models, totals)
 
     def _add_long_call(
         self, event: ev.AnyEvent, seconds: float, operation: str, name: str, error: str = ""
     ) -> None:
         long_call = LongCall(seconds, self._summary.id, event.seq, operation, name, error)
-        if len(self._longest) < _LONGEST_CALLS:
-            heappush(self._longest, long_call)
-        else:
-            heappushpop(self._longest, long_call)
+        heappush(self._longest, long_call)
+        if len(self._longest) > _LONGEST_CALLS:
+            heappop(self._longest)
 
     def result(self) -> Stats:
         if self._status == "running":  # counted up to the last event
@@ -264,8 +250,8 @@ class _Counter:
             self._seconds,
             self._waited,
             self._condensations,
-            self._errors,
-            _sort_shares(self._models.values()),
-            _sort_shares(self._tools.values()),
+            dict(self._errors),
+            _sums(self._models.values()),
+            _sums(self._tools.values()),
             tuple(sorted(self._longest, reverse=True)),
         )
