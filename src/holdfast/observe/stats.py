@@ -167,7 +167,7 @@ class _JournalCount:
         self._summary = summary
         self._models: dict[str, CallTotals] = {}
         self._tools: dict[str, CallTotals] = {}
-        self._errors: dict[str, int] = {}
+        self._errors = Counter[str]()
         # Calls without a result: id -> name and start time.
         self._open: dict[str, tuple[str, datetime | None]] = {}
         self._longest: list[LongCall] = []
