@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+MAX_OUTPUT_BYTES = 100 * 1024 * 1024  # bytes of one command's output that are kept
 # Larger outputs move from memory to a file. Most outputs are smaller.
 _MEMORY_BYTES = 128 * 1024
 # Of more raw bytes, only the first and the last half of this number are cleaned.
