@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast import events as ev
+from holdfast.agent.arguments import is_number
 from holdfast.content import TextContent, ToolResult, Usage
 
 ABOUT = "damaged"  # `Message.about` of a stand-in
@@ -90,7 +91,7 @@ def spent(event: ev.DamagedEvent) -> tuple[Usage, float | None, str]:
         usage = Usage()
     given, model = fields.get("cost"), fields.get("model")
     cost = None if usage != Usage() else 0.0
-    if isinstance(given, int | float) and not isinstance(given, bool):
+    if is_number(given):
         cost = float(given)
     return usage, cost, model if isinstance(model, str) else ""
 
@@ -99,15 +100,9 @@ def client_tools(event: ev.DamagedEvent) -> tuple[str, ...]:
     """Return the names of the client-run tools of a damaged `AgentConfigured` event, as far as
     they are readable."""
     tools = event.fields.get("tools")
-    found: list[str] = []
+    found: list[Any] = []
     for tool in cast("list[Any]", tools) if isinstance(tools, list) else []:
-        if (
-            isinstance(tool, dict)
-            and (given := cast("dict[str, Any]", tool)).get("executor") == "client"
-        ):
-            found += [
-                name
-                for name in (given.get("name"), given.get("wireName"))
-                if isinstance(name, str) and name
-            ]
-    return tuple(found)
+        given = cast("dict[str, Any]", tool) if isinstance(tool, dict) else {}
+        if given.get("executor") == "client":
+            found += [given.get("name"), given.get("wireName")]
+    return tuple([name for name in found if isinstance(name, str) and name])

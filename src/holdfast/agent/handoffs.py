@@ -4,9 +4,9 @@ conversation can reach."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from holdfast.agent.directory import AgentDirectory
+from holdfast.agent.directory import AgentDirectory, parameter, parameters
 from holdfast.agent.limits import check_tree
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError
@@ -46,27 +46,14 @@ def make_handoff(others: AgentDirectory) -> Tool:
 
     def handoff(agent: str, reason: str = "") -> ToolResult:
         why = f" Reason: {reason.strip()}" if reason.strip() else ""
-        return ToolResult(
-            (
-                TextContent(
-                    f"The conversation is handed over to {agent}, who answers from here on.{why}"
-                ),
-            ),
-            meta={META: agent},
-        )
+        text = f"The conversation is handed over to {agent}, who answers from here on.{why}"
+        return ToolResult((TextContent(text),), meta={META: agent})
 
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": {
-            "agent": {"type": "string", "enum": list(others), "description": "Who takes over."},
-            "reason": {
-                "type": "string",
-                "description": "The reason and the work to do, in one sentence.",
-            },
-        },
-        "required": ["agent"],
-        "additionalProperties": False,
-    }
+    schema = parameters(
+        ("agent",),
+        agent=parameter("string", "Who takes over.", enum=list(others)),
+        reason=parameter("string", "The reason and the work to do, in one sentence."),
+    )
     about = (
         "Hand this conversation over to another agent: it has read all of it, and answers the user"
         " from here on. Say nothing more after that; hand over"
@@ -104,8 +91,7 @@ def check_budget(who: str, agent: Agent, tokens: bool, cost: bool) -> None:
     Raises `ConfigurationError`.
     """
     if tokens or cost:
-        check_tree(who, agent.llm, tokens, cost)
-        for one in family(agent).values() if agent.handoffs is not None else ():
+        for one in (agent, *family(agent).values()):
             check_tree(who, one.llm, tokens, cost)
 
 
@@ -115,9 +101,7 @@ def find(agent: Agent, name: str) -> Agent | None:
 
     "" is `agent` itself.
     """
-    if not name:
-        return agent
-    return family(agent).get(name)
+    return family(agent).get(name) if name else agent
 
 
 def family(agent: Agent) -> dict[str, Agent]:
@@ -129,8 +113,10 @@ def family(agent: Agent) -> dict[str, Agent]:
     left, seen = [agent], {id(agent)}
     while left:
         others = left.pop(0).handoffs
-        for name in others or ():
-            one = None if others is None else others.agent(name)
+        if others is None:
+            continue
+        for name in others:
+            one = others.agent(name)
             if one is None:
                 continue
             if found.setdefault(name, one) is not one:

@@ -63,12 +63,12 @@ def tools_for(planning: Planning, manager: ToolManager) -> tuple[Tool, ...]:
     if planning is None:
         return ()
     if manager.exists(PLAN):
-        if not is_ours(manager.get(PLAN)):
-            raise ConfigurationError(
-                "Agent: planning comes with a tool 'plan', and tools has another one of that name."
-                " Rename it."
-            )
-        return ()
+        if is_ours(manager.get(PLAN)):
+            return ()
+        raise ConfigurationError(
+            "Agent: planning comes with a tool 'plan', and tools has another one of that name."
+            " Rename it."
+        )
     from holdfast.tools.preset.planning import make_plan  # imported late: few agents plan
 
     return (make_plan(),)
@@ -77,21 +77,6 @@ def tools_for(planning: Planning, manager: ToolManager) -> tuple[Tool, ...]:
 def is_ours(tool: Tool) -> bool:
     """Return True if the tool is the plan tool of Holdfast."""
     return tool.name == PLAN and tool.module_qualname == MODULE
-
-
-def with_prompt(base: str | None, extensions: Sequence[str], planning: Planning) -> Sequence[str]:
-    """Append the lines on planning to the extensions of a system prompt.
-
-    A prompt that already has the lines, such as one from a serial form, stays unchanged.
-    """
-    if planning is None:
-        return extensions
-    lines = FIRST_PROMPT if planning == "first" else TOOL_PROMPT
-    return (
-        extensions
-        if any(lines in text for text in (base or "", *extensions))
-        else (*extensions, lines)
-    )
 
 
 # --- the fold of a plan ---
@@ -129,11 +114,9 @@ def after_condensation(before: ev.Plan | None, event: ev.HistoryCondensed) -> ev
         return before
     if event.summary.endswith(rendered(before.steps)) and HEADING in event.summary:
         return msgspec.structs.replace(before, seq=min(event.hidden), condensed=True)
-    return (
-        msgspec.structs.replace(before, seq=0, condensed=False)
-        if _is_hidden(before, event.hidden, event.replaced)
-        else before
-    )
+    if _is_hidden(before, event.hidden, event.replaced):
+        return msgspec.structs.replace(before, seq=0, condensed=False)
+    return before
 
 
 # --- condensation ---
@@ -188,9 +171,8 @@ def judged(
         return _plan_verdict(call, verdict, plan, tool)
     if (plan is not None and plan.approved) or (tool is not None and tool.annotations.read_only):
         return verdict
-    return Verdict(
-        "deny", AGAIN if plan is not None and not unfinished(plan.steps) else MAKE, "planning"
-    )
+    reason = AGAIN if plan is not None and not unfinished(plan.steps) else MAKE
+    return Verdict("deny", reason, "planning")
 
 
 def _plan_verdict(call: ToolCall, verdict: Verdict, plan: ev.Plan | None, tool: Tool) -> Verdict:

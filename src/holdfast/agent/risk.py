@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Literal, Protocol, cast, overload
+from typing import Any, Literal, Protocol, overload
 
 import msgspec
 
@@ -64,10 +64,6 @@ class ShellState(msgspec.Struct, frozen=True):
     exported: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
 
 
-def _no_calls() -> Sequence[ToolCall]:
-    return ()
-
-
 class Surroundings(msgspec.Struct, frozen=True):
     """Facts beside the call itself that an analyzer may need.
 
@@ -96,7 +92,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     cancelled: Cancellation = msgspec.field(default_factory=Cancellation)
     shell: ShellState = ShellState()
     before: Sequence[ToolCall] = ()
-    history: Callable[[], Sequence[ToolCall]] = _no_calls
+    history: Callable[[], Sequence[ToolCall]] = tuple[ToolCall]
 
 
 class SecurityAnalyzer(Protocol):
@@ -135,25 +131,17 @@ def assessed(
         found: Any = analyzer.assess(isolated_call(call, analyzer), about)
     except Exception as error:
         _log.warning("the security analyzer %s failed: %s", name, type(error).__name__)
-        return Risk(
-            "unknown", bounded_reason(f"the analyzer failed: {type(error).__name__}: {error}"), name
-        )
+        problem = f"failed: {type(error).__name__}: {error}"
+        return Risk("unknown", bounded_reason(f"the analyzer {problem}"), name)
     if found is None:
         return None if may_pass else Risk("unknown", "no analyzer covers such calls", name)
-    if (
-        not isinstance(found, Risk)
-        or found.level not in LEVELS
-        or not isinstance(cast(Any, found.reason), str)
-    ):
-        return Risk(
-            "unknown", bounded_reason(f"the analyzer answered {found!r}, which is not a Risk"), name
-        )
+    reason: Any = getattr(found, "reason", None)
+    if not isinstance(found, Risk) or found.level not in LEVELS or not isinstance(reason, str):
+        problem = f"answered {found!r}, which is not a Risk"
+        return Risk("unknown", bounded_reason(f"the analyzer {problem}"), name)
     by: Any = found.by
-    return msgspec.structs.replace(
-        found,
-        reason=bounded_reason(found.reason),
-        by=bounded_reason(by) if isinstance(by, str) and by else name,
-    )
+    by = bounded_reason(by) if isinstance(by, str) and by else name
+    return msgspec.structs.replace(found, reason=bounded_reason(reason), by=by)
 
 
 def isolated_call(call: ToolCall, guard: object) -> ToolCall:
@@ -163,15 +151,7 @@ def isolated_call(call: ToolCall, guard: object) -> ToolCall:
     """
     if type(guard).__module__.startswith("holdfast.agent."):
         return call
-    return msgspec.structs.replace(
-        call, arguments={key: _copied(value) for key, value in call.arguments.items()}
-    )
-
-
-def _copied(value: Any) -> Any:
-    if value is None or isinstance(value, str | int | float):
-        return value
-    return deepcopy(value)
+    return msgspec.structs.replace(call, arguments=deepcopy(call.arguments))
 
 
 def analyzer_name(analyzer: object) -> str:
