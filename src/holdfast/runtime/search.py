@@ -106,14 +106,11 @@ class Search:
         if not found:
             hint = ""
             if "/" not in pattern:
-                deeper = sum(map(walk.matcher(pattern), files))
-                hint = (
-                    f" {deeper} files fit it in folders below: use **/{pattern}." if deeper else ""
-                )
-            return ToolResult(
-                blocks(f"No file below {self._paths.shown(folder)} fits {pattern!r}.{hint}"),
-                meta=meta,
-            )
+                deeper = sum(map(bool, map(walk.matcher(pattern), files)))
+                if deeper:
+                    hint = f" {deeper} files fit it in folders below: use **/{pattern}."
+            text = f"No file below {self._paths.shown(folder)} fits {pattern!r}.{hint}"
+            return ToolResult(blocks(text), meta=meta)
         lines = [self._paths.shown(folder / name) for _, name in found[:limit]]
         if len(found) > limit:
             lines.append(f"[{len(found) - limit} more files fit; use a narrower pattern or path]")
