@@ -95,18 +95,15 @@ class LocalRuntime:
         except ConfigurationError:
             self._temporary.close()
             raise
-        allowed = (
-            allow_outside
-            if isinstance(allow_outside, bool)
-            else [Path(os.path.realpath(with_home(p))) for p in allow_outside]
-        )
+        allowed = None
+        if allow_outside is not True:
+            allowed = [Path(os.path.realpath(with_home(one))) for one in allow_outside or ()]
         self.terminal = Terminal(
             self.workdir, self._folder, self._env, shell, output_limit, command_timeout
         )
-        self.paths = Paths(
-            self.workdir, allowed, readable=[self.terminal.outputs], home=self._env["HOME"]
-        )
-        self.files = Files(self.paths, output_limit, self.terminal.outputs)
+        outputs = self.terminal.outputs
+        self.paths = Paths(self.workdir, allowed, [outputs], self._env["HOME"])
+        self.files = Files(self.paths, output_limit, outputs)
         self.search = Search(self.paths, self._env, output_limit)
         # A program that ends without `close` must not leave a folder or a shell behind.
         atexit.register(self.close)
@@ -183,19 +180,13 @@ class LocalRuntime:
     def _tell_of_clones(self) -> None:
         """Log the clones whose microagents `load_microagents()` does not read."""
         with self._lock:
-            clones = [path for path in dict.fromkeys(self._clones) if path != self.workdir]
+            clones = dict.fromkeys(path for path in self._clones if self.workdir in path.parents)
         for path in clones:
-            if (count := len(load_microagents(path, loose=False))) and path.is_relative_to(
-                self.workdir
-            ):
+            if count := len(load_microagents(path, loose=False)):
                 name = str(path.relative_to(self.workdir))
                 _log.warning(
-                    "load_microagents() reads those of %s. The clone in %r has %d:"
-                    " load_microagents(%r) reads them.",
-                    self.workdir,
-                    name,
-                    count,
-                    name,
+                    f"load_microagents() reads those of {self.workdir}. The clone in {name!r} has"
+                    f" {count}: load_microagents({name!r}) reads them."
                 )
 
     # --- tools for agents ---

@@ -30,8 +30,8 @@ def home_folder() -> str | None:
 
 
 class Paths:
-    """The folders that file tools may use: the workdir, `allow_outside`, and `readable` for reading
-    only.
+    """The folders that file tools may use: the workdir, `allowed` (None for any folder), and
+    `readable` for reading only.
 
     Shell commands are not restricted. Between the check and the use of a path, a command could
     still replace a folder on the way with a symlink. The last part of a path is opened without
@@ -39,18 +39,13 @@ class Paths:
     """
 
     def __init__(
-        self,
-        workdir: Path,
-        allow_outside: bool | Sequence[Path],
-        readable: Sequence[Path] = (),
-        home: str | None = None,
+        self, workdir: Path, allowed: Sequence[Path] | None, readable: Sequence[Path], home: str
     ) -> None:
         self.workdir = workdir
         self._home = home
-        self._everywhere = allow_outside is True
-        also: Sequence[Path] = () if isinstance(allow_outside, bool) else allow_outside
-        self._writable: list[Path] = [workdir, *also]
-        self._readable: list[Path] = [*self._writable, *readable]
+        self._everywhere = allowed is None
+        self._writable = [workdir, *(allowed or ())]
+        self._readable = [*self._writable, *readable]
 
     def resolve(self, path: str | os.PathLike[str], *, write: bool = False) -> Path:
         """Return the real, absolute path, which need not exist.

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from holdfast.processes import OwnerProcess
 
@@ -73,10 +74,8 @@ class Pump:
     def unwatch(self, fd: int) -> None:
         """Stop watching `fd`. On the pump's thread only."""
         assert self._selector is not None
-        try:
+        with suppress(KeyError, ValueError):
             self._selector.unregister(fd)
-        except (KeyError, ValueError):
-            pass
 
     def after(self, seconds: float, work: Callback) -> None:
         """Run `work` once, `seconds` from now. On the pump's thread only. A timer cannot be

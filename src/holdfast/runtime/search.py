@@ -9,9 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,14 +55,12 @@ class Search:
         self._limit = limit
 
     def _files(self, folder: Path, cancelled: Cancellation | None) -> list[str]:
-        found: list[str] = []
         until = time.monotonic() + _TIMEOUT_SECONDS
-        for name in walk.files_below(
-            folder, self._git, self._env, lambda: bool(cancelled) or time.monotonic() > until
-        ):
-            found.append(name)
-            if len(found) >= _MAX_FILES:
-                break
+
+        def stop() -> bool:
+            return bool(cancelled) or time.monotonic() > until
+
+        found = list(islice(walk.files_below(folder, self._git, self._env, stop), _MAX_FILES))
         if cancelled:
             raise ToolCancelled("The search was cancelled.")
         if time.monotonic() > until:
@@ -115,9 +113,8 @@ class Search:
         if len(found) > limit:
             lines.append(f"[{len(found) - limit} more files fit; use a narrower pattern or path]")
         if len(files) >= _MAX_FILES:
-            lines.append(
-                f"[only the first {_MAX_FILES:,} files were looked at; use a narrower path]"
-            )
+            most = f"the first {_MAX_FILES:,} files"
+            lines.append(f"[only {most} were looked at; use a narrower path]")
         return ToolResult(blocks("\n".join(lines)), meta=meta)
 
     def _folder(self, path: str) -> Path:
@@ -184,40 +181,29 @@ class Search:
             env={},
             start_new_session=True,
         )
-        late = threading.Event()
-
-        def stop() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(_TIMEOUT_SECONDS, stop)
-        timer.daemon = True
-        timer.start()
+        given = json.dumps(ask).encode() + b"\n" + b"".join(os.fsencode(n) + b"\0" for n in names)
         forget = cancelled.add_callback(process.kill) if cancelled is not None else None
-        try:
-            with process:
-                out, err = process.communicate(
-                    json.dumps(ask).encode()
-                    + b"\n"
-                    + b"".join(os.fsencode(name) + b"\0" for name in names)
+        problem = ""
+        with process:
+            try:
+                out, err = process.communicate(given, _TIMEOUT_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                out, err = process.communicate()
+                problem = (
+                    f"the search was stopped after {_TIMEOUT_SECONDS:.0f} s; use a simpler pattern"
+                    " or a narrower path"
                 )
-        finally:
-            timer.cancel()
-            timer.join()
-            if forget is not None:
-                forget()
-        answers: list[dict[str, Any]] = [json.loads(line) for line in out.split(b"\n")[:-1]]
-        if late.is_set():
-            problem = (
-                f"the search was stopped after {_TIMEOUT_SECONDS:.0f} s; use a simpler pattern or a"
-                " narrower path"
-            )
-        elif process.returncode and not cancelled:
+            except BaseException:
+                process.kill()
+                raise
+            finally:
+                if forget is not None:
+                    forget()
+        if process.returncode and not problem and not cancelled:
             reason = err.decode(errors="replace").strip().rpartition("\n")[2]
             problem = f"the search failed: {reason}"
-        else:
-            problem = ""
-        return answers, problem
+        return [json.loads(line) for line in out.split(b"\n")[:-1]], problem
 
     def _result(
         self, answers: list[dict[str, Any]], problem: str, folder: Path, query: GrepQuery

@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -359,12 +359,12 @@ class Shell:
     def _take_state(self, run: Run, status: int) -> None:
         """Carry directory and variables to the next command, if bash could write them."""
         data = b""
-        try:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with open(os.open(self._file(run.number, "state"), flags), "rb") as file:
-                data = file.read(bash.MAX_STATE_BYTES + 1)
-        except OSError:
-            pass
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with (
+            suppress(OSError),
+            open(os.open(self._file(run.number, "state"), flags), "rb") as file,
+        ):
+            data = file.read(bash.MAX_STATE_BYTES + 1)
         too_large = len(data) > bash.MAX_STATE_BYTES
         found = bash.after(self.state, b"" if too_large else data, run.name, run.marks, status)
         if found is not None:
@@ -466,10 +466,8 @@ class Shell:
 
     def _remove_files(self, number: int) -> None:
         for kind in ("sh", "state"):
-            try:
+            with suppress(OSError):
                 os.unlink(self._file(number, kind))
-            except OSError:
-                pass
 
 
 def _close_all(fds: list[int]) -> None:

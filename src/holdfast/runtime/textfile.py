@@ -6,6 +6,7 @@ import codecs
 import os
 import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -146,11 +147,9 @@ def store(path: Path, data: bytes, shown: str) -> None:
             with open(fd, "wb") as file:
                 if old is not None:
                     if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-                        try:
-                            os.fchown(fd, old.st_uid, old.st_gid)
                         # Only root may; otherwise the file becomes ours, as with any editor.
-                        except OSError:
-                            pass
+                        with suppress(OSError):
+                            os.fchown(fd, old.st_uid, old.st_gid)
                     os.fchmod(fd, stat.S_IMODE(old.st_mode))
                 file.write(data)
                 file.flush()
