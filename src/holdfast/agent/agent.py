@@ -350,11 +350,8 @@ class Agent:
     def from_json(
         data: bytes | str, *, variables: Mapping[str, Any] | None = None, builtins: Any = None
     ) -> Agent:
-        """Make an agent from the JSON of `to_json`.
-
-        `variables` are the secrets by name, `builtins` the tools by name (or a list of them).
-        Raises `ConfigurationError`.
-        """
+        """Make an agent from the JSON of `to_json`. `variables` are the secrets by name, `builtins`
+        the tools by name (or a list of them). Raises `ConfigurationError`."""
         from holdfast.agent.config import read_agent_json  # only programs that load agents need it
 
         return read_agent_json(data, Agent, variables, builtins)
@@ -461,9 +458,7 @@ class Agent:
 
     def definitions(self, last: ev.AgentConfigured | None) -> tuple[ev.ToolDefinition, ...]:
         """Return the tool definitions in the order that preserves a provider's cached prefix.
-
-        Unchanged definitions keep their order in `last`; new and changed ones follow.
-        """
+        Unchanged definitions keep their order in `last`; new and changed ones follow."""
         now = self.tools.definitions()
         if last is None or not last.tools:
             return now

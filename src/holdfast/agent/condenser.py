@@ -61,10 +61,8 @@ class Condenser(Protocol):
         self, journal: Sequence[AnyEvent], reason: ContextTooLong, cancelled: Cancellation
     ) -> Condensed | None:
         """Return the parts to leave out of the next request; None if nothing can be left out.
-
         `reason` is the failure of the last request. The answer is written to the journal and the
-        model is called again, up to three times for one answer.
-        """
+        model is called again, up to three times for one answer."""
         ...
 
 
@@ -91,11 +89,8 @@ def check_begin(who: str, at: Any, to: Any) -> None:
 
 
 def trigger_of(agent: Agent) -> int | None:
-    """Return the request size in tokens from which the agent's condenser runs.
-
-    Return None if the condenser has no such size, or if `at` is a share of an unknown context
-    window.
-    """
+    """Return the request size in tokens from which the agent's condenser runs. Return None if the
+    condenser has no such size, or if `at` is a share of an unknown context window."""
     at: Any = getattr(agent.condenser, "at", None)
     if not is_number(at) or at > 1:
         return int(at) if is_number(at) else None
@@ -104,10 +99,8 @@ def trigger_of(agent: Agent) -> int | None:
 
 
 def window_of(llm: Any) -> int | None:
-    """Return the maximum number of tokens of a request to a model; None if unknown.
-
-    For a composite the minimum over its models is returned.
-    """
+    """Return the maximum number of tokens of a request to a model; None if unknown. For a composite
+    the minimum over its models is returned."""
     models = getattr(llm, "models", None)
     if isinstance(models, Mapping):
         found = map(window_of, cast("Mapping[str, Any]", models).values())

@@ -36,27 +36,20 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class ConfirmationPolicy(Protocol):
-    """A policy that decides, before a call runs, if the call may run.
-
-    The loop consults the policy once for each call of an answer, on the conversation's thread.
-    """
+    """A policy that decides, before a call runs, if the call may run. The loop consults the policy
+    once for each call of an answer, on the conversation's thread."""
 
     def decide(self, call: ToolCall, risk: Risk) -> Verdict:
-        """Return the verdict for a call.
-
-        The call has no `id` yet. `risk` is the assessment of the agent's analyzer; its level is
-        unknown if the agent has no analyzer. If this method raises, the call waits for an
-        approval.
-        """
+        """Return the verdict for a call. The call has no `id` yet. `risk` is the assessment of the
+        agent's analyzer; its level is unknown if the agent has no analyzer. If this method raises,
+        the call waits for an approval."""
         ...
 
 
 class ByTool:
-    """A policy by tool name: `{"terminal": "ask", "git.*": "deny", "*": "allow"}`.
-
-    An exact name takes precedence over patterns. Among patterns the first match decides. `*`
-    decides for all other tools; without `*` they are allowed.
-    """
+    """A policy by tool name: `{"terminal": "ask", "git.*": "deny", "*": "allow"}`. An exact name
+    takes precedence over patterns. Among patterns the first match decides. `*` decides for all
+    other tools; without `*` they are allowed."""
 
     def __init__(self, verdicts: Mapping[str, str]) -> None:
         self._verdicts: dict[str, Verdict] = {}
@@ -90,11 +83,9 @@ class ByTool:
         return next(fitting, self._default)
 
     def look_for_typos(self, names: Sequence[str]) -> None:
-        """Log a warning for each name that no tool has but that resembles the name of a tool.
-
-        A misspelled name guards nothing. Other unknown names may belong to tools that are added
-        later.
-        """
+        """Log a warning for each name that no tool has but that resembles the name of a tool. A
+        misspelled name guards nothing. Other unknown names may belong to tools that are added
+        later."""
         from difflib import get_close_matches
 
         for name in self._verdicts:
@@ -151,11 +142,9 @@ class AboveRisk(msgspec.Struct, frozen=True):
 
 
 class Strictest:
-    """A policy that combines several: deny overrides ask, and ask overrides allow.
-
-    Of equal verdicts the first is returned. Each policy is a value that `Agent(confirm=)`
-    accepts: `Strictest(["risky", {"git.*": "deny"}])`.
-    """
+    """A policy that combines several: deny overrides ask, and ask overrides allow. Of equal
+    verdicts the first is returned. Each policy is a value that `Agent(confirm=)` accepts:
+    `Strictest(["risky", {"git.*": "deny"}])`."""
 
     def __init__(self, policies: Iterable[Any]) -> None:
         given: Any = policies
@@ -185,10 +174,8 @@ Confirm = (
 
 
 def policy(confirm: Confirm) -> ConfirmationPolicy | None:
-    """Return the policy of `Agent(confirm=...)`; None for "never".
-
-    Raises `ConfigurationError` for any other value.
-    """
+    """Return the policy of `Agent(confirm=...)`; None for "never". Raises `ConfigurationError` for
+    any other value."""
     given: Any = confirm
     if given == "never":
         return None
@@ -212,11 +199,8 @@ def policy(confirm: Confirm) -> ConfirmationPolicy | None:
 
 
 def decided(policy: ConfirmationPolicy, call: ToolCall, risk: Risk) -> Verdict:
-    """Return a policy's verdict on a call.
-
-    A policy that raises or returns no verdict never lets a call through: the verdict is then
-    "ask".
-    """
+    """Return a policy's verdict on a call. A policy that raises or returns no verdict never lets a
+    call through: the verdict is then "ask"."""
     try:
         verdict: Any = policy.decide(isolated_call(call, policy), risk)
     except Exception as error:

@@ -42,10 +42,8 @@ _TEXTS = {"message": MESSAGE, "assistant": ANSWER, "": PLACE}
 def stand_in(
     event: ev.DamagedEvent,
 ) -> ev.MessageAdded | ev.ToolCallFinished | ev.StatusChanged | None:
-    """Return the stand-in of a damaged event; None if there is none.
-
-    An unreadable status becomes PAUSED, so that nothing runs without a caller's action.
-    """
+    """Return the stand-in of a damaged event; None if there is none. An unreadable status becomes
+    PAUSED, so that nothing runs without a caller's action."""
     fields, kind = event.fields, event.original_type
     if kind in _TEXTS:
         usage, cost, model = spent(event)

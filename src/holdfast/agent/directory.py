@@ -84,10 +84,7 @@ class AgentDirectory:
 
     def agent(self, name: str) -> Agent | None:
         """Return the agent with that name; None if the name is unknown or the conversation has to
-        resolve it.
-
-        If the owner has planning="first", handoff targets get planning="first" too.
-        """
+        resolve it. If the owner has planning="first", handoff targets get planning="first" too."""
         one = self.given.get(name)
         plans = (
             self.argument == "handoffs"
@@ -107,10 +104,8 @@ class AgentDirectory:
             return found
 
     def full_agents(self) -> list[Agent]:
-        """Return the entries that were passed as `Agent` objects.
-
-        The other entries use the tools and the model of their owner.
-        """
+        """Return the entries that were passed as `Agent` objects. The other entries use the tools
+        and the model of their owner."""
         return [one for one in self.given.values() if one and not isinstance(one, SubAgent)]
 
     def listing(self) -> str:
@@ -151,10 +146,8 @@ def _checked_entry(where: str, one: Any, may_be_none: bool, elsewhere: bool) -> 
 
 def make_sub_agent(sub: SubAgent, owner: Agent) -> Agent:
     """Build the agent of a sub-agent file, with the owner's tools and model where the file allows.
-
     The settings that guard the owner's calls and decide how they run apply to the sub-agent too.
-    Raises `ConfigurationError`.
-    """
+    Raises `ConfigurationError`."""
     # Tools that act on their owner stay with it.
     brought = {"find_tools", *(tool.name for tool in owner.brought)}
     theirs = [tool for tool in owner.tools.list_tools() if tool.name not in brought]

@@ -39,10 +39,8 @@ def handed_to(result: ToolResult) -> str | None:
 
 
 def make_handoff(others: AgentDirectory) -> Tool:
-    """Return the tool `handoff` for these agents.
-
-    The conversation performs the handoff after all calls of the answer have results.
-    """
+    """Return the tool `handoff` for these agents. The conversation performs the handoff after all
+    calls of the answer have results."""
 
     def handoff(agent: str, reason: str = "") -> ToolResult:
         why = f" Reason: {reason.strip()}" if reason.strip() else ""
@@ -67,10 +65,8 @@ def make_handoff(others: AgentDirectory) -> Tool:
 
 def not_done(calls: tuple[ToolCall, ...], refusal: Callable[[str], str]) -> dict[int, ToolResult]:
     """Return the results of the answer's handoffs that are refused, by the position of the call.
-
     `refusal` maps an `events.AgentConfigured.name` to the reason of a refusal, or "". Only the
-    first other handoff is done; all behind it are refused.
-    """
+    first other handoff is done; all behind it are refused."""
     found: dict[int, ToolResult] = {}
     first = True
     for index, call in enumerate(calls):
@@ -86,10 +82,8 @@ def not_done(calls: tuple[ToolCall, ...], refusal: Callable[[str], str]) -> dict
 
 
 def check_budget(who: str, agent: Agent, tokens: bool, cost: bool) -> None:
-    """Apply `check_tree` to an agent and all agents that may take over from it.
-
-    Raises `ConfigurationError`.
-    """
+    """Apply `check_tree` to an agent and all agents that may take over from it. Raises
+    `ConfigurationError`."""
     if tokens or cost:
         for one in (agent, *family(agent).values()):
             check_tree(who, one.llm, tokens, cost)
@@ -97,18 +91,13 @@ def check_budget(who: str, agent: Agent, tokens: bool, cost: bool) -> None:
 
 def find(agent: Agent, name: str) -> Agent | None:
     """Return the agent with that name among those that `agent` reaches through handoffs; None if
-    unknown.
-
-    "" is `agent` itself.
-    """
+    unknown. "" is `agent` itself."""
     return family(agent).get(name) if name else agent
 
 
 def family(agent: Agent) -> dict[str, Agent]:
-    """Return all agents that a conversation of `agent` can reach through handoffs, by name.
-
-    Raises `ConfigurationError` if two agents have one name.
-    """
+    """Return all agents that a conversation of `agent` can reach through handoffs, by name. Raises
+    `ConfigurationError` if two agents have one name."""
     found: dict[str, Agent] = {}
     left, seen = [agent], {id(agent)}
     while left:

@@ -35,20 +35,16 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 class Stopping(msgspec.Struct, frozen=True):
-    """A run that is about to be FINISHED.
-
-    `text` is the last answer's text; `denied` is how often in a row hooks denied the end.
-    """
+    """A run that is about to be FINISHED. `text` is the last answer's text; `denied` is how often
+    in a row hooks denied the end."""
 
     text: str
     denied: int = 0
 
 
 class Condensing(msgspec.Struct, frozen=True):
-    """A condensation that is about to begin.
-
-    `tokens` are those of the request to shorten; 0 if not counted.
-    """
+    """A condensation that is about to begin. `tokens` are those of the request to shorten; 0 if not
+    counted."""
 
     reason: str
     instructions: str = ""
@@ -56,10 +52,8 @@ class Condensing(msgspec.Struct, frozen=True):
 
 
 class Starting(msgspec.Struct, frozen=True):
-    """A conversation that this process is about to drive.
-
-    `reopened` is true if its model was called before.
-    """
+    """A conversation that this process is about to drive. `reopened` is true if its model was
+    called before."""
 
     reopened: bool
 
@@ -71,11 +65,9 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class AgentHooks:
-    """The hooks of an agent by event, in the order in which they are called.
-
-    `tools` are the agent's hooks of tool calls, with those of its manager inside; None if the
-    agent has none of its own.
-    """
+    """The hooks of an agent by event, in the order in which they are called. `tools` are the
+    agent's hooks of tool calls, with those of its manager inside; None if the agent has none of its
+    own."""
 
     def __init__(self, hooks: Sequence[Hook], inner: Sequence[Hook], llm: Any) -> None:
         check(hooks, "Agent: ")
@@ -103,10 +95,8 @@ class AgentHooks:
         subject: object,
         what: str,
     ) -> HookAnswer:
-        """Return a hook's answer with secrets redacted.
-
-        Raises `HookDenied`, whose message begins with `what`, if the hook fails.
-        """
+        """Return a hook's answer with secrets redacted. Raises `HookDenied`, whose message begins
+        with `what`, if the hook fails."""
         try:
             said = ask(bound, context, told, fits, subject)
         except (HookFailed, ToolError) as error:
@@ -126,10 +116,8 @@ class AgentHooks:
     def additions(
         self, situation: Situation, context: ToolContext, answered: int
     ) -> list[Addition]:
-        """Return the messages that hooks add before a model call. Raises `HookDenied`.
-
-        `answered` is the seq of the model's last answer.
-        """
+        """Return the messages that hooks add before a model call. Raises `HookDenied`. `answered`
+        is the seq of the model's last answer."""
         found: list[Addition] = []
         what = "The model was not asked"
         for bound in self.before_model:
@@ -147,10 +135,8 @@ def addition(name: str, text: str) -> Addition:
 
 
 def told_since(name: str, situation: Situation, answered: int) -> bool:
-    """Return True if this hook has added a message since the last answer.
-
-    In that case the process crashed between that message and the next answer.
-    """
+    """Return True if this hook has added a message since the last answer. In that case the process
+    crashed between that message and the next answer."""
     mine = f"hook:{name}#"
     return any(seq > answered for about, seq in situation.abouts.items() if about.startswith(mine))
 
@@ -177,10 +163,8 @@ def answer_told(answer: Completion) -> dict[str, Any]:
 
 
 def changed_answer(answer: Completion, change: Any) -> tuple[Completion, list[str]]:
-    """Return the answer with a hook's changes, and the names of the changed fields.
-
-    The provider's native data of the original answer are dropped. Raises `HookFailed`.
-    """
+    """Return the answer with a hook's changes, and the names of the changed fields. The provider's
+    native data of the original answer are dropped. Raises `HookFailed`."""
     # A hook cannot change the token counts and the request.
     changes: dict[str, Any] = {}
     if isinstance(change, Completion):

@@ -81,11 +81,8 @@ class Describer:
         self._descriptions: OrderedDict[str, str] = OrderedDict()  # digest -> description
 
     def __call__(self, situation: Situation) -> Sequence[Addition | Remark]:
-        """Return the descriptions of new pictures. See `agent.additions`.
-
-        Every new event is inspected. The model's image support is checked only if there is a
-        picture.
-        """
+        """Return the descriptions of new pictures. See `agent.additions`. Every new event is
+        inspected. The model's image support is checked only if there is a picture."""
         found = _pictures(situation)
         if not found or sees(situation.llm) is not False:
             return ()

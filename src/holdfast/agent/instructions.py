@@ -90,10 +90,8 @@ class Instructions(Data, frozen=True):
                 raise wrong("Instructions: texts", f"{form} and their texts", path)
 
     def in_prompt(self) -> Iterator[tuple[str, str]]:
-        """Yield path and text of the files of the working directory and above, outermost first.
-
-        The text has a heading.
-        """
+        """Yield path and text of the files of the working directory and above, outermost first. The
+        text has a heading."""
         paths = [path for path in self.texts if not posixpath.dirname(path).strip("./")]
         left = MAX_TOTAL_CHARS
         for number, path in enumerate(sorted(paths, key=lambda path: -path.count("../"))):

@@ -49,10 +49,8 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 def most_output(llm: Any) -> int | None:
-    """Return the maximum number of output tokens of one answer of a model; None if unknown.
-
-    For a composite the maximum over all its models is returned.
-    """
+    """Return the maximum number of output tokens of one answer of a model; None if unknown. For a
+    composite the maximum over all its models is returned."""
     models = getattr(llm, "models", None)
     if isinstance(models, Mapping):
         found = [most_output(model) for model in cast("Mapping[str, Any]", models).values()]
@@ -66,11 +64,8 @@ def most_output(llm: Any) -> int | None:
 
 def check_tree(who: str, llm: Any, tokens: bool, cost: bool) -> None:
     """Raise `ConfigurationError` if a limit applies whose use cannot be bounded before a model
-    call.
-
-    A token limit needs a known maximum length of an answer. A cost limit needs a known price
-    too.
-    """
+    call. A token limit needs a known maximum length of an answer. A cost limit needs a known price
+    too."""
     if (tokens or cost) and most_output(llm) is None:
         what = "tokens" if tokens else "a cost"
         raise ConfigurationError(

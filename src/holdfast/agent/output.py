@@ -63,19 +63,15 @@ def is_output(name: str, result: ToolResult) -> bool:
 
 def asks_nobody(policy: object) -> bool:
     """Return True if a call of `finish` runs without a decision of this confirmation policy.
-
-    `finish` changes nothing, so this is the case for each of Holdfast's own policies that does
-    not name the tool.
-    """
+    `finish` changes nothing, so this is the case for each of Holdfast's own policies that does not
+    name the tool."""
     ours = policy is None or type(policy).__module__.partition(".")[0] == __name__.partition(".")[0]
     return ours and FINISH not in getattr(policy, "verdicts", ())
 
 
 def made(output: Output | None, value: Any) -> Any:
-    """Return a run's output as an object of the agent's output type, if there is one.
-
-    Raises `OutputInvalid`.
-    """
+    """Return a run's output as an object of the agent's output type, if there is one. Raises
+    `OutputInvalid`."""
     return value if output is None else output.read(value)
 
 
@@ -117,10 +113,8 @@ class Output:
         return arguments[WRAPPED]
 
     def dump(self, made: Any, given: Any) -> Any:
-        """Convert an object of the type to a JSON value that `read` accepts.
-
-        Return `given`, the JSON value that the object was made from, if the conversion fails.
-        """
+        """Convert an object of the type to a JSON value that `read` accepts. Return `given`, the
+        JSON value that the object was made from, if the conversion fails."""
         try:
             found = self._dump(made)
             self.read(found)
@@ -130,11 +124,9 @@ class Output:
 
 
 def output_of(type: Any, manager: ToolManager) -> Output | None:
-    """Return the `Output` of an agent with these tools; None without a type.
-
-    If the tools already have `finish` for the same type, its `Output` is returned, because
-    agents may share a manager. Raises `ConfigurationError`.
-    """
+    """Return the `Output` of an agent with these tools; None without a type. If the tools already
+    have `finish` for the same type, its `Output` is returned, because agents may share a manager.
+    Raises `ConfigurationError`."""
     if type is None or isinstance(type, Output):
         return type
     found = manager.get(FINISH) if manager.exists(FINISH) else None

@@ -56,10 +56,8 @@ APPROVAL = (ASK, ASK_AGAIN)
 
 
 def tools_for(planning: Planning, manager: ToolManager) -> tuple[Tool, ...]:
-    """Return the tools that planning adds to an agent.
-
-    Raises `ConfigurationError` if the agent has another tool named `plan`.
-    """
+    """Return the tools that planning adds to an agent. Raises `ConfigurationError` if the agent has
+    another tool named `plan`."""
     if planning is None:
         return ()
     if manager.exists(PLAN):
@@ -85,11 +83,9 @@ def is_ours(tool: Tool) -> bool:
 def after_result(
     before: ev.Plan | None, call: ToolCall, result: ToolResult, approved: bool, unheard: bool
 ) -> ev.Plan | None:
-    """Return the plan after a call of `plan` has its result.
-
-    `approved` is true if the user approved that call. `unheard` is true if a message arrived
-    that the call's answer did not take into account.
-    """
+    """Return the plan after a call of `plan` has its result. `approved` is true if the user
+    approved that call. `unheard` is true if a message arrived that the call's answer did not take
+    into account."""
     steps = plan_of(result, call.arguments)
     if not steps:
         return before
@@ -156,11 +152,8 @@ def room(plan: ev.Plan | None) -> int:
 def judged(
     call: ToolCall, verdict: Verdict, plan: ev.Plan | None, find: Callable[[str], Tool]
 ) -> Verdict:
-    """Apply planning="first" to the policy's verdict on a call.
-
-    Return a deny or an ask with the source `planning`, or the same verdict. A policy's deny
-    stays. `find` returns a tool by name.
-    """
+    """Apply planning="first" to the policy's verdict on a call. Return a deny or an ask with the
+    source `planning`, or the same verdict. A policy's deny stays. `find` returns a tool by name."""
     if verdict.decision == "deny":
         return verdict
     try:

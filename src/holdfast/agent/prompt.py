@@ -42,12 +42,9 @@ def knowledge(
     skills: Any,
     instructions: Any,
 ) -> Knowledge:
-    """Assemble a system prompt from its parts.
-
-    The order is: base (None for the default), extensions, microagents that are texts, skills
-    that are always shown, instructions, and the list of the other skills. Empty parts are left
-    out. Raises `ConfigurationError`.
-    """
+    """Assemble a system prompt from its parts. The order is: base (None for the default),
+    extensions, microagents that are texts, skills that are always shown, instructions, and the list
+    of the other skills. Empty parts are left out. Raises `ConfigurationError`."""
     base, source = (DEFAULT, "the default") if system_prompt is None else (system_prompt, "")
     found = [PromptSection("system_prompt", base, source)]
     found += [
@@ -85,10 +82,8 @@ def without_heading(text: str) -> str:
 
 
 def with_lines(base: str | None, extensions: Sequence[str], lines: str) -> Sequence[str]:
-    """Append lines to the extensions of a system prompt.
-
-    A prompt that already has the lines, such as one from a serial form, stays unchanged.
-    """
+    """Append lines to the extensions of a system prompt. A prompt that already has the lines, such
+    as one from a serial form, stays unchanged."""
     known = any(lines in text for text in (base or "", *extensions))
     return extensions if known else (*extensions, lines)
 

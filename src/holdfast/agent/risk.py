@@ -96,19 +96,13 @@ class Surroundings(msgspec.Struct, frozen=True):
 
 
 class SecurityAnalyzer(Protocol):
-    """An analyzer that assesses the risk of a call before a policy decides.
-
-    The loop consults the analyzer once for each different call of an answer, on the
-    conversation's thread, with no lock held. Analyzers are frozen: one serves many
-    conversations.
-    """
+    """An analyzer that assesses the risk of a call before a policy decides. The loop consults the
+    analyzer once for each different call of an answer, on the conversation's thread, with no lock
+    held. Analyzers are frozen: one serves many conversations."""
 
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:
         """Return the risk of a call, which has no `id` yet; None if the analyzer does not cover
-        such calls.
-
-        If this method raises, the risk is unknown.
-        """
+        such calls. If this method raises, the risk is unknown."""
         ...
 
 
@@ -121,11 +115,9 @@ def assessed(
 def assessed(
     analyzer: SecurityAnalyzer, call: ToolCall, about: Surroundings, *, may_pass: bool = False
 ) -> Risk | None:
-    """Return an analyzer's risk for a call.
-
-    An analyzer that fails does not make a call harmless: the risk is then unknown. The same
-    holds for an answer of None, unless the analyzer `may_pass`.
-    """
+    """Return an analyzer's risk for a call. An analyzer that fails does not make a call harmless:
+    the risk is then unknown. The same holds for an answer of None, unless the analyzer
+    `may_pass`."""
     name = analyzer_name(analyzer)
     try:
         found: Any = analyzer.assess(isolated_call(call, analyzer), about)
@@ -145,10 +137,8 @@ def assessed(
 
 
 def isolated_call(call: ToolCall, guard: object) -> ToolCall:
-    """Return the call with a copy of its arguments, which a custom guard may not change.
-
-    Guards of Holdfast do not change arguments and get the call itself.
-    """
+    """Return the call with a copy of its arguments, which a custom guard may not change. Guards of
+    Holdfast do not change arguments and get the call itself."""
     if type(guard).__module__.startswith("holdfast.agent."):
         return call
     return msgspec.structs.replace(call, arguments=deepcopy(call.arguments))

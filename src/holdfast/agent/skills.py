@@ -55,10 +55,8 @@ _UNSPACED = re.compile(
 
 
 def know_how(microagents: Any, skills: Any, instructions: Any) -> tuple[list[str], Knowledge]:
-    """Return the texts and the knowledge of `Agent(microagents=, skills=, instructions=)`.
-
-    Raises `ConfigurationError`.
-    """
+    """Return the texts and the knowledge of `Agent(microagents=, skills=, instructions=)`. Raises
+    `ConfigurationError`."""
     notes, more = microagents_of(microagents)
     found = skills_of(skills, more)
     nested = files.instructions_of(instructions)
@@ -114,11 +112,8 @@ def _unique(skills: Iterable[Skill]) -> list[Skill]:
 
 
 def microagents_of(given: Any) -> tuple[list[str], list[Skill]]:
-    """Return the texts of `Agent(microagents=)`, and the other microagents as skills.
-
-    A microagent without triggers and paths becomes a skill that is always shown. Raises
-    `ConfigurationError`.
-    """
+    """Return the texts of `Agent(microagents=)`, and the other microagents as skills. A microagent
+    without triggers and paths becomes a skill that is always shown. Raises `ConfigurationError`."""
     if isinstance(given, str | Path):
         raise wrong("Agent: microagents", "a list of texts, paths or Microagent objects", given)
     notes: list[str] = []
@@ -168,11 +163,8 @@ def _is_path(text: str) -> bool:
 
 
 class Globs:
-    """An index of the globs of many skills.
-
-    Most paths match no glob, so globs are grouped by the part that a path must have to match
-    any.
-    """
+    """An index of the globs of many skills. Most paths match no glob, so globs are grouped by the
+    part that a path must have to match any."""
 
     def __init__(self, skills: Iterable[Skill]) -> None:
         self._by_end: dict[str, list[str]] = {}  # `*.py`
@@ -222,10 +214,8 @@ class Globs:
 
 
 class Activation:
-    """The contributor that adds skills and instructions.
-
-    Frozen and shared by conversations: the journals record which ones were shown.
-    """
+    """The contributor that adds skills and instructions. Frozen and shared by conversations: the
+    journals record which ones were shown."""
 
     def __init__(self, skills: Skills, instructions: Instructions) -> None:
         self._skills = skills
@@ -381,10 +371,8 @@ def _folded(text: str) -> str:
 
 
 def _has_phrase(text: str, phrase: str) -> bool:
-    """Return True if a text has a phrase that is not part of longer words.
-
-    A phrase in a script without spaces may occur anywhere.
-    """
+    """Return True if a text has a phrase that is not part of longer words. A phrase in a script
+    without spaces may occur anywhere."""
     at = text.find(phrase)
     if at >= 0 and _UNSPACED.search(phrase) is not None:
         return True
@@ -399,10 +387,8 @@ def _has_phrase(text: str, phrase: str) -> bool:
 
 
 def _continues_word(edge: str, beside: str) -> bool:
-    """Return True if a character continues the word at whose edge it stands.
-
-    Vowel signs and accents are marks, not letters, and continue a word.
-    """
+    """Return True if a character continues the word at whose edge it stands. Vowel signs and
+    accents are marks, not letters, and continue a word."""
     if unicodedata.category(beside)[0] == "M":
         return True
     return (beside.isalnum() or beside == "_") and (

@@ -152,10 +152,8 @@ class Recent(msgspec.Struct):
 
 
 def recent_of(events: Sequence[ev.AnyEvent], before: Recent) -> Recent:
-    """Return `before` after it was fed these events.
-
-    Only the events that the last patterns consist of are inspected.
-    """
+    """Return `before` after it was fed these events. Only the events that the last patterns consist
+    of are inspected."""
     start = _start_of(events)
     found = Recent() if start else before.copy()
     for event in events[start:] if start else events:
@@ -165,9 +163,7 @@ def recent_of(events: Sequence[ev.AnyEvent], before: Recent) -> Recent:
 
 def _start_of(events: Sequence[ev.AnyEvent]) -> int:
     """Return the index of an answer from which the counts of all current patterns come out right.
-
-    The answer before that index belongs to none of the patterns.
-    """
+    The answer before that index belongs to none of the patterns."""
     later: list[tuple[ToolCall, ...]] = []
     waits = reset = succeeded = False
     for index in range(len(events) - 1, -1, -1):
@@ -198,10 +194,8 @@ def _still_running(result: ToolResult) -> bool:
 
 
 def _same_step(one: _Step, other: _Step) -> bool:
-    """Return True if both steps have the same calls with the same results.
-
-    Results are compared only if the calls are the same.
-    """
+    """Return True if both steps have the same calls with the same results. Results are compared
+    only if the calls are the same."""
     return _same_calls(one.calls, other.calls) and all(
         map(_same_result, one.results, other.results)
     )

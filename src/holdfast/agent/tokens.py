@@ -62,11 +62,8 @@ def blocks(content: Iterable[Content]) -> int:
 
 
 def picture(data: bytes) -> int:
-    """Return the estimated tokens of a picture.
-
-    One token per 750 pixels (Anthropic), at least 85 (a small picture at OpenAI), at most
-    `_PICTURE_TOKENS`.
-    """
+    """Return the estimated tokens of a picture. One token per 750 pixels (Anthropic), at least 85
+    (a small picture at OpenAI), at most `_PICTURE_TOKENS`."""
     size = pixels(data)
     if size is None:
         return _PICTURE_TOKENS
@@ -74,10 +71,8 @@ def picture(data: bytes) -> int:
 
 
 def answer(event: ev.AssistantReplied) -> int:
-    """Return the estimated tokens of an answer as it is sent back to the provider.
-
-    The native form counts if there is one, because it contains everything else.
-    """
+    """Return the estimated tokens of an answer as it is sent back to the provider. The native form
+    counts if there is one, because it contains everything else."""
     if event.native:
         return len(event.native) // _BYTES_PER_TOKEN + _MESSAGE_TOKENS
     calls = sum([_MESSAGE_TOKENS + arguments(call) for call in event.calls])
@@ -129,10 +124,8 @@ class Sizes(msgspec.Struct, eq=False):
 
     @classmethod
     def of(cls, journal: Sequence[ev.AnyEvent], before: ev.AgentConfigured | None = None) -> Sizes:
-        """Return the sizes of a journal, or of the part of a journal that is still shown.
-
-        `before` is the `AgentConfigured` event that was in effect before the first of these events.
-        """
+        """Return the sizes of a journal, or of the part of a journal that is still shown. `before`
+        is the `AgentConfigured` event that was in effect before the first of these events."""
         found = cls(total=head(before), head=head(before))
         for event in journal:
             found.feed(event)

@@ -123,10 +123,8 @@ class View:
 
 
 def text_of_result(result: ToolResult) -> str:
-    """Return the text that `trimmed` cuts and `read_output` reads.
-
-    That is the result's text, or its structured content as JSON if it has no content.
-    """
+    """Return the text that `trimmed` cuts and `read_output` reads. That is the result's text, or
+    its structured content as JSON if it has no content."""
     if not result.content and result.structured_content is not None:
         return msgspec.json.encode(result.structured_content).decode()
     return result.text
@@ -153,10 +151,8 @@ def trimmed(call_id: str, result: ToolResult, kept: int) -> ToolResult:
 
 
 def _shown_summaries(events: Iterable[ev.HistoryCondensed]) -> dict[int, ev.HistoryCondensed]:
-    """Return the condensation whose summary is shown at each place.
-
-    The last one at a place counts, unless a later one replaced it.
-    """
+    """Return the condensation whose summary is shown at each place. The last one at a place counts,
+    unless a later one replaced it."""
     found: dict[int, ev.HistoryCondensed] = {}
     for event in events:
         for place in event.replaced:
@@ -170,10 +166,7 @@ def whole_until(
     journal: Sequence[ev.AnyEvent], hidden: Iterable[int], replaced: Iterable[int] = ()
 ) -> int:
     """Return the seq up to which a model would be shown nothing if `hidden` were hidden too; 0 if
-    none.
-
-    The summaries at the places `replaced` would be gone too. No call is open at that seq.
-    """
+    none. The summaries at the places `replaced` would be gone too. No call is open at that seq."""
     hidden = set(hidden)
     condensations = [
         event for event in journal if isinstance(event, ev.HistoryCondensed) and event.hidden

@@ -25,11 +25,9 @@ class Edited(NamedTuple):
 
 
 def replace(text: str, old: str, new: str, replace_all: bool, shown: str) -> Edited:
-    """Return `text` with `old` replaced by `new`, once, or everywhere if `replace_all`.
-
-    All line ends match each other. The inserted text gets the line ends of its place; the rest
-    stays unchanged. Raises `RuntimeFault`, whose message says what to do instead.
-    """
+    """Return `text` with `old` replaced by `new`, once, or everywhere if `replace_all`. All line
+    ends match each other. The inserted text gets the line ends of its place; the rest stays
+    unchanged. Raises `RuntimeFault`, whose message says what to do instead."""
     if not old:
         raise RuntimeFault(
             "old is empty. Give the exact text to replace; to make or overwrite a whole file use"

@@ -127,20 +127,15 @@ class LocalRuntime:
         return self.terminal.run(command, conversation_id, timeout=timeout, cancelled=cancelled)
 
     def read_file(self, path: str | os.PathLike[str]) -> str:
-        """Return a text file's content with its original line ends.
-
-        The encoding is UTF-8, UTF-16 by its mark, else Latin-1. Raises `RuntimeFault` (an
-        `OSError`) if the file is missing (also a `FileNotFoundError`), binary or too large;
-        `PathRefused` if it is outside.
-        """
+        """Return a text file's content with its original line ends. The encoding is UTF-8, UTF-16
+        by its mark, else Latin-1. Raises `RuntimeFault` (an `OSError`) if the file is missing (also
+        a `FileNotFoundError`), binary or too large; `PathRefused` if it is outside."""
         return self.files.read_text(path)
 
     def write_file(self, path: str | os.PathLike[str], text: str) -> None:
-        """Create or overwrite a text file in UTF-8, atomically.
-
-        Missing parent folders are created; the mode is kept. Raises `RuntimeFault` (an
-        `OSError`) if the file cannot be written, `PathRefused` if it is outside of the workdir.
-        """
+        """Create or overwrite a text file in UTF-8, atomically. Missing parent folders are created;
+        the mode is kept. Raises `RuntimeFault` (an `OSError`) if the file cannot be written,
+        `PathRefused` if it is outside of the workdir."""
         self.files.write_text(path, text)
 
     def clone_repo(
@@ -166,12 +161,9 @@ class LocalRuntime:
         return cloned
 
     def load_microagents(self, folder: str | os.PathLike[str] | None = None) -> list[Microagent]:
-        """Return the microagents and skills of the workdir, or of a folder.
-
-        A given folder may also contain microagents directly. To read those of a repository
-        within the workdir, pass its folder; the log says so if a clone has some. See
-        `holdfast.runtime.load_microagents`.
-        """
+        """Return the microagents and skills of the workdir, or of a folder. A given folder may also
+        contain microagents directly. To read those of a repository within the workdir, pass its
+        folder; the log says so if a clone has some. See `holdfast.runtime.load_microagents`."""
         if folder is None:
             self._tell_of_clones()
             return load_microagents(self.workdir, loose=False)

@@ -68,11 +68,9 @@ def _join(first: str, last: str, limit: int, total: int, note: Callable[[int], s
 
 
 class CommandOutput:
-    """A buffer of a command's output: the first bytes in memory, more in the file `path`.
-
-    The file holds at most `cap` bytes. Of output beyond that, only the end is kept. Thread-safe.
-    `total` is the number of bytes so far.
-    """
+    """A buffer of a command's output: the first bytes in memory, more in the file `path`. The file
+    holds at most `cap` bytes. Of output beyond that, only the end is kept. Thread-safe. `total` is
+    the number of bytes so far."""
 
     def __init__(self, path: Path, cap: int) -> None:
         self.path = path

@@ -48,11 +48,9 @@ class Paths:
         self._readable = [*self._writable, *readable]
 
     def resolve(self, path: str | os.PathLike[str], *, write: bool = False) -> Path:
-        """Return the real, absolute path, which need not exist.
-
-        Relative paths start at the workdir; `~` is the user's home. Raises `PathRefused` for a
-        path outside of the allowed folders, `RuntimeFault` for an invalid path.
-        """
+        """Return the real, absolute path, which need not exist. Relative paths start at the
+        workdir; `~` is the user's home. Raises `PathRefused` for a path outside of the allowed
+        folders, `RuntimeFault` for an invalid path."""
         text = os.fspath(path)
         if not text.strip() or "\0" in text:
             raise RuntimeFault(

@@ -74,11 +74,9 @@ class Run:
         return time.monotonic() - self.started
 
     def wait_quiet(self, wait: float, quiet: float, since: int) -> None:
-        """Block until the command has ended, or has answered an input; at most `wait` seconds.
-
-        The command has answered if it has written more than `since` bytes and then nothing for
-        `quiet` seconds.
-        """
+        """Block until the command has ended, or has answered an input; at most `wait` seconds. The
+        command has answered if it has written more than `since` bytes and then nothing for `quiet`
+        seconds."""
         deadline = time.monotonic() + wait
         with self.changed:
             while not self.done.is_set() and (left := deadline - time.monotonic()) > 0:
@@ -94,11 +92,8 @@ class Run:
 
 class Shell:
     """A sequence of commands, each in a new bash with the directory and the variables of the last
-    one.
-
-    Commands get pipes, no terminal. A command ends when its bash ends. `start` is called within
-    `turn`, the other methods from any thread. No process runs before the first command.
-    """
+    one. Commands get pipes, no terminal. A command ends when its bash ends. `start` is called
+    within `turn`, the other methods from any thread. No process runs before the first command."""
 
     def __init__(
         self, pump: Pump, program: str, cwd: Path, env: Mapping[str, str], folder: Path, number: int

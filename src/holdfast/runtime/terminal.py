@@ -128,11 +128,9 @@ class Terminal:
         wait: float = 10.0,
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
-        """Send text to the stdin of the running command, or `interrupt`, `eof` or `kill` it.
-
-        Return the output since the last call when the command ends, when it has been quiet for a
-        moment after an input, or after `wait` seconds.
-        """
+        """Send text to the stdin of the running command, or `interrupt`, `eof` or `kill` it. Return
+        the output since the last call when the command ends, when it has been quiet for a moment
+        after an input, or after `wait` seconds."""
         shell = self._shell_of(conversation_id)
         with shell.turn(cancelled):
             run = shell.running

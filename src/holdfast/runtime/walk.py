@@ -43,11 +43,9 @@ def matcher(pattern: str) -> Callable[[str], object]:
 
 
 class Ignore:
-    """The rules of one folder's `.gitignore`, after those of the folders above it.
-
-    The last matching rule decides. At most `_MAX_IGNORE_BYTES` and `_MAX_RULES` of a file are
-    read; the rest has no effect.
-    """
+    """The rules of one folder's `.gitignore`, after those of the folders above it. The last
+    matching rule decides. At most `_MAX_IGNORE_BYTES` and `_MAX_RULES` of a file are read; the rest
+    has no effect."""
 
     def __init__(self, folder: str, prefix: str, above: Ignore | None) -> None:
         self._above = above
@@ -103,12 +101,9 @@ def _trimmed(line: str) -> str:
 def files_below(
     folder: Path, git: str | None, env: Mapping[str, str], stop: Callable[[], bool]
 ) -> Iterator[str]:
-    """Yield the files below `folder` as relative paths.
-
-    These are the files that git tracks or would add; without git, the files of a walk with the
-    same rules. Links to folders are not followed, so there are no loops. The iteration ends once
-    `stop()` is true.
-    """
+    """Yield the files below `folder` as relative paths. These are the files that git tracks or
+    would add; without git, the files of a walk with the same rules. Links to folders are not
+    followed, so there are no loops. The iteration ends once `stop()` is true."""
     names = _from_git(folder, git, env) if git is not None else None
     # Git lists no files of an ignored folder, but a caller who names it wants it searched.
     if names:

@@ -81,12 +81,9 @@ class CondenserInput(msgspec.Struct, dict=True, eq=False):
 
     @cached_property
     def hideable(self) -> tuple[Piece, ...]:
-        """The pieces that may be hidden, in order.
-
-        Excluded are a first message that is not large, the user's last message, earlier
-        summaries, and the last answer with all that follows, which the model has not answered
-        yet.
-        """
+        """The pieces that may be hidden, in order. Excluded are a first message that is not large,
+        the user's last message, earlier summaries, and the last answer with all that follows, which
+        the model has not answered yet."""
         by_user = [n for n, piece in enumerate(self.pieces) if piece.from_user]
         answers = [n for n, piece in enumerate(self.pieces) if piece.is_answer]
         kept = by_user[-1:]
@@ -106,10 +103,8 @@ class CondenserInput(msgspec.Struct, dict=True, eq=False):
         return tuple([piece for piece in self.pieces if piece.summary])
 
     def without(self, pieces: Collection[Piece], summary: str, **more: Any) -> Condensed:
-        """Return a `Condensed` that hides these pieces behind one summary.
-
-        The summary also replaces all existing summaries.
-        """
+        """Return a `Condensed` that hides these pieces behind one summary. The summary also
+        replaces all existing summaries."""
         places = tuple([piece.seq for piece in self.summaries])
         hidden = tuple(sorted({piece.seq for piece in pieces}.union(places)))
         return Condensed(hidden, summary, replaced=places, **more)
@@ -146,10 +141,8 @@ class CondenserInput(msgspec.Struct, dict=True, eq=False):
 
 
 def pieces_of(items: Sequence[Any], sizes: Sizes, summaries: Collection[str]) -> list[Piece]:
-    """Return the pieces of a transcript's items.
-
-    `summaries` are the ids of the journal's condensations.
-    """
+    """Return the pieces of a transcript's items. `summaries` are the ids of the journal's
+    condensations."""
     found: list[Piece] = []
     index, end = 0, len(items)
     while index < end:

@@ -85,9 +85,7 @@ class LLMCondenser(msgspec.Struct, frozen=True):
 
     def shorten(self, work: CondenserInput) -> Condensed | None:
         """Return the pieces to hide, with their summary; None if there are none. See `Condenser`.
-
-        Raises `LLMError`.
-        """
+        Raises `LLMError`."""
         room = min(_MAX_SUMMARY_TOKENS, work.target // 10)
         hidden = oldest(work, work.target - room, self.keep)
         if not hidden:

@@ -46,11 +46,8 @@ class WindowCondenser(msgspec.Struct, frozen=True):
 
 
 def oldest(work: CondenserInput, target: int, keep: int | None = None) -> list[Piece]:
-    """Return the oldest pieces to hide.
-
-    Without them a request has at most `target` tokens. All pieces before the last `keep` are
-    included.
-    """
+    """Return the oldest pieces to hide. Without them a request has at most `target` tokens. All
+    pieces before the last `keep` are included."""
     hidden: list[Piece] = []
     left = work.tokens
     outside = {piece.seq for piece in work.pieces[:-keep]} if keep is not None else set[int]()
