@@ -331,11 +331,9 @@ class Agent:
                 return True
             return lazy and tool.name == "find_tools" and tool.category == "builtin"
 
-        return [
-            tool
-            for tool in self.tools.list_tools()
-            if not is_of_server(tool) and not any(tool is one for one in self.brought)
-        ]
+        brought = {id(tool) for tool in self.brought}
+        tools = self.tools.list_tools()
+        return [tool for tool in tools if id(tool) not in brought and not is_of_server(tool)]
 
     def to_json(self) -> bytes:
         """Return the agent as JSON for `from_json` and `load_agent`.

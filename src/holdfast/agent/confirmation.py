@@ -89,16 +89,10 @@ class ByTool:
         from difflib import get_close_matches
 
         for name in self._verdicts:
-            if (
-                name not in names
-                and not any(c in name for c in "*?[")
-                and (near := get_close_matches(name, names, 1, 0.75))
-            ):
-                _log.warning(
-                    "Agent: confirm names %r, which is no tool of this agent. Did you mean %r?",
-                    name,
-                    near[0],
-                )
+            may_exist = name in names or any(c in name for c in "*?[")
+            if not may_exist and (near := get_close_matches(name, names, 1, 0.75)):
+                text = "Agent: confirm names %r, which is no tool of this agent. Did you mean %r?"
+                _log.warning(text, name, near[0])
 
     def __repr__(self) -> str:
         return f"ByTool({self.verdicts})"

@@ -44,33 +44,19 @@ def stand_in(
 ) -> ev.MessageAdded | ev.ToolCallFinished | ev.StatusChanged | None:
     """Return the stand-in of a damaged event; None if there is none. An unreadable status becomes
     PAUSED, so that nothing runs without a caller's action."""
-    fields, kind = event.fields, event.original_type
+    kind = event.original_type
+    place: dict[str, Any] = {"seq": event.seq, "id": event.id, "timestamp": event.timestamp}
     if kind in _TEXTS:
+        content = (TextContent(_TEXTS[kind]),)
         usage, cost, model = spent(event)
-        return ev.MessageAdded(
-            seq=event.seq,
-            id=event.id,
-            timestamp=event.timestamp,
-            content=(TextContent(_TEXTS[kind]),),
-            sender="holdfast",
-            about=ABOUT,
-            usage=usage,
-            cost=cost,
-            model=model,
-        )
+        place |= {"usage": usage, "cost": cost, "model": model}
+        return ev.MessageAdded(content=content, sender="holdfast", about=ABOUT, **place)
     if kind == "toolResult" and (call_id := call_of(event)):
-        return ev.ToolCallFinished(
-            seq=event.seq, id=event.id, timestamp=event.timestamp, call_id=call_id, result=LOST
-        )
+        return ev.ToolCallFinished(call_id=call_id, result=LOST, **place)
     if kind == "status":
-        status = fields.get("status")
-        return ev.StatusChanged(
-            seq=event.seq,
-            id=event.id,
-            timestamp=event.timestamp,
-            status=status if isinstance(status, str) else "paused",
-            reason=ABOUT,
-        )
+        status = event.fields.get("status")
+        status = status if isinstance(status, str) else "paused"
+        return ev.StatusChanged(status=status, reason=ABOUT, **place)
     return None
 
 

@@ -179,11 +179,8 @@ def _chosen_tools(sub: SubAgent, tools: list[Tool]) -> list[Tool]:
 
     for name in sub.tools:
         if name != "*" and not any(fits(tool, name) for tool in tools):
-            _log.warning(
-                "The sub-agent %s does not get the tool %r: its owner has no tool of that name.",
-                sub.name,
-                name,
-            )
+            text = "The sub-agent %s does not get the tool %r: its owner has no tool of that name."
+            _log.warning(text, sub.name, name)
     return [
         tool
         for tool in tools

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
-from itertools import zip_longest
 from typing import Annotated, Any, cast
 
 import msgspec
@@ -199,14 +198,11 @@ def _calls(given: Any, before: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
     except msgspec.ValidationError:
         form = "a list of objects with name and arguments"
         raise HookFailed(f"failed: calls takes {form}") from None
-    return tuple(
-        [
-            old
-            if old is not None and (old.name, old.arguments) == (call.name, call.arguments)
-            else ToolCall("", call.name, call.arguments)
-            for call, old in zip_longest(wanted, before[: len(wanted)])
-        ]
-    )
+    calls = [ToolCall("", call.name, call.arguments) for call in wanted]
+    for n, (call, old) in enumerate(zip(wanted, before, strict=False)):
+        if (old.name, old.arguments) == (call.name, call.arguments):
+            calls[n] = old
+    return tuple(calls)
 
 
 def _secrets(hooks: Sequence[Hook], llm: Any) -> tuple[str, ...]:
@@ -220,9 +216,5 @@ def _secrets(hooks: Sequence[Hook], llm: Any) -> tuple[str, ...]:
 def _model_secrets(llm: Any) -> set[str]:
     models = getattr(llm, "models", None)
     if isinstance(models, Mapping):
-        return {
-            secret
-            for model in cast("Mapping[str, Any]", models).values()
-            for secret in _model_secrets(model)
-        }
+        return set[str]().union(*map(_model_secrets, cast("Mapping[str, Any]", models).values()))
     return set(argument_secrets(llm.arguments())) if isinstance(llm, LLM) else set()

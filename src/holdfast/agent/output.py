@@ -161,30 +161,20 @@ class _Finish(Tool):
         return self.output.schema
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return `{"given": JSON, "made": object}` for the arguments. Raises
+        """Return `{"given": JSON, "made": function}` for the arguments. Raises
         `ToolValidationError`."""
         try:
             given = self.output.of_arguments(arguments)
-            return {"given": given, "made": _Box(self.output.read(given))}
+            made = self.output.read(given)
         except OutputInvalid as error:
             raise ToolValidationError(error.problem) from error
+        # A function, because copies of the arguments share it and the object of the user's type.
+        return {"given": given, "made": lambda: made}
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Return the result, marked as the run's output."""
-        value = self.output.dump(arguments["made"].value, arguments["given"])
+        value = self.output.dump(arguments["made"](), arguments["given"])
         return ToolResult((TextContent(_ACCEPTED_TEXT),), value, {MARK: True})
-
-
-class _Box:
-    """A box that keeps an object of the user's type from being copied."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __deepcopy__(self, memo: Any) -> _Box:
-        return self
 
 
 # --- from a type ---

@@ -252,14 +252,9 @@ class Activation:
             elif type(event) is ev.AssistantReplied:
                 calls = [*event.calls]
             elif type(event) is ev.DecisionMade and not event.question_id:
-                arguments = event.arguments
-                if arguments is not None:  # changed by a hook or the user
-                    calls = [
-                        call
-                        if call.id != event.call_id
-                        else ToolCall(call.id, call.name, arguments)
-                        for call in calls
-                    ]
+                for n, call in enumerate(calls):
+                    if call.id == event.call_id and event.arguments is not None:
+                        calls[n] = ToolCall(call.id, call.name, event.arguments)
         if calls and (self._globs or self._instruction_folders):
             self._match_files(calls, situation.runtime, fits)
         return list(self._additions(fits, situation.abouts)) if fits else []

@@ -243,11 +243,8 @@ def ignored(pattern: str) -> re.Pattern[str] | None:
         pieces = _split(pattern.removeprefix("/"))
         if "" in pieces:  # no path has two slashes
             return None
-        stars = [len(piece) > 1 and not piece.strip("*") for piece in pieces]
-        parts = [
-            None if any_depth else part(piece, git=True)
-            for piece, any_depth in zip(pieces, stars, strict=True)
-        ]
+        any_depth = re.compile(r"\*\*+").fullmatch
+        parts = [None if any_depth(piece) else part(piece, git=True) for piece in pieces]
         return re.compile(_joined(parts) + r"\Z", re.DOTALL)
     except (re.error, OverflowError, RecursionError, _NoMatch):
         return None

@@ -34,15 +34,11 @@ def clean(text: str) -> str:
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     if "\r" in text:
-        text = "\n".join([_last_state(line) if "\r" in line else line for line in text.split("\n")])
+        lines = [line.rstrip("\r") for line in text.split("\n")]
+        text = "\n".join([line[line.rfind("\r") + 1 :] for line in lines])
     if "\x08" in text:
         text = _OVERSTRUCK.sub("", text)
     return _CONTROL.sub("", text) if _CONTROL.search(text) else text
-
-
-def _last_state(line: str) -> str:
-    line = line.rstrip("\r")
-    return line[line.rfind("\r") + 1 :]
 
 
 def shorten(text: str, limit: int, note: Callable[[int], str]) -> tuple[str, bool]:

@@ -89,13 +89,8 @@ class CondenserInput(msgspec.Struct, dict=True, eq=False):
         kept = by_user[-1:]
         if by_user[:1] == [0] and self.pieces[0].tokens <= self.target // 4:
             kept.append(0)
-        return tuple(
-            [
-                piece
-                for n, piece in enumerate(self.pieces[: answers[-1] if answers else None])
-                if n not in kept and not piece.summary
-            ]
-        )
+        before = enumerate(self.pieces[: answers[-1] if answers else None])
+        return tuple([piece for n, piece in before if n not in kept and not piece.summary])
 
     @property
     def summaries(self) -> tuple[Piece, ...]:
