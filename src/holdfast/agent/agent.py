@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from holdfast import events as ev
 from holdfast.agent import planning as plans
 from holdfast.agent import prompt
-from holdfast.agent.additions import Contributor
+from holdfast.agent.additions import Contributor, Knowledge
 from holdfast.agent.agents_files import SubAgent
 from holdfast.agent.arguments import is_model, is_whole, wrong
 from holdfast.agent.condenser import is_condenser
@@ -44,7 +44,6 @@ from holdfast.tools.manager import ToolLike
 if TYPE_CHECKING:
     import holdfast
     from holdfast.agent.instructions import Instructions
-    from holdfast.agent.prompt_parts import Knowledge
     from holdfast.runtime.microagents import Microagent
     from holdfast.tools.hooks import Hook
     from holdfast.tools.skills import Skills

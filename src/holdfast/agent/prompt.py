@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast import events as ev
-from holdfast.agent.prompt_parts import Knowledge, PromptSection
+from holdfast.agent.additions import Knowledge, PromptSection
 
 DEFAULT = """\
 You are an agent. You work on the user's task with the tools you are given, until it is done.

@@ -52,13 +52,9 @@ class Risk(msgspec.Struct, frozen=True):
 
 
 class ShellState(msgspec.Struct, frozen=True):
-    """The state of the shell in which a command would run, where it differs from a new shell.
-
-    Args:
-        cwd: The current folder; "" for the working directory.
-        exported: Environment variables that earlier commands set, with their values; "" for one
-            that they unset.
-    """
+    """The state of the shell in which a command would run, where it differs from a new shell. `cwd`
+    is its folder, "" for the working directory; `exported` are the environment variables that
+    earlier commands set, "" for one that they unset."""
 
     cwd: str = ""
     exported: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])

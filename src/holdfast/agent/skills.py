@@ -17,10 +17,9 @@ from typing import Any, cast
 
 from holdfast import events as ev
 from holdfast.agent import instructions as files
-from holdfast.agent.additions import Addition, Situation
+from holdfast.agent.additions import Addition, Knowledge, Situation
 from holdfast.agent.arguments import wrong
 from holdfast.agent.instructions import Instructions
-from holdfast.agent.prompt_parts import Knowledge
 from holdfast.content import TextContent, ToolCall
 from holdfast.errors import ConfigurationError, RuntimeFault
 from holdfast.runtime import walk

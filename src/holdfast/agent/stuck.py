@@ -240,14 +240,8 @@ def _same_error(one: ToolResult, other: ToolResult) -> bool:
 
 
 class StuckSignal(NamedTuple):
-    """A detected pattern.
-
-    Attributes:
-        about: The `Message.about` of the message to the model.
-        text: The text of that message.
-        reason: The reason to end the run, if the message has not helped; `about` and `text` are
-            then "".
-    """
+    """A detected pattern: the `about` and the `text` of a message to the model, or the `reason` to
+    end the run, if the message has not helped."""
 
     about: str = ""
     text: str = ""

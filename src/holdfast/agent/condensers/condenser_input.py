@@ -19,23 +19,18 @@ from holdfast.tools import Cancellation
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A unit of a conversation that is hidden as a whole: a message, or an answer with its results.
-
-    Attributes:
-        seq: The seq of the event; of a summary, its place.
-        event: The message or the answer.
-        tokens: The tokens of the event and its results.
-        results: The calls of the answer with their results.
-        sizes: The tokens of each result.
-        summary: True if the piece is a summary of earlier pieces.
-    """
+    """A unit of a conversation that is hidden as a whole: a message, or an answer with its
+    `results` (calls with their results). `seq` is that of the event, or the place of a summary."""
 
     seq: int
     event: ev.MessageAdded | ev.AssistantReplied
     tokens: int
+    """The tokens of the event and its results."""
     results: tuple[tuple[ToolCall, ToolResult], ...] = ()
     sizes: tuple[int, ...] = ()
+    """The tokens of each result."""
     summary: bool = False
+    """True if the piece is a summary of earlier pieces."""
 
     @property
     def is_answer(self) -> bool:
