@@ -232,7 +232,12 @@ class Agent:
         with_parts = manager.with_own_tools(brought)
         servers = mcp_servers or {}
         servers = dict(servers["mcpServers"] if set(servers) == {"mcpServers"} else servers)
-        models = (llm,) if describe_images is None else (llm, describe_images)
+        models, describers = [llm], list[Contributor]()
+        if describe_images is not None:
+            from holdfast.agent.images import Describer  # few agents describe images
+
+            models.append(describe_images)
+            describers.append(Describer(describe_images))
         made = {
             "tools": with_parts,
             "mcp_servers": servers,
@@ -248,7 +253,7 @@ class Agent:
             "hooks": tuple(hooks),
             "brought": brought,
             "connections": Connections(models, manager, {} if provenance.connected else servers),
-            "contributors": (*known.contributors, *_describers(describe_images)),
+            "contributors": (*known.contributors, *describers),
             # What makes an equal agent. Sub-agent files and the argument `tools` are read once.
             "_arguments": {
                 **arguments,
@@ -488,14 +493,6 @@ def _analyzer(given: Any, guard: ConfirmationPolicy | None) -> SecurityAnalyzer 
         form = "an object with a method assess, such as holdfast.agent.security.standard(), or None"
         raise wrong("Agent: security", form, given)
     return given
-
-
-def _describers(llm: Model | None) -> tuple[Contributor, ...]:
-    if llm is None:
-        return ()
-    from holdfast.agent.images import Describer  # few agents describe images
-
-    return (Describer(llm),)
 
 
 # The arguments whose value has one simple form: the check, and the form for messages.

@@ -70,7 +70,10 @@ class Instructions(Data, frozen=True):
                 _log.warning(text, folder, _MAX_FILES)
                 break
             try:
-                text = _text(root, one / name)
+                path = (one / name).resolve()
+                if root not in path.parents:
+                    raise ValueError(f"it is a link to {path}, outside of {root}")
+                text = text_below(root, *path.relative_to(root).parts).strip()
             # A loop of links raises RuntimeError.
             except (OSError, ValueError, RuntimeError) as error:
                 _log.warning("The instructions %s were left out: %s", one / name, error)
@@ -128,13 +131,6 @@ def _shortened(path: str, text: str, most: int) -> str:
         f" file {path} has them.]"
     )
     return f"{text[:most]}\n\n{note}" if most else note
-
-
-def _text(root: Path, path: Path) -> str:
-    resolved = path.resolve()
-    if root not in resolved.parents:
-        raise ValueError(f"it is a link to {resolved}, outside of {root}")
-    return text_below(root, *resolved.relative_to(root).parts).strip()
 
 
 def _below(folder: Path) -> Iterator[Path]:

@@ -177,9 +177,6 @@ class _Finish(Tool):
         return ToolResult((TextContent(_ACCEPTED_TEXT),), value, {MARK: True})
 
 
-# --- from a type ---
-
-
 class _Conversion(NamedTuple):
     """The schema of a type, and the conversions from and to JSON values."""
 

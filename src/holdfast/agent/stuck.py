@@ -236,9 +236,6 @@ def _same_error(one: ToolResult, other: ToolResult) -> bool:
     return text == earlier or _NUMBER.sub("0", text) == _NUMBER.sub("0", earlier)
 
 
-# --- detection ---
-
-
 class StuckSignal(NamedTuple):
     """A detected pattern: the `about` and the `text` of a message to the model, or the `reason` to
     end the run, if the message has not helped."""

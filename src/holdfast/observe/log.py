@@ -96,8 +96,12 @@ class JsonLog(SpanMaker[_Span]):
             raise ConfigurationError(
                 f"JsonLog: longest takes a number of characters from 1, not {longest!r}."
             )
-        path = isinstance(to, str | os.PathLike)
-        if not path and not callable(getattr(to, "write", None)):
+        self._path, self._stream = None, None
+        if isinstance(to, str | os.PathLike):
+            self._path = Path(to).absolute()
+        elif callable(getattr(to, "write", None)):
+            self._stream = to
+        else:
             raise ConfigurationError(f"JsonLog takes a path or a stream, not {to!r}.")
         self.on_event = self.event
         self._with_content = bool(content)  # of events; spans hold none
@@ -109,8 +113,6 @@ class JsonLog(SpanMaker[_Span]):
         self._lock = threading.Lock()
         self._failed = False
         self._closed = False
-        self._stream = None if isinstance(to, str | os.PathLike) else to
-        self._path = Path(to).absolute() if isinstance(to, str | os.PathLike) else None
         self._file = -1
         self._inode: tuple[int, int] = (0, 0)
         self._checked_at = 0.0
@@ -154,20 +156,16 @@ class JsonLog(SpanMaker[_Span]):
             if self._closed:
                 return
             try:
-                if self._path is None:
-                    cast(TextStream, self._stream).write(line.decode())
-                    flush = getattr(self._stream, "flush", None)
-                    if flush is not None:
-                        flush()
-                else:
+                if self._stream is not None:
+                    self._stream.write(line.decode())
+                    getattr(self._stream, "flush", lambda: None)()
+                elif self._path is not None:
                     self._reopen_if_moved(self._path)
                     os.write(self._file, line)
             except (OSError, ValueError) as error:
                 if not self._failed:
-                    _log.error(
-                        "JsonLog cannot write its lines; it tries again with the next one: %s",
-                        error,
-                    )
+                    text = "JsonLog cannot write its lines; it tries again with the next one: %s"
+                    _log.error(text, error)
                 self._failed = True
             else:
                 self._failed = False

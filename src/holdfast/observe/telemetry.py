@@ -82,8 +82,6 @@ class Telemetry(SpanMaker[_TracedSpan]):
             names.CLIENT_COST, "USD", "Cost of model calls by list prices."
         )
 
-    # --- an observer ---
-
     def headers(self) -> Mapping[str, str]:
         """Return the current span as `traceparent` and `tracestate`."""
         carrier: dict[str, str] = {}
@@ -110,8 +108,6 @@ class Telemetry(SpanMaker[_TracedSpan]):
             span.end()
 
         return done
-
-    # --- a maker of spans ---
 
     def start(self, begun: SpanStart[_TracedSpan]) -> _TracedSpan:
         link = begun.link

@@ -82,9 +82,6 @@ def _find_all(text: str, old: str) -> list[int]:
     return found
 
 
-# --- explanations of a missing text ---
-
-
 def _explain(text: str, old: str) -> str:
     lines, wanted = text.split("\n"), old.split("\n")
     while wanted and not wanted[0].strip():
@@ -174,9 +171,6 @@ def _likeness(region: list[str], wanted: list[str]) -> float:
             # quadratic time.
             total += matcher.ratio() if len(lines) == 1 else matcher.quick_ratio()
     return total / len(lines)
-
-
-# --- the display of an edit ---
 
 
 def numbered(lines: list[str], at: int, most: int = 20) -> str:

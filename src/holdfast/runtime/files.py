@@ -77,8 +77,6 @@ class Files:
     def _lock(self, path: Path) -> threading.Lock:
         return self._locks[hash(path) % len(self._locks)]
 
-    # --- reading ---
-
     def read_text(self, path: str | os.PathLike[str]) -> str:
         """Return the text of a file without byte order mark, with its original line ends."""
         found = self._paths.resolve(path)
@@ -158,8 +156,6 @@ class Files:
         if len(names) > _MAX_ENTRIES:
             lines.append(f"[... {len(names) - _MAX_ENTRIES} more; use glob to narrow them down]")
         return "\n".join(lines)
-
-    # --- writing ---
 
     def write_text(self, path: str | os.PathLike[str], text: str) -> ToolResult:
         """Create or overwrite a file in UTF-8, atomically, with missing parent folders."""

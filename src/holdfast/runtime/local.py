@@ -108,8 +108,6 @@ class LocalRuntime:
         # A program that ends without `close` must not leave a folder or a shell behind.
         atexit.register(self.close)
 
-    # --- methods for programs ---
-
     def run_command(
         self,
         command: str,
@@ -181,8 +179,6 @@ class LocalRuntime:
                     f" {count}: load_microagents({name!r}) reads them."
                 )
 
-    # --- tools for agents ---
-
     @property
     def tools(self) -> list[Tool]:
         """A new list of the tools with which a model works here."""
@@ -196,8 +192,6 @@ class LocalRuntime:
     def get_tools(self) -> list[Tool]:
         """Return the same list as `tools`."""
         return self.tools
-
-    # --- closing ---
 
     def process_groups(self) -> list[int]:
         """Return the ids of the living process groups, each shell's first."""

@@ -58,8 +58,6 @@ class Terminal:
         self._files: deque[CommandOutput] = deque()
         self.outputs = folder / "output"
 
-    # --- calls ---
-
     def run(
         self,
         command: str,
@@ -273,8 +271,6 @@ class Terminal:
             while len(sizes) > 1 and sum(sizes) > _MAX_ALL_OUTPUTS_BYTES:
                 sizes.pop(0)
                 self._files.popleft().path.unlink(missing_ok=True)
-
-    # --- closing ---
 
     def process_groups(self) -> list[int]:
         """Return the process groups of all shells and of their commands, each shell's own first."""
