@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import IO
 
 from holdfast.errors import RuntimeFault, ToolCancelled
 from holdfast.runtime import bash, processes
@@ -49,8 +50,8 @@ class Run:
     belong to the state."""
     output: CommandOutput
     process: subprocess.Popen[bytes]
-    out_fd: int
-    in_fd: int = -1
+    stdout: IO[bytes]
+    stdin: IO[bytes] | None
     pidfd: int = -1
     done: threading.Event = field(default_factory=threading.Event)
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -174,51 +175,41 @@ class Shell:
         if not os.path.isdir(self.state.cwd):
             self.state = replace(self.state, cwd=self._workdir)
         script, state = self._file(number, "sh"), self._file(number, "state")
-        ours: list[int] = []
-        theirs: list[int] = []
         try:
             # Each time anew: a command may have emptied the temporary folder.
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             script.write_bytes(bash.script(command.encode(errors="surrogateescape"), self.state))
-            out_fd, child_out = os.pipe()
-            ours.append(out_fd)
-            theirs.append(child_out)
-            child_in, in_fd = subprocess.DEVNULL, -1
-            if interactive:
-                child_in, in_fd = os.pipe()
-                ours.append(in_fd)
-                theirs.append(child_in)
-            for fd in ours:
-                os.set_blocking(fd, False)
             # bash cannot restore a signal that was ignored at its start, as in a script's
             # background.
             ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
             arguments = bash.arguments(name, str(script), str(state), self.state.status)
             process = subprocess.Popen(
                 [program, *arguments],
-                stdin=child_in,
-                stdout=child_out,
-                stderr=child_out,
+                bufsize=0,
+                stdin=subprocess.PIPE if interactive else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 cwd=self.state.cwd,
                 env={**self.state.exported, "PWD": self.state.cwd, **marks},
                 start_new_session=True,
                 preexec_fn=_restore_sigint if ignored else None,
             )
         except OSError as error:
-            _close_all(ours)
             self._remove_files(number)
             what = f"{program} could not be started in {self.state.cwd}"
             raise RuntimeFault(f"The command was not run: {what}: {error}") from error
-        finally:
-            _close_all(theirs)
+        assert process.stdout is not None
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            os.set_blocking(pipe.fileno(), False)
         output = CommandOutput(Path(f"{self._outputs}{number}.txt"), MAX_OUTPUT_BYTES)
-        run = Run(number, command, timeout, name, marks, output, process, out_fd, in_fd)
+        pipes = (process.stdout, process.stdin)
+        run = Run(number, command, timeout, name, marks, output, process, *pipes)
         with self._lock:
             self._run = run
 
         def begin() -> None:
             self._drains.add(run)
-            self._pump.watch(run.out_fd, lambda: self._drain(run))
+            self._pump.watch(run.stdout.fileno(), lambda: self._drain(run))
             # By number: a pending timer must not keep the output of a finished run in memory.
             self._pump.after(timeout, lambda: self._time_out(number))
             self._watch(run)
@@ -228,8 +219,8 @@ class Shell:
         if not self._pump.call(begin):  # the pump was closed meanwhile
             processes.kill(lambda: self._started_by(run))
             process.wait()
-            _close_all(ours)
-            run.in_fd = run.out_fd = -1
+            run.stdout.close()
+            self.send_eof(run)
             raise RuntimeFault("The runtime is closed. Make a new LocalRuntime.")
         return run
 
@@ -254,7 +245,7 @@ class Shell:
     def send_input(self, run: Run, data: bytes) -> int:
         """Write to the command's stdin; return the number of bytes that fitted."""
         with self._lock:
-            if run.in_fd < 0:
+            if run.stdin is None or run.stdin.closed:
                 raise RuntimeFault(
                     "The command has no open standard input. Start it with interactive=true to send"
                     " it input."
@@ -262,7 +253,7 @@ class Shell:
             sent = 0
             try:
                 while sent < len(data):
-                    sent += os.write(run.in_fd, data[sent:])
+                    sent += os.write(run.stdin.fileno(), data[sent:])
             except BlockingIOError:
                 pass
             except BrokenPipeError as error:
@@ -274,9 +265,8 @@ class Shell:
     def send_eof(self, run: Run) -> None:
         """Close the command's stdin: the command reads the sent data, then the end of file."""
         with self._lock:
-            if run.in_fd >= 0:
-                os.close(run.in_fd)
-                run.in_fd = -1
+            if run.stdin is not None:
+                run.stdin.close()
 
     def interrupt(self, run: Run) -> None:
         """Send SIGINT to all processes of the command, as Ctrl-C does. bash ends together with the
@@ -297,11 +287,11 @@ class Shell:
 
     def _drain(self, run: Run) -> None:
         """Read available output, at most 4 MB, so that no command delays the others."""
-        if run.out_fd < 0:
+        if run.stdout.closed:
             return
         for _ in range(64):
             try:
-                data = os.read(run.out_fd, 65536)
+                data = os.read(run.stdout.fileno(), 65536)
             except BlockingIOError:
                 break
             if not data:
@@ -311,11 +301,10 @@ class Shell:
         run.notify()
 
     def _drop_output(self, run: Run) -> None:
-        if run.out_fd >= 0:
-            self._pump.unwatch(run.out_fd)
+        if not run.stdout.closed:
+            self._pump.unwatch(run.stdout.fileno())
             self._drains.discard(run)
-            os.close(run.out_fd)
-            run.out_fd = -1
+            run.stdout.close()
         run.output.close()
 
     def _on_end(self, run: Run) -> None:
@@ -329,13 +318,13 @@ class Shell:
             processes.kill(lambda: self._started_by(run))
         code = run.process.wait()
         self._drain(run)
-        if run.out_fd >= 0:
+        if not run.stdout.closed:
             # A new background process may not have redirected its output yet.
             poll = select.poll()
-            poll.register(run.out_fd, select.POLLIN)
+            poll.register(run.stdout, select.POLLIN)
             if poll.poll(_REDIRECT_SECONDS * 1000):
                 self._drain(run)
-        if run.out_fd >= 0:
+        if not run.stdout.closed:
             # A background process still writes. Its output can be read in the file.
             run.output_held = True
             run.output.spool()
@@ -463,8 +452,3 @@ class Shell:
         for kind in ("sh", "state"):
             with suppress(OSError):
                 os.unlink(self._file(number, kind))
-
-
-def _close_all(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)
