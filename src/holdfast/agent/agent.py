@@ -285,10 +285,8 @@ class Agent:
         return self
 
     def __repr__(self) -> str:
-        return (
-            f"Agent(model={self.llm.model!r},"
-            f" tools={[tool.name for tool in self.tools.list_tools()]})"
-        )
+        tools = [tool.name for tool in self.tools.list_tools()]
+        return f"Agent(model={self.llm.model!r}, tools={tools})"
 
     def replace(self, **changes: Any) -> Agent:
         """Return an agent with other values of some arguments: `agent.replace(limits=...)`.

@@ -125,11 +125,8 @@ class AboveRisk(msgspec.Struct, frozen=True):
         by = f"analyzer:{risk.by}" if risk.by else ""
         if LEVELS[risk.level] <= LEVELS[self.level]:
             return Verdict("allow", risk.reason, by)
-        return Verdict(
-            self.verdict,
-            f"{risk.level} risk: {risk.reason}" if risk.reason else f"its risk is {risk.level}",
-            by,
-        )
+        why = f"{risk.level} risk: {risk.reason}" if risk.reason else f"its risk is {risk.level}"
+        return Verdict(self.verdict, why, by)
 
     def __repr__(self) -> str:
         return f"AboveRisk({self.level!r}, {self.verdict!r})"

@@ -18,25 +18,24 @@ from holdfast.content import TextContent, ToolResult, Usage
 
 ABOUT = "damaged"  # `Message.about` of a stand-in
 
-LOST = ToolResult.failure(
-    "The result of this call is lost: its record was damaged.",
-    "unknown",
-    meta={"outcome": "unknown"},
-)
-MESSAGE = (
-    "[A message stood here. Its record is damaged and cannot be read. If you need it, ask for it"
-    " again.]"
-)
-ANSWER = (
-    "[An answer of yours stood here. Its record is damaged and cannot be read. Calls that it made"
-    " may have run, and their outcome is unknown: check what is there before you repeat any.]"
-)
-PLACE = (
-    "[Something stood here whose record is damaged and cannot be read: a message, or an answer of"
-    " yours. Calls that it made may have run, and their outcome is unknown: check what is there"
-    " before you repeat any.]"
-)
-_TEXTS = {"message": MESSAGE, "assistant": ANSWER, "": PLACE}
+_LOST_TEXT = "The result of this call is lost: its record was damaged."
+LOST = ToolResult.failure(_LOST_TEXT, "unknown", meta={"outcome": "unknown"})
+_TEXTS = {
+    "message": (
+        "[A message stood here. Its record is damaged and cannot be read. If you need it, ask for"
+        " it again.]"
+    ),
+    "assistant": (
+        "[An answer of yours stood here. Its record is damaged and cannot be read. Calls that it"
+        " made may have run, and their outcome is unknown: check what is there before you repeat"
+        " any.]"
+    ),
+    "": (
+        "[Something stood here whose record is damaged and cannot be read: a message, or an answer"
+        " of yours. Calls that it made may have run, and their outcome is unknown: check what is"
+        " there before you repeat any.]"
+    ),
+}
 
 
 def stand_in(

@@ -103,10 +103,8 @@ def _unique(skills: Iterable[Skill]) -> list[Skill]:
         if skill.name not in found:
             found[skill.name] = skill
         elif found[skill.name] != skill:
-            _log.warning(
-                "The skill %s is left out, because an earlier one has the same name.",
-                skill.path or skill.name,
-            )
+            text = "The skill %s is left out, because an earlier one has the same name."
+            _log.warning(text, skill.path or skill.name)
     return list(found.values())
 
 

@@ -257,10 +257,8 @@ def seen(recent: Recent, detector: StuckDetector) -> StuckSignal | None:
     for kind in _MIN_STEPS:
         threshold: int | None = getattr(detector, kind)
         if threshold is not None and (count := getattr(recent, kind)) >= threshold:
-            return StuckSignal(
-                f"{ABOUT}{kind.replace('_', '-')}",
-                _NUDGES[kind].format(count=count, tools=recent.tools),
-            )
+            text = _NUDGES[kind].format(count=count, tools=recent.tools)
+            return StuckSignal(f"{ABOUT}{kind.replace('_', '-')}", text)
     return None
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 from heapq import heappop, heappush
+from typing import Any
 
 import msgspec
 
@@ -24,6 +25,14 @@ _ModelEvent = (
 )
 
 
+# The fields of `Stats` that count the events of a journal, with their first values.
+_SUMS = {"events": 0, "steps": 0, "seconds": 0.0, "waited": 0.0, "condensations": 0}
+
+
+def _added(one: object, other: object, *fields: str) -> dict[str, Any]:
+    return {name: getattr(one, name) + getattr(other, name) for name in fields}
+
+
 class CallTotals(msgspec.Struct, frozen=True, rename="camel"):
     """The calls, failures, seconds, tokens and US dollars of one model or tool. `unpriced` calls
     have no known price."""
@@ -38,16 +47,9 @@ class CallTotals(msgspec.Struct, frozen=True, rename="camel"):
     unpriced: int = 0
 
     def __add__(self, other: CallTotals) -> CallTotals:
-        return CallTotals(
-            self.name,
-            self.calls + other.calls,
-            self.errors + other.errors,
-            self.seconds + other.seconds,
-            max(self.longest, other.longest),
-            self.usage + other.usage,
-            cost_sum(self.cost, other.cost, self.unpriced + other.unpriced),
-            self.unpriced + other.unpriced,
-        )
+        added = _added(self, other, "calls", "errors", "seconds", "usage", "unpriced")
+        cost = cost_sum(self.cost, other.cost, added["unpriced"])
+        return CallTotals(self.name, longest=max(self.longest, other.longest), cost=cost, **added)
 
 
 class LongCall(msgspec.Struct, frozen=True, order=True, rename="camel"):
@@ -108,17 +110,13 @@ class Stats(msgspec.Struct, frozen=True, rename="camel"):
         return usage.cached_input_tokens / usage.input_tokens if usage.input_tokens else 0.0
 
     def __add__(self, other: Stats) -> Stats:
+        longest = sorted((*self.longest, *other.longest), reverse=True)[:_LONGEST_CALLS]
         return Stats(
-            conversations=self.conversations + other.conversations,
-            events=self.events + other.events,
-            steps=self.steps + other.steps,
-            seconds=self.seconds + other.seconds,
-            waited=self.waited + other.waited,
-            condensations=self.condensations + other.condensations,
             errors=dict(Counter(self.errors) + Counter(other.errors)),
             models=_sums((*self.models, *other.models)),
             tools=_sums((*self.tools, *other.tools)),
-            longest=tuple(sorted((*self.longest, *other.longest), reverse=True)[:_LONGEST_CALLS]),
+            longest=tuple(longest),
+            **_added(self, other, "conversations", *_SUMS),
         )
 
 
@@ -171,17 +169,16 @@ class _JournalCount:
         # Calls without a result: id -> name and start time.
         self._open: dict[str, tuple[str, datetime | None]] = {}
         self._longest: list[LongCall] = []
-        self._events = self._steps = self._condensations = 0
-        self._seconds = self._waited = 0.0
+        self._sums: dict[str, Any] = {**_SUMS}
         self._status = ""
         self._interval_start: datetime | None = None
         self._last_timestamp: datetime | None = None
 
     def take(self, event: ev.AnyEvent) -> None:
-        self._events += 1
+        self._sums["events"] += 1
         match event:
             case ev.AssistantReplied():
-                self._steps += 1
+                self._sums["steps"] += 1
                 self._add_model(event, 1, event.duration)
                 self._add_long_call(event, event.duration, "chat", event.model or "unknown")
                 for call in event.calls:
@@ -206,7 +203,7 @@ class _JournalCount:
                 self._errors[event.error] += 1
             case ev.HistoryCondensed() | ev.MessageAdded() | ev.DecisionMade() | ev.NoteRecorded():
                 if isinstance(event, ev.HistoryCondensed) and event.request is None:
-                    self._condensations += 1
+                    self._sums["condensations"] += 1
                 if event.usage != Usage():  # of a summary, a picture's description, a judge
                     self._add_model(event, 0, 0.0)
             case _:
@@ -215,11 +212,9 @@ class _JournalCount:
 
     def _close_interval(self, end: datetime | None) -> None:
         if self._interval_start is not None and end is not None:
-            seconds = max(0.0, (end - self._interval_start).total_seconds())
-            if self._status == "running":
-                self._seconds += seconds
-            elif self._status == "waiting_for_confirmation":
-                self._waited += seconds
+            kind = {"running": "seconds", "waiting_for_confirmation": "waited"}.get(self._status)
+            if kind is not None:
+                self._sums[kind] += max(0.0, (end - self._interval_start).total_seconds())
         self._interval_start = None
 
     def _add_model(self, event: _ModelEvent, calls: int, seconds: float) -> None:
@@ -244,14 +239,9 @@ class _JournalCount:
             summary.title,
             summary.status,
             summary.spawned_by,
-            1,
-            self._events,
-            self._steps,
-            self._seconds,
-            self._waited,
-            self._condensations,
-            dict(self._errors),
-            _sums(self._models.values()),
-            _sums(self._tools.values()),
-            tuple(sorted(self._longest, reverse=True)),
+            errors=dict(self._errors),
+            models=_sums(self._models.values()),
+            tools=_sums(self._tools.values()),
+            longest=tuple(sorted(self._longest, reverse=True)),
+            **self._sums,
         )

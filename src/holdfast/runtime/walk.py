@@ -46,11 +46,9 @@ class Ignore:
         self._above = above
         self._prefix = prefix
         self._rules: list[tuple[re.Pattern[str], bool, bool]] = []
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            fd = os.open(
-                os.path.join(folder, ".gitignore"),
-                os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
-            )
+            fd = os.open(os.path.join(folder, ".gitignore"), flags)
             with open(fd, "rb") as file:
                 text = file.read(_MAX_IGNORE_BYTES).removeprefix(b"\xef\xbb\xbf").decode("latin-1")
         except OSError:

@@ -26,9 +26,7 @@ class ToolOutputCondenser(msgspec.Struct, frozen=True):
     Args:
         keep: The number of characters that stay of an output.
         over: Outputs of more characters are trimmed.
-        at: The request size from which the condenser runs: a number of tokens, or a share of the
-            model's context window. None: only when the provider refuses.
-        to: The share of `at` that the request shrinks to.
+        at, to: See `WindowCondenser`.
     """
 
     keep: int = 400
@@ -99,9 +97,6 @@ def _read(call_id: str, offset: int = 0, *, context: ToolContext) -> ToolResult:
     return ToolResult(tuple(content))
 
 
-read_output = Tool.from_function(
-    _read,
-    name="read_output",
-    annotations=ToolAnnotations(read_only=True, idempotent=True, open_world=False),
-)
+_READS = ToolAnnotations(read_only=True, idempotent=True, open_world=False)
+read_output = Tool.from_function(_read, name="read_output", annotations=_READS)
 """The tool that reads a call's whole output. An agent gets it with a `ToolOutputCondenser`."""

@@ -65,11 +65,7 @@ class LLMCondenser(msgspec.Struct, frozen=True):
 
     Args:
         llm: The model that writes the summary; None for the agent's own.
-        keep: The maximum number of last messages and answers that stay; None for as many as fit.
-        at: The request size from which the condenser runs: a number of tokens, or a share of the
-            model's context window. None: only when the provider refuses or on
-            `Conversation.condense`.
-        to: The share of `at` that the request shrinks to.
+        keep, at, to: See `WindowCondenser`.
     """
 
     llm: Any = None
