@@ -4,6 +4,7 @@ own."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, Protocol, cast
 
 from holdfast.agent.arguments import is_whole, wrong
@@ -64,14 +65,9 @@ class Delegates(AgentDirectory):
 
     def for_other_owner(self) -> Delegates:
         """Return a copy with the same agents and bounds, for another owner."""
-        return Delegates(
-            self.given,
-            self.max_depth,
-            self.max_running,
-            detached=self.detached,
-            send_to=self.send_to,
-            max_messages=self.max_messages,
-        )
+        found = copy(self)
+        AgentDirectory.__init__(found, self.argument, self.given)
+        return found
 
 
 class ChildManager(Protocol):

@@ -164,10 +164,8 @@ class Globs:
     part that a path must have to match any."""
 
     def __init__(self, skills: Iterable[Skill]) -> None:
-        self._by_end: dict[str, list[str]] = {}  # `*.py`
-        self._by_name: dict[str, list[str]] = {}  # `Makefile`
-        self._by_folder: dict[str, list[tuple[Match, str]]] = {}  # `docs/**`
-        self._others: list[tuple[Match, str]] = []
+        self._by_name: dict[str, list[str]] = {}  # `Makefile`, `*.py`
+        self._by_folder: dict[str, list[tuple[Match, str]]] = {}  # `docs/**`; "" for any folder
         for skill in skills:
             for pattern in skill.paths:
                 try:
@@ -177,36 +175,28 @@ class Globs:
                     _log.warning(text, skill.path or skill.name, error)
                     continue
                 first = pattern.lstrip("/").partition("/")[0]
-                is_name = "/" not in pattern
-                end = pattern[1:] if is_name and pattern.startswith("*.") else ""
-                if end and not _MAGIC.search(end):
-                    self._by_end.setdefault(end, []).append(skill.name)
-                elif _MAGIC.search(first):
-                    self._others.append((match, skill.name))
-                elif is_name:
+                fixed = pattern[1:] if pattern.startswith("*.") else pattern
+                if "/" not in pattern and not _MAGIC.search(fixed):
                     self._by_name.setdefault(pattern, []).append(skill.name)
                 else:
-                    self._by_folder.setdefault(first, []).append((match, skill.name))
+                    folder = "" if _MAGIC.search(first) else first
+                    self._by_folder.setdefault(folder, []).append((match, skill.name))
 
     def __bool__(self) -> bool:
-        return bool(self._by_end or self._by_name or self._by_folder or self._others)
+        return bool(self._by_name or self._by_folder)
 
     def fitting(self, path: str) -> list[str]:
         """Return the names of the skills whose globs match a path."""
         found: list[str] = []
-        name = path[path.rfind("/") + 1 :]
-        if self._by_end:
+        if self._by_name:
+            name = path[path.rfind("/") + 1 :]
             dot = name.find(".")
             while dot >= 0:
-                found += self._by_end.get(name[dot:], ())
+                found += self._by_name.get(f"*{name[dot:]}", ())
                 dot = name.find(".", dot + 1)
-        if self._by_name:
             found += self._by_name.get(name, ())
-        if self._by_folder:
-            rules = self._by_folder.get(path.partition("/")[0], ())
-            found += [name for match, name in rules if match(path)]
-        if self._others:
-            found += [name for match, name in self._others if match(path)]
+        for folder in (path.partition("/")[0], "") if self._by_folder else ():
+            found += [name for match, name in self._by_folder.get(folder, ()) if match(path)]
         return found
 
 

@@ -202,12 +202,13 @@ def _same_step(one: _Step, other: _Step) -> bool:
 
 
 def _same_calls(one: tuple[ToolCall, ...], other: tuple[ToolCall, ...]) -> bool:
-    return len(one) == len(other) and all(
-        call.name == earlier.name
-        and call.arguments == earlier.arguments
-        and not (call.invalid and call.raw != earlier.raw)
-        for call, earlier in zip(one, other, strict=True)
-    )
+    if len(one) != len(other):
+        return False
+    for call, earlier in zip(one, other, strict=True):
+        same = call.name == earlier.name and call.arguments == earlier.arguments
+        if not same or (call.invalid and call.raw != earlier.raw):
+            return False
+    return True
 
 
 def _same_result(one: ToolResult, other: ToolResult) -> bool:

@@ -59,12 +59,7 @@ class View:
             if (found := stand_in(event)) is not None:
                 self.feed(found)
         elif type(event) is ev.ToolCallFinished:
-            call = self._batch.get(event.call_id)
-            if call is None:
-                return  # a second result of one call: the first one counts
-            self._batch[event.call_id] = (call[0], event.result)
-            if all(result is not None for _, result in self._batch.values()):
-                self._end_batch()
+            self._result(event)
         elif type(event) is ev.AssistantReplied:
             if self._batch:  # a damaged store has lost a result
                 self._end_batch()
@@ -85,6 +80,14 @@ class View:
         assert not self._batch, "a request while calls are open"
         self._flush(None)
         return self.transcript
+
+    def _result(self, event: ev.ToolCallFinished) -> None:
+        call = self._batch.get(event.call_id)
+        if call is None:
+            return  # a second result of one call: the first one counts
+        self._batch[event.call_id] = (call[0], event.result)
+        if all(result is not None for _, result in self._batch.values()):
+            self._end_batch()
 
     def _end_batch(self) -> None:
         for call_id, (call, result) in self._batch.items():

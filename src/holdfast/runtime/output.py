@@ -7,6 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 MAX_OUTPUT_BYTES = 100 * 1024 * 1024  # bytes of one command's output that are kept
@@ -144,12 +145,11 @@ class CommandOutput:
         elif self._fd >= 0:
             data = os.pread(self._fd, min(end, self._stored) - start, start)
         else:
-            try:
-                with open(self.path, "rb") as file:
-                    file.seek(start)
-                    data = file.read(min(end, self._stored) - start)
-            except OSError:  # removed by the command, or as the oldest of too many outputs
-                data = b""
+            data = b""
+            # The file may be removed by the command, or as the oldest of too many outputs.
+            with suppress(OSError), open(self.path, "rb") as file:
+                file.seek(start)
+                data = file.read(min(end, self._stored) - start)
         before = self.total - len(self._tail)
         return data + bytes(self._tail[max(0, start - before) : max(0, end - before)])
 

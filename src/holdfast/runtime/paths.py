@@ -66,16 +66,14 @@ class Paths:
             raise RuntimeFault(
                 f"The path {text[:200]!r} cannot be used: {error.strerror}."
             ) from error
-        if not self._everywhere:
-            folders = self._writable if write else self._readable
-            if not any(found == folder or folder in found.parents for folder in folders):
-                via = "" if str(found) == text else f" (which is {found})"
-                raise PathRefused(
-                    f"The path {text!r}{via} is outside of the working directory {self.workdir}."
-                    " Use a path inside it. (The program can allow more with"
-                    " LocalRuntime(allow_outside=[folder]).)"
-                )
-        return found
+        folders = self._writable if write else self._readable
+        if self._everywhere or any(found.is_relative_to(folder) for folder in folders):
+            return found
+        via = "" if str(found) == text else f" (which is {found})"
+        raise PathRefused(
+            f"The path {text!r}{via} is outside of the working directory {self.workdir}. Use a path"
+            " inside it. (The program can allow more with LocalRuntime(allow_outside=[folder]).)"
+        )
 
     def shown(self, path: Path) -> str:
         """Return a path as the model is shown it: relative to the workdir if it is inside."""

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -93,12 +94,9 @@ class Search:
         fits = globs.glob(pattern)
         files = self._files(folder, cancelled)
         found: list[tuple[int, str]] = []
-        for name in files:
-            if fits.match(name):
-                try:
-                    found.append((-os.lstat(folder / name).st_mtime_ns, name))
-                except OSError:  # git still lists it, but it was deleted
-                    continue
+        for name in filter(fits.match, files):
+            with suppress(OSError):  # git still lists it, but it was deleted
+                found.append((-os.lstat(folder / name).st_mtime_ns, name))
         found.sort()
         meta = {"count": len(found), "truncated": len(found) > limit or len(files) >= _MAX_FILES}
         if not found:
@@ -158,11 +156,10 @@ class Search:
         """Return True if a found file may be read: a link may lead outside."""
         if not os.path.islink(folder / name):
             return True
-        try:
+        with suppress(RuntimeFault):
             self._paths.resolve(folder / name)
-        except RuntimeFault:
-            return False
-        return True
+            return True
+        return False
 
     def _run_child(
         self, ask: dict[str, Any], names: list[str], cancelled: Cancellation | None

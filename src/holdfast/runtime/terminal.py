@@ -246,22 +246,19 @@ class Terminal:
                 notes.append(f"exit code {run.exit_code}{moved}")
             notes += _state_notes(run)
             if run.background_pids:
-                numbers = ", ".join(str(pid) for pid in run.background_pids)
+                numbers = ", ".join(map(str, run.background_pids))
                 notes.append(f"still running in the background: process {numbers}")
             if run.output_held:
-                goes_to = f"its output goes to {run.output.path}"
-                notes.append(f"something in the background still writes; {goes_to}")
+                path = run.output.path
+                notes.append(f"something in the background still writes; its output goes to {path}")
                 self._keep(run.output)
         if run.output.on_disk:
             meta["outputFile"] = str(run.output.path)
         if not text:
-            what = (
-                "no output" if done else "no new output" if run.reported_bytes else "no output yet"
-            )
-            text = f"({what})\n"
-        elif not text.endswith("\n"):
-            text += "\n"
-        return text + "\n".join(f"[{line}]" for line in notes)
+            running = "no new output" if run.reported_bytes else "no output yet"
+            text = "(no output)" if done else f"({running})"
+        end = "" if text.endswith("\n") else "\n"
+        return text + end + "\n".join(f"[{line}]" for line in notes)
 
     def _keep(self, output: CommandOutput) -> None:
         with self._lock:
