@@ -12,6 +12,7 @@ from holdfast.agent.directory import AgentDirectory, parameter, parameters
 from holdfast.content import ToolResult
 from holdfast.errors import ToolError
 from holdfast.tools import Tool, ToolAnnotations, ToolContext
+from holdfast.tools.policy import LOCAL_READ
 
 CHILD = "holdfast/child"
 """The key of the child's data in a result's meta.
@@ -125,7 +126,6 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
     # All calls may be repeated: a child's id is derived from the call, so a repeated call finds the
     # existing child.
     again = ToolAnnotations(destructive=False, idempotent=True, open_world=False)
-    reads = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
     ids = parameter("array", "Ids of conversations; none for all.", items={"type": "string"})
     some = {**ids, "description": "Ids of conversations.", "minItems": 1}
     longest: dict[str, Any] = {"minimum": 0, "maximum": LONGEST_WAIT, "default": 600}
@@ -140,7 +140,7 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
             about,
             callback,
             parameters(required, **properties),
-            annotations=reads if callback is delegate_poll else again,
+            annotations=LOCAL_READ if callback is delegate_poll else again,
             category="delegation",
             parallel=callback is delegate,
         )

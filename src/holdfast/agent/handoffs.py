@@ -10,7 +10,8 @@ from holdfast.agent.directory import AgentDirectory, parameter, parameters
 from holdfast.agent.limits import check_tree
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError
-from holdfast.tools import Tool, ToolAnnotations
+from holdfast.tools import Tool
+from holdfast.tools.policy import LOCAL_READ
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
@@ -57,9 +58,8 @@ def make_handoff(others: AgentDirectory) -> Tool:
         " from here on. Say nothing more after that; hand over"
         f" once.\n\nAgents:\n{others.listing()}"
     )
-    nothing = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
     return Tool(
-        TOOL, about, handoff, schema, annotations=nothing, category="delegation", parallel=False
+        TOOL, about, handoff, schema, annotations=LOCAL_READ, category="delegation", parallel=False
     )
 
 

@@ -17,11 +17,11 @@ from holdfast.runtime.files import Files
 from holdfast.runtime.search import GrepQuery, Search
 from holdfast.runtime.terminal import Terminal
 from holdfast.tools import Tool, ToolAnnotations, ToolContext
+from holdfast.tools.policy import LOCAL_READ
 
 Seconds = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 
-_READS = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
 _WRITES = ToolAnnotations(read_only=False, destructive=True, idempotent=True, open_world=False)
 _EDITS = ToolAnnotations(read_only=False, destructive=True, idempotent=False, open_world=False)
 _RUNS = ToolAnnotations(read_only=False, destructive=True, idempotent=False, open_world=True)
@@ -185,11 +185,11 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
         for function, annotations, category in (
             (terminal, _RUNS, "terminal"),
             (terminal_input, _RUNS, "terminal"),
-            (read_file, _READS, "files"),
+            (read_file, LOCAL_READ, "files"),
             (write_file, _WRITES, "files"),
             (edit_file, _EDITS, "files"),
-            (glob, _READS, "search"),
-            (grep, _READS, "search"),
+            (glob, LOCAL_READ, "search"),
+            (grep, LOCAL_READ, "search"),
         )
     ]
     for tool in tools:

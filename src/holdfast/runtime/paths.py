@@ -13,12 +13,11 @@ from pathlib import Path
 from holdfast.errors import PathRefused, RuntimeFault
 
 
-def with_home(path: str | os.PathLike[str], home: str | None = None) -> str:
+def with_home(path: str | os.PathLike[str], home: str = "") -> str:
     """Replace a leading `~` with `home`, by default the folder in the user database."""
     text = os.fspath(path)
-    if text != "~" and not text.startswith("~/"):
-        return text
-    return (home or home_folder() or "~") + text[1:]
+    is_below = text == "~" or text.startswith("~/")
+    return (home or home_folder() or "~") + text[1:] if is_below else text
 
 
 def home_folder() -> str | None:

@@ -243,12 +243,12 @@ class Search:
                 f"[stopped at {query.limit} {what}; there may be more: use a narrower pattern,"
                 " path or glob, or a higher limit]"
             )
-        for count, what in (
-            (long, f"lines longer than {grep_child.MAX_LINE_CHARS:,} characters"),
-            (cut, f"files larger than {grep_child.MAX_FILE_BYTES // 1024**2} MB"),
-        ):
-            if count:
-                lines.append(f"[{count} {what} were searched at their start only]")
+        longest, largest = grep_child.MAX_LINE_CHARS, grep_child.MAX_FILE_BYTES // 1024**2
+        at_start = "were searched at their start only"
+        if long:
+            lines.append(f"[{long} lines longer than {longest:,} characters {at_start}]")
+        if cut:
+            lines.append(f"[{cut} files larger than {largest} MB {at_start}]")
         failed = bool(problem) and matches == 0
         return ToolResult(blocks("\n".join(lines)), meta=meta, is_error=failed)
 
