@@ -12,21 +12,9 @@ from pathlib import Path
 from holdfast.runtime import globs
 
 # Folders that are never searched: tools fill them with files that a search is not about.
-SKIPPED = frozenset(
-    [
-        ".git",
-        ".hg",
-        ".svn",
-        "node_modules",
-        "__pycache__",
-        ".venv",
-        "venv",
-        ".tox",
-        ".mypy_cache",
-        ".pytest_cache",
-        ".ruff_cache",
-    ]
-)
+_SKIPPED_NAMES = """\
+.git .hg .svn node_modules __pycache__ .venv venv .tox .mypy_cache .pytest_cache .ruff_cache"""
+SKIPPED = frozenset(_SKIPPED_NAMES.split())
 _MAX_IGNORE_BYTES = 256 * 1024
 _MAX_RULES = 2_000  # of one file: compiling one rule takes 0.2 ms
 
