@@ -607,6 +607,20 @@ def test_the_end_of_a_command_that_went_on_is_told_with_the_next(runtime: LocalR
     assert "[exit code 6]" in result.text
 
 
+def test_a_command_that_starts_while_its_conversation_is_closed_is_ended(
+    runtime: LocalRuntime,
+) -> None:
+    runtime.run_command("true", conversation_id="c")
+
+    def close_meanwhile() -> dict[str, str]:
+        runtime.close_conversation("c")
+        return {}
+
+    result = runtime.terminal.run("sleep 60", "c", wait=20, mark=close_meanwhile)
+    assert result.meta["endedBy"] == "close"
+    assert not runtime.process_groups()
+
+
 @pytest.mark.slow
 def test_input_reaches_an_interactive_command_and_eof_ends_it(runtime: LocalRuntime) -> None:
     call(runtime, "terminal", command="python3 -i -q", wait=0.3, interactive=True)

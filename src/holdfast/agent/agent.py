@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from holdfast import events as ev
 from holdfast.agent import planning as plans
 from holdfast.agent import prompt
-from holdfast.agent.additions import Contributor
+from holdfast.agent.additions import Contributor, Knowledge
 from holdfast.agent.agents_files import SubAgent
+from holdfast.agent.arguments import is_model, is_whole, wrong
 from holdfast.agent.condenser import is_condenser
 from holdfast.agent.confirmation import ByTool, Confirm, ConfirmationPolicy, policy
 from holdfast.agent.connections import Connections
@@ -20,19 +22,21 @@ from holdfast.agent.delegation import Delegates, make_delegation
 from holdfast.agent.directory import AgentDirectory
 from holdfast.agent.handoffs import MAIN, check_budget, family, make_handoff
 from holdfast.agent.hooks import AgentHooks
-from holdfast.agent.limits import Limits, check_tree
-from holdfast.agent.output import Output, output_of, with_prompt
+from holdfast.agent.limits import Limits, check_price, check_tree
+from holdfast.agent.output import PROMPT as FINISH_PROMPT
+from holdfast.agent.output import Output, output_of
 from holdfast.agent.planning import Planning
 from holdfast.agent.provenance import Provenance
 from holdfast.agent.risk import SecurityAnalyzer
 from holdfast.agent.serial_form import form_of
-from holdfast.agent.stepping import HasEvents, request_of
 from holdfast.agent.stuck import StuckDetector
+from holdfast.agent.view import View
 from holdfast.content import ContentLike, Message, ToolCall, Usage
 from holdfast.errors import BadResponse, ConfigurationError
 from holdfast.llm.completion import Completion, Delta
 from holdfast.llm.model import Model
 from holdfast.llm.transcript import Transcript
+from holdfast.llm.vision import with_vision
 from holdfast.store.base import Store
 from holdfast.tools import Cancellation, Tool, ToolManager
 from holdfast.tools.manager import ToolLike
@@ -40,11 +44,17 @@ from holdfast.tools.manager import ToolLike
 if TYPE_CHECKING:
     import holdfast
     from holdfast.agent.instructions import Instructions
-    from holdfast.agent.prompt_parts import Knowledge
     from holdfast.runtime.microagents import Microagent
     from holdfast.tools.hooks import Hook
     from holdfast.tools.skills import Skills
     from holdfast.tools.skills_files import Skill
+
+
+class HasEvents(Protocol):
+    """An object with a journal's events in order, such as a `ConversationState`."""
+
+    @property
+    def events(self) -> Sequence[ev.AnyEvent]: ...
 
 
 class Agent:
@@ -191,18 +201,21 @@ class Agent:
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name != "self"}
         _check(arguments)
-        _check_budgets(llm, limits, tree_limits)
+        if limits.cost is not None:
+            check_price("Agent: limits has", llm)
+        budget = tree_limits or Limits()
+        counted = (budget.tokens is not None, budget.cost is not None)
+        check_tree("Agent: tree_limits has", llm, *counted)
         guard = policy(confirm)
         manager = tools.shared if isinstance(tools, ToolManager) else ToolManager(tools)
         output = output_of(output_type, manager)
-        extensions = plans.with_prompt(system_prompt, system_prompt_extensions, planning)
-        known = prompt.knowledge(
-            system_prompt,
-            with_prompt(system_prompt, extensions, output),
-            microagents,
-            skills,
-            instructions,
-        )
+        extensions = system_prompt_extensions
+        if planning is not None:
+            lines = plans.FIRST_PROMPT if planning == "first" else plans.TOOL_PROMPT
+            extensions = prompt.with_lines(system_prompt, extensions, lines)
+        if output is not None:
+            extensions = prompt.with_lines(system_prompt, extensions, FINISH_PROMPT)
+        known = prompt.knowledge(system_prompt, extensions, microagents, skills, instructions)
         team = None
         if delegates:
             own = isinstance(delegates, Delegates)
@@ -217,8 +230,14 @@ class Agent:
             *known.tools,
         )
         with_parts = manager.with_own_tools(brought)
-        servers = _servers(mcp_servers)
-        models = (llm,) if describe_images is None else (llm, describe_images)
+        servers = mcp_servers or {}
+        servers = dict(servers["mcpServers"] if set(servers) == {"mcpServers"} else servers)
+        models, describers = [llm], list[Contributor]()
+        if describe_images is not None:
+            from holdfast.agent.images import Describer  # few agents describe images
+
+            models.append(describe_images)
+            describers.append(Describer(describe_images))
         made = {
             "tools": with_parts,
             "mcp_servers": servers,
@@ -234,7 +253,7 @@ class Agent:
             "hooks": tuple(hooks),
             "brought": brought,
             "connections": Connections(models, manager, {} if provenance.connected else servers),
-            "contributors": (*known.contributors, *_describers(describe_images)),
+            "contributors": (*known.contributors, *describers),
             # What makes an equal agent. Sub-agent files and the argument `tools` are read once.
             "_arguments": {
                 **arguments,
@@ -248,9 +267,11 @@ class Agent:
         vars(self).update(arguments, **made)
         for directory in (team, successors):
             if directory is not None:
-                directory.set_owner(self)
+                directory.owner = self
         if successors is not None:
-            _check_handoffs(self)
+            check_budget("Agent: tree_limits has", self, *counted)
+            if planning == "first":
+                family(self)
         if isinstance(guard, ByTool) and not mcp_servers:
             guard.look_for_typos([tool.name for tool in with_parts.list_tools()])
 
@@ -264,10 +285,8 @@ class Agent:
         return self
 
     def __repr__(self) -> str:
-        return (
-            f"Agent(model={self.llm.model!r},"
-            f" tools={[tool.name for tool in self.tools.list_tools()]})"
-        )
+        tools = [tool.name for tool in self.tools.list_tools()]
+        return f"Agent(model={self.llm.model!r}, tools={tools})"
 
     def replace(self, **changes: Any) -> Agent:
         """Return an agent with other values of some arguments: `agent.replace(limits=...)`.
@@ -298,10 +317,7 @@ class Agent:
         if self.planning == "first":
             return self
         variants: dict[str, Agent] = vars(self)["_variants"]
-        found = variants.get("first")
-        return (
-            variants.setdefault("first", self.replace(planning="first")) if found is None else found
-        )
+        return variants.get("first") or variants.setdefault("first", self.replace(planning="first"))
 
     def prompt_parts(self) -> tuple[prompt.PromptSection, ...]:
         """Return the parts of `system_prompt`, in order."""
@@ -317,11 +333,9 @@ class Agent:
                 return True
             return lazy and tool.name == "find_tools" and tool.category == "builtin"
 
-        return [
-            tool
-            for tool in self.tools.list_tools()
-            if not is_of_server(tool) and not any(tool is one for one in self.brought)
-        ]
+        brought = {id(tool) for tool in self.brought}
+        tools = self.tools.list_tools()
+        return [tool for tool in tools if id(tool) not in brought and not is_of_server(tool)]
 
     def to_json(self) -> bytes:
         """Return the agent as JSON for `from_json` and `load_agent`.
@@ -336,11 +350,8 @@ class Agent:
     def from_json(
         data: bytes | str, *, variables: Mapping[str, Any] | None = None, builtins: Any = None
     ) -> Agent:
-        """Make an agent from the JSON of `to_json`.
-
-        `variables` are the secrets by name, `builtins` the tools by name (or a list of them).
-        Raises `ConfigurationError`.
-        """
+        """Make an agent from the JSON of `to_json`. `variables` are the secrets by name, `builtins`
+        the tools by name (or a list of them). Raises `ConfigurationError`."""
         from holdfast.agent.config import read_agent_json  # only programs that load agents need it
 
         return read_agent_json(data, Agent, variables, builtins)
@@ -407,36 +418,47 @@ class Agent:
                     " ConversationState alone."
                 )
             with self.connections.held():
-                transcript, made = request_of(self, state)
+                transcript, made = self._request(state)
                 return self.step(transcript, made, on_delta=on_delta, cancelled=cancelled)
         if not isinstance(state, Transcript):
             raise ConfigurationError(
                 "Agent.step: head goes with a transcript; a ConversationState is given alone."
             )
         answer: Any = self.llm.completion(state, head=head, on_delta=on_delta, cancelled=cancelled)
-        if not isinstance(answer, Completion):  # a model may be any class
-            raise BadResponse(
-                f"{self.llm.model!r} answered with {type(answer).__name__}; completion returns a"
-                " Completion."
-            )
-        if not isinstance(cast(Any, answer.usage), Usage):
-            raise BadResponse(
-                f"{self.llm.model!r} answered with {type(answer.usage).__name__} as its usage; that"
-                " is a Usage."
-            )
-        for call in cast("tuple[Any, ...]", answer.calls):
-            if not isinstance(call, ToolCall):
-                raise BadResponse(
-                    f"{self.llm.model!r} answered with {type(call).__name__} among its calls; those"
-                    " are ToolCall objects."
-                )
+        if problem := _problem_of(answer):
+            raise BadResponse(f"{self.llm.model!r} answered with {problem}.")
         return answer
+
+    def _request(self, state: HasEvents) -> tuple[Transcript, ev.AgentConfigured]:
+        """Return the transcript that the state shows a model, and the present head. Raises
+        `ConfigurationError` if there is no message, or if a call has no result."""
+        view = View.of(state.events)
+        if view.open_calls:
+            raise ConfigurationError(
+                f"Agent.step: the calls {', '.join(view.open_calls)} have no result yet; run them"
+                " first."
+            )
+        transcript = view.ready()
+        if not len(transcript):
+            raise ConfigurationError(
+                "Agent.step: the state has no message that the agent could answer."
+            )
+        heads = (event for event in reversed(state.events) if type(event) is ev.AgentConfigured)
+        parameters = self.llm.parameters()
+        head = ev.AgentConfigured(
+            seq=state.events[-1].seq + 1,
+            id="",
+            timestamp=datetime.now(UTC),
+            system_prompt=self.system_prompt,
+            tools=self.definitions(next(heads, None)),
+            model=self.llm.model,
+            parameters=with_vision(self.llm, parameters) if transcript.pictures else parameters,
+        )
+        return transcript, head
 
     def definitions(self, last: ev.AgentConfigured | None) -> tuple[ev.ToolDefinition, ...]:
         """Return the tool definitions in the order that preserves a provider's cached prefix.
-
-        Unchanged definitions keep their order in `last`; new and changed ones follow.
-        """
+        Unchanged definitions keep their order in `last`; new and changed ones follow."""
         now = self.tools.definitions()
         if last is None or not last.tools:
             return now
@@ -444,10 +466,17 @@ class Agent:
         return (*kept, *[definition for definition in now if definition not in kept])
 
 
-def _servers(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return servers by id, without the `mcpServers` that may stand around them."""
-    servers = given or {}
-    return dict(servers["mcpServers"] if set(servers) == {"mcpServers"} else servers)
+def _problem_of(answer: Any) -> str:
+    """Return the way in which a model's answer is no `Completion`, or ""; a model may be any
+    class."""
+    if not isinstance(answer, Completion):
+        return f"{type(answer).__name__}; completion returns a Completion"
+    if not isinstance(cast(Any, answer.usage), Usage):
+        return f"{type(answer.usage).__name__} as its usage; that is a Usage"
+    for call in cast("tuple[Any, ...]", answer.calls):
+        if not isinstance(call, ToolCall):
+            return f"{type(call).__name__} among its calls; those are ToolCall objects"
+    return ""
 
 
 def _analyzer(given: Any, guard: ConfirmationPolicy | None) -> SecurityAnalyzer | None:
@@ -459,39 +488,21 @@ def _analyzer(given: Any, guard: ConfirmationPolicy | None) -> SecurityAnalyzer 
 
         return standard()
     if isinstance(given, type) or not callable(getattr(given, "assess", None)):
-        raise ConfigurationError(
-            "Agent: security takes an object with a method assess, such as"
-            f" holdfast.agent.security.standard(), or None, not {given!r}."
-        )
+        form = "an object with a method assess, such as holdfast.agent.security.standard(), or None"
+        raise wrong("Agent: security", form, given)
     return given
-
-
-def _check_handoffs(agent: Agent) -> None:
-    """Raise `ConfigurationError` if a handoff target does not fit the agent's limits or
-    planning."""
-    bounds = agent.tree_limits
-    if bounds is not None:
-        check_budget(
-            "Agent: tree_limits has", agent, bounds.tokens is not None, bounds.cost is not None
-        )
-    if agent.planning == "first":
-        family(agent)
-
-
-def _describers(llm: Model | None) -> tuple[Contributor, ...]:
-    if llm is None:
-        return ()
-    from holdfast.agent.images import Describer, check  # few agents describe images
-
-    return (Describer(check(llm)),)
-
-
-def _is_whole(value: Any, low: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low
 
 
 # The arguments whose value has one simple form: the check, and the form for messages.
 _FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "llm": (is_model, "an LLM (or ScriptedLLM)"),
+    "tools": (
+        lambda one: (
+            isinstance(one, ToolManager)
+            or (isinstance(one, Iterable) and not isinstance(one, str | bytes | dict | Tool))
+        ),
+        "a list of Tool objects or functions, or a ToolManager",
+    ),
     "condenser": (
         lambda one: one is None or (not isinstance(one, type) and is_condenser(one)),
         "an object with a method condense",
@@ -502,33 +513,18 @@ _FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         "a list of str",
     ),
     "limits": (lambda one: isinstance(one, Limits), "Limits(...)"),
-    "parallel_calls": (lambda one: _is_whole(one, 1), "a whole number from 1"),
-    "output_limit": (lambda one: _is_whole(one, 1000), "a number of characters from 1,000"),
+    "parallel_calls": (lambda one: is_whole(one, 1), "a whole number from 1"),
+    "output_limit": (lambda one: is_whole(one, 1000), "a number of characters from 1,000"),
     "planning": (lambda one: one in (None, "tool", "first"), '"tool", "first" or None'),
-    "output_rounds": (lambda one: _is_whole(one, 1), "a whole number from 1"),
-    "stuck": (
-        lambda one: one is None or isinstance(one, StuckDetector),
-        "StuckDetector(...) or None",
-    ),
-    "tree_limits": (lambda one: one is None or isinstance(one, Limits), "Limits(...) or None"),
+    "output_rounds": (lambda one: is_whole(one, 1), "a whole number from 1"),
+    "stuck": (lambda one: isinstance(one, StuckDetector | None), "StuckDetector(...) or None"),
+    "tree_limits": (lambda one: isinstance(one, Limits | None), "Limits(...) or None"),
 }
 
 
 def _check(arguments: Mapping[str, Any]) -> None:
     """Raise `ConfigurationError` for the first argument of a wrong form."""
-    llm, tools, servers = (arguments[name] for name in ("llm", "tools", "mcp_servers"))
-    if isinstance(llm, type) or not callable(getattr(llm, "completion", None)):
-        hint = f" Give LLM({llm!r})." if isinstance(llm, str) else ""
-        raise ConfigurationError(f"Agent: llm takes an LLM (or ScriptedLLM), not {llm!r}.{hint}")
-    if isinstance(tools, str | bytes | dict | Tool) or not isinstance(
-        tools, Iterable | ToolManager
-    ):
-        has_tools = hasattr(cast("object", tools), "get_tools")
-        hint = " Give its tools: tools=runtime.tools." if has_tools else ""
-        raise ConfigurationError(
-            "Agent: tools takes a list of Tool objects or functions, or a ToolManager, not"
-            f" {tools!r}.{hint}"
-        )
+    servers = arguments["mcp_servers"]
     if servers is not None and not isinstance(servers, Mapping):
         is_path = isinstance(servers, str | os.PathLike)
         hint = " A file is read by the caller: mcp_servers=json.loads(Path(...).read_text())."
@@ -537,17 +533,11 @@ def _check(arguments: Mapping[str, Any]) -> None:
             f" {type(servers).__name__}.{hint if is_path else ''}"
         )
     for name, (fits, form) in _FORMS.items():
-        if not fits(arguments[name]):
-            raise ConfigurationError(f"Agent: {name} takes {form}, not {arguments[name]!r}.")
-
-
-def _check_budgets(llm: Model, limits: Limits, tree_limits: Limits | None) -> None:
-    """Raise `ConfigurationError` for a limit whose use cannot be measured."""
-    if limits.cost is not None and llm.cost(Usage(1, 1)) is None:
-        raise ConfigurationError(
-            f"Agent: limits has a cost, but the price of {llm.model!r} is not known; use steps or"
-            " tokens."
-        )
-    if tree_limits is not None:
-        has_tokens, has_cost = tree_limits.tokens is not None, tree_limits.cost is not None
-        check_tree("Agent: tree_limits has", llm, has_tokens, has_cost)
+        value = arguments[name]
+        if not fits(value):
+            hint = ""
+            if name == "llm" and isinstance(value, str):
+                hint = f" Give LLM({value!r})."
+            elif name == "tools" and hasattr(value, "get_tools"):
+                hint = " Give its tools: tools=runtime.tools."
+            raise wrong(f"Agent: {name}", form, value, hint)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
+from holdfast.agent.arguments import is_number, is_whole, wrong
 from holdfast.content import Usage
-from holdfast.errors import ConfigurationError, ContextTooLong
+from holdfast.errors import ContextTooLong
 from holdfast.events import AnyEvent
 from holdfast.tools import Cancellation
 
@@ -60,21 +61,17 @@ class Condenser(Protocol):
         self, journal: Sequence[AnyEvent], reason: ContextTooLong, cancelled: Cancellation
     ) -> Condensed | None:
         """Return the parts to leave out of the next request; None if nothing can be left out.
-
         `reason` is the failure of the last request. The answer is written to the journal and the
-        model is called again, up to three times for one answer.
-        """
+        model is called again, up to three times for one answer."""
         ...
 
 
 def ask(condenser: Any, work: CondenserInput) -> Condensed | None:
     """Return the answer of a condenser of either kind. Errors of the condenser propagate."""
     shorten = getattr(condenser, "shorten", None)
-    return (
-        shorten(work)
-        if shorten is not None
-        else condenser.condense(work.journal, work.reason, work.cancelled)
-    )
+    if shorten is not None:
+        return shorten(work)
+    return condenser.condense(work.journal, work.reason, work.cancelled)
 
 
 def is_condenser(found: Any) -> bool:
@@ -84,44 +81,30 @@ def is_condenser(found: Any) -> bool:
 
 def check_begin(who: str, at: Any, to: Any) -> None:
     """Raise `ConfigurationError` for an invalid `at` or `to`."""
-    number = isinstance(at, int | float) and not isinstance(at, bool)
-    if at is not None and not (number and (0 < at <= 1 or (isinstance(at, int) and at > 1))):
-        raise ConfigurationError(
-            f"{who}: at takes a share of the window such as 0.8, a number of tokens, or None, not"
-            f" {at!r}."
-        )
-    if not isinstance(to, int | float) or isinstance(to, bool) or not 0 < to < 1:
-        raise ConfigurationError(f"{who}: to takes a share of at, above 0 and below 1, not {to!r}.")
+    if at is not None and not is_whole(at, 1) and not (is_number(at) and 0 < at <= 1):
+        form = "a share of the window such as 0.8, a number of tokens, or None"
+        raise wrong(f"{who}: at", form, at)
+    if not is_number(to) or not 0 < to < 1:
+        raise wrong(f"{who}: to", "a share of at, above 0 and below 1", to)
 
 
 def trigger_of(agent: Agent) -> int | None:
-    """Return the request size in tokens from which the agent's condenser runs.
-
-    Return None if the condenser has no such size, or if `at` is a share of an unknown context
-    window.
-    """
-    at = getattr(agent.condenser, "at", None)
-    if at is None or isinstance(at, bool) or not isinstance(at, int | float):
-        return None
-    if at > 1:
-        return int(at)
+    """Return the request size in tokens from which the agent's condenser runs. Return None if the
+    condenser has no such size, or if `at` is a share of an unknown context window."""
+    at: Any = getattr(agent.condenser, "at", None)
+    if not is_number(at) or at > 1:
+        return int(at) if is_number(at) else None
     window = window_of(agent.llm)
     return None if window is None else int(window * at)
 
 
 def window_of(llm: Any) -> int | None:
-    """Return the maximum number of tokens of a request to a model; None if unknown.
-
-    For a composite the minimum over its models is returned.
-    """
+    """Return the maximum number of tokens of a request to a model; None if unknown. For a composite
+    the minimum over its models is returned."""
     models = getattr(llm, "models", None)
     if isinstance(models, Mapping):
-        windows = [
-            found
-            for model in cast("Mapping[str, Any]", models).values()
-            if (found := window_of(model)) is not None
-        ]
-        return min(windows) if windows else None
+        found = map(window_of, cast("Mapping[str, Any]", models).values())
+        return min((window for window in found if window is not None), default=None)
     info = getattr(llm, "info", None)
     if info is None or not info.context_window:
         return None if info is None else info.max_input_tokens

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Literal, Protocol, cast
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import msgspec
 
-from holdfast.agent.risk import LEVELS, Level, Risk, isolated_call
+from holdfast.agent.arguments import wrong
+from holdfast.agent.risk import LEVELS, Risk, isolated_call
 from holdfast.content import ToolCall
 from holdfast.errors import ConfigurationError
 from holdfast.tools.results import clean
@@ -35,39 +36,32 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class ConfirmationPolicy(Protocol):
-    """A policy that decides, before a call runs, if the call may run.
-
-    The loop consults the policy once for each call of an answer, on the conversation's thread.
-    """
+    """A policy that decides, before a call runs, if the call may run. The loop consults the policy
+    once for each call of an answer, on the conversation's thread."""
 
     def decide(self, call: ToolCall, risk: Risk) -> Verdict:
-        """Return the verdict for a call.
-
-        The call has no `id` yet. `risk` is the assessment of the agent's analyzer; its level is
-        unknown if the agent has no analyzer. If this method raises, the call waits for an
-        approval.
-        """
+        """Return the verdict for a call. The call has no `id` yet. `risk` is the assessment of the
+        agent's analyzer; its level is unknown if the agent has no analyzer. If this method raises,
+        the call waits for an approval."""
         ...
 
 
 class ByTool:
-    """A policy by tool name: `{"terminal": "ask", "git.*": "deny", "*": "allow"}`.
-
-    An exact name takes precedence over patterns. Among patterns the first match decides. `*`
-    decides for all other tools; without `*` they are allowed.
-    """
+    """A policy by tool name: `{"terminal": "ask", "git.*": "deny", "*": "allow"}`. An exact name
+    takes precedence over patterns. Among patterns the first match decides. `*` decides for all
+    other tools; without `*` they are allowed."""
 
     def __init__(self, verdicts: Mapping[str, str]) -> None:
+        self._verdicts: dict[str, Verdict] = {}
         for name, verdict in verdicts.items():
             if verdict not in _VERDICTS:
                 raise ConfigurationError(
                     f"Agent: confirm takes allow, ask or deny for each tool, not {verdict!r} for"
                     f" {name!r}."
                 )
-        self._verdicts = {
-            name: Verdict(cast(Any, verdict), self._reason(name, verdict))
-            for name, verdict in verdicts.items()
-        }
+            what = "every call" if name == "*" else f"every call of {name}"
+            how = {"ask": " is to be confirmed", "deny": " is forbidden here"}.get(verdict)
+            self._verdicts[name] = Verdict(cast(Any, verdict), what + how if how else "")
         self._patterns = [
             (name, verdict)
             for name, verdict in self._verdicts.items()
@@ -80,50 +74,31 @@ class ByTool:
         """The decisions by name or pattern: `ByTool(policy.verdicts)` makes an equal policy."""
         return {name: verdict.decision for name, verdict in self._verdicts.items()}
 
-    @staticmethod
-    def _reason(name: str, verdict: str) -> str:
-        what = "every call" if name == "*" else f"every call of {name}"
-        return {
-            "ask": f"{what} is to be confirmed",
-            "deny": f"{what} is forbidden here",
-            "allow": "",
-        }[verdict]
-
     def decide(self, call: ToolCall, risk: Risk) -> Verdict:
         """Return the verdict of the tool's name. See `ConfirmationPolicy.decide`."""
         found = self._verdicts.get(call.name)
-        if found is None and self._patterns:
-            found = next(
-                (verdict for pattern, verdict in self._patterns if fnmatchcase(call.name, pattern)),
-                None,
-            )
-        return found or self._default
+        if found is not None:
+            return found
+        fitting = (one for pattern, one in self._patterns if fnmatchcase(call.name, pattern))
+        return next(fitting, self._default)
 
     def look_for_typos(self, names: Sequence[str]) -> None:
-        """Log a warning for each name that no tool has but that resembles the name of a tool.
-
-        A misspelled name guards nothing. Other unknown names may belong to tools that are added
-        later.
-        """
+        """Log a warning for each name that no tool has but that resembles the name of a tool. A
+        misspelled name guards nothing. Other unknown names may belong to tools that are added
+        later."""
         from difflib import get_close_matches
 
         for name in self._verdicts:
-            if (
-                name not in names
-                and not any(c in name for c in "*?[")
-                and (near := get_close_matches(name, names, 1, 0.75))
-            ):
-                _log.warning(
-                    "Agent: confirm names %r, which is no tool of this agent. Did you mean %r?",
-                    name,
-                    near[0],
-                )
+            may_exist = name in names or any(c in name for c in "*?[")
+            if not may_exist and (near := get_close_matches(name, names, 1, 0.75)):
+                text = "Agent: confirm names %r, which is no tool of this agent. Did you mean %r?"
+                _log.warning(text, name, near[0])
 
     def __repr__(self) -> str:
         return f"ByTool({self.verdicts})"
 
 
-class AboveRisk:
+class AboveRisk(msgspec.Struct, frozen=True):
     """A policy by risk: calls above `level` wait for an approval, or are denied with
     `verdict="deny"`.
 
@@ -132,51 +107,35 @@ class AboveRisk:
     `holdfast.agent.security.standard()`.
     """
 
-    needs_risk = True
+    level: Literal["low", "medium"] = "medium"
+    verdict: Literal["ask", "deny"] = "ask"
+    needs_risk: ClassVar[bool] = True
 
-    def __init__(
-        self, level: Literal["low", "medium"] = "medium", verdict: Literal["ask", "deny"] = "ask"
-    ) -> None:
-        if level not in ("low", "medium"):
+    def __post_init__(self) -> None:
+        if self.level not in ("low", "medium"):
             raise ConfigurationError(
-                f"AboveRisk: level takes low or medium, not {level!r}: nothing is above high, and"
-                " unknown counts as that."
+                f"AboveRisk: level takes low or medium, not {self.level!r}: nothing is above high,"
+                " and unknown counts as that."
             )
-        if verdict not in ("ask", "deny"):
-            raise ConfigurationError(f"AboveRisk: verdict takes ask or deny, not {verdict!r}.")
-        self.level: Level = level
-        self.verdict: Literal["ask", "deny"] = verdict
+        if self.verdict not in ("ask", "deny"):
+            raise wrong("AboveRisk: verdict", "ask or deny", self.verdict)
 
     def decide(self, call: ToolCall, risk: Risk) -> Verdict:
         """Return the verdict of the call's risk. See `ConfirmationPolicy.decide`."""
         by = f"analyzer:{risk.by}" if risk.by else ""
         if LEVELS[risk.level] <= LEVELS[self.level]:
             return Verdict("allow", risk.reason, by)
-        return Verdict(
-            self.verdict,
-            f"{risk.level} risk: {risk.reason}" if risk.reason else f"its risk is {risk.level}",
-            by,
-        )
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is AboveRisk and (self.level, self.verdict) == (
-            other.level,
-            other.verdict,
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.level, self.verdict))
+        why = f"{risk.level} risk: {risk.reason}" if risk.reason else f"its risk is {risk.level}"
+        return Verdict(self.verdict, why, by)
 
     def __repr__(self) -> str:
         return f"AboveRisk({self.level!r}, {self.verdict!r})"
 
 
 class Strictest:
-    """A policy that combines several: deny overrides ask, and ask overrides allow.
-
-    Of equal verdicts the first is returned. Each policy is a value that `Agent(confirm=)`
-    accepts: `Strictest(["risky", {"git.*": "deny"}])`.
-    """
+    """A policy that combines several: deny overrides ask, and ask overrides allow. Of equal
+    verdicts the first is returned. Each policy is a value that `Agent(confirm=)` accepts:
+    `Strictest(["risky", {"git.*": "deny"}])`."""
 
     def __init__(self, policies: Iterable[Any]) -> None:
         given: Any = policies
@@ -194,9 +153,7 @@ class Strictest:
     def decide(self, call: ToolCall, risk: Risk) -> Verdict:
         """Return the strictest verdict of the policies. See `ConfirmationPolicy.decide`."""
         found = [decided(one, call, risk) for one in self.policies]
-        return max(
-            found, key=lambda verdict: _VERDICTS.index(verdict.decision), default=Verdict("allow")
-        )
+        return max(found, key=lambda one: _VERDICTS.index(one.decision), default=Verdict("allow"))
 
     def __repr__(self) -> str:
         return f"Strictest({list(self.policies)!r})"
@@ -208,10 +165,8 @@ Confirm = (
 
 
 def policy(confirm: Confirm) -> ConfirmationPolicy | None:
-    """Return the policy of `Agent(confirm=...)`; None for "never".
-
-    Raises `ConfigurationError` for any other value.
-    """
+    """Return the policy of `Agent(confirm=...)`; None for "never". Raises `ConfigurationError` for
+    any other value."""
     given: Any = confirm
     if given == "never":
         return None
@@ -227,35 +182,28 @@ def policy(confirm: Confirm) -> ConfirmationPolicy | None:
         names = list(cast("Iterable[Any]", given))
         if all(isinstance(name, str) for name in names):
             return ByTool(dict.fromkeys(names, "ask"))
-    raise ConfigurationError(
-        'Agent: confirm takes "never", "always", "risky", a list of tool names, a mapping of names'
-        f" to allow, ask or deny, or a ConfirmationPolicy, not {given!r}."
+    form = (
+        '"never", "always", "risky", a list of tool names, a mapping of names to allow, ask or'
+        " deny, or a ConfirmationPolicy"
     )
+    raise wrong("Agent: confirm", form, confirm)
 
 
 def decided(policy: ConfirmationPolicy, call: ToolCall, risk: Risk) -> Verdict:
-    """Return a policy's verdict on a call.
-
-    A policy that raises or returns no verdict never lets a call through: the verdict is then
-    "ask".
-    """
+    """Return a policy's verdict on a call. A policy that raises or returns no verdict never lets a
+    call through: the verdict is then "ask"."""
     try:
         verdict: Any = policy.decide(isolated_call(call, policy), risk)
     except Exception as error:
-        return Verdict(
-            "ask", clean(f"the confirmation policy failed: {type(error).__name__}: {error}")
-        )
+        problem = f"failed: {type(error).__name__}: {error}"
+        return Verdict("ask", clean(f"the confirmation policy {problem}"))
     if isinstance(verdict, str) and verdict in _VERDICTS:
         return Verdict(verdict)
-    if (
-        isinstance(verdict, Verdict)
-        and verdict.decision in _VERDICTS
-        and isinstance(cast(Any, verdict.reason), str)
-    ):
-        by: Any = verdict.by
-        return Verdict(
-            verdict.decision, clean(verdict.reason), clean(by) if isinstance(by, str) else ""
-        )
-    return Verdict(
-        "ask", clean(f"the confirmation policy answered {verdict!r}, which is not a verdict")
-    )
+    if isinstance(verdict, Verdict) and verdict.decision in _VERDICTS:
+        reason, by = cast("tuple[Any, Any]", (verdict.reason, verdict.by))
+        if isinstance(reason, str):
+            return Verdict(
+                verdict.decision, clean(reason), clean(by) if isinstance(by, str) else ""
+            )
+    problem = f"answered {verdict!r}, which is not a verdict"
+    return Verdict("ask", clean(f"the confirmation policy {problem}"))

@@ -14,10 +14,7 @@ from holdfast.tools import ToolManager
 
 class Connections:
     """A counter of an agent's open conversations; connections live from the first to the last of
-    them.
-
-    Thread-safe.
-    """
+    them. Thread-safe."""
 
     __slots__ = ("_llms", "_lock", "_tools", "open")
 
@@ -34,18 +31,14 @@ class Connections:
             tools.add_source(*MCPClient(mcp_servers).sources())  # all or none
 
     def connect(self, names: Sequence[str] = ()) -> None:
-        """Load the tools of all services that are not lazy, all at the same time.
-
-        Of lazy services, load the tools in `names`, which a conversation used before. A service
-        that fails does not affect the others; the log has the reason.
-        """
+        """Load the tools of all services that are not lazy, all at the same time. Of lazy services,
+        load the tools in `names`, which a conversation used before. A service that fails does not
+        affect the others; the log has the reason."""
         self._tools.want(names)
 
     def opened(self, runtime: object | None = None) -> None:
-        """Count one more conversation of the agent.
-
-        Services may get the working directory of its `runtime` as their own.
-        """
+        """Count one more conversation of the agent. Services may get the working directory of its
+        `runtime` as their own."""
         with self._lock:
             self.open += 1
         self._tools.opened(runtime)
@@ -61,10 +54,8 @@ class Connections:
             self.closed()
 
     def closed(self, runtime: object | None = None) -> None:
-        """Count one conversation less, and close all connections after the last one.
-
-        The connections can be opened again.
-        """
+        """Count one conversation less, and close all connections after the last one. The
+        connections can be opened again."""
         with self._lock:
             self.open -= 1
             last = not self.open

@@ -13,65 +13,49 @@ from typing import Any, cast
 import msgspec
 
 from holdfast import events as ev
+from holdfast.agent.arguments import is_number
 from holdfast.content import TextContent, ToolResult, Usage
 
 ABOUT = "damaged"  # `Message.about` of a stand-in
 
-LOST = ToolResult.failure(
-    "The result of this call is lost: its record was damaged.",
-    "unknown",
-    meta={"outcome": "unknown"},
-)
-MESSAGE = (
-    "[A message stood here. Its record is damaged and cannot be read. If you need it, ask for it"
-    " again.]"
-)
-ANSWER = (
-    "[An answer of yours stood here. Its record is damaged and cannot be read. Calls that it made"
-    " may have run, and their outcome is unknown: check what is there before you repeat any.]"
-)
-PLACE = (
-    "[Something stood here whose record is damaged and cannot be read: a message, or an answer of"
-    " yours. Calls that it made may have run, and their outcome is unknown: check what is there"
-    " before you repeat any.]"
-)
-_TEXTS = {"message": MESSAGE, "assistant": ANSWER, "": PLACE}
+_LOST_TEXT = "The result of this call is lost: its record was damaged."
+LOST = ToolResult.failure(_LOST_TEXT, "unknown", meta={"outcome": "unknown"})
+_TEXTS = {
+    "message": (
+        "[A message stood here. Its record is damaged and cannot be read. If you need it, ask for"
+        " it again.]"
+    ),
+    "assistant": (
+        "[An answer of yours stood here. Its record is damaged and cannot be read. Calls that it"
+        " made may have run, and their outcome is unknown: check what is there before you repeat"
+        " any.]"
+    ),
+    "": (
+        "[Something stood here whose record is damaged and cannot be read: a message, or an answer"
+        " of yours. Calls that it made may have run, and their outcome is unknown: check what is"
+        " there before you repeat any.]"
+    ),
+}
 
 
 def stand_in(
     event: ev.DamagedEvent,
 ) -> ev.MessageAdded | ev.ToolCallFinished | ev.StatusChanged | None:
-    """Return the stand-in of a damaged event; None if there is none.
-
-    An unreadable status becomes PAUSED, so that nothing runs without a caller's action.
-    """
-    fields, kind = event.fields, event.original_type
+    """Return the stand-in of a damaged event; None if there is none. An unreadable status becomes
+    PAUSED, so that nothing runs without a caller's action."""
+    kind = event.original_type
+    place: dict[str, Any] = {"seq": event.seq, "id": event.id, "timestamp": event.timestamp}
     if kind in _TEXTS:
+        content = (TextContent(_TEXTS[kind]),)
         usage, cost, model = spent(event)
-        return ev.MessageAdded(
-            seq=event.seq,
-            id=event.id,
-            timestamp=event.timestamp,
-            content=(TextContent(_TEXTS[kind]),),
-            sender="holdfast",
-            about=ABOUT,
-            usage=usage,
-            cost=cost,
-            model=model,
-        )
+        place |= {"usage": usage, "cost": cost, "model": model}
+        return ev.MessageAdded(content=content, sender="holdfast", about=ABOUT, **place)
     if kind == "toolResult" and (call_id := call_of(event)):
-        return ev.ToolCallFinished(
-            seq=event.seq, id=event.id, timestamp=event.timestamp, call_id=call_id, result=LOST
-        )
+        return ev.ToolCallFinished(call_id=call_id, result=LOST, **place)
     if kind == "status":
-        status = fields.get("status")
-        return ev.StatusChanged(
-            seq=event.seq,
-            id=event.id,
-            timestamp=event.timestamp,
-            status=status if isinstance(status, str) else "paused",
-            reason=ABOUT,
-        )
+        status = event.fields.get("status")
+        status = status if isinstance(status, str) else "paused"
+        return ev.StatusChanged(status=status, reason=ABOUT, **place)
     return None
 
 
@@ -90,7 +74,7 @@ def spent(event: ev.DamagedEvent) -> tuple[Usage, float | None, str]:
         usage = Usage()
     given, model = fields.get("cost"), fields.get("model")
     cost = None if usage != Usage() else 0.0
-    if isinstance(given, int | float) and not isinstance(given, bool):
+    if is_number(given):
         cost = float(given)
     return usage, cost, model if isinstance(model, str) else ""
 
@@ -99,15 +83,9 @@ def client_tools(event: ev.DamagedEvent) -> tuple[str, ...]:
     """Return the names of the client-run tools of a damaged `AgentConfigured` event, as far as
     they are readable."""
     tools = event.fields.get("tools")
-    found: list[str] = []
+    found: list[Any] = []
     for tool in cast("list[Any]", tools) if isinstance(tools, list) else []:
-        if (
-            isinstance(tool, dict)
-            and (given := cast("dict[str, Any]", tool)).get("executor") == "client"
-        ):
-            found += [
-                name
-                for name in (given.get("name"), given.get("wireName"))
-                if isinstance(name, str) and name
-            ]
-    return tuple(found)
+        given = cast("dict[str, Any]", tool) if isinstance(tool, dict) else {}
+        if given.get("executor") == "client":
+            found += [given.get("name"), given.get("wireName")]
+    return tuple([name for name in found if isinstance(name, str) and name])

@@ -4,12 +4,15 @@ own."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, Protocol, cast
 
-from holdfast.agent.directory import AgentDirectory
+from holdfast.agent.arguments import is_whole, wrong
+from holdfast.agent.directory import AgentDirectory, parameter, parameters
 from holdfast.content import ToolResult
-from holdfast.errors import ConfigurationError, ToolError
+from holdfast.errors import ToolError
 from holdfast.tools import Tool, ToolAnnotations, ToolContext
+from holdfast.tools.policy import LOCAL_READ
 
 CHILD = "holdfast/child"
 """The key of the child's data in a result's meta.
@@ -49,37 +52,23 @@ class Delegates(AgentDirectory):
         max_messages: int = 50,
     ) -> None:
         super().__init__("delegates", agents)
-        for name, value in (
-            ("max_depth", max_depth),
-            ("max_running", max_running),
-            ("max_messages", max_messages),
-        ):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-                raise ConfigurationError(
-                    f"Delegates: {name} takes a whole number from 1, not {value!r}."
-                )
-        if isinstance(send_to, str) or not all(
-            isinstance(id, str) and id for id in cast("Sequence[Any]", send_to)
-        ):
-            raise ConfigurationError(
-                f"Delegates: send_to takes a list of ids of conversations, not {send_to!r}."
-            )
         self.max_depth = max_depth
         self.max_running = max_running
         self.max_messages = max_messages
+        for name in ("max_depth", "max_running", "max_messages"):
+            if not is_whole(value := getattr(self, name), 1):
+                raise wrong(f"Delegates: {name}", "a whole number from 1", value)
+        ids: Sequence[Any] = send_to
+        if isinstance(ids, str) or not all(isinstance(id, str) and id for id in ids):
+            raise wrong("Delegates: send_to", "a list of ids of conversations", ids)
         self.detached = bool(detached)
         self.send_to = tuple(send_to)
 
     def for_other_owner(self) -> Delegates:
         """Return a copy with the same agents and bounds, for another owner."""
-        return Delegates(
-            self.given,
-            self.max_depth,
-            self.max_running,
-            detached=self.detached,
-            send_to=self.send_to,
-            max_messages=self.max_messages,
-        )
+        found = copy(self)
+        AgentDirectory.__init__(found, self.argument, self.given)
+        return found
 
 
 class ChildManager(Protocol):
@@ -108,13 +97,6 @@ def _children_of(context: ToolContext) -> ChildManager:
     return cast("ChildManager", context.team())
 
 
-_IDS: dict[str, Any] = {
-    "type": "array",
-    "items": {"type": "string"},
-    "description": "Ids of conversations; none for all.",
-}
-
-
 def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
     """Return the delegation tools for these agents."""
 
@@ -125,13 +107,11 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
             raise ToolError("task is empty; describe the work.", "validation")
         return _children_of(context).give(context, delegates, agent, task, background)
 
-    def delegate_poll(context: ToolContext, ids: list[str] = []) -> ToolResult:  # noqa: B006
+    def delegate_poll(context: ToolContext, ids: Sequence[str] = ()) -> ToolResult:
         return _children_of(context).poll(delegates, ids)
 
     def delegate_collect(
-        context: ToolContext,
-        ids: list[str] = [],  # noqa: B006
-        timeout: float = 600.0,
+        context: ToolContext, ids: Sequence[str] = (), timeout: float = 600.0
     ) -> ToolResult:
         return _children_of(context).collect(context, delegates, ids, timeout)
 
@@ -146,32 +126,23 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
     # All calls may be repeated: a child's id is derived from the call, so a repeated call finds the
     # existing child.
     again = ToolAnnotations(destructive=False, idempotent=True, open_world=False)
-    reads = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
+    ids = parameter("array", "Ids of conversations; none for all.", items={"type": "string"})
+    some = {**ids, "description": "Ids of conversations.", "minItems": 1}
+    longest: dict[str, Any] = {"minimum": 0, "maximum": LONGEST_WAIT, "default": 600}
 
     def tool(
-        callback: Any,
-        about: str,
-        annotations: ToolAnnotations,
-        required: Sequence[str],
-        **properties: dict[str, Any],
+        callback: Any, about: str, required: Sequence[str] = (), **properties: dict[str, Any]
     ) -> Tool:
-        schema = {
-            "type": "object",
-            "properties": properties,
-            "required": list(required),
-            "additionalProperties": False,
-        }
         # Calls of `delegate` run in parallel. The other calls depend on the calls before them, so
         # they keep their order.
-        parallel = callback is delegate
         return Tool(
             callback.__name__,
             about,
             callback,
-            schema,
-            annotations=annotations,
+            parameters(required, **properties),
+            annotations=LOCAL_READ if callback is delegate_poll else again,
             category="delegation",
-            parallel=parallel,
+            parallel=callback is delegate,
         )
 
     return (
@@ -182,60 +153,37 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
             " calls in one answer are worked on at the same time. With background, go on"
             " meanwhile: its answer is sent to you as a"
             f" message.\n\nAgents:\n{delegates.listing()}",
-            again,
             ("agent", "task"),
-            agent={
-                "type": "string",
-                "enum": list(delegates),
-                "description": "The agent that does the work.",
-            },
-            task={"type": "string", "description": "The work, and what the answer must contain."},
-            background={
-                "type": "boolean",
-                "default": False,
-                "description": "Do not wait for the answer.",
-            },
+            agent=parameter("string", "The agent that does the work.", enum=list(delegates)),
+            task=parameter("string", "The work, and what the answer must contain."),
+            background=parameter("boolean", "Do not wait for the answer.", default=False),
         ),
         tool(
             delegate_poll,
             "Report the progress of agents that work in the background. Does not wait.",
-            reads,
-            (),
-            ids=_IDS,
+            ids=ids,
         ),
         tool(
             delegate_collect,
             "Wait for agents that work in the background, and get their answers, which are then"
-            " not sent as"
-            " messages.",
-            again,
-            (),
-            ids=_IDS,
-            timeout={
-                "type": "number",
-                "minimum": 0,
-                "maximum": LONGEST_WAIT,
-                "default": 600,
-                "description": "Seconds to wait at most.",
-            },
+            " not sent as messages.",
+            ids=ids,
+            timeout=parameter("number", "Seconds to wait at most.", **longest),
         ),
         tool(
             delegate_cancel,
             "Stop agents that work in the background. What they have done stays done.",
-            again,
             ("ids",),
-            ids={**_IDS, "minItems": 1, "description": "Ids of conversations."},
+            ids=some,
         ),
         tool(
             send_to,
             "Send a message to another conversation: to an agent that you gave work, or to the one"
             " that gave you this work. An answer, if there is one, comes as a message.",
-            again,
             ("conversation", "text"),
-            conversation={
-                "type": "string",
-                "description": "Its id, or parent for the one that gave you this work.",
-            },
+            conversation=parameter(
+                "string", "Its id, or parent for the one that gave you this work."
+            ),
             text={"type": "string"},
         ),
     )

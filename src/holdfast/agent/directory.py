@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from holdfast.agent.agents_files import NAME_PATTERN, SubAgent, read_sub_agent
+from holdfast.agent.arguments import wrong
 from holdfast.agent.limits import Limits
 from holdfast.errors import ConfigurationError
 from holdfast.tools import Tool, ToolManager
@@ -32,6 +33,21 @@ class WholeAgent(Protocol):
     def with_planning_first(self) -> Agent: ...
 
 
+def parameter(type: str, description: str, **more: Any) -> dict[str, Any]:
+    """Return the schema of a tool's parameter."""
+    return {"type": type, **more, "description": description}
+
+
+def parameters(required: Sequence[str], **properties: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a tool's parameters."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
 class AgentDirectory:
     """A mapping of names to agents: each is an `Agent`, a `SubAgent`, or the path of a sub-agent
     file.
@@ -43,12 +59,11 @@ class AgentDirectory:
 
     def __init__(self, argument: str, given: Any, known: tuple[str, ...] = ()) -> None:
         if not isinstance(given, Mapping):
-            raise ConfigurationError(
-                f"Agent: {argument} takes a mapping of names to agents, not {given!r}."
-            )
+            raise wrong(f"Agent: {argument}", "a mapping of names to agents", given)
         self.argument = argument
         self.given: dict[str, Agent | SubAgent | None] = {}
         self.owner: Agent | None = None
+        """The agent whose tools and model the sub-agents of files use."""
         self._built: dict[str, Agent] = {}
         self._lock = threading.Lock()
         for name, one in cast("Mapping[Any, Any]", given).items():
@@ -61,36 +76,15 @@ class AgentDirectory:
                 f"{argument}[{name!r}]", one, argument == "handoffs", name in known
             )
 
-    def set_owner(self, owner: Agent) -> None:
-        """Set the owner, whose tools and model the sub-agents of files use."""
-        self.owner = owner
-
     def __iter__(self) -> Iterator[str]:
         return iter(self.given)
 
     def __bool__(self) -> bool:
         return bool(self.given)
 
-    def description_of(self, name: str) -> str:
-        """Return the description of one agent for a model: its description, or the first line of
-        its prompt."""
-        one = self.given[name]
-        if one is None:
-            return "the first agent of the conversation" if name == "main" else ""
-        text = str(getattr(one, "description", "") or getattr(one, "system_prompt", ""))
-        line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-        return (
-            line
-            if len(line) <= _MAX_DESCRIPTION_CHARS
-            else line[: _MAX_DESCRIPTION_CHARS - 1] + "…"
-        )
-
     def agent(self, name: str) -> Agent | None:
         """Return the agent with that name; None if the name is unknown or the conversation has to
-        resolve it.
-
-        If the owner has planning="first", handoff targets get planning="first" too.
-        """
+        resolve it. If the owner has planning="first", handoff targets get planning="first" too."""
         one = self.given.get(name)
         plans = (
             self.argument == "handoffs"
@@ -109,23 +103,25 @@ class AgentDirectory:
                 self._built[name] = found
             return found
 
-    def for_other_owner(self) -> AgentDirectory:
-        """Return a copy with the same agents, for another owner."""
-        return AgentDirectory(self.argument, self.given)
-
     def full_agents(self) -> list[Agent]:
-        """Return the entries that were passed as `Agent` objects.
-
-        The other entries use the tools and the model of their owner.
-        """
+        """Return the entries that were passed as `Agent` objects. The other entries use the tools
+        and the model of their owner."""
         return [one for one in self.given.values() if one and not isinstance(one, SubAgent)]
 
     def listing(self) -> str:
-        """Return one line per agent, with its name and description, for a tool's description."""
-        return "\n".join(
-            f"- {name}: {about}" if (about := self.description_of(name)) else f"- {name}"
-            for name in self.given
-        )
+        """Return one line per agent, with its name and its description or the first line of its
+        prompt, for a tool's description."""
+        lines: list[str] = []
+        for name, one in self.given.items():
+            if one is None:
+                line = "the first agent of the conversation" if name == "main" else ""
+            else:
+                text = str(getattr(one, "description", "") or getattr(one, "system_prompt", ""))
+                line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+            if len(line) > _MAX_DESCRIPTION_CHARS:
+                line = line[: _MAX_DESCRIPTION_CHARS - 1] + "…"
+            lines.append(f"- {name}: {line}" if line else f"- {name}")
+        return "\n".join(lines)
 
 
 def _checked_entry(where: str, one: Any, may_be_none: bool, elsewhere: bool) -> Any:
@@ -144,18 +140,14 @@ def _checked_entry(where: str, one: Any, may_be_none: bool, elsewhere: bool) -> 
                 f"Agent: {where} has the path {str(one)!r}, which cannot be read: {error.strerror}."
             ) from None
     more = ", or None for one that the conversation knows" if may_be_none else ""
-    raise ConfigurationError(
-        f"Agent: {where} takes an Agent, a SubAgent, or the path of a sub-agent file{more}, not"
-        f" {one!r}."
-    )
+    form = f"an Agent, a SubAgent, or the path of a sub-agent file{more}"
+    raise wrong(f"Agent: {where}", form, one)
 
 
 def make_sub_agent(sub: SubAgent, owner: Agent) -> Agent:
     """Build the agent of a sub-agent file, with the owner's tools and model where the file allows.
-
     The settings that guard the owner's calls and decide how they run apply to the sub-agent too.
-    Raises `ConfigurationError`.
-    """
+    Raises `ConfigurationError`."""
     # Tools that act on their owner stay with it.
     brought = {"find_tools", *(tool.name for tool in owner.brought)}
     theirs = [tool for tool in owner.tools.list_tools() if tool.name not in brought]
@@ -182,22 +174,19 @@ def make_sub_agent(sub: SubAgent, owner: Agent) -> Agent:
 
 
 def _chosen_tools(sub: SubAgent, tools: list[Tool]) -> list[Tool]:
-    found = [
+    def fits(tool: Tool, name: str) -> bool:
+        return tool.name == name or fnmatchcase(tool.name, name)
+
+    for name in sub.tools:
+        if name != "*" and not any(fits(tool, name) for tool in tools):
+            text = "The sub-agent %s does not get the tool %r: its owner has no tool of that name."
+            _log.warning(text, sub.name, name)
+    return [
         tool
         for tool in tools
-        if any(tool.name == name or fnmatchcase(tool.name, name) for name in sub.tools)
+        if any(fits(tool, name) for name in sub.tools)
+        and not any(fnmatchcase(tool.name, name) for name in sub.without)
     ]
-    for name in sub.tools:
-        if (
-            not any(tool.name == name or fnmatchcase(tool.name, name) for tool in tools)
-            and name != "*"
-        ):
-            _log.warning(
-                "The sub-agent %s does not get the tool %r: its owner has no tool of that name.",
-                sub.name,
-                name,
-            )
-    return [tool for tool in found if not any(fnmatchcase(tool.name, name) for name in sub.without)]
 
 
 def _model_of(sub: SubAgent, owner: Agent) -> Any:

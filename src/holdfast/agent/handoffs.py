@@ -4,13 +4,14 @@ conversation can reach."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from holdfast.agent.directory import AgentDirectory
+from holdfast.agent.directory import AgentDirectory, parameter, parameters
 from holdfast.agent.limits import check_tree
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError
-from holdfast.tools import Tool, ToolAnnotations
+from holdfast.tools import Tool
+from holdfast.tools.policy import LOCAL_READ
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
@@ -39,51 +40,33 @@ def handed_to(result: ToolResult) -> str | None:
 
 
 def make_handoff(others: AgentDirectory) -> Tool:
-    """Return the tool `handoff` for these agents.
-
-    The conversation performs the handoff after all calls of the answer have results.
-    """
+    """Return the tool `handoff` for these agents. The conversation performs the handoff after all
+    calls of the answer have results."""
 
     def handoff(agent: str, reason: str = "") -> ToolResult:
         why = f" Reason: {reason.strip()}" if reason.strip() else ""
-        return ToolResult(
-            (
-                TextContent(
-                    f"The conversation is handed over to {agent}, who answers from here on.{why}"
-                ),
-            ),
-            meta={META: agent},
-        )
+        text = f"The conversation is handed over to {agent}, who answers from here on.{why}"
+        return ToolResult((TextContent(text),), meta={META: agent})
 
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": {
-            "agent": {"type": "string", "enum": list(others), "description": "Who takes over."},
-            "reason": {
-                "type": "string",
-                "description": "The reason and the work to do, in one sentence.",
-            },
-        },
-        "required": ["agent"],
-        "additionalProperties": False,
-    }
+    schema = parameters(
+        ("agent",),
+        agent=parameter("string", "Who takes over.", enum=list(others)),
+        reason=parameter("string", "The reason and the work to do, in one sentence."),
+    )
     about = (
         "Hand this conversation over to another agent: it has read all of it, and answers the user"
         " from here on. Say nothing more after that; hand over"
         f" once.\n\nAgents:\n{others.listing()}"
     )
-    nothing = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
     return Tool(
-        TOOL, about, handoff, schema, annotations=nothing, category="delegation", parallel=False
+        TOOL, about, handoff, schema, annotations=LOCAL_READ, category="delegation", parallel=False
     )
 
 
 def not_done(calls: tuple[ToolCall, ...], refusal: Callable[[str], str]) -> dict[int, ToolResult]:
     """Return the results of the answer's handoffs that are refused, by the position of the call.
-
     `refusal` maps an `events.AgentConfigured.name` to the reason of a refusal, or "". Only the
-    first other handoff is done; all behind it are refused.
-    """
+    first other handoff is done; all behind it are refused."""
     found: dict[int, ToolResult] = {}
     first = True
     for index, call in enumerate(calls):
@@ -99,38 +82,30 @@ def not_done(calls: tuple[ToolCall, ...], refusal: Callable[[str], str]) -> dict
 
 
 def check_budget(who: str, agent: Agent, tokens: bool, cost: bool) -> None:
-    """Apply `check_tree` to an agent and all agents that may take over from it.
-
-    Raises `ConfigurationError`.
-    """
+    """Apply `check_tree` to an agent and all agents that may take over from it. Raises
+    `ConfigurationError`."""
     if tokens or cost:
-        check_tree(who, agent.llm, tokens, cost)
-        for one in family(agent).values() if agent.handoffs is not None else ():
+        for one in (agent, *family(agent).values()):
             check_tree(who, one.llm, tokens, cost)
 
 
 def find(agent: Agent, name: str) -> Agent | None:
     """Return the agent with that name among those that `agent` reaches through handoffs; None if
-    unknown.
-
-    "" is `agent` itself.
-    """
-    if not name:
-        return agent
-    return family(agent).get(name)
+    unknown. "" is `agent` itself."""
+    return family(agent).get(name) if name else agent
 
 
 def family(agent: Agent) -> dict[str, Agent]:
-    """Return all agents that a conversation of `agent` can reach through handoffs, by name.
-
-    Raises `ConfigurationError` if two agents have one name.
-    """
+    """Return all agents that a conversation of `agent` can reach through handoffs, by name. Raises
+    `ConfigurationError` if two agents have one name."""
     found: dict[str, Agent] = {}
     left, seen = [agent], {id(agent)}
     while left:
         others = left.pop(0).handoffs
-        for name in others or ():
-            one = None if others is None else others.agent(name)
+        if others is None:
+            continue
+        for name in others:
+            one = others.agent(name)
             if one is None:
                 continue
             if found.setdefault(name, one) is not one:

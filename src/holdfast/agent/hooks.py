@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 
@@ -34,20 +34,16 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 class Stopping(msgspec.Struct, frozen=True):
-    """A run that is about to be FINISHED.
-
-    `text` is the last answer's text; `denied` is how often in a row hooks denied the end.
-    """
+    """A run that is about to be FINISHED. `text` is the last answer's text; `denied` is how often
+    in a row hooks denied the end."""
 
     text: str
     denied: int = 0
 
 
 class Condensing(msgspec.Struct, frozen=True):
-    """A condensation that is about to begin.
-
-    `tokens` are those of the request to shorten; 0 if not counted.
-    """
+    """A condensation that is about to begin. `tokens` are those of the request to shorten; 0 if not
+    counted."""
 
     reason: str
     instructions: str = ""
@@ -55,10 +51,8 @@ class Condensing(msgspec.Struct, frozen=True):
 
 
 class Starting(msgspec.Struct, frozen=True):
-    """A conversation that this process is about to drive.
-
-    `reopened` is true if its model was called before.
-    """
+    """A conversation that this process is about to drive. `reopened` is true if its model was
+    called before."""
 
     reopened: bool
 
@@ -70,34 +64,15 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class AgentHooks:
-    """The hooks of an agent by event, in the order in which they are called.
-
-    `tools` are the agent's hooks of tool calls, with those of its manager inside; None if the
-    agent has none of its own.
-    """
-
-    __slots__ = (
-        "after_model",
-        "before_model",
-        "blot",
-        "condensation",
-        "end",
-        "message",
-        "start",
-        "stop",
-        "tools",
-    )
+    """The hooks of an agent by event, in the order in which they are called. `tools` are the
+    agent's hooks of tool calls, with those of its manager inside; None if the agent has none of its
+    own."""
 
     def __init__(self, hooks: Sequence[Hook], inner: Sequence[Hook], llm: Any) -> None:
         check(hooks, "Agent: ")
-        hidden = _secrets(hooks, llm)
-
-        def without(text: str) -> str:
-            return redact(text, hidden)
-
-        self.blot: Callable[[str], str] = without
+        self._hidden = _secrets(hooks, llm)
         own = [hook for hook in hooks if hook.on == "tool"]
-        self.tools = Hooks([*own, *inner], without) if own else None
+        self.tools = Hooks([*own, *inner], self.blot) if own else None
         self.before_model = bind(hooks, "model", "before")
         self.after_model = bind(hooks, "model", "after")
         self.message = bind(hooks, "message", "before")
@@ -105,6 +80,10 @@ class AgentHooks:
         self.condensation = bind(hooks, "condensation", "before")
         self.start = bind(hooks, "start", "before")
         self.end = bind(hooks, "end", "before")
+
+    def blot(self, text: str) -> str:
+        """Return a text without the secrets of the agent."""
+        return redact(text, self._hidden)
 
     def ask(
         self,
@@ -115,21 +94,14 @@ class AgentHooks:
         subject: object,
         what: str,
     ) -> HookAnswer:
-        """Return a hook's answer with secrets redacted.
-
-        Raises `HookDenied`, whose message begins with `what`, if the hook fails.
-        """
+        """Return a hook's answer with secrets redacted. Raises `HookDenied`, whose message begins
+        with `what`, if the hook fails."""
         try:
             said = ask(bound, context, told, fits, subject)
         except (HookFailed, ToolError) as error:
-            how = (
-                str(error)
-                if isinstance(error, HookFailed)
-                else f"failed: {type(error).__name__}: {error}"
-            )
-            raise HookDenied(
-                clean(self.blot(f"{what}: its hook {bound.name} {how}")), bound.name, bound.on, True
-            ) from error
+            kind = "" if isinstance(error, HookFailed) else f"failed: {type(error).__name__}: "
+            text = clean(self.blot(f"{what}: its hook {bound.name} {kind}{error}"))
+            raise HookDenied(text, bound.name, bound.on, True) from error
         if said is not NOTHING and (said.deny or said.add):
             said = HookAnswer(said.deny and self.blot(said.deny), self.blot(said.add), said.change)
         return said
@@ -137,38 +109,23 @@ class AgentHooks:
     @staticmethod
     def denied(bound: BoundHook, said: HookAnswer, what: str) -> HookDenied:
         """Return the error for a hook that denied."""
-        return HookDenied(
-            f"{what}: its hook {bound.name} denied it{f': {said.deny}' if said.deny else ''}",
-            bound.name,
-            bound.on,
-        )
+        why = f": {said.deny}" if said.deny else ""
+        return HookDenied(f"{what}: its hook {bound.name} denied it{why}", bound.name, bound.on)
 
     def additions(
         self, situation: Situation, context: ToolContext, answered: int
     ) -> list[Addition]:
-        """Return the messages that hooks add before a model call. Raises `HookDenied`.
-
-        `answered` is the seq of the model's last answer.
-        """
+        """Return the messages that hooks add before a model call. Raises `HookDenied`. `answered`
+        is the seq of the model's last answer."""
         found: list[Addition] = []
+        what = "The model was not asked"
         for bound in self.before_model:
-            said = self.ask(
-                bound, context, _model_subject, _accepts_no_change, situation, _MODEL_NOT_CALLED
-            )
-            if said is NOTHING:
-                continue
+            said = self.ask(bound, context, _model_subject, lambda _: False, situation, what)
             if said.deny is not None:
-                raise self.denied(bound, said, _MODEL_NOT_CALLED)
+                raise self.denied(bound, said, what)
             if said.add and not told_since(bound.name, situation, answered):
                 found.append(addition(bound.name, said.add))
         return found
-
-
-_MODEL_NOT_CALLED = "The model was not asked"
-
-
-def _accepts_no_change(found: Any) -> bool:
-    return False
 
 
 def addition(name: str, text: str) -> Addition:
@@ -177,28 +134,17 @@ def addition(name: str, text: str) -> Addition:
 
 
 def told_since(name: str, situation: Situation, answered: int) -> bool:
-    """Return True if this hook has added a message since the last answer.
-
-    In that case the process crashed between that message and the next answer.
-    """
+    """Return True if this hook has added a message since the last answer. In that case the process
+    crashed between that message and the next answer."""
     mine = f"hook:{name}#"
     return any(seq > answered for about, seq in situation.abouts.items() if about.startswith(mine))
 
 
 def _model_subject(situation: Situation) -> dict[str, Any]:
     news = situation.news
-    last = next(
-        (
-            index
-            for index in range(len(news) - 1, -1, -1)
-            if type(news[index]) is ev.AssistantReplied
-        ),
-        0,
-    )
-    return {
-        "model": situation.llm.model,
-        "news": [msgspec.Raw(ev.encode(event)) for event in news[last:]],
-    }
+    answers = (n for n in reversed(range(len(news))) if type(news[n]) is ev.AssistantReplied)
+    since = [msgspec.Raw(ev.encode(event)) for event in news[next(answers, 0) :]]
+    return {"model": situation.llm.model, "news": since}
 
 
 def answer_told(answer: Completion) -> dict[str, Any]:
@@ -216,61 +162,47 @@ def answer_told(answer: Completion) -> dict[str, Any]:
 
 
 def changed_answer(answer: Completion, change: Any) -> tuple[Completion, list[str]]:
-    """Return the answer with a hook's changes, and the names of the changed fields.
-
-    The provider's native data of the original answer are dropped. Raises `Failed`.
-    """
-    if isinstance(change, str):
-        wanted = msgspec.structs.replace(answer, text=clean(change))
-    elif isinstance(change, Completion):
-        wanted = change
-    else:
-        given = cast("dict[str, Any]", change)
-        wanted = answer
-        if "text" in given:
-            wanted = msgspec.structs.replace(wanted, text=clean(given["text"]))
-        if "calls" in given:
-            wanted = msgspec.structs.replace(wanted, calls=_calls(given["calls"], answer.calls))
-    if not all(isinstance(call, ToolCall) for call in cast("Sequence[Any]", wanted.calls)):
-        raise HookFailed("returned a Completion whose calls are not ToolCall objects")
-    names = [
-        name
-        for name in ("text", "reasoning", "calls")
-        if getattr(wanted, name) != getattr(answer, name)
-    ]
+    """Return the answer with a hook's changes, and the names of the changed fields. The provider's
+    native data of the original answer are dropped. Raises `HookFailed`."""
     # A hook cannot change the token counts and the request.
+    changes: dict[str, Any] = {}
+    if isinstance(change, Completion):
+        if not all(isinstance(call, ToolCall) for call in cast("Sequence[Any]", change.calls)):
+            raise HookFailed("returned a Completion whose calls are not ToolCall objects")
+        changes = {"text": change.text, "reasoning": change.reasoning, "calls": change.calls}
+    else:
+        given = cast("dict[str, Any]", {"text": change} if isinstance(change, str) else change)
+        if "text" in given:
+            changes["text"] = clean(given["text"])
+        if "calls" in given:
+            changes["calls"] = _calls(given["calls"], answer.calls)
+    names = [name for name, value in changes.items() if value != getattr(answer, name)]
+    if not names:
+        return answer, names
+    changes["calls"] = calls = tuple(changes.get("calls", answer.calls))
+    reason = "tool_calls" if calls else "stop" if answer.calls else answer.stop_reason
     found = msgspec.structs.replace(
-        answer,
-        text=wanted.text,
-        reasoning=wanted.reasoning,
-        calls=tuple(wanted.calls),
-        stop_reason=(
-            "tool_calls" if wanted.calls else "stop" if answer.calls else answer.stop_reason
-        ),
-        native=NO_NATIVE,
-        response_id="",
+        answer, **changes, stop_reason=reason, native=NO_NATIVE, response_id=""
     )
-    return (found, names) if names else (answer, names)
+    return found, names
+
+
+class _CallChange(msgspec.Struct):
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    arguments: dict[str, Any] = {}
 
 
 def _calls(given: Any, before: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-    found: list[ToolCall] = []
-    if not isinstance(given, list):
-        raise HookFailed("failed: calls takes a list of objects with name and arguments")
-    for index, one in enumerate(cast("list[Any]", given)):
-        call = cast("dict[str, Any]", one) if isinstance(one, dict) else {}
-        name, arguments = call.get("name"), call.get("arguments", {})
-        if not isinstance(name, str) or not name or not isinstance(arguments, dict):
-            raise HookFailed("failed: calls takes a list of objects with name and arguments")
-        same = (
-            before[index]
-            if index < len(before)
-            and before[index].name == name
-            and before[index].arguments == arguments
-            else None
-        )
-        found.append(same or ToolCall("", name, cast("dict[str, Any]", arguments)))
-    return tuple(found)
+    try:
+        wanted = msgspec.convert(given, list[_CallChange])
+    except msgspec.ValidationError:
+        form = "a list of objects with name and arguments"
+        raise HookFailed(f"failed: calls takes {form}") from None
+    calls = [ToolCall("", call.name, call.arguments) for call in wanted]
+    for n, (call, old) in enumerate(zip(wanted, before, strict=False)):
+        if (old.name, old.arguments) == (call.name, call.arguments):
+            calls[n] = old
+    return tuple(calls)
 
 
 def _secrets(hooks: Sequence[Hook], llm: Any) -> tuple[str, ...]:
@@ -284,9 +216,5 @@ def _secrets(hooks: Sequence[Hook], llm: Any) -> tuple[str, ...]:
 def _model_secrets(llm: Any) -> set[str]:
     models = getattr(llm, "models", None)
     if isinstance(models, Mapping):
-        return {
-            secret
-            for model in cast("Mapping[str, Any]", models).values()
-            for secret in _model_secrets(model)
-        }
+        return set[str]().union(*map(_model_secrets, cast("Mapping[str, Any]", models).values()))
     return set(argument_secrets(llm.arguments())) if isinstance(llm, LLM) else set()

@@ -10,12 +10,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from itertools import repeat
 from typing import Any
 
 import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.additions import Addition, Remark, Situation
+from holdfast.agent.arguments import is_model, wrong
 from holdfast.content import Content, ImageContent, Message, TextContent, Usage
 from holdfast.errors import ConfigurationError
 from holdfast.llm.completion import Completion
@@ -61,54 +63,48 @@ class Describer:
     `llm` writes the descriptions. Pictures are identified by their content: each is described
     once in a conversation, and all conversations of an agent share the descriptions. Several
     pictures are described at the same time. A picture whose description fails keeps its
-    placeholder, and a `NoteRecorded` has the reason. Thread-safe.
+    placeholder, and a `NoteRecorded` has the reason. Thread-safe. Raises `ConfigurationError` for
+    an `llm` without image input.
     """
 
     def __init__(self, llm: Model) -> None:
+        if not is_model(llm):
+            form = "a model that sees, such as LLM(...), or None"
+            raise wrong("Agent: describe_images", form, llm)
+        if sees(llm) is False:
+            raise ConfigurationError(
+                f"Agent: describe_images takes a model that sees, and {llm.model!r} does not. If it"
+                " does, say so: LLM(..., images=True)."
+            )
         self.llm = llm
         self._lock = threading.Lock()
         self._descriptions: OrderedDict[str, str] = OrderedDict()  # digest -> description
 
     def __call__(self, situation: Situation) -> Sequence[Addition | Remark]:
-        """Return the descriptions of new pictures. See `agent.additions`.
-
-        Every new event is inspected. The model's image support is checked only if there is a
-        picture.
-        """
+        """Return the descriptions of new pictures. See `agent.additions`. Every new event is
+        inspected. The model's image support is checked only if there is a picture."""
         found = _pictures(situation)
         if not found or sees(situation.llm) is not False:
             return ()
         added: list[Addition | Remark] = []
         asked: list[_Picture] = []
         for one in found:
-            known = self._remembered(one.digest)
+            known, size = self._remembered(one.digest), len(one.block.data)
             if known is not None:
                 added.append(_described(one, known, Completion(model="")))
-            elif len(one.block.data) > MAX_PICTURE_BYTES:
-                added.append(
-                    _failure(
-                        one,
-                        f"it has {len(one.block.data):,} bytes, and at most"
-                        f" {MAX_PICTURE_BYTES:,} are sent",
-                    )
-                )
+            elif size > MAX_PICTURE_BYTES:
+                why = f"it has {size:,} bytes, and at most {MAX_PICTURE_BYTES:,} are sent"
+                added.append(_failure(one, why))
             elif len(asked) >= MAX_PICTURES:
-                added.append(
-                    _failure(
-                        one,
-                        f"it is beyond the first {MAX_PICTURES} that came before one model call",
-                    )
-                )
+                why = f"it is beyond the first {MAX_PICTURES} that came before one model call"
+                added.append(_failure(one, why))
             else:
                 asked.append(one)
         if len(asked) == 1:
             added.append(self._ask(asked[0], situation))
         elif asked:
             with ThreadPoolExecutor(min(MAX_PARALLEL, len(asked)), "holdfast-picture") as pool:
-                added += [
-                    future.result()
-                    for future in [pool.submit(self._ask, one, situation) for one in asked]
-                ]
+                added += pool.map(self._ask, asked, repeat(situation))
         situation.cancelled.raise_if_set()
         return added
 
@@ -125,9 +121,8 @@ class Describer:
             self._descriptions[one.digest] = text
             while len(self._descriptions) > _MAX_REMEMBERED:
                 self._descriptions.popitem(last=False)
-        return _described(
-            one, text, msgspec.structs.replace(answer, model=answer.model or self.llm.model)
-        )
+        answer = msgspec.structs.replace(answer, model=answer.model or self.llm.model)
+        return _described(one, text, answer)
 
     def _remembered(self, digest: str) -> str | None:
         with self._lock:
@@ -136,33 +131,10 @@ class Describer:
             return self._descriptions.get(digest)
 
 
-def check(llm: Any) -> Any:
-    """Return a valid value of `Agent(describe_images=)`. Raises `ConfigurationError` for any
-    other."""
-    if llm is None:
-        return None
-    if isinstance(llm, type) or not callable(getattr(llm, "completion", None)):
-        raise ConfigurationError(
-            "Agent: describe_images takes a model that sees, such as LLM(...), or None, not"
-            f" {llm!r}."
-        )
-    if sees(llm) is False:
-        raise ConfigurationError(
-            f"Agent: describe_images takes a model that sees, and {llm.model!r} does not. If it"
-            " does, say so: LLM(..., images=True)."
-        )
-    return llm
-
-
 def _described(one: _Picture, text: str, answer: Completion) -> Addition:
     shown = f"{placeholder(one.block)} {one.where} shows, as another model describes it:\n\n{text}"
-    return Addition(
-        one.about,
-        (TextContent(shown),),
-        answer.usage,
-        answer.cost if answer.model else 0.0,
-        answer.model,
-    )
+    cost = answer.cost if answer.model else 0.0
+    return Addition(one.about, (TextContent(shown),), answer.usage, cost, answer.model)
 
 
 def _failure(one: _Picture, why: str, answer: Completion | None = None) -> Remark:
@@ -178,10 +150,12 @@ def _pictures(situation: Situation) -> list[_Picture]:
     names: dict[str, str] = {}
     for event in situation.news:
         content: Sequence[Content] = ()
+        whose = "in a message"
         if type(event) is ev.MessageAdded:
             content = event.content
         elif type(event) is ev.ToolCallFinished:
             content = event.result.content
+            whose = f"in the result of {names.get(event.call_id, 'a tool')}"
         elif type(event) is ev.AssistantReplied:
             names = {call.id: call.name for call in event.calls}
         number = 0
@@ -189,16 +163,8 @@ def _pictures(situation: Situation) -> list[_Picture]:
             if type(block) is TextContent or (image := picture(block)) is None:
                 continue
             number += 1
-            whose = (
-                f"in the result of {names.get(event.call_id, 'a tool')}"
-                if type(event) is ev.ToolCallFinished
-                else "in a message"
-            )
-            one = _Picture(
-                image,
-                sha256(image.data).hexdigest(),
-                f"(number {number} {whose})" if number > 1 else f"({whose})",
-            )
+            where = f"(number {number} {whose})" if number > 1 else f"({whose})"
+            one = _Picture(image, sha256(image.data).hexdigest(), where)
             if one.about not in situation.abouts:
                 found.setdefault(one.digest, one)
     return list(found.values())

@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import posixpath
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from holdfast.agent.arguments import wrong
 from holdfast.content import Data
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.walk import SKIPPED
@@ -48,9 +50,8 @@ class Instructions(Data, frozen=True):
         link out of the repository. Raises `ConfigurationError` if `workdir` does not exist.
         """
         if isinstance(names, str) or not names or not all(_is_name(name) for name in names):
-            raise ConfigurationError(
-                "Instructions.read: names takes a list of file names such as 'AGENTS.md', not"
-                f" {names!r}."
+            raise wrong(
+                "Instructions.read: names", "a list of file names such as 'AGENTS.md'", names
             )
         folder = Path(os.path.realpath(with_home(workdir)))
         if not folder.is_dir():
@@ -59,22 +60,20 @@ class Instructions(Data, frozen=True):
             )
         root = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
         found: dict[str, str] = {}
-        above = [
-            one for one in reversed((folder, *folder.parents)) if one == root or root in one.parents
-        ]
+        above = [one for one in reversed((folder, *folder.parents)) if one.is_relative_to(root)]
         for one in (*above, *_below(folder)):
             name = next((name for name in names if os.path.lexists(one / name)), None)
             if name is None:
                 continue
             if len(found) >= _MAX_FILES:
-                _log.warning(
-                    "Of the instructions below %s, no more than %d files are read.",
-                    folder,
-                    _MAX_FILES,
-                )
+                text = "Of the instructions below %s, no more than %d files are read."
+                _log.warning(text, folder, _MAX_FILES)
                 break
             try:
-                text = _text(root, one / name)
+                path = (one / name).resolve()
+                if root not in path.parents:
+                    raise ValueError(f"it is a link to {path}, outside of {root}")
+                text = text_below(root, *path.relative_to(root).parts).strip()
             # A loop of links raises RuntimeError.
             except (OSError, ValueError, RuntimeError) as error:
                 _log.warning("The instructions %s were left out: %s", one / name, error)
@@ -86,28 +85,17 @@ class Instructions(Data, frozen=True):
     def __post_init__(self) -> None:
         texts: Any = self.texts
         if not isinstance(texts, Mapping):
-            raise ConfigurationError(
-                f"Instructions: texts takes a mapping of paths to texts, not {texts!r}."
-            )
+            raise wrong("Instructions: texts", "a mapping of paths to texts", self.texts)
         for path, text in cast("Mapping[Any, Any]", texts).items():
-            if (
-                not isinstance(path, str)
-                or not isinstance(text, str)
-                or not path
-                or path.startswith("/")
-                or posixpath.normpath(path) != path
-            ):
-                raise ConfigurationError(
-                    "Instructions: texts takes paths relative to the working directory, such as"
-                    f" 'src/AGENTS.md', and their texts, not {path!r}."
-                )
+            relative = isinstance(path, str) and path != "" and not path.startswith("/")
+            if not relative or posixpath.normpath(path) != path or not isinstance(text, str):
+                form = "paths relative to the working directory, such as 'src/AGENTS.md',"
+                raise wrong("Instructions: texts", f"{form} and their texts", path)
 
     def in_prompt(self) -> Iterator[tuple[str, str]]:
-        """Yield path and text of the files of the working directory and above, outermost first.
-
-        The text has a heading.
-        """
-        paths = [path for path in self.texts if _folder(path).strip("./") == ""]
+        """Yield path and text of the files of the working directory and above, outermost first. The
+        text has a heading."""
+        paths = [path for path in self.texts if not posixpath.dirname(path).strip("./")]
         left = MAX_TOTAL_CHARS
         for number, path in enumerate(sorted(paths, key=lambda path: -path.count("../"))):
             text = _shortened(path, self.texts[path], min(MAX_FILE_CHARS, left))
@@ -117,12 +105,13 @@ class Instructions(Data, frozen=True):
 
     def below(self) -> dict[str, str]:
         """Return the paths of the files of subfolders, by folder."""
-        return {folder: path for path in self.texts if (folder := _folder(path)).strip("./")}
+        folders = {posixpath.dirname(path): path for path in self.texts}
+        return {folder: path for folder, path in folders.items() if folder.strip("./")}
 
     def text_for_model(self, path: str, left: int) -> str:
         """Return the text that the model is shown for a subfolder's file, with at most `left`
         characters of it."""
-        folder = _folder(path)
+        folder = posixpath.dirname(path)
         text = _shortened(path, self.texts[path], min(MAX_FILE_CHARS, left))
         return (
             f"# {path}\n\n(For all files below {folder}/. Where it differs from other instructions,"
@@ -131,17 +120,7 @@ class Instructions(Data, frozen=True):
 
 
 def _is_name(name: Any) -> bool:
-    return (
-        isinstance(name, str)
-        and bool(name)
-        and "/" not in name
-        and "\0" not in name
-        and name not in (".", "..")
-    )
-
-
-def _folder(path: str) -> str:
-    return posixpath.dirname(path)
+    return isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\0"} & {*name}
 
 
 def _shortened(path: str, text: str, most: int) -> str:
@@ -154,42 +133,30 @@ def _shortened(path: str, text: str, most: int) -> str:
     return f"{text[:most]}\n\n{note}" if most else note
 
 
-def _text(root: Path, path: Path) -> str:
-    resolved = path.resolve()
-    if root not in resolved.parents:
-        raise ValueError(f"it is a link to {resolved}, outside of {root}")
-    return text_below(root, *resolved.relative_to(root).parts).strip()
-
-
 def _below(folder: Path) -> Iterator[Path]:
     """Yield the folders below a folder, nearest first, without links and hidden folders."""
-    left, count = [folder], 0
+    left, count = deque([folder]), 0
     while left:
-        inner: list[Path] = []
-        for one in left:
-            try:
-                with os.scandir(one) as entries:
-                    names = sorted(
-                        entry.name
-                        for entry in entries
-                        if not entry.name.startswith(".")
-                        and entry.name not in SKIPPED
-                        and entry.is_dir(follow_symlinks=False)
-                    )
-            except OSError:
-                continue
-            for name in names:
-                count += 1
-                if count > _MAX_FOLDERS:
-                    _log.warning(
-                        "Instructions are looked for in %d folders below %s; it has more.",
-                        _MAX_FOLDERS,
-                        folder,
-                    )
-                    return
-                yield one / name
-                inner.append(one / name)
-        left = inner
+        one = left.popleft()
+        try:
+            with os.scandir(one) as entries:
+                names = sorted(
+                    entry.name
+                    for entry in entries
+                    if not entry.name.startswith(".")
+                    and entry.name not in SKIPPED
+                    and entry.is_dir(follow_symlinks=False)
+                )
+        except OSError:
+            continue
+        for name in names:
+            count += 1
+            if count > _MAX_FOLDERS:
+                text = "Instructions are looked for in %d folders below %s; it has more."
+                _log.warning(text, _MAX_FOLDERS, folder)
+                return
+            yield one / name
+            left.append(one / name)
 
 
 def instructions_of(given: Any) -> Instructions:
@@ -198,15 +165,13 @@ def instructions_of(given: Any) -> Instructions:
         return Instructions()
     if isinstance(given, Instructions):
         return given
-    if isinstance(given, str | os.PathLike):
-        try:
-            return Instructions.read(cast("str | os.PathLike[str]", given))
-        except ConfigurationError:
-            raise ConfigurationError(
-                f"Agent: instructions has the folder {os.fspath(cast('Any', given))!r}, which does"
-                " not exist."
-            ) from None
-    raise ConfigurationError(
-        "Agent: instructions takes the folder to read AGENTS.md from, or Instructions, not"
-        f" {given!r}."
-    )
+    if not isinstance(given, str | os.PathLike):
+        form = "the folder to read AGENTS.md from, or Instructions"
+        raise wrong("Agent: instructions", form, given)
+    folder = os.fspath(cast("str | os.PathLike[str]", given))
+    try:
+        return Instructions.read(folder)
+    except ConfigurationError:
+        raise ConfigurationError(
+            f"Agent: instructions has the folder {folder!r}, which does not exist."
+        ) from None

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
+from holdfast.agent.arguments import is_number, wrong
 from holdfast.content import Usage
 from holdfast.errors import ConfigurationError
 
@@ -36,23 +37,20 @@ class Limits(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if value is not None and not (number and value > 0):
-                raise ConfigurationError(
-                    f"Limits: {name} takes a number above 0 or None, not {value!r}."
-                )
+            if value is None:
+                continue
+            if not (is_number(value) and value > 0):
+                raise wrong(f"Limits: {name}", "a number above 0 or None", value)
             most = _MAX_LIMIT // 1_000_000 if name == "cost" else _MAX_LIMIT
-            if value is not None and value > most:
+            if value > most:
                 raise ConfigurationError(
                     f"Limits: {name} takes at most {most:,}, not {value!r}; None means no limit."
                 )
 
 
 def most_output(llm: Any) -> int | None:
-    """Return the maximum number of output tokens of one answer of a model; None if unknown.
-
-    For a composite the maximum over all its models is returned.
-    """
+    """Return the maximum number of output tokens of one answer of a model; None if unknown. For a
+    composite the maximum over all its models is returned."""
     models = getattr(llm, "models", None)
     if isinstance(models, Mapping):
         found = [most_output(model) for model in cast("Mapping[str, Any]", models).values()]
@@ -66,19 +64,21 @@ def most_output(llm: Any) -> int | None:
 
 def check_tree(who: str, llm: Any, tokens: bool, cost: bool) -> None:
     """Raise `ConfigurationError` if a limit applies whose use cannot be bounded before a model
-    call.
-
-    A token limit needs a known maximum length of an answer. A cost limit needs a known price
-    too.
-    """
+    call. A token limit needs a known maximum length of an answer. A cost limit needs a known price
+    too."""
     if (tokens or cost) and most_output(llm) is None:
         what = "tokens" if tokens else "a cost"
         raise ConfigurationError(
             f"{who} {what}, but the maximum length of an answer of {llm.model!r} is not known;"
-            " give it"
-            " max_output_tokens."
+            " give it max_output_tokens."
         )
-    if cost and llm.cost(Usage(1, 1)) is None:
+    if cost:
+        check_price(who, llm)
+
+
+def check_price(who: str, llm: Any) -> None:
+    """Raise `ConfigurationError` if the price of a model is not known."""
+    if llm.cost(Usage(1, 1)) is None:
         raise ConfigurationError(
             f"{who} a cost, but the price of {llm.model!r} is not known; use steps or tokens."
         )

@@ -9,17 +9,21 @@ output type.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
+from holdfast.agent.arguments import wrong
 from holdfast.content import TextContent, ToolResult
 from holdfast.errors import ConfigurationError, OutputInvalid, ToolValidationError
 from holdfast.tools import schema as schemas
 from holdfast.tools.context import ToolContext
+from holdfast.tools.policy import LOCAL_READ
 from holdfast.tools.results import OUTPUT as MARK
-from holdfast.tools.tool import Tool, ToolAnnotations
+from holdfast.tools.tool import Tool
 
 if TYPE_CHECKING:
     from holdfast.tools import ToolManager
@@ -46,13 +50,10 @@ def repair(problem: str) -> str:
     if problem == TEXT_INSTEAD:
         return (
             "That is not a result yet: you answered with a text. When the task is done, call"
-            " finish;"
-            " its arguments are the result."
+            " finish; its arguments are the result."
         )
-    return (
-        f"That result was not accepted: {problem.rstrip('.')}. Call finish again, with all of it"
-        " right."
-    )
+    problem = problem.rstrip(".")
+    return f"That result was not accepted: {problem}. Call finish again, with all of it right."
 
 
 def is_output(name: str, result: ToolResult) -> bool:
@@ -62,31 +63,15 @@ def is_output(name: str, result: ToolResult) -> bool:
 
 def asks_nobody(policy: object) -> bool:
     """Return True if a call of `finish` runs without a decision of this confirmation policy.
-
-    `finish` changes nothing, so this is the case for each of Holdfast's own policies that does
-    not name the tool.
-    """
+    `finish` changes nothing, so this is the case for each of Holdfast's own policies that does not
+    name the tool."""
     ours = policy is None or type(policy).__module__.partition(".")[0] == __name__.partition(".")[0]
     return ours and FINISH not in getattr(policy, "verdicts", ())
 
 
-def with_prompt(
-    base: str | None, extensions: Sequence[str], output: Output | None
-) -> Sequence[str]:
-    """Append the sentence about `finish` to the extensions of a system prompt.
-
-    A prompt that already has the sentence, such as one from a serial form, stays unchanged.
-    """
-    if output is None or any(PROMPT in text for text in (base or "", *extensions)):
-        return extensions
-    return (*extensions, PROMPT)
-
-
 def made(output: Output | None, value: Any) -> Any:
-    """Return a run's output as an object of the agent's output type, if there is one.
-
-    Raises `OutputInvalid`.
-    """
+    """Return a run's output as an object of the agent's output type, if there is one. Raises
+    `OutputInvalid`."""
     return value if output is None else output.read(value)
 
 
@@ -105,26 +90,19 @@ class Output:
         wrapped: True if the tool's parameters wrap the value in one property.
     """
 
-    __slots__ = ("_dump", "_read", "form", "schema", "tool", "type", "wrapped")
-
     def __init__(self, type: Any, untrusted: bool = False) -> None:
         self.type = type
-        shown, self._read, self._dump = (
-            _of_schema(cast("Mapping[str, Any]", type), untrusted)
-            if isinstance(type, Mapping)
-            else _of_type(type)
-        )
-        self.form = shown
-        self.wrapped = shown.get("type") != "object" or schemas.is_composed(shown)
-        empty: dict[str, Any] = {"properties": {}}
-        self.schema: dict[str, Any] = (
-            schemas.wrapped(WRAPPED, shown, True) if self.wrapped else {**empty, **shown}
-        )
+        schema = cast("Mapping[str, Any]", type)
+        is_schema = isinstance(type, Mapping)
+        found = _of_schema(schema, untrusted) if is_schema else _of_type(type)
+        self.form, self._dump = found.schema, found.dump
+        self.read = found.read
+        """Converts a JSON value to an object of the type. Raises `OutputInvalid`."""
+        self.wrapped = self.form.get("type") != "object" or schemas.is_composed(self.form)
+        self.schema: dict[str, Any] = {"properties": {}, **self.form}
+        if self.wrapped:
+            self.schema = schemas.wrapped(WRAPPED, self.form, True)
         self.tool = _Finish(self)
-
-    def read(self, value: Any) -> Any:
-        """Convert a JSON value to an object of the type. Raises `OutputInvalid`."""
-        return self._read(value)
 
     def of_arguments(self, arguments: Mapping[str, Any]) -> Any:
         """Return the value in the arguments of `finish` as a JSON value. Raises `OutputInvalid`."""
@@ -135,49 +113,42 @@ class Output:
         return arguments[WRAPPED]
 
     def dump(self, made: Any, given: Any) -> Any:
-        """Convert an object of the type to a JSON value that `read` accepts.
-
-        Return `given`, the JSON value that the object was made from, if the conversion fails.
-        """
+        """Convert an object of the type to a JSON value that `read` accepts. Return `given`, the
+        JSON value that the object was made from, if the conversion fails."""
         try:
             found = self._dump(made)
-            self._read(found)
+            self.read(found)
             return found
         except Exception:  # a custom serializer may write JSON that the type does not read
             return given
 
 
 def output_of(type: Any, manager: ToolManager) -> Output | None:
-    """Return the `Output` of an agent with these tools; None without a type.
-
-    If the tools already have `finish` for the same type, its `Output` is returned, because
-    agents may share a manager. Raises `ConfigurationError`.
-    """
+    """Return the `Output` of an agent with these tools; None without a type. If the tools already
+    have `finish` for the same type, its `Output` is returned, because agents may share a manager.
+    Raises `ConfigurationError`."""
     if type is None or isinstance(type, Output):
         return type
     found = manager.get(FINISH) if manager.exists(FINISH) else None
-    if isinstance(found, _Finish) and (
-        found.output.type is type or (isinstance(type, Mapping) and found.output.type == type)
-    ):
-        return found.output
+    if isinstance(found, _Finish):
+        known = found.output.type
+        if known is type or (isinstance(type, Mapping) and known == type):
+            return found.output
     return Output(type)
 
 
 class _Finish(Tool):
-    tool_type = "local_function"
-
     """The tool by which the model hands over its result."""
 
+    tool_type = "local_function"
+
     def __init__(self, output: Output) -> None:
-        annotations = ToolAnnotations(
-            read_only=True, destructive=False, idempotent=True, open_world=False
-        )
         super().__init__(
             FINISH,
             _DESCRIPTION,
             None,
             output.schema,
-            annotations=annotations,
+            annotations=LOCAL_READ,
             category="builtin",
             parallel=False,
         )
@@ -190,47 +161,35 @@ class _Finish(Tool):
         return self.output.schema
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return `{"given": JSON, "made": object}` for the arguments. Raises
+        """Return `{"given": JSON, "made": function}` for the arguments. Raises
         `ToolValidationError`."""
         try:
             given = self.output.of_arguments(arguments)
-            return {"given": given, "made": _Box(self.output.read(given))}
+            made = self.output.read(given)
         except OutputInvalid as error:
             raise ToolValidationError(error.problem) from error
+        # A function, because copies of the arguments share it and the object of the user's type.
+        return {"given": given, "made": lambda: made}
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Return the result, marked as the run's output."""
-        value = self.output.dump(arguments["made"].value, arguments["given"])
+        value = self.output.dump(arguments["made"](), arguments["given"])
         return ToolResult((TextContent(_ACCEPTED_TEXT),), value, {MARK: True})
 
 
-class _Box:
-    """A box that keeps an object of the user's type from being copied."""
+class _Conversion(NamedTuple):
+    """The schema of a type, and the conversions from and to JSON values."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __deepcopy__(self, memo: Any) -> _Box:
-        return self
-
-
-# --- from a type ---
-
-_Conversion = tuple[dict[str, Any], Callable[[Any], Any], Callable[[Any], Any]]
+    schema: dict[str, Any]
+    read: Callable[[Any], Any]
+    dump: Callable[[Any], Any]
 
 
 def _of_type(type: Any) -> _Conversion:
-    if (
-        isinstance(type, str | bytes | int | float | list | tuple | set)
-        or inspect.isroutine(type)
-        or type is Any
-    ):
-        raise ConfigurationError(
-            "Agent: output_type takes a type such as a pydantic model, or a JSON Schema as a dict,"
-            f" not {type!r}."
-        )
+    is_value = isinstance(type, str | bytes | int | float | list | tuple | set)
+    if is_value or inspect.isroutine(type) or type is Any:
+        form = "a type such as a pydantic model, or a JSON Schema as a dict"
+        raise wrong("Agent: output_type", form, cast("object", type))
     if inspect.isclass(type) and issubclass(type, msgspec.Struct):
         return _of_msgspec(type)
     import pydantic
@@ -255,17 +214,13 @@ def _of_type(type: Any) -> _Conversion:
             # types.
             return adapter.validate_json(msgspec.json.encode(value))
         except pydantic.ValidationError as error:
-            raise OutputInvalid(
-                _joined_problems(
-                    [_pydantic_problem(item) for item in error.errors(include_url=False)]
-                )
-            ) from error
+            problems = [_pydantic_problem(item) for item in error.errors(include_url=False)]
+            raise _invalid(problems) from error
 
-    return (
-        _schema_for_model(shown),
-        read,
-        lambda made: adapter.dump_python(made, mode="json", by_alias=True),
-    )
+    def dump(made: Any) -> Any:
+        return adapter.dump_python(made, mode="json", by_alias=True)
+
+    return _Conversion(_schema_for_model(shown), read, dump)
 
 
 def _of_msgspec(type: Any) -> _Conversion:
@@ -280,29 +235,30 @@ def _of_msgspec(type: Any) -> _Conversion:
         try:
             return msgspec.convert(value, type, strict=False)
         except msgspec.ValidationError as error:
-            raise OutputInvalid(_joined_problems([str(error)])) from error
+            raise _invalid([str(error)]) from error
 
-    return _schema_for_model(shown), read, msgspec.to_builtins
+    return _Conversion(_schema_for_model(shown), read, msgspec.to_builtins)
 
 
-def _of_schema(schema: Mapping[str, Any], untrusted: bool = False) -> _Conversion:
+def _of_schema(schema: Mapping[str, Any], untrusted: bool) -> _Conversion:
     try:
         given = schemas.check_schema(FINISH, schema, untrusted=untrusted)
-        check = schemas.from_json_schema(
-            FINISH,
-            schemas.wrapped(WRAPPED, given, True),
-            explain=_output_error,
-            untrusted=untrusted,
-        )
-        try:
-            check({})
-        except OutputInvalid:
-            pass  # the schema is valid
+        whole = schemas.wrapped(WRAPPED, given, True)
+        check = schemas.from_json_schema(FINISH, whole, explain=_output_error, untrusted=untrusted)
+        with suppress(OutputInvalid):
+            check({})  # an invalid schema raises another error
     except ConfigurationError as error:
         raise ConfigurationError(
             f"Agent: output_type is not a valid JSON Schema: {str(error).partition(': ')[2]}"
         ) from error
-    return given, lambda value: check({WRAPPED: value})[WRAPPED], lambda made: made
+
+    def read(value: Any) -> Any:
+        return check({WRAPPED: value})[WRAPPED]
+
+    def dump(made: Any) -> Any:
+        return made
+
+    return _Conversion(given, read, dump)
 
 
 def _pydantic_problem(item: Any) -> str:
@@ -310,34 +266,26 @@ def _pydantic_problem(item: Any) -> str:
     if item["type"] == "missing":
         return f"{where} is required"
     message, given = str(item["msg"]), repr(item["input"])
-    text = (
-        f"{message[0].lower()}{message[1:]}, not"
-        f" {given if len(given) <= 200 else given[:200] + '...'}"
-    )
+    given = given if len(given) <= 200 else given[:200] + "..."
+    text = f"{message[0].lower()}{message[1:]}, not {given}"
     return f"{where}: {text}" if where else text
 
 
 def _output_error(tool: str, schema: Mapping[str, Any], problems: list[str]) -> Exception:
-    return OutputInvalid(
-        _joined_problems(
-            [
-                problem.removeprefix(f"{WRAPPED}.").removeprefix(f"{WRAPPED}: ")
-                for problem in problems
-            ]
-        )
-    )
+    return _invalid([re.sub(rf"\A({WRAPPED}\.)?({WRAPPED}: )?", "", text) for text in problems])
 
 
-def _joined_problems(problems: list[str]) -> str:
+def _invalid(problems: list[str]) -> OutputInvalid:
     unique = list(dict.fromkeys(problems))
     more = f"; and {len(unique) - _MAX_PROBLEMS} more" if len(unique) > _MAX_PROBLEMS else ""
-    return "; ".join(unique[:_MAX_PROBLEMS]) + more
+    return OutputInvalid("; ".join(unique[:_MAX_PROBLEMS]) + more)
 
 
 def _schema_for_model(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a type's schema for a model: without generated titles, with the root reference
     resolved and objects closed."""
-    found = cast("dict[str, Any]", _with_closed_objects(schemas.without_titles(schema)))
+    found: dict[str, Any] = schemas.without_titles(schema)
+    _close_objects(found)
     root = found.get("$ref")
     if isinstance(root, str) and root.startswith("#/$defs/"):
         name = root.removeprefix("#/$defs/")
@@ -349,32 +297,23 @@ def _schema_for_model(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _mentions(schema: Any, reference: str) -> bool:
     if isinstance(schema, dict):
-        return any(
-            value == reference or _mentions(value, reference)
-            for value in cast("dict[str, Any]", schema).values()
-        )
-    return isinstance(schema, list) and any(
-        _mentions(value, reference) for value in cast("list[Any]", schema)
-    )
+        schema = list(cast("dict[str, Any]", schema).values())
+    members = cast("list[Any]", schema) if isinstance(schema, list) else []
+    return any(value == reference or _mentions(value, reference) for value in members)
 
 
-def _with_closed_objects(schema: Any) -> Any:
+def _close_objects(schema: Any) -> None:
     """Set `additionalProperties: false` on each object that has properties and no such key."""
     if isinstance(schema, list):
-        return [_with_closed_objects(item) for item in cast("list[Any]", schema)]
+        for item in cast("list[Any]", schema):
+            _close_objects(item)
     if not isinstance(schema, dict):
-        return schema
-    found: dict[str, Any] = {}
-    for key, value in cast("dict[str, Any]", schema).items():
+        return
+    found = cast("dict[str, Any]", schema)
+    for key, value in found.items():
         if key in ("properties", "$defs") and isinstance(value, dict):
-            found[key] = {
-                name: _with_closed_objects(item)
-                for name, item in cast("dict[str, Any]", value).items()
-            }
-        elif key in ("default", "const", "enum", "examples"):
-            found[key] = value
-        else:
-            found[key] = _with_closed_objects(value)
+            _close_objects(list(cast("dict[str, Any]", value).values()))
+        elif key not in ("default", "const", "enum", "examples"):
+            _close_objects(value)
     if found.get("type") == "object" and isinstance(found.get("properties"), dict):
         found.setdefault("additionalProperties", False)
-    return found

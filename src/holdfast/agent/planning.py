@@ -56,19 +56,17 @@ APPROVAL = (ASK, ASK_AGAIN)
 
 
 def tools_for(planning: Planning, manager: ToolManager) -> tuple[Tool, ...]:
-    """Return the tools that planning adds to an agent.
-
-    Raises `ConfigurationError` if the agent has another tool named `plan`.
-    """
+    """Return the tools that planning adds to an agent. Raises `ConfigurationError` if the agent has
+    another tool named `plan`."""
     if planning is None:
         return ()
     if manager.exists(PLAN):
-        if not is_ours(manager.get(PLAN)):
-            raise ConfigurationError(
-                "Agent: planning comes with a tool 'plan', and tools has another one of that name."
-                " Rename it."
-            )
-        return ()
+        if is_ours(manager.get(PLAN)):
+            return ()
+        raise ConfigurationError(
+            "Agent: planning comes with a tool 'plan', and tools has another one of that name."
+            " Rename it."
+        )
     from holdfast.tools.preset.planning import make_plan  # imported late: few agents plan
 
     return (make_plan(),)
@@ -79,32 +77,15 @@ def is_ours(tool: Tool) -> bool:
     return tool.name == PLAN and tool.module_qualname == MODULE
 
 
-def with_prompt(base: str | None, extensions: Sequence[str], planning: Planning) -> Sequence[str]:
-    """Append the lines on planning to the extensions of a system prompt.
-
-    A prompt that already has the lines, such as one from a serial form, stays unchanged.
-    """
-    if planning is None:
-        return extensions
-    lines = FIRST_PROMPT if planning == "first" else TOOL_PROMPT
-    return (
-        extensions
-        if any(lines in text for text in (base or "", *extensions))
-        else (*extensions, lines)
-    )
-
-
 # --- the fold of a plan ---
 
 
 def after_result(
     before: ev.Plan | None, call: ToolCall, result: ToolResult, approved: bool, unheard: bool
 ) -> ev.Plan | None:
-    """Return the plan after a call of `plan` has its result.
-
-    `approved` is true if the user approved that call. `unheard` is true if a message arrived
-    that the call's answer did not take into account.
-    """
+    """Return the plan after a call of `plan` has its result. `approved` is true if the user
+    approved that call. `unheard` is true if a message arrived that the call's answer did not take
+    into account."""
     steps = plan_of(result, call.arguments)
     if not steps:
         return before
@@ -129,11 +110,9 @@ def after_condensation(before: ev.Plan | None, event: ev.HistoryCondensed) -> ev
         return before
     if event.summary.endswith(rendered(before.steps)) and HEADING in event.summary:
         return msgspec.structs.replace(before, seq=min(event.hidden), condensed=True)
-    return (
-        msgspec.structs.replace(before, seq=0, condensed=False)
-        if _is_hidden(before, event.hidden, event.replaced)
-        else before
-    )
+    if _is_hidden(before, event.hidden, event.replaced):
+        return msgspec.structs.replace(before, seq=0, condensed=False)
+    return before
 
 
 # --- condensation ---
@@ -173,11 +152,8 @@ def room(plan: ev.Plan | None) -> int:
 def judged(
     call: ToolCall, verdict: Verdict, plan: ev.Plan | None, find: Callable[[str], Tool]
 ) -> Verdict:
-    """Apply planning="first" to the policy's verdict on a call.
-
-    Return a deny or an ask with the source `planning`, or the same verdict. A policy's deny
-    stays. `find` returns a tool by name.
-    """
+    """Apply planning="first" to the policy's verdict on a call. Return a deny or an ask with the
+    source `planning`, or the same verdict. A policy's deny stays. `find` returns a tool by name."""
     if verdict.decision == "deny":
         return verdict
     try:
@@ -188,9 +164,8 @@ def judged(
         return _plan_verdict(call, verdict, plan, tool)
     if (plan is not None and plan.approved) or (tool is not None and tool.annotations.read_only):
         return verdict
-    return Verdict(
-        "deny", AGAIN if plan is not None and not unfinished(plan.steps) else MAKE, "planning"
-    )
+    reason = AGAIN if plan is not None and not unfinished(plan.steps) else MAKE
+    return Verdict("deny", reason, "planning")
 
 
 def _plan_verdict(call: ToolCall, verdict: Verdict, plan: ev.Plan | None, tool: Tool) -> Verdict:

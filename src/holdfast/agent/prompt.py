@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from holdfast import events as ev
-from holdfast.agent.prompt_parts import Knowledge, PromptSection
+from holdfast.agent.additions import Knowledge, PromptSection
 
 DEFAULT = """\
 You are an agent. You work on the user's task with the tools you are given, until it is done.
@@ -40,16 +42,11 @@ def knowledge(
     skills: Any,
     instructions: Any,
 ) -> Knowledge:
-    """Assemble a system prompt from its parts.
-
-    The order is: base (None for the default), extensions, microagents that are texts, skills
-    that are always shown, instructions, and the list of the other skills. Empty parts are left
-    out. Raises `ConfigurationError`.
-    """
-    default = "the default" if system_prompt is None else ""
-    found = [
-        PromptSection("system_prompt", DEFAULT if system_prompt is None else system_prompt, default)
-    ]
+    """Assemble a system prompt from its parts. The order is: base (None for the default),
+    extensions, microagents that are texts, skills that are always shown, instructions, and the list
+    of the other skills. Empty parts are left out. Raises `ConfigurationError`."""
+    base, source = (DEFAULT, "the default") if system_prompt is None else (system_prompt, "")
+    found = [PromptSection("system_prompt", base, source)]
     found += [
         PromptSection(f"system_prompt_extensions[{n}]", text, of="system_prompt_extensions")
         for n, text in enumerate(extensions)
@@ -59,32 +56,18 @@ def knowledge(
         from holdfast.agent.skills import know_how  # few agents have skills
 
         notes, known = know_how(microagents, skills, instructions)
-        found += [
-            PromptSection(
-                f"microagents[{n}]", with_heading(f"Note {n + 1}", text), of="microagents"
-            )
-            for n, text in enumerate(notes)
-        ]
-        if known.skills is not None:
-            found += [
-                PromptSection(f"skill {one.name}", with_heading(one.name, text), one.path, "skills")
-                for one, text in known.skills.always()
-            ]
-        if known.instructions is not None:
-            found += [
-                PromptSection(path, text, path, "instructions")
-                for path, text in known.instructions.in_prompt()
-            ]
+        for n, text in enumerate(notes):
+            text = with_heading(f"Note {n + 1}", text)
+            found.append(PromptSection(f"microagents[{n}]", text, of="microagents"))
+        for one, text in () if known.skills is None else known.skills.always():
+            text = with_heading(one.name, text)
+            found.append(PromptSection(f"skill {one.name}", text, one.path, "skills"))
+        for path, text in () if known.instructions is None else known.instructions.in_prompt():
+            found.append(PromptSection(path, text, path, "instructions"))
         if known.skills is not None:
             found.append(PromptSection("skills", known.skills.prompt(), of="skills"))
-    parts = tuple(
-        [
-            PromptSection(part.name, text, part.source, part.of)
-            for part in found
-            if (text := part.text.strip())
-        ]
-    )
-    return known._replace(parts=parts)
+    stripped = [msgspec.structs.replace(part, text=part.text.strip()) for part in found]
+    return known._replace(parts=tuple([part for part in stripped if part.text]))
 
 
 def with_heading(name: str, text: str) -> str:
@@ -98,6 +81,13 @@ def without_heading(text: str) -> str:
     return text.partition("\n\n")[2]
 
 
+def with_lines(base: str | None, extensions: Sequence[str], lines: str) -> Sequence[str]:
+    """Append lines to the extensions of a system prompt. A prompt that already has the lines, such
+    as one from a serial form, stays unchanged."""
+    known = any(lines in text for text in (base or "", *extensions))
+    return extensions if known else (*extensions, lines)
+
+
 def join_parts(parts: Iterable[PromptSection]) -> str:
     """Return the system prompt that consists of these parts."""
     return _BETWEEN.join([part.text for part in parts])
@@ -106,11 +96,9 @@ def join_parts(parts: Iterable[PromptSection]) -> str:
 def lengths(parts: Sequence[PromptSection]) -> tuple[ev.PromptPart, ...]:
     """Return the names and lengths of the parts for an `AgentConfigured` event; empty if there is
     only one part."""
-    return (
-        tuple([ev.PromptPart(part.name, len(part.text)) for part in parts])
-        if len(parts) > 1
-        else ()
-    )
+    if len(parts) <= 1:
+        return ()
+    return tuple([ev.PromptPart(part.name, len(part.text)) for part in parts])
 
 
 def apart(head: ev.AgentConfigured) -> list[tuple[str, str]]:

@@ -9,12 +9,7 @@ if TYPE_CHECKING:
 
 
 class Provenance(NamedTuple):
-    """The records of an agent that a configuration or another agent was the source of.
+    """The records of an agent that a configuration or another agent was the source of."""
 
-    Attributes:
-        origins: Records of the parts that imported code made for a configuration.
-        connected: True if the services of `mcp_servers` are among the sources of `tools` already.
-    """
-
-    origins: tuple[Origin, ...] = ()
-    connected: bool = False
+    origins: tuple[Origin, ...] = ()  # of the parts that imported code made for a configuration
+    connected: bool = False  # True if `tools` has the services of `mcp_servers` already

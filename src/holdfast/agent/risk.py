@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Literal, Protocol, cast, overload
+from typing import Any, Literal, Protocol, overload
 
 import msgspec
 
@@ -52,20 +52,12 @@ class Risk(msgspec.Struct, frozen=True):
 
 
 class ShellState(msgspec.Struct, frozen=True):
-    """The state of the shell in which a command would run, where it differs from a new shell.
-
-    Args:
-        cwd: The current folder; "" for the working directory.
-        exported: Environment variables that earlier commands set, with their values; "" for one
-            that they unset.
-    """
+    """The state of the shell in which a command would run, where it differs from a new shell. `cwd`
+    is its folder, "" for the working directory; `exported` are the environment variables that
+    earlier commands set, "" for one that they unset."""
 
     cwd: str = ""
     exported: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
-
-
-def _no_calls() -> Sequence[ToolCall]:
-    return ()
 
 
 class Surroundings(msgspec.Struct, frozen=True):
@@ -96,23 +88,17 @@ class Surroundings(msgspec.Struct, frozen=True):
     cancelled: Cancellation = msgspec.field(default_factory=Cancellation)
     shell: ShellState = ShellState()
     before: Sequence[ToolCall] = ()
-    history: Callable[[], Sequence[ToolCall]] = _no_calls
+    history: Callable[[], Sequence[ToolCall]] = tuple[ToolCall]
 
 
 class SecurityAnalyzer(Protocol):
-    """An analyzer that assesses the risk of a call before a policy decides.
-
-    The loop consults the analyzer once for each different call of an answer, on the
-    conversation's thread, with no lock held. Analyzers are frozen: one serves many
-    conversations.
-    """
+    """An analyzer that assesses the risk of a call before a policy decides. The loop consults the
+    analyzer once for each different call of an answer, on the conversation's thread, with no lock
+    held. Analyzers are frozen: one serves many conversations."""
 
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:
         """Return the risk of a call, which has no `id` yet; None if the analyzer does not cover
-        such calls.
-
-        If this method raises, the risk is unknown.
-        """
+        such calls. If this method raises, the risk is unknown."""
         ...
 
 
@@ -125,53 +111,33 @@ def assessed(
 def assessed(
     analyzer: SecurityAnalyzer, call: ToolCall, about: Surroundings, *, may_pass: bool = False
 ) -> Risk | None:
-    """Return an analyzer's risk for a call.
-
-    An analyzer that fails does not make a call harmless: the risk is then unknown. The same
-    holds for an answer of None, unless the analyzer `may_pass`.
-    """
+    """Return an analyzer's risk for a call. An analyzer that fails does not make a call harmless:
+    the risk is then unknown. The same holds for an answer of None, unless the analyzer
+    `may_pass`."""
     name = analyzer_name(analyzer)
     try:
         found: Any = analyzer.assess(isolated_call(call, analyzer), about)
     except Exception as error:
         _log.warning("the security analyzer %s failed: %s", name, type(error).__name__)
-        return Risk(
-            "unknown", bounded_reason(f"the analyzer failed: {type(error).__name__}: {error}"), name
-        )
+        problem = f"failed: {type(error).__name__}: {error}"
+        return Risk("unknown", bounded_reason(f"the analyzer {problem}"), name)
     if found is None:
         return None if may_pass else Risk("unknown", "no analyzer covers such calls", name)
-    if (
-        not isinstance(found, Risk)
-        or found.level not in LEVELS
-        or not isinstance(cast(Any, found.reason), str)
-    ):
-        return Risk(
-            "unknown", bounded_reason(f"the analyzer answered {found!r}, which is not a Risk"), name
-        )
+    reason: Any = getattr(found, "reason", None)
+    if not isinstance(found, Risk) or found.level not in LEVELS or not isinstance(reason, str):
+        problem = f"answered {found!r}, which is not a Risk"
+        return Risk("unknown", bounded_reason(f"the analyzer {problem}"), name)
     by: Any = found.by
-    return msgspec.structs.replace(
-        found,
-        reason=bounded_reason(found.reason),
-        by=bounded_reason(by) if isinstance(by, str) and by else name,
-    )
+    by = bounded_reason(by) if isinstance(by, str) and by else name
+    return msgspec.structs.replace(found, reason=bounded_reason(reason), by=by)
 
 
 def isolated_call(call: ToolCall, guard: object) -> ToolCall:
-    """Return the call with a copy of its arguments, which a custom guard may not change.
-
-    Guards of Holdfast do not change arguments and get the call itself.
-    """
+    """Return the call with a copy of its arguments, which a custom guard may not change. Guards of
+    Holdfast do not change arguments and get the call itself."""
     if type(guard).__module__.startswith("holdfast.agent."):
         return call
-    return msgspec.structs.replace(
-        call, arguments={key: _copied(value) for key, value in call.arguments.items()}
-    )
-
-
-def _copied(value: Any) -> Any:
-    if value is None or isinstance(value, str | int | float):
-        return value
-    return deepcopy(value)
+    return msgspec.structs.replace(call, arguments=deepcopy(call.arguments))
 
 
 def analyzer_name(analyzer: object) -> str:

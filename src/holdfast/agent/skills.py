@@ -17,12 +17,12 @@ from typing import Any, cast
 
 from holdfast import events as ev
 from holdfast.agent import instructions as files
-from holdfast.agent.additions import Addition, Situation
+from holdfast.agent.additions import Addition, Knowledge, Situation
+from holdfast.agent.arguments import wrong
 from holdfast.agent.instructions import Instructions
-from holdfast.agent.prompt_parts import Knowledge
 from holdfast.content import TextContent, ToolCall
 from holdfast.errors import ConfigurationError, RuntimeFault
-from holdfast.runtime import globs
+from holdfast.runtime import walk
 from holdfast.runtime.microagents import Microagent, load_microagents, read_microagent
 from holdfast.tools.skills import Skills, discover, shortened
 from holdfast.tools.skills_files import Skill
@@ -54,53 +54,46 @@ _UNSPACED = re.compile(
 
 
 def know_how(microagents: Any, skills: Any, instructions: Any) -> tuple[list[str], Knowledge]:
-    """Return the texts and the knowledge of `Agent(microagents=, skills=, instructions=)`.
-
-    Raises `ConfigurationError`.
-    """
+    """Return the texts and the knowledge of `Agent(microagents=, skills=, instructions=)`. Raises
+    `ConfigurationError`."""
     notes, more = microagents_of(microagents)
     found = skills_of(skills, more)
     nested = files.instructions_of(instructions)
-    tools = ()
-    if found is not None and any(text != one.text for one, text in found.always()) | (
-        len([*found.always()]) < len(found.list())
-    ):
-        tools = (found.reader,)
-    activation = Activation(found or Skills(()), nested)
+    shown = {one.name: text for one, text in found.always()}
+    # A skill that the prompt does not show as a whole can be read.
+    unread = any(shown.get(one.name) != one.text for one in found.list())
+    activation = Activation(found, nested)
     return notes, Knowledge(
-        (), found, nested if nested.texts else None, tools, () if activation.idle else (activation,)
+        (),
+        found if found.list() else None,
+        nested if nested.texts else None,
+        (found.reader,) if unread else (),
+        () if activation.idle else (activation,),
     )
 
 
-def skills_of(given: Any, microagents: Iterable[Skill]) -> Skills | None:
-    """Return the skills of `Agent(skills=)` together with those of microagents; None if there are
-    none.
-
-    Raises `ConfigurationError`.
-    """
-    more = list(microagents)
-    if given is None:
-        return Skills(more) if more else None
-    if not isinstance(given, Skills):
-        if isinstance(given, str | os.PathLike | Mapping) or not isinstance(given, Iterable):
-            raise ConfigurationError(
-                "Agent: skills takes what discover(folders) found, or a list of folders and Skill"
-                f" objects, not {given!r}."
-            )
+def skills_of(given: Any, microagents: Iterable[Skill]) -> Skills:
+    """Return the skills of `Agent(skills=)` together with those of microagents. Raises
+    `ConfigurationError`."""
+    if isinstance(given, Skills):
+        skills = given
+    else:
+        if isinstance(given, str | os.PathLike | Mapping) or not isinstance(given, Iterable | None):
+            form = "what discover(folders) found, or a list of folders and Skill objects"
+            raise wrong("Agent: skills", form, cast("object", given))
         found: list[Skill] = []
-        for item in cast("Iterable[Any]", given):
+        for item in cast("Iterable[Any]", given or ()):
             if isinstance(item, str | os.PathLike):
                 found += discover([cast("str | os.PathLike[str]", item)]).list()
             elif isinstance(item, Skill):
                 found.append(item)
             else:
-                raise ConfigurationError(
-                    f"Agent: skills takes folders and Skill objects, not {item!r}."
-                )
-        given = Skills(_unique(found))
+                raise wrong("Agent: skills", "folders and Skill objects", item)
+        skills = Skills(_unique(found))
+    more = list(microagents)
     if not more:
-        return given if given.list() else None
-    return Skills(_unique([*more, *given.list()]), given.unreadable, given.each, given.total)
+        return skills
+    return Skills(_unique([*more, *skills.list()]), skills.unreadable, skills.each, skills.total)
 
 
 def _unique(skills: Iterable[Skill]) -> list[Skill]:
@@ -110,28 +103,19 @@ def _unique(skills: Iterable[Skill]) -> list[Skill]:
         if skill.name not in found:
             found[skill.name] = skill
         elif found[skill.name] != skill:
-            _log.warning(
-                "The skill %s is left out, because an earlier one has the same name.",
-                skill.path or skill.name,
-            )
+            text = "The skill %s is left out, because an earlier one has the same name."
+            _log.warning(text, skill.path or skill.name)
     return list(found.values())
 
 
 def microagents_of(given: Any) -> tuple[list[str], list[Skill]]:
-    """Return the texts of `Agent(microagents=)`, and the other microagents as skills.
-
-    A microagent without triggers and paths becomes a skill that is always shown. Raises
-    `ConfigurationError`.
-    """
+    """Return the texts of `Agent(microagents=)`, and the other microagents as skills. A microagent
+    without triggers and paths becomes a skill that is always shown. Raises `ConfigurationError`."""
     if isinstance(given, str | Path):
-        raise ConfigurationError(
-            f"Agent: microagents takes a list of texts, paths or Microagent objects, not {given!r}."
-        )
+        raise wrong("Agent: microagents", "a list of texts, paths or Microagent objects", given)
     notes: list[str] = []
-    found: list[Skill] = []
-    if not given:
-        return notes, found
-    for item in given:
+    found: list[Microagent] = []
+    for item in given or ():
         if isinstance(item, str):
             if _is_path(item):
                 raise ConfigurationError(
@@ -145,15 +129,24 @@ def microagents_of(given: Any) -> tuple[list[str], list[Skill]]:
                 raise ConfigurationError(
                     f"Agent: microagents has the path {str(item)!r}, which does not exist."
                 )
-            read = load_microagents(item) if item.is_dir() else [read_microagent(item)]
-            found += [_skill(one) for one in read]
+            found += load_microagents(item) if item.is_dir() else [read_microagent(item)]
         elif isinstance(item, Microagent):
-            found.append(_skill(item))
+            found.append(item)
         else:
-            raise ConfigurationError(
-                f"Agent: microagents takes texts, paths or Microagent objects, not {item!r}."
-            )
-    return notes, _unique(found)
+            raise wrong("Agent: microagents", "texts, paths or Microagent objects", item)
+    skills = [
+        Skill(
+            one.name,
+            one.description,
+            one.path,
+            triggers=one.triggers,
+            paths=one.paths,
+            always=one.always or not (one.triggers or one.paths),
+            text=one.content,
+        )
+        for one in found
+    ]
+    return notes, _unique(skills)
 
 
 def _is_path(text: str) -> bool:
@@ -166,102 +159,50 @@ def _is_path(text: str) -> bool:
         return False
 
 
-def _skill(one: Microagent) -> Skill:
-    always = one.always or not (one.triggers or one.paths)
-    return Skill(
-        one.name,
-        one.description,
-        one.path,
-        triggers=one.triggers,
-        paths=one.paths,
-        always=always,
-        text=one.content,
-    )
-
-
 class Globs:
-    """An index of the globs of many skills.
-
-    Most paths match no glob, so globs are grouped by the part that a path must have to match
-    any.
-    """
-
-    __slots__ = ("_by_end", "_by_folder", "_by_name", "_others")
+    """An index of the globs of many skills. Most paths match no glob, so globs are grouped by the
+    part that a path must have to match any."""
 
     def __init__(self, skills: Iterable[Skill]) -> None:
-        self._by_end: dict[str, list[str]] = {}  # `*.py`
-        self._by_name: dict[str, list[str]] = {}  # `Makefile`
-        self._by_folder: dict[str, list[tuple[Match, str]]] = {}  # `docs/**`
-        self._others: list[tuple[Match, str]] = []
+        self._by_name: dict[str, list[str]] = {}  # `Makefile`, `*.py`
+        self._by_folder: dict[str, list[tuple[Match, str]]] = {}  # `docs/**`; "" for any folder
         for skill in skills:
             for pattern in skill.paths:
                 try:
-                    match = globs.glob(
-                        pattern.lstrip("/") if "/" in pattern else f"**/{pattern}"
-                    ).match
+                    match = walk.matcher(pattern)
                 except RuntimeFault as error:
-                    _log.warning(
-                        "The skill %s has an invalid path, which is ignored: %s",
-                        skill.path or skill.name,
-                        error,
-                    )
+                    text = "The skill %s has an invalid path, which is ignored: %s"
+                    _log.warning(text, skill.path or skill.name, error)
                     continue
                 first = pattern.lstrip("/").partition("/")[0]
-                if (
-                    "/" not in pattern
-                    and pattern.startswith("*.")
-                    and not _MAGIC.search(pattern[1:])
-                ):
-                    self._by_end.setdefault(pattern[1:], []).append(skill.name)
-                elif _MAGIC.search(first):
-                    self._others.append((match, skill.name))
-                elif "/" not in pattern:
+                fixed = pattern[1:] if pattern.startswith("*.") else pattern
+                if "/" not in pattern and not _MAGIC.search(fixed):
                     self._by_name.setdefault(pattern, []).append(skill.name)
                 else:
-                    self._by_folder.setdefault(first, []).append((match, skill.name))
+                    folder = "" if _MAGIC.search(first) else first
+                    self._by_folder.setdefault(folder, []).append((match, skill.name))
 
     def __bool__(self) -> bool:
-        return bool(self._by_end or self._by_name or self._by_folder or self._others)
+        return bool(self._by_name or self._by_folder)
 
     def fitting(self, path: str) -> list[str]:
         """Return the names of the skills whose globs match a path."""
         found: list[str] = []
-        at = path.rfind("/") + 1
-        name = path[at:] if at else path
-        if self._by_end:
+        if self._by_name:
+            name = path[path.rfind("/") + 1 :]
             dot = name.find(".")
             while dot >= 0:
-                if (names := self._by_end.get(name[dot:] if dot else name)) is not None:
-                    found += names
+                found += self._by_name.get(f"*{name[dot:]}", ())
                 dot = name.find(".", dot + 1)
-        if self._by_name and (names := self._by_name.get(name)) is not None:
-            found += names
-        if (
-            self._by_folder
-            and (rules := self._by_folder.get(path[: path.find("/")] if at else path)) is not None
-        ):
-            found += [name for match, name in rules if match(path)]
-        if self._others:
-            found += [name for match, name in self._others if match(path)]
+            found += self._by_name.get(name, ())
+        for folder in (path.partition("/")[0], "") if self._by_folder else ():
+            found += [name for match, name in self._by_folder.get(folder, ()) if match(path)]
         return found
 
 
 class Activation:
-    """The contributor that adds skills and instructions.
-
-    Frozen and shared by conversations: the journals record which ones were shown.
-    """
-
-    __slots__ = (
-        "_globs",
-        "_instruction_folders",
-        "_instructions",
-        "_phrases",
-        "_skills",
-        "_unmatched",
-        "_words",
-        "idle",
-    )
+    """The contributor that adds skills and instructions. Frozen and shared by conversations: the
+    journals record which ones were shown."""
 
     def __init__(self, skills: Skills, instructions: Instructions) -> None:
         self._skills = skills
@@ -276,13 +217,12 @@ class Activation:
         for skill in shown:
             for trigger in skill.triggers:
                 word = _folded(trigger)
-                token = _TOKEN.search(word)
-                if token is not None and word.isascii() and token[0] == word:
+                match = _TOKEN.search(word) if word.isascii() else None
+                token = "" if match is None else match[0]
+                if token and token == word:
                     self._words.setdefault(word, []).append(skill.name)
                 elif word:
-                    self._phrases.append(
-                        (word, token[0] if token is not None and word.isascii() else "", skill.name)
-                    )
+                    self._phrases.append((word, token, skill.name))
         self.idle = not (self._words or self._phrases or self._globs or self._instruction_folders)
 
     def __call__(self, situation: Situation) -> list[Addition]:
@@ -298,15 +238,13 @@ class Activation:
                         fits.setdefault(f"skill:{name}", f"the user's message has {why!r}")
             elif type(event) is ev.AssistantReplied:
                 calls = [*event.calls]
-            elif (
-                type(event) is ev.DecisionMade
-                and event.arguments is not None
-                and not event.question_id
-            ):
-                calls = [_changed(call, event) for call in calls]
+            elif type(event) is ev.DecisionMade and not event.question_id:
+                for n, call in enumerate(calls):
+                    if call.id == event.call_id and event.arguments is not None:
+                        calls[n] = ToolCall(call.id, call.name, event.arguments)
         if calls and (self._globs or self._instruction_folders):
             self._match_files(calls, situation.runtime, fits)
-        return [] if not fits else list(self._additions(fits, situation.abouts))
+        return list(self._additions(fits, situation.abouts)) if fits else []
 
     # --- a user's words ---
 
@@ -353,17 +291,12 @@ class Activation:
 
     def _instructions_above(self, path: str) -> list[str]:
         """Return the instruction files of the folders above a file, outermost first."""
-        if not self._instruction_folders:
+        folders = self._instruction_folders
+        if not folders:
             return []
-        found: list[str] = []
-        end = path.find("/")
-        while end > 0:
-            if (inner := self._instruction_folders.get(path[:end])) is not None:
-                found.append(inner)
-            end = path.find("/", end + 1)
-        if (inner := self._instruction_folders.get(path)) is not None:  # the folder itself
-            found.append(inner)
-        return found
+        ends = [at for at, char in enumerate(path) if char == "/"]
+        above = [path[:end] for end in (*ends, len(path))]  # the path may be a folder itself
+        return [folders[folder] for folder in above if folder in folders]
 
     # --- messages about skills ---
 
@@ -378,10 +311,8 @@ class Activation:
             kind, _, name = about.partition(":")
             if kind == "skill" and (skill := self._skills.get(name)) is not None:
                 room -= self._size(skill)
-            elif (
-                kind == "instructions" and (text := self._instructions.texts.get(name)) is not None
-            ):
-                space -= min(len(text), files.MAX_FILE_CHARS)
+            elif kind == "instructions":
+                space -= min(len(self._instructions.texts.get(name, "")), files.MAX_FILE_CHARS)
         without: list[str] = []  # skills without room
         for about, why in fits.items():
             if about in shown:
@@ -396,56 +327,34 @@ class Activation:
             else:
                 skill = self._skills.get(name)
                 assert skill is not None
-                text = _skill_text(
-                    skill, why, shortened(skill, max(0, min(self._skills.each, room)))
-                )
+                text = _skill_text(skill, why, min(self._skills.each, room))
                 room -= self._size(skill)
             yield Addition(about, (TextContent(text),))
         if without:
-            named = ", ".join(without[:_MAX_NAMED_SKILLS]) + (
-                f" and {len(without) - _MAX_NAMED_SKILLS} more"
-                if len(without) > _MAX_NAMED_SKILLS
-                else ""
-            )
-            yield Addition(
-                "skill:",
-                (
-                    TextContent(
-                        "(These skills match too, but are left out to save space; read_skill shows"
-                        f" them: {named}.)"
-                    ),
-                ),
-            )
+            named = ", ".join(without[:_MAX_NAMED_SKILLS])
+            if len(without) > _MAX_NAMED_SKILLS:
+                named += f" and {len(without) - _MAX_NAMED_SKILLS} more"
+            text = "(These skills match too, but are left out to save space; read_skill shows them:"
+            yield Addition("skill:", (TextContent(f"{text} {named}.)"),))
 
 
-def _skill_text(skill: Skill, why: str, text: str) -> str:
-    more = (
-        f' Its other files are read with read_skill(name="{skill.name}", file=...).'
-        if skill.folder or skill.files
-        else ""
-    )
-    return f"# Skill {skill.name}\n\n(It is shown because {why[:300]}.{more})\n\n{text}"
-
-
-def _changed(call: ToolCall, decision: ev.DecisionMade) -> ToolCall:
-    if call.id != decision.call_id or decision.arguments is None:
-        return call
-    return ToolCall(call.id, call.name, decision.arguments)
+def _skill_text(skill: Skill, why: str, most: int) -> str:
+    more = ""
+    if skill.folder or skill.files:
+        more = f' Its other files are read with read_skill(name="{skill.name}", file=...).'
+    head = f"# Skill {skill.name}\n\n(It is shown because {why[:300]}.{more})"
+    return f"{head}\n\n{shortened(skill, most)}"
 
 
 def _folded(text: str) -> str:
-    return (
-        text.lower()
-        if text.isascii()
-        else unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    )
+    if text.isascii():
+        return text.lower()
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
 def _has_phrase(text: str, phrase: str) -> bool:
-    """Return True if a text has a phrase that is not part of longer words.
-
-    A phrase in a script without spaces may occur anywhere.
-    """
+    """Return True if a text has a phrase that is not part of longer words. A phrase in a script
+    without spaces may occur anywhere."""
     at = text.find(phrase)
     if at >= 0 and _UNSPACED.search(phrase) is not None:
         return True
@@ -460,10 +369,8 @@ def _has_phrase(text: str, phrase: str) -> bool:
 
 
 def _continues_word(edge: str, beside: str) -> bool:
-    """Return True if a character continues the word at whose edge it stands.
-
-    Vowel signs and accents are marks, not letters, and continue a word.
-    """
+    """Return True if a character continues the word at whose edge it stands. Vowel signs and
+    accents are marks, not letters, and continue a word."""
     if unicodedata.category(beside)[0] == "M":
         return True
     return (beside.isalnum() or beside == "_") and (
@@ -486,11 +393,7 @@ def _file_words(calls: Iterable[ToolCall]) -> dict[str, bool]:
                 for word in cast("list[Any]", value) if isinstance(value, list) else (value,):
                     if isinstance(word, str):
                         found[word] = True
-        command: Any = (
-            call.arguments.get(_COMMAND_ARGUMENTS[call.name])
-            if call.name in _COMMAND_ARGUMENTS
-            else None
-        )
+        command: Any = call.arguments.get(_COMMAND_ARGUMENTS.get(call.name, ""))
         if isinstance(command, str):
             for word in _WORD.findall(command[:_MAX_COMMAND_CHARS]):
                 if word[0] != "-":
@@ -505,14 +408,12 @@ def _relative(path: str, root: str) -> str:
         return path
     if not path or len(path) > 4096 or "\0" in path:
         return ""
-    if path[0] == "/":
-        if not root:
-            return ""
+    if path[0] != "/":
         path = os.path.normpath(path)
-        if not path.startswith(f"{root}/"):
-            path = os.path.realpath(path)  # the working directory by another name
-            if not path.startswith(f"{root}/"):
-                return ""
-        return path[len(root) + 1 :]
+        return "" if path in (".", "..") or path.startswith("../") else path
+    if not root:
+        return ""
     path = os.path.normpath(path)
-    return "" if path == "." or path == ".." or path.startswith("../") else path
+    if not path.startswith(f"{root}/"):
+        path = os.path.realpath(path)  # the working directory by another name
+    return path[len(root) + 1 :] if path.startswith(f"{root}/") else ""

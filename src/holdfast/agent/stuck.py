@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from copy import copy
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import msgspec
 
 from holdfast import events as ev
+from holdfast.agent.arguments import is_whole, wrong
 from holdfast.agent.damage import stand_in
 from holdfast.content import ToolCall, ToolResult
-from holdfast.errors import ConfigurationError
 
 ABOUT = "stuck:"
 # The lowest threshold of each pattern, in steps.
@@ -52,12 +51,9 @@ class StuckDetector(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         for name, least in (*_MIN_STEPS.items(), ("after_nudge", 1)):
             value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
-            if not whole and (value is not None or name == "after_nudge"):
-                none = "" if name == "after_nudge" else " or None"
-                raise ConfigurationError(
-                    f"StuckDetector: {name} takes a whole number from {least}{none}, not {value!r}."
-                )
+            none = "" if name == "after_nudge" else " or None"
+            if not is_whole(value, least) and not (value is None and none):
+                raise wrong(f"StuckDetector: {name}", f"a whole number from {least}{none}", value)
 
 
 class _Step(NamedTuple):
@@ -67,122 +63,87 @@ class _Step(NamedTuple):
     results: tuple[ToolResult, ...]
 
 
-class Recent:
+class Recent(msgspec.Struct):
     """The patterns of the last steps of a run. Feed each event of a journal, in order."""
 
-    __slots__ = (
-        "_before",
-        "_calls",
-        "_last",
-        "_results",
-        "errors",
-        "monologue",
-        "nudged",
-        "ping_pong",
-        "repeat",
-        "tools",
-    )
-
-    def __init__(self) -> None:
-        self._calls: tuple[ToolCall, ...] = ()  # calls of the last answer, until all have results
-        self._results: dict[str, ToolResult] | None = None
-        self._reset()
+    # The current length of each pattern, in steps.
+    repeat: int = 0
+    ping_pong: int = 0
+    errors: int = 0
+    monologue: int = 0
+    # The pattern that the model was told about, and its length at that time.
+    nudged: tuple[str, int] | None = None
+    tools: str = ""  # names of the last step's tools, for messages
+    last: _Step | None = None
+    before: _Step | None = None  # the step before the last one
+    calls: tuple[ToolCall, ...] = ()  # calls of the last answer, until all have results
+    results: dict[str, ToolResult] = {}
 
     def _reset(self) -> None:
-        self._last: _Step | None = None
-        self._before: _Step | None = None
-        # The current length of each pattern, in steps.
         self.repeat = self.ping_pong = self.errors = self.monologue = 0
-        # The pattern that the model was told about, and its length at that time.
-        self.nudged: tuple[str, int] | None = None
-        self.tools = ""  # names of the last step's tools, for messages
+        self.nudged = self.last = self.before = None
+        self.tools = ""
 
     def copy(self) -> Recent:
         """Return an independent copy."""
-        found = copy(self)
-        found._results = None if self._results is None else dict(self._results)
-        return found
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Recent) and all(
-            getattr(self, name) == getattr(other, name) for name in self.__slots__
-        )
-
-    __hash__: Any = None
+        return msgspec.structs.replace(self, results=dict(self.results))
 
     def feed(self, event: ev.AnyEvent) -> None:
         """Add the journal's next event."""
         if type(event) is ev.DamagedEvent:
             event = stand_in(event) or event
-        kind = type(event)
-        if kind is ev.ToolCallFinished:
-            self._on_result(cast(ev.ToolCallFinished, event))
-        elif kind is ev.AssistantReplied:
-            self._on_answer(cast(ev.AssistantReplied, event))
-        elif kind is ev.MessageAdded:
-            self._on_message(cast(ev.MessageAdded, event))
-        elif kind is ev.StatusChanged:
-            if cast(ev.StatusChanged, event).status in ("idle", "finished", "stuck", "error"):
+        if type(event) is ev.ToolCallFinished:
+            self._on_result(event)
+        elif type(event) is ev.AssistantReplied:
+            self.calls, self.results = event.calls, {}
+            if event.calls:
+                self._count("monologue", 0)
+            elif event.stop_reason not in ("pause", "denied"):  # by the provider or a hook
+                self._count("monologue", self.monologue + 1)
+        elif type(event) is ev.MessageAdded:
+            if event.sender != "holdfast":
                 self._reset()
-        elif kind is ev.HistoryCondensed and cast(ev.HistoryCondensed, event).hidden:
+            elif event.about.startswith(ABOUT):
+                kind = event.about.removeprefix(ABOUT).replace("-", "_")
+                # Otherwise the message is about steps before the events that were fed.
+                if kind in _MIN_STEPS and getattr(self, kind) >= _MIN_STEPS[kind]:
+                    self.nudged = (kind, getattr(self, kind))
+        elif type(event) is ev.StatusChanged:
+            if event.status in ("idle", "finished", "stuck", "error"):
+                self._reset()
+        elif type(event) is ev.HistoryCondensed and event.hidden:
             # The model's view changes. A reset also makes a condensed tail fold to the same value
             # as the whole journal.
             self._reset()
 
-    def _on_answer(self, event: ev.AssistantReplied) -> None:
-        self._calls, self._results = event.calls, None
-        if event.calls:
-            self._count("monologue", 0)
-        elif event.stop_reason not in ("pause", "denied"):  # interrupted by the provider or a hook
-            self._count("monologue", self.monologue + 1)
-
-    def _on_message(self, event: ev.MessageAdded) -> None:
-        if event.sender != "holdfast":
-            self._reset()
-        elif event.about.startswith(ABOUT):
-            kind = event.about.removeprefix(ABOUT).replace("-", "_")
-            # Otherwise the message is about steps before the events that were fed.
-            if kind in _MIN_STEPS and getattr(self, kind) >= _MIN_STEPS[kind]:
-                self.nudged = (kind, getattr(self, kind))
-
     def _on_result(self, event: ev.ToolCallFinished) -> None:
-        if not self._calls:
+        if not self.calls:
             return
-        results = self._results = {} if self._results is None else self._results
+        calls, results = self.calls, self.results
         results.setdefault(event.call_id, event.result)
-        if len(results) < len(self._calls):
+        if len(results) < len(calls):
             return
-        step = _Step(
-            self._calls, tuple([results[call.id] for call in self._calls if call.id in results])
-        )
-        self._calls, self._results = (), None
+        step = _Step(calls, tuple([results[call.id] for call in calls if call.id in results]))
+        self.calls, self.results = (), {}
         if not any(map(_still_running, step.results)):
             self._on_step(step)
 
     def _on_step(self, step: _Step) -> None:
-        last, before = self._last, self._before
+        last, before = self.last, self.before
         self.tools = ", ".join(dict.fromkeys(call.name for call in step.calls))
         repeats = last is not None and _same_step(step, last)
         self._count("repeat", self.repeat + 1 if repeats else 1)
         if repeats or last is None:
             self._count("ping_pong", 1)
         else:
-            self._count(
-                "ping_pong",
-                self.ping_pong + 1 if before is not None and _same_step(step, before) else 2,
-            )
+            alternates = before is not None and _same_step(step, before)
+            self._count("ping_pong", self.ping_pong + 1 if alternates else 2)
         if not all(result.is_error for result in step.results):
             self._count("errors", 0)
         else:
-            self._count(
-                "errors",
-                (
-                    self.errors + 1
-                    if last is not None and (repeats or _fails_alike(step, last))
-                    else 1
-                ),
-            )
-        self._last, self._before = step, last
+            alike = last is not None and (repeats or _fails_alike(step, last))
+            self._count("errors", self.errors + 1 if alike else 1)
+        self.last, self.before = step, last
 
     def _count(self, kind: str, value: int) -> None:
         if self.nudged is not None and self.nudged[0] == kind and value < self.nudged[1]:
@@ -191,10 +152,8 @@ class Recent:
 
 
 def recent_of(events: Sequence[ev.AnyEvent], before: Recent) -> Recent:
-    """Return `before` after it was fed these events.
-
-    Only the events that the last patterns consist of are inspected.
-    """
+    """Return `before` after it was fed these events. Only the events that the last patterns consist
+    of are inspected."""
     start = _start_of(events)
     found = Recent() if start else before.copy()
     for event in events[start:] if start else events:
@@ -204,9 +163,7 @@ def recent_of(events: Sequence[ev.AnyEvent], before: Recent) -> Recent:
 
 def _start_of(events: Sequence[ev.AnyEvent]) -> int:
     """Return the index of an answer from which the counts of all current patterns come out right.
-
-    The answer before that index belongs to none of the patterns.
-    """
+    The answer before that index belongs to none of the patterns."""
     later: list[tuple[ToolCall, ...]] = []
     waits = reset = succeeded = False
     for index in range(len(events) - 1, -1, -1):
@@ -237,10 +194,8 @@ def _still_running(result: ToolResult) -> bool:
 
 
 def _same_step(one: _Step, other: _Step) -> bool:
-    """Return True if both steps have the same calls with the same results.
-
-    Results are compared only if the calls are the same.
-    """
+    """Return True if both steps have the same calls with the same results. Results are compared
+    only if the calls are the same."""
     return _same_calls(one.calls, other.calls) and all(
         map(_same_result, one.results, other.results)
     )
@@ -250,11 +205,8 @@ def _same_calls(one: tuple[ToolCall, ...], other: tuple[ToolCall, ...]) -> bool:
     if len(one) != len(other):
         return False
     for call, earlier in zip(one, other, strict=True):
-        if (
-            call.name != earlier.name
-            or call.arguments != earlier.arguments
-            or (call.invalid and call.raw != earlier.raw)
-        ):
+        same = call.name == earlier.name and call.arguments == earlier.arguments
+        if not same or (call.invalid and call.raw != earlier.raw):
             return False
     return True
 
@@ -270,11 +222,11 @@ def _same_result(one: ToolResult, other: ToolResult) -> bool:
 
 
 def _fails_alike(one: _Step, other: _Step) -> bool:
-    if [call.name for call in one.calls] != [call.name for call in other.calls] or not all(
-        result.is_error for result in other.results
-    ):
-        return False
-    return all(map(_same_error, one.results, other.results))
+    return (
+        [call.name for call in one.calls] == [call.name for call in other.calls]
+        and all(result.is_error for result in other.results)
+        and all(map(_same_error, one.results, other.results))
+    )
 
 
 def _same_error(one: ToolResult, other: ToolResult) -> bool:
@@ -285,18 +237,9 @@ def _same_error(one: ToolResult, other: ToolResult) -> bool:
     return text == earlier or _NUMBER.sub("0", text) == _NUMBER.sub("0", earlier)
 
 
-# --- detection ---
-
-
 class StuckSignal(NamedTuple):
-    """A detected pattern.
-
-    Attributes:
-        about: The `Message.about` of the message to the model.
-        text: The text of that message.
-        reason: The reason to end the run, if the message has not helped; `about` and `text` are
-            then "".
-    """
+    """A detected pattern: the `about` and the `text` of a message to the model, or the `reason` to
+    end the run, if the message has not helped."""
 
     about: str = ""
     text: str = ""
@@ -315,10 +258,8 @@ def seen(recent: Recent, detector: StuckDetector) -> StuckSignal | None:
     for kind in _MIN_STEPS:
         threshold: int | None = getattr(detector, kind)
         if threshold is not None and (count := getattr(recent, kind)) >= threshold:
-            return StuckSignal(
-                f"{ABOUT}{kind.replace('_', '-')}",
-                _NUDGES[kind].format(count=count, tools=recent.tools),
-            )
+            text = _NUDGES[kind].format(count=count, tools=recent.tools)
+            return StuckSignal(f"{ABOUT}{kind.replace('_', '-')}", text)
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -61,68 +62,50 @@ def blocks(content: Iterable[Content]) -> int:
 
 
 def picture(data: bytes) -> int:
-    """Return the estimated tokens of a picture.
-
-    One token per 750 pixels (Anthropic), at least 85 (a small picture at OpenAI), at most
-    `_PICTURE_TOKENS`.
-    """
+    """Return the estimated tokens of a picture. One token per 750 pixels (Anthropic), at least 85
+    (a small picture at OpenAI), at most `_PICTURE_TOKENS`."""
     size = pixels(data)
-    return (
-        _PICTURE_TOKENS if size is None else min(max(85, size[0] * size[1] // 750), _PICTURE_TOKENS)
-    )
+    if size is None:
+        return _PICTURE_TOKENS
+    return min(max(85, size[0] * size[1] // 750), _PICTURE_TOKENS)
 
 
 def answer(event: ev.AssistantReplied) -> int:
-    """Return the estimated tokens of an answer as it is sent back to the provider.
-
-    The native form counts if there is one, because it contains everything else.
-    """
+    """Return the estimated tokens of an answer as it is sent back to the provider. The native form
+    counts if there is one, because it contains everything else."""
     if event.native:
         return len(event.native) // _BYTES_PER_TOKEN + _MESSAGE_TOKENS
-    return (
-        text(event.text)
-        + sum([_MESSAGE_TOKENS + arguments(call) for call in event.calls])
-        + _MESSAGE_TOKENS
-    )
+    calls = sum([_MESSAGE_TOKENS + arguments(call) for call in event.calls])
+    return text(event.text) + calls + _MESSAGE_TOKENS
 
 
 def arguments(call: ToolCall) -> int:
     """Return the estimated tokens of a call's name and arguments."""
     found = len(call.raw) if call.raw else 2
     for key, value in () if call.raw else call.arguments.items():
-        found += (
-            len(key)
-            + (len(value) if isinstance(value, str) else len(msgspec.json.encode(value)))
-            + 6
-        )
+        size = len(value) if isinstance(value, str) else len(msgspec.json.encode(value))
+        found += len(key) + size + 6
     return (found + len(call.name)) // _BYTES_PER_TOKEN + 1
+
+
+def encoded(value: Any) -> int:
+    """Return the estimated tokens of a value that is sent as JSON."""
+    return len(msgspec.json.encode(value)) // _BYTES_PER_TOKEN + _MESSAGE_TOKENS
 
 
 def result(found: ToolResult) -> int:
     """Return the estimated tokens of a call's result."""
     if not found.content and found.structured_content is not None:
-        return (
-            len(msgspec.json.encode(found.structured_content)) // _BYTES_PER_TOKEN + _MESSAGE_TOKENS
-        )
+        return encoded(found.structured_content)
     return blocks(found.content) + _MESSAGE_TOKENS
 
 
 def head(event: ev.AgentConfigured | None) -> int:
     """Return the estimated tokens of the system prompt and the tool definitions."""
-    return (
-        0
-        if event is None
-        else text(event.system_prompt)
-        + sum(
-            [
-                len(msgspec.json.encode(tool)) // _BYTES_PER_TOKEN + _MESSAGE_TOKENS
-                for tool in event.tools
-            ]
-        )
-    )
+    return 0 if event is None else text(event.system_prompt) + sum(map(encoded, event.tools))
 
 
-class Sizes:
+class Sizes(msgspec.Struct, eq=False):
     """The token count of the next request of a growing journal. Feed each event once, in order.
 
     Each fragment is estimated once. The usage of an answer gives the real token count of its
@@ -130,35 +113,20 @@ class Sizes:
     that ratio.
     """
 
-    __slots__ = (
-        "_head",
-        "_ratio",
-        "_summary_tokens",
-        "_uncounted",
-        "at_condensation",
-        "messages",
-        "results",
-        "total",
-    )
-
-    def __init__(self, before: ev.AgentConfigured | None = None) -> None:
-        self.messages: dict[int, int] = {}  # tokens of a message or an answer, by seq
-        self.results: dict[str, int] = {}  # tokens of a result, by call id
-        self.total = 0  # estimated tokens of all that is shown
-        self.at_condensation = 0  # tokens after the last condensation
-        self._head = head(before)
-        self._summary_tokens: dict[int, int] = {}  # tokens of the current summaries, by place
-        self._uncounted: list[tuple[int, int]] = []  # messages since the last answer: seq, size
-        self._ratio = UNCOUNTED
-        self.total = self._head
+    messages: dict[int, int] = {}  # tokens of a message or an answer, by seq
+    results: dict[str, int] = {}  # tokens of a result, by call id
+    total: int = 0  # estimated tokens of all that is shown
+    at_condensation: int = 0  # tokens after the last condensation
+    head: int = 0
+    summaries: dict[int, int] = {}  # tokens of the current summaries, by place
+    uncounted: list[tuple[int, int]] = []  # messages since the last answer: seq, size
+    ratio: float = UNCOUNTED
 
     @classmethod
     def of(cls, journal: Sequence[ev.AnyEvent], before: ev.AgentConfigured | None = None) -> Sizes:
-        """Return the sizes of a journal, or of the part of a journal that is still shown.
-
-        `before` is the `AgentConfigured` event that was in effect before the first of these events.
-        """
-        found = cls(before)
+        """Return the sizes of a journal, or of the part of a journal that is still shown. `before`
+        is the `AgentConfigured` event that was in effect before the first of these events."""
+        found = cls(total=head(before), head=head(before))
         for event in journal:
             found.feed(event)
         return found
@@ -166,16 +134,16 @@ class Sizes:
     @property
     def tokens(self) -> int:
         """The number of tokens of the next request."""
-        return int(self.total * self._ratio)
+        return int(self.total * self.ratio)
 
     def worth(self, estimated: int) -> int:
         """Convert estimated tokens to tokens as the provider counts them."""
-        return int(estimated * self._ratio)
+        return int(estimated * self.ratio)
 
     def estimated(self, tokens: int) -> int:
         """Convert tokens as the provider counts them to estimated tokens; the inverse of
         `worth`."""
-        return int(tokens / self._ratio)
+        return int(tokens / self.ratio)
 
     def feed(self, event: ev.AnyEvent) -> None:
         """Add the journal's next event."""
@@ -187,19 +155,19 @@ class Sizes:
                 self.total += size
         elif type(event) is ev.AssistantReplied:
             counted = event.usage.input_tokens
-            base = self.total - sum([size for seq, size in self._uncounted if seq > event.based_on])
+            base = self.total - sum([size for seq, size in self.uncounted if seq > event.based_on])
             if counted and base > 0:
-                self._ratio = min(max(counted / base, _MIN_RATIO), _MAX_RATIO)
-            self._uncounted = []
+                self.ratio = min(max(counted / base, _MIN_RATIO), _MAX_RATIO)
+            self.uncounted = []
             size = self.messages[event.seq] = answer(event)
             self.total += size
         elif type(event) is ev.MessageAdded:
             size = self.messages[event.seq] = blocks(event.content) + _MESSAGE_TOKENS
-            self._uncounted.append((event.seq, size))
+            self.uncounted.append((event.seq, size))
             self.total += size
         elif type(event) is ev.AgentConfigured:
-            before, self._head = self._head, head(event)
-            self.total += self._head - before
+            before, self.head = self.head, head(event)
+            self.total += self.head - before
         elif type(event) is ev.HistoryCondensed:
             self._condense(event)
 
@@ -212,12 +180,12 @@ class Sizes:
             ]:
                 self.total -= self.results.pop(call_id)
             for place in event.replaced:
-                self.total -= self._summary_tokens.pop(place, 0)
+                self.total -= self.summaries.pop(place, 0)
             place = min(gone)
             size = text(event.summary) + _MESSAGE_TOKENS if event.summary else 0
-            self.total += size - self._summary_tokens.get(place, 0)
-            self._summary_tokens[place] = size
-            self._uncounted = [(seq, size) for seq, size in self._uncounted if seq not in gone]
+            self.total += size - self.summaries.get(place, 0)
+            self.summaries[place] = size
+            self.uncounted = [(seq, size) for seq, size in self.uncounted if seq not in gone]
         for call_id, kept in event.trimmed.items():
             before = self.results.get(call_id)
             if before is not None:

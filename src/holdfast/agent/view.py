@@ -33,11 +33,9 @@ class View:
         found = list(condensations)
         self._hidden = frozenset(seq for condensation in found for seq in condensation.hidden)
         self._summaries = _shown_summaries(found)
-        self._trimmed = {
-            call_id: kept
-            for condensation in found
-            for call_id, kept in condensation.trimmed.items()
-        }
+        self._trimmed: dict[str, int] = {}
+        for condensation in found:
+            self._trimmed |= condensation.trimmed
         # Summaries of events that were not read and are not fed.
         for seq in sorted(seq for seq in self._summaries if seq < first):
             self._summarise(seq)
@@ -47,10 +45,8 @@ class View:
         """Return the view of a whole journal, or of the part after its last condensation's
         `so_far`."""
         found = list(journal)
-        view = cls(
-            (event for event in found if isinstance(event, ev.HistoryCondensed)),
-            found[0].seq if found else 1,
-        )
+        condensations = (event for event in found if isinstance(event, ev.HistoryCondensed))
+        view = cls(condensations, found[0].seq if found else 1)
         for event in found:
             view.feed(event)
         return view
@@ -117,25 +113,18 @@ class View:
             self.transcript.append(item)  # pyright: ignore[reportArgumentType]: complete batches alone are placed
 
     def _summarise(self, seq: int) -> None:
-        condensation = self._summaries.pop(seq, None)
-        if condensation is not None and condensation.summary:
-            text = (TextContent(condensation.summary),)
+        event = self._summaries.pop(seq, None)
+        if event is not None and event.summary:
+            text = (TextContent(event.summary),)
+            at = event.timestamp
             self.transcript.append(
-                ev.MessageAdded(
-                    seq=seq,
-                    id=condensation.id,
-                    timestamp=condensation.timestamp,
-                    content=text,
-                    sender="holdfast",
-                )
+                ev.MessageAdded(seq=seq, id=event.id, timestamp=at, content=text, sender="holdfast")
             )
 
 
 def text_of_result(result: ToolResult) -> str:
-    """Return the text that `trimmed` cuts and `read_output` reads.
-
-    That is the result's text, or its structured content as JSON if it has no content.
-    """
+    """Return the text that `trimmed` cuts and `read_output` reads. That is the result's text, or
+    its structured content as JSON if it has no content."""
     if not result.content and result.structured_content is not None:
         return msgspec.json.encode(result.structured_content).decode()
     return result.text
@@ -161,19 +150,15 @@ def trimmed(call_id: str, result: ToolResult, kept: int) -> ToolResult:
     return ToolResult((TextContent(shown),), None, {}, result.is_error, result.error)
 
 
-def _shown_summaries(
-    condensations: Iterable[ev.HistoryCondensed],
-) -> dict[int, ev.HistoryCondensed]:
-    """Return the condensation whose summary is shown at each place.
-
-    The last one at a place counts, unless a later one replaced it.
-    """
+def _shown_summaries(events: Iterable[ev.HistoryCondensed]) -> dict[int, ev.HistoryCondensed]:
+    """Return the condensation whose summary is shown at each place. The last one at a place counts,
+    unless a later one replaced it."""
     found: dict[int, ev.HistoryCondensed] = {}
-    for condensation in condensations:
-        for place in condensation.replaced:
+    for event in events:
+        for place in event.replaced:
             found.pop(place, None)
-        if condensation.hidden:
-            found[min(condensation.hidden)] = condensation
+        if event.hidden:
+            found[min(event.hidden)] = event
     return found
 
 
@@ -181,15 +166,12 @@ def whole_until(
     journal: Sequence[ev.AnyEvent], hidden: Iterable[int], replaced: Iterable[int] = ()
 ) -> int:
     """Return the seq up to which a model would be shown nothing if `hidden` were hidden too; 0 if
-    none.
-
-    The summaries at the places `replaced` would be gone too. No call is open at that seq.
-    """
+    none. The summaries at the places `replaced` would be gone too. No call is open at that seq."""
     hidden = set(hidden)
     condensations = [
         event for event in journal if isinstance(event, ev.HistoryCondensed) and event.hidden
     ]
-    gone = {seq for event in condensations for seq in event.hidden} | hidden
+    gone = hidden.union(*[event.hidden for event in condensations])
     shown = _shown_summaries(condensations)
     for place in (*replaced, *([min(hidden)] if hidden else ())):
         shown.pop(place, None)
@@ -199,16 +181,12 @@ def whole_until(
     for event in journal:
         if type(event) is ev.DamagedEvent:
             event = stand_in(event) or event
-        match event:
-            case ev.AssistantReplied():
-                open = {call.id for call in event.calls}
-            case ev.ToolCallFinished():
-                open.discard(event.call_id)
-            case _:
-                pass
-        if event.seq in kept or (
-            isinstance(event, ev.AssistantReplied | ev.MessageAdded) and event.seq not in gone
-        ):
+        if isinstance(event, ev.AssistantReplied):
+            open = {call.id for call in event.calls}
+        elif isinstance(event, ev.ToolCallFinished):
+            open.discard(event.call_id)
+        visible = isinstance(event, ev.AssistantReplied | ev.MessageAdded)
+        if event.seq in kept or (visible and event.seq not in gone):
             break
         if not open:
             found = event.seq

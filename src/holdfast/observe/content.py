@@ -9,36 +9,24 @@ from typing import Any
 import msgspec
 
 from holdfast import events as ev
-from holdfast.content import ImageContent, TextContent, ToolCall, ToolResult
+from holdfast.content import ImageContent, TextContent
 from holdfast.llm.completion import Completion
 
-MAX_TEXT_CHARS = 10_000  # characters of one text
+_MAX_TEXT_CHARS = 10_000  # characters of one text
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
-def cut(text: str, longest: int = MAX_TEXT_CHARS) -> str:
-    """Return at most `longest` characters of a text, followed by its length if it was cut."""
-    return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters)"
-
-
-def _json(value: Any) -> str:
-    return _encoder.encode(value).decode()
+def cut(text: str) -> str:
+    """Return a text, cut to the length limit and followed by its length if it is too long."""
+    if len(text) <= _MAX_TEXT_CHARS:
+        return text
+    return f"{text[:_MAX_TEXT_CHARS]}... ({len(text):,} characters)"
 
 
 def prompt_json(head: ev.AgentConfigured) -> str:
     """Return the system prompt as JSON."""
-    return _json([{"type": "text", "content": cut(head.system_prompt)}])
-
-
-def arguments_json(call: ToolCall) -> str:
-    """Return a call's arguments, cut to the length limit."""
-    return cut(call.raw_arguments)
-
-
-def result_json(result: ToolResult) -> str:
-    """Return a call's result, cut to the length limit."""
-    return cut(result.text)
+    return _encoder.encode([_text(head.system_prompt)]).decode()
 
 
 def messages_json(events: Sequence[ev.AnyEvent]) -> str:
@@ -48,36 +36,32 @@ def messages_json(events: Sequence[ev.AnyEvent]) -> str:
         if isinstance(event, ev.MessageAdded):
             messages.append({"role": "user", "parts": [_part(block) for block in event.content]})
         elif isinstance(event, ev.ToolCallFinished):
-            part = {
-                "type": "tool_call_response",
-                "id": event.call_id,
-                "response": result_json(event.result),
-            }
+            part = {"type": "tool_call_response", "id": event.call_id}
+            part["response"] = cut(event.result.text)
             messages.append({"role": "tool", "parts": [part]})
-    return _json(messages)
+    return _encoder.encode(messages).decode()
 
 
 def _part(block: Any) -> dict[str, Any]:
     if isinstance(block, TextContent):
-        return {"type": "text", "content": cut(block.text)}
+        return _text(block.text)
     kind = "image" if isinstance(block, ImageContent) else type(block).__name__
     return {"type": "blob", "modality": kind}  # without the data
+
+
+def _text(text: str, kind: str = "text") -> dict[str, Any]:
+    return {"type": kind, "content": cut(text)}
 
 
 def answer_json(answer: Completion | ev.AssistantReplied) -> str:
     """Return an answer as JSON: its texts and its tool calls."""
     parts: list[dict[str, Any]] = []
     if answer.reasoning:
-        parts.append({"type": "reasoning", "content": cut(answer.reasoning)})
+        parts.append(_text(answer.reasoning, "reasoning"))
     if answer.text:
-        parts.append({"type": "text", "content": cut(answer.text)})
+        parts.append(_text(answer.text))
     for call in answer.calls:
-        parts.append(
-            {
-                "type": "tool_call",
-                "id": call.id or call.provider_id,
-                "name": call.name,
-                "arguments": arguments_json(call),
-            }
-        )
-    return _json([{"role": "assistant", "parts": parts, "finish_reason": answer.stop_reason}])
+        named = {"type": "tool_call", "id": call.id or call.provider_id, "name": call.name}
+        parts.append({**named, "arguments": cut(call.raw_arguments)})
+    message = {"role": "assistant", "parts": parts, "finish_reason": answer.stop_reason}
+    return _encoder.encode([message]).decode()

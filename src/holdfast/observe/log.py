@@ -17,13 +17,10 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from holdfast import events as ev
-from holdfast.content import Usage
-from holdfast.conversation.observer import Undo
-from holdfast.conversation.state import Fold
 from holdfast.errors import ConfigurationError
 from holdfast.llm.secrets import MIN_SECRET_CHARS, REDACTED
 from holdfast.observe.names import CONVERSATION
-from holdfast.observe.spans import Attributes, Spans
+from holdfast.observe.spans import Attributes, SpanMaker, SpanStart
 
 _log = logging.getLogger("holdfast")
 
@@ -58,19 +55,18 @@ class TextStream(Protocol):
 
 @dataclass(slots=True)
 class _Span:
-    """A span of the log: its place and the time it began."""
+    """A span of the log."""
 
-    conversation: str
-    id: int
-    parent: int
     name: str
     attributes: Attributes
+    id: int
+    parent: int
     started_at: float  # Unix time
     started: float  # monotonic time
     notes: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
 
-class JsonLog:
+class JsonLog(SpanMaker[_Span]):
     """An observer that writes JSON lines: `Conversation(agent, observer=JsonLog("agent.log"))`. A
     file is appended to with one write per line; a stream receives one `write` per line.
 
@@ -100,12 +96,15 @@ class JsonLog:
             raise ConfigurationError(
                 f"JsonLog: longest takes a number of characters from 1, not {longest!r}."
             )
-        path = isinstance(to, str | os.PathLike)
-        if not path and not callable(getattr(to, "write", None)):
+        self._path, self._stream = None, None
+        if isinstance(to, str | os.PathLike):
+            self._path = Path(to).absolute()
+        elif callable(getattr(to, "write", None)):
+            self._stream = to
+        else:
             raise ConfigurationError(f"JsonLog takes a path or a stream, not {to!r}.")
-        self.content = False  # spans hold no content, because the events do
         self.on_event = self.event
-        self._with_content = bool(content)
+        self._with_content = bool(content)  # of events; spans hold none
         self._longest = longest
         self._secrets = sorted(
             (one for one in secrets if len(one) >= MIN_SECRET_CHARS), key=len, reverse=True
@@ -114,25 +113,11 @@ class JsonLog:
         self._lock = threading.Lock()
         self._failed = False
         self._closed = False
-        self._stream = None if isinstance(to, str | os.PathLike) else to
-        self._path = Path(to).absolute() if isinstance(to, str | os.PathLike) else None
         self._file = -1
         self._inode: tuple[int, int] = (0, 0)
         self._checked_at = 0.0
         if self._path is not None:
             self._open(self._path)
-
-    # --- Observer protocol ---
-
-    def watch(
-        self, conversation_id: str, fold: Callable[[], Fold] | None, elsewhere: bool = False
-    ) -> Spans[_Span]:
-        """See `Observer.watch`."""
-        return Spans(self, conversation_id, fold, None, elsewhere)
-
-    def headers(self) -> Mapping[str, str]:
-        """Return no headers."""
-        return {}
 
     def served(self, method: str, headers: Mapping[str, str]) -> Callable[[str, int], None]:
         """Write a line for each request that changes something. See `Observer.served`."""
@@ -171,20 +156,16 @@ class JsonLog:
             if self._closed:
                 return
             try:
-                if self._path is None:
-                    cast(TextStream, self._stream).write(line.decode())
-                    flush = getattr(self._stream, "flush", None)
-                    if flush is not None:
-                        flush()
-                else:
+                if self._stream is not None:
+                    self._stream.write(line.decode())
+                    getattr(self._stream, "flush", lambda: None)()
+                elif self._path is not None:
                     self._reopen_if_moved(self._path)
                     os.write(self._file, line)
             except (OSError, ValueError) as error:
                 if not self._failed:
-                    _log.error(
-                        "JsonLog cannot write its lines; it tries again with the next one: %s",
-                        error,
-                    )
+                    text = "JsonLog cannot write its lines; it tries again with the next one: %s"
+                    _log.error(text, error)
                 self._failed = True
             else:
                 self._failed = False
@@ -269,40 +250,23 @@ class JsonLog:
     def __repr__(self) -> str:
         return f"JsonLog({str(self._path) if self._path is not None else self._stream!r})"
 
-    # --- SpanMaker protocol ---
+    # --- spans; readers of the log can compute metrics ---
 
-    def start(
-        self,
-        name: str,
-        client: bool,
-        parent: _Span | None,
-        attributes: Attributes,
-        ago: float = 0.0,
-        link: _Span | None = None,
-    ) -> _Span:
-        """See `SpanMaker.start`."""
-        return _Span(
-            attributes.get(CONVERSATION, ""),
-            next(self._span_ids),
-            0 if parent is None else parent.id,
-            name,
-            attributes,
-            time.time() - ago,
-            time.monotonic() - ago,
-        )
+    def start(self, begun: SpanStart[_Span]) -> _Span:
+        id, parent = next(self._span_ids), 0 if begun.parent is None else begun.parent.id
+        now, at = time.monotonic() - begun.ago, time.time() - begun.ago
+        return _Span(begun.name, begun.attributes, id, parent, at, now)
 
     def note(self, span: _Span, name: str, attributes: Attributes) -> None:
-        """See `SpanMaker.note`."""
         if len(span.notes) < _MAX_ITEMS:
-            span.notes.append(
-                {"name": name, "after": round(time.monotonic() - span.started, 6), **attributes}
-            )
+            after = round(time.monotonic() - span.started, 6)
+            span.notes.append({"name": name, "after": after, **attributes})
 
     def end(self, span: _Span, attributes: Attributes, error: str = "", message: str = "") -> None:
-        """See `SpanMaker.end`."""
+        attributes = {**span.attributes, **attributes}
         fields: dict[str, Any] = {
             "kind": "span",
-            "conversation": span.conversation,
+            "conversation": attributes.pop(CONVERSATION, ""),
             "name": span.name,
             "span": span.id,
             "parent": span.parent,
@@ -313,29 +277,10 @@ class JsonLog:
             fields["error"] = error
             if message and self._with_content:
                 fields["message"] = message
-        fields["attributes"] = {**span.attributes, **attributes}
-        fields["attributes"].pop(CONVERSATION, None)
+        fields["attributes"] = attributes
         if span.notes:
             fields["events"] = span.notes
         self._line({name: self._bounded(value, 1) for name, value in fields.items()})
-
-    def enter(self, span: _Span) -> Undo:
-        """Do nothing, because a log has no current span. See `SpanMaker.enter`."""
-        return _no_undo
-
-    def measure(
-        self,
-        operation: str,
-        seconds: float,
-        usage: Usage,
-        cost: float | None,
-        attributes: Attributes,
-    ) -> None:
-        """Do nothing: readers of the log can compute metrics. See `SpanMaker.measure`."""
-
-
-def _no_undo() -> None:
-    pass
 
 
 def _stamp(time: datetime) -> str:

@@ -38,7 +38,6 @@ CACHE_CREATION_TOKENS = "gen_ai.usage.cache_creation.input_tokens"
 REASONING_TOKENS = "gen_ai.usage.reasoning.output_tokens"
 TOOL_NAME = "gen_ai.tool.name"
 TOOL_CALL_ID = "gen_ai.tool.call.id"
-TOOL_TYPE = "gen_ai.tool.type"
 SERVER_ADDRESS = "server.address"
 ERROR_TYPE = "error.type"
 HTTP_METHOD = "http.request.method"
@@ -51,13 +50,15 @@ OUTPUT_MESSAGES = "gen_ai.output.messages"
 TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
 TOOL_RESULT = "gen_ai.tool.call.result"
 
-# --- metrics of the conventions, with the buckets that they specify ---
+# --- metrics of the conventions: name, unit, description, and the buckets that they specify ---
 
-TOKEN_USAGE = "gen_ai.client.token.usage"
 TOKEN_TYPE = "gen_ai.token.type"
-TOKEN_BUCKETS = [4**power for power in range(14)]
+TOKEN_USAGE = "gen_ai.client.token.usage"
 DURATION = "gen_ai.client.operation.duration"
-DURATION_BUCKETS = [0.01 * 2**power for power in range(14)]
+HISTOGRAMS = (
+    (TOKEN_USAGE, "{token}", "Number of input and output tokens used.", [4**n for n in range(14)]),
+    (DURATION, "s", "GenAI operation duration.", [0.01 * 2**n for n in range(14)]),
+)
 
 # --- Holdfast's own ---
 

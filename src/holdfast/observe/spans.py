@@ -8,26 +8,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from holdfast import events as ev
 from holdfast.content import Usage
 from holdfast.llm.retry import retry_listener
 from holdfast.observe import names
-from holdfast.observe.content import (
-    answer_json,
-    arguments_json,
-    messages_json,
-    prompt_json,
-    result_json,
-)
+from holdfast.observe.content import answer_json, cut, messages_json, prompt_json
 
 if TYPE_CHECKING:
     from holdfast.agent.condenser import Condensed
     from holdfast.content import ToolCall
-    from holdfast.conversation.observer import Undo
+    from holdfast.conversation.observer import Told, Undo
     from holdfast.conversation.state import Fold
-    from holdfast.errors import LLMError
     from holdfast.llm.completion import Completion
 
 S = TypeVar("S")
@@ -36,64 +29,75 @@ Attributes = dict[str, Any]
 
 _MAX_INPUT_EVENTS = 100  # messages and results kept as content of the next request's span
 _NO_USAGE = Usage()
+_PARAMETERS = (
+    ("temperature", names.TEMPERATURE),
+    ("top_p", names.TOP_P),
+    ("max_tokens", names.MAX_TOKENS),
+    ("max_output_tokens", names.MAX_TOKENS),
+)
 
 
-class SpanMaker(Protocol[S]):
-    """A factory of spans."""
+def no_undo() -> None:
+    """Do nothing."""
 
-    content: bool  # True if spans hold messages, answers, arguments and results
 
-    @property
-    def on_event(self) -> Callable[[str, ev.AnyEvent], None] | None:
-        """A function that receives each conversation's events, too."""
-        ...
+class SpanStart(NamedTuple, Generic[S]):
+    """The beginning of a span. Without a parent, the span begins below the current span of this
+    thread."""
 
-    def start(
-        self,
-        name: str,
-        client: bool,
-        parent: S | None,
-        attributes: Attributes,
-        ago: float = 0.0,
-        link: S | None = None,
-    ) -> S:
-        """Begin a span, now or `ago` seconds earlier. Without a parent, the span begins below
-        the current span of this thread."""
-        ...
+    name: str
+    attributes: Attributes
+    parent: S | None = None
+    client: bool = False  # True for a request to another service
+    ago: float = 0.0  # seconds since the beginning
+    link: S | None = None
+
+
+class SpanMaker(Generic[S]):
+    """The base of observers that make spans."""
+
+    content = False
+    """True if spans hold messages, answers, arguments and results."""
+    on_event: Callable[[str, ev.AnyEvent], None] | None = None
+    """A function that receives each conversation's events, too."""
+
+    def watch(
+        self, conversation_id: str, fold: Callable[[], Fold] | None, elsewhere: bool = False
+    ) -> Spans[S]:
+        """See `Observer.watch`."""
+        return Spans(self, conversation_id, fold, None, elsewhere)
+
+    def headers(self) -> Mapping[str, str]:
+        """See `Observer.headers`."""
+        return {}
+
+    def start(self, begun: SpanStart[S]) -> S:
+        """Begin a span."""
+        raise NotImplementedError
 
     def note(self, span: S, name: str, attributes: Attributes) -> None:
         """Add an event to a span."""
-        ...
+        raise NotImplementedError
 
     def end(self, span: S, attributes: Attributes, error: str = "", message: str = "") -> None:
         """End a span. `error` is the type of its failure, or ""."""
-        ...
+        raise NotImplementedError
 
     def enter(self, span: S) -> Undo:
         """Make a span current on this thread, until the returned function is called."""
-        ...
+        return no_undo
 
-    def measure(
-        self,
-        operation: str,
-        seconds: float,
-        usage: Usage,
-        cost: float | None,
-        attributes: Attributes,
-    ) -> None:
+    def measure(self, seconds: float, usage: Usage, cost: float | None, labels: Attributes) -> None:
         """Record the metrics of an operation."""
-        ...
 
 
-class _OpenSpan(Generic[S]):
-    """An open span of a tool call or a model call."""
+class _OpenSpan(NamedTuple, Generic[S]):
+    """An open span of a tool call, or of a model call with the model's `host`."""
 
-    __slots__ = ("name", "span", "started")
-
-    def __init__(self, span: S, name: str = "") -> None:
-        self.span = span
-        self.name = name
-        self.started = time.perf_counter()
+    span: S
+    name: str
+    started: float
+    host: str = ""
 
 
 class Spans(Generic[S]):
@@ -149,7 +153,7 @@ class Spans(Generic[S]):
                 attributes[names.RESUMED] = True
             above = None if self._parent_span is None else self._parent_span()
             last, self._waiting_run = self._waiting_run, None
-            self._run = self._maker.start(title, False, above, attributes, link=last)
+            self._run = self._maker.start(SpanStart(title, attributes, above, link=last))
             self._steps, self._usage, self._cost, self._error = 0, _NO_USAGE, 0.0, ("", "")
             return self._run
 
@@ -189,58 +193,49 @@ class Spans(Generic[S]):
         if self._maker.on_event is not None:
             for event in events:
                 self._maker.on_event(self._id, event)
-        if self._closed:
-            return
-        for event in events:
-            if type(event) is ev.ToolCallStarted:
-                # `type` instead of `isinstance`, because the most frequent events must be cheap.
-                self._on_tool_start(event)
-            elif type(event) is ev.ToolCallFinished:
-                self._on_tool_result(event)
-            elif type(event) is ev.AssistantReplied:
-                self._on_answer(event)
-            else:
-                self._on_other_event(event)
+        if not self._closed:
+            for event in events:
+                self._on_event(event)
 
-    def _on_other_event(self, event: ev.AnyEvent) -> None:
-        match event:
+    def _on_event(self, event: ev.AnyEvent) -> None:
+        match event:  # the most frequent events first
+            case ev.ToolCallStarted():
+                self._on_tool_start(event)
+            case ev.ToolCallFinished():
+                self._on_tool_result(event)
+            case ev.AssistantReplied():
+                self._on_answer(event)
+            case ev.StatusChanged(status="running"):
+                self._begin(False)
             case ev.StatusChanged():
-                if event.status == "running":
-                    self._begin(False)
-                else:
-                    self._end(event.status)
+                self._end(event.status)
             case ev.DecisionMade():
-                self._add_usage(event)
+                self._add_usage(event.usage, event.cost)
                 self._on_decision(event)
             case ev.AgentConfigured():
                 self._head = event
-            case ev.MessageAdded() | ev.HistoryCondensed():
-                self._add_usage(event)
-                self._on_input(event)
+            case ev.MessageAdded():
+                self._add_usage(event.usage, event.cost)
+                self._keep_input(event)
+                if event.about:
+                    self._note(names.NOTE, {names.ABOUT: event.about})
+            case ev.HistoryCondensed():
+                self._add_usage(event.usage, event.cost)
+                if self._elsewhere and event.request is None:
+                    hidden = {names.HIDDEN: len(event.hidden)}
+                    self._note(names.CONDENSE, {**hidden, names.REQUEST_MODEL: event.model})
             case ev.ErrorRecorded():
                 self._error = (event.error, event.message)
             case ev.NoteRecorded():
-                self._add_usage(event)
+                self._add_usage(event.usage, event.cost)
                 self._note(names.NOTE, {names.ABOUT: event.about})
             case _:
                 pass
 
-    def _add_usage(
-        self, event: ev.MessageAdded | ev.HistoryCondensed | ev.DecisionMade | ev.NoteRecorded
-    ) -> None:
-        if event.usage is not _NO_USAGE and event.usage != _NO_USAGE:
-            self._usage += event.usage
-            self._cost += event.cost or 0.0
-
-    def _on_input(self, event: ev.MessageAdded | ev.HistoryCondensed) -> None:
-        if isinstance(event, ev.MessageAdded):
-            self._keep_input(event)
-            if event.about:
-                self._note(names.NOTE, {names.ABOUT: event.about})
-        elif self._elsewhere and event.request is None:
-            self._note(
-                names.CONDENSE, {names.HIDDEN: len(event.hidden), names.REQUEST_MODEL: event.model}
-            )
+    def _add_usage(self, usage: Usage, cost: float | None) -> None:
+        if usage is not _NO_USAGE and usage != _NO_USAGE:
+            self._usage += usage
+            self._cost += cost or 0.0
 
     def _keep_input(self, event: ev.AnyEvent) -> None:
         if self._maker.content and len(self._input_events) < _MAX_INPUT_EVENTS:
@@ -257,10 +252,8 @@ class Spans(Generic[S]):
         for call in event.calls:
             self._pending_calls[call.id] = call
         if self._elsewhere:
-            head, run = self._known_head(), self._current_run()
-            chat = self._start_chat(head, run, event.duration)
-            self._end_chat(chat, head, event, event.duration)
-            self._input_events.clear()
+            chat = self._start_chat(self._known_head(), event.duration)
+            self._end_chat(chat, event, event.duration)
 
     def _on_decision(self, event: ev.DecisionMade) -> None:
         opened = self._calls.get(event.call_id)
@@ -304,16 +297,14 @@ class Spans(Generic[S]):
         if event.call_id in self._decisions:
             attributes |= self._decisions[event.call_id]
         if self._maker.content and call is not None:
-            attributes[names.TOOL_ARGUMENTS] = arguments_json(call)
-        run = self._run or self._current_run()
-        span = self._maker.start(f"{names.EXECUTE_TOOL} {name}", False, run, attributes)
-        self._calls[event.call_id] = _OpenSpan(span, name)
+            attributes[names.TOOL_ARGUMENTS] = cut(call.raw_arguments)
+        title = f"{names.EXECUTE_TOOL} {name}"
+        span = self._maker.start(SpanStart(title, attributes, self._current_run()))
+        self._calls[event.call_id] = _OpenSpan(span, name, time.perf_counter())
 
     def _on_tool_result(self, event: ev.ToolCallFinished) -> None:
-        if self._maker.content:
-            self._keep_input(event)
-        if self._decisions:
-            self._decisions.pop(event.call_id, None)
+        self._keep_input(event)
+        self._decisions.pop(event.call_id, None)
         call = self._pending_calls.pop(event.call_id, None)
         opened = self._calls.pop(event.call_id, None)
         result = event.result
@@ -323,7 +314,7 @@ class Spans(Generic[S]):
                 of = {names.TOOL_CALL_ID: event.call_id, names.TOOL_NAME: name}
                 self._note(names.NOTE, {names.ABOUT: "outcome:unknown", **of})
             return
-        content = {names.TOOL_RESULT: result_json(result)} if self._maker.content else {}
+        content = {names.TOOL_RESULT: cut(result.text)} if self._maker.content else {}
         error = message = ""
         if result.error is not None:
             error = result.error.type
@@ -331,20 +322,17 @@ class Spans(Generic[S]):
         elif result.is_error:
             error = "tool_error"
         self._maker.end(opened.span, content, error, message)
-        metric: Attributes = {names.TOOL_NAME: opened.name}
+        labels: Attributes = {names.OPERATION: names.EXECUTE_TOOL, names.TOOL_NAME: opened.name}
         if error:
-            metric[names.ERROR_TYPE] = error
-        seconds = time.perf_counter() - opened.started
-        self._maker.measure(names.EXECUTE_TOOL, seconds, _NO_USAGE, None, metric)
+            labels[names.ERROR_TYPE] = error
+        self._maker.measure(time.perf_counter() - opened.started, _NO_USAGE, None, labels)
 
     # --- operations on this thread ---
 
-    def asking(
-        self, head: ev.AgentConfigured
-    ) -> Callable[[Completion | BaseException | None], None]:
+    def asking(self, head: ev.AgentConfigured) -> Told[Completion]:
         """See `Watch.asking`."""
         self._head = head
-        chat = self._model_call = self._start_chat(head, self._current_run(), 0.0)
+        chat = self._model_call = self._start_chat(head)
         token = retry_listener.set(partial(self._note_retry, chat.span))
         undo = self._maker.enter(chat.span)
 
@@ -353,14 +341,11 @@ class Spans(Generic[S]):
             retry_listener.reset(token)
             if self._model_call is chat:  # otherwise it was closed meanwhile
                 self._model_call = None
-                self._end_chat(chat, head, outcome, time.perf_counter() - chat.started)
-                self._input_events.clear()
+                self._end_chat(chat, outcome, time.perf_counter() - chat.started)
 
         return done
 
-    def _start_chat(
-        self, head: ev.AgentConfigured | None, run: S | None, ago: float
-    ) -> _OpenSpan[S]:
+    def _start_chat(self, head: ev.AgentConfigured | None, ago: float = 0.0) -> _OpenSpan[S]:
         model = "unknown" if head is None else head.model
         parameters: Mapping[str, Any] = {} if head is None else head.parameters
         host = parameters.get("host", "")
@@ -374,29 +359,27 @@ class Spans(Generic[S]):
                 attributes[name] = value
         if self._maker.content:
             attributes[names.INPUT_MESSAGES] = messages_json(self._input_events)
-        return _OpenSpan(self._maker.start(f"{names.CHAT} {model}", True, run, attributes, ago))
+        begun = SpanStart(f"{names.CHAT} {model}", attributes, self._current_run(), True, ago)
+        return _OpenSpan(self._maker.start(begun), model, time.perf_counter(), host)
 
     def _end_chat(
         self,
         chat: _OpenSpan[S],
-        head: ev.AgentConfigured | None,
         outcome: Completion | ev.AssistantReplied | BaseException | None,
         seconds: float,
     ) -> None:
-        metric: Attributes = {names.REQUEST_MODEL: "unknown" if head is None else head.model}
-        host: str = "" if head is None else head.parameters.get("host", "")
+        self._input_events.clear()
+        labels: Attributes = {names.OPERATION: names.CHAT, names.REQUEST_MODEL: chat.name}
         if isinstance(outcome, BaseException) or outcome is None:
             error = "_OTHER" if outcome is None else type(outcome).__name__
             status = getattr(outcome, "status", None)
-            known = isinstance(status, int) and status
-            self._maker.end(
-                chat.span, {names.HTTP_STATUS: status} if known else {}, error, str(outcome)
-            )
-            metric |= {names.PROVIDER: names.provider_of(host), names.ERROR_TYPE: error}
-            self._maker.measure(names.CHAT, seconds, _NO_USAGE, None, metric)
+            known = {names.HTTP_STATUS: status} if isinstance(status, int) and status else {}
+            self._maker.end(chat.span, known, error, str(outcome))
+            labels |= {names.PROVIDER: names.provider_of(chat.host), names.ERROR_TYPE: error}
+            self._maker.measure(seconds, _NO_USAGE, None, labels)
             return
-        provider = names.provider_of(outcome.host or host)
-        model = outcome.model or metric[names.REQUEST_MODEL]
+        provider = names.provider_of(outcome.host or chat.host)
+        model = outcome.model or chat.name
         attributes: Attributes = {
             names.PROVIDER: provider,
             names.RESPONSE_MODEL: model,
@@ -410,10 +393,10 @@ class Spans(Generic[S]):
         if self._maker.content:
             attributes[names.OUTPUT_MESSAGES] = answer_json(outcome)
         self._maker.end(chat.span, attributes)
-        metric |= {names.PROVIDER: provider, names.RESPONSE_MODEL: model}
-        self._maker.measure(names.CHAT, seconds, outcome.usage, outcome.cost, metric)
+        labels |= {names.PROVIDER: provider, names.RESPONSE_MODEL: model}
+        self._maker.measure(seconds, outcome.usage, outcome.cost, labels)
 
-    def _note_retry(self, span: S, error: LLMError, number: int, seconds: float) -> None:
+    def _note_retry(self, span: S, error: Exception, number: int, seconds: float) -> None:
         fields = {names.ERROR_TYPE: type(error).__name__, names.ATTEMPT: number + 1}
         with suppress(Exception):
             # A failure of the maker must not prevent the retry.
@@ -422,13 +405,13 @@ class Spans(Generic[S]):
     def calling(self, call_id: str) -> Undo:
         """See `Watch.calling`."""
         opened = self._calls.get(call_id)
-        return _no_undo if opened is None else self._maker.enter(opened.span)
+        return no_undo if opened is None else self._maker.enter(opened.span)
 
-    def condensing(self) -> Callable[[Condensed | BaseException | None], None]:
+    def condensing(self) -> Told[Condensed]:
         """See `Watch.condensing`."""
         # There may be no run now.
         operation = self._operation(names.CONDENSE)
-        span = self._maker.start(names.CONDENSE, False, self._run, operation)
+        span = self._maker.start(SpanStart(names.CONDENSE, operation, self._run))
         undo = self._maker.enter(span)
 
         def done(outcome: Condensed | BaseException | None) -> None:
@@ -473,14 +456,6 @@ class Spans(Generic[S]):
         self._end("closed", cut_off=True)
 
 
-_PARAMETERS = (
-    ("temperature", names.TEMPERATURE),
-    ("top_p", names.TOP_P),
-    ("max_tokens", names.MAX_TOKENS),
-    ("max_output_tokens", names.MAX_TOKENS),
-)
-
-
 def _usage_attributes(usage: Usage, cost: float | None) -> Attributes:
     attributes: Attributes = {}
     if usage.input_tokens or usage.output_tokens:
@@ -496,7 +471,3 @@ def _usage_attributes(usage: Usage, cost: float | None) -> Attributes:
     if cost:
         attributes[names.COST] = cost
     return attributes
-
-
-def _no_undo() -> None:
-    pass

@@ -3,9 +3,11 @@ errors, and the longest calls. Only reads a store."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime
-from heapq import heappush, heappushpop
+from heapq import heappop, heappush
+from typing import Any
 
 import msgspec
 
@@ -16,6 +18,19 @@ from holdfast.store import Store, Summary
 
 _PAGE_EVENTS = 500  # events read and held at once
 _LONGEST_CALLS = 10
+
+# The events that record a model call's tokens and cost.
+_ModelEvent = (
+    ev.AssistantReplied | ev.HistoryCondensed | ev.MessageAdded | ev.DecisionMade | ev.NoteRecorded
+)
+
+
+# The fields of `Stats` that count the events of a journal, with their first values.
+_SUMS = {"events": 0, "steps": 0, "seconds": 0.0, "waited": 0.0, "condensations": 0}
+
+
+def _added(one: object, other: object, *fields: str) -> dict[str, Any]:
+    return {name: getattr(one, name) + getattr(other, name) for name in fields}
 
 
 class CallTotals(msgspec.Struct, frozen=True, rename="camel"):
@@ -32,16 +47,9 @@ class CallTotals(msgspec.Struct, frozen=True, rename="camel"):
     unpriced: int = 0
 
     def __add__(self, other: CallTotals) -> CallTotals:
-        return CallTotals(
-            self.name,
-            self.calls + other.calls,
-            self.errors + other.errors,
-            self.seconds + other.seconds,
-            max(self.longest, other.longest),
-            self.usage + other.usage,
-            cost_sum(self.cost, other.cost, self.unpriced + other.unpriced),
-            self.unpriced + other.unpriced,
-        )
+        added = _added(self, other, "calls", "errors", "seconds", "usage", "unpriced")
+        cost = cost_sum(self.cost, other.cost, added["unpriced"])
+        return CallTotals(self.name, longest=max(self.longest, other.longest), cost=cost, **added)
 
 
 class LongCall(msgspec.Struct, frozen=True, order=True, rename="camel"):
@@ -102,36 +110,29 @@ class Stats(msgspec.Struct, frozen=True, rename="camel"):
         return usage.cached_input_tokens / usage.input_tokens if usage.input_tokens else 0.0
 
     def __add__(self, other: Stats) -> Stats:
-        errors = {
-            name: self.errors.get(name, 0) + other.errors.get(name, 0)
-            for name in {**self.errors, **other.errors}
-        }
+        longest = sorted((*self.longest, *other.longest), reverse=True)[:_LONGEST_CALLS]
         return Stats(
-            conversations=self.conversations + other.conversations,
-            events=self.events + other.events,
-            steps=self.steps + other.steps,
-            seconds=self.seconds + other.seconds,
-            waited=self.waited + other.waited,
-            condensations=self.condensations + other.condensations,
-            errors=errors,
-            models=_merge(self.models, other.models),
-            tools=_merge(self.tools, other.tools),
-            longest=tuple(sorted((*self.longest, *other.longest), reverse=True)[:_LONGEST_CALLS]),
+            errors=dict(Counter(self.errors) + Counter(other.errors)),
+            models=_sums((*self.models, *other.models)),
+            tools=_sums((*self.tools, *other.tools)),
+            longest=tuple(longest),
+            **_added(self, other, "conversations", *_SUMS),
         )
 
 
 NOTHING = Stats(conversations=0)
 
 
-def _merge(some: Sequence[CallTotals], others: Sequence[CallTotals]) -> tuple[CallTotals, ...]:
-    by_name = {share.name: share for share in some}
-    for share in others:
-        by_name[share.name] = by_name[share.name] + share if share.name in by_name else share
-    return _sort_shares(by_name.values())
+def _add(sums: dict[str, CallTotals], share: CallTotals) -> None:
+    sums[share.name] = sums[share.name] + share if share.name in sums else share
 
 
-def _sort_shares(shares: Iterable[CallTotals]) -> tuple[CallTotals, ...]:
-    return tuple(sorted(shares, key=lambda share: (-share.seconds, -share.calls, share.name)))
+def _sums(shares: Iterable[CallTotals]) -> tuple[CallTotals, ...]:
+    """Return the sums by name, longest first."""
+    sums: dict[str, CallTotals] = {}
+    for share in shares:
+        _add(sums, share)
+    return tuple(sorted(sums.values(), key=lambda one: (-one.seconds, -one.calls, one.name)))
 
 
 def tree(store: Store, conversation_id: str) -> list[Summary]:
@@ -148,41 +149,36 @@ def tree(store: Store, conversation_id: str) -> list[Summary]:
 def stats(store: Store, summary: Summary) -> Stats:
     """Return the statistics of one conversation, without the events that it shares with the one
     it was forked from. Holds one page of events at a time."""
-    count = _Counter(summary)
-    for event in _pages(store, summary):
-        count.take(event)
+    count = _JournalCount(summary)
+    seq = summary.parent_seq
+    while page := store.read(summary.id, seq, _PAGE_EVENTS):
+        for event in page:
+            count.take(event)
+        seq = page[-1].seq
     return count.result()
 
 
-def _pages(store: Store, summary: Summary) -> Iterator[ev.AnyEvent]:
-    seq = summary.parent_seq
-    while page := store.read(summary.id, seq, _PAGE_EVENTS):
-        yield from page
-        seq = page[-1].seq
-
-
-class _Counter:
+class _JournalCount:
     """A running count of the events of one journal."""
 
     def __init__(self, summary: Summary) -> None:
         self._summary = summary
         self._models: dict[str, CallTotals] = {}
         self._tools: dict[str, CallTotals] = {}
-        self._errors: dict[str, int] = {}
+        self._errors = Counter[str]()
         # Calls without a result: id -> name and start time.
         self._open: dict[str, tuple[str, datetime | None]] = {}
         self._longest: list[LongCall] = []
-        self._events = self._steps = self._condensations = 0
-        self._seconds = self._waited = 0.0
+        self._sums: dict[str, Any] = {**_SUMS}
         self._status = ""
         self._interval_start: datetime | None = None
         self._last_timestamp: datetime | None = None
 
     def take(self, event: ev.AnyEvent) -> None:
-        self._events += 1
+        self._sums["events"] += 1
         match event:
             case ev.AssistantReplied():
-                self._steps += 1
+                self._sums["steps"] += 1
                 self._add_model(event, 1, event.duration)
                 self._add_long_call(event, event.duration, "chat", event.model or "unknown")
                 for call in event.calls:
@@ -198,16 +194,16 @@ class _Counter:
                     result = event.result
                     error = result.error.type if result.error is not None else "tool_error"
                     error = error if result.is_error else ""
-                    self._add(self._tools, CallTotals(name, 1, int(bool(error)), seconds, seconds))
+                    _add(self._tools, CallTotals(name, 1, int(bool(error)), seconds, seconds))
                     self._add_long_call(event, seconds, "execute_tool", name, error)
             case ev.StatusChanged():
                 self._close_interval(event.timestamp)
                 self._status, self._interval_start = event.status, event.timestamp
             case ev.ErrorRecorded():
-                self._errors[event.error] = self._errors.get(event.error, 0) + 1
+                self._errors[event.error] += 1
             case ev.HistoryCondensed() | ev.MessageAdded() | ev.DecisionMade() | ev.NoteRecorded():
                 if isinstance(event, ev.HistoryCondensed) and event.request is None:
-                    self._condensations += 1
+                    self._sums["condensations"] += 1
                 if event.usage != Usage():  # of a summary, a picture's description, a judge
                     self._add_model(event, 0, 0.0)
             case _:
@@ -216,38 +212,23 @@ class _Counter:
 
     def _close_interval(self, end: datetime | None) -> None:
         if self._interval_start is not None and end is not None:
-            seconds = max(0.0, (end - self._interval_start).total_seconds())
-            if self._status == "running":
-                self._seconds += seconds
-            elif self._status == "waiting_for_confirmation":
-                self._waited += seconds
+            kind = {"running": "seconds", "waiting_for_confirmation": "waited"}.get(self._status)
+            if kind is not None:
+                self._sums[kind] += max(0.0, (end - self._interval_start).total_seconds())
         self._interval_start = None
 
-    def _add_model(
-        self,
-        event: ev.AssistantReplied
-        | ev.HistoryCondensed
-        | ev.MessageAdded
-        | ev.DecisionMade
-        | ev.NoteRecorded,
-        calls: int,
-        seconds: float,
-    ) -> None:
+    def _add_model(self, event: _ModelEvent, calls: int, seconds: float) -> None:
         name, unpriced = event.model or "unknown", int(event.cost is None)
         totals = CallTotals(name, calls, 0, seconds, seconds, event.usage, event.cost, unpriced)
-        self._add(self._models, totals)
-
-    def _add(self, shares: dict[str, CallTotals], share: CallTotals) -> None:
-        shares[share.name] = shares[share.name] + share if share.name in shares else share
+        _add(self._models, totals)
 
     def _add_long_call(
         self, event: ev.AnyEvent, seconds: float, operation: str, name: str, error: str = ""
     ) -> None:
         long_call = LongCall(seconds, self._summary.id, event.seq, operation, name, error)
-        if len(self._longest) < _LONGEST_CALLS:
-            heappush(self._longest, long_call)
-        else:
-            heappushpop(self._longest, long_call)
+        heappush(self._longest, long_call)
+        if len(self._longest) > _LONGEST_CALLS:
+            heappop(self._longest)
 
     def result(self) -> Stats:
         if self._status == "running":  # counted up to the last event
@@ -258,14 +239,9 @@ class _Counter:
             summary.title,
             summary.status,
             summary.spawned_by,
-            1,
-            self._events,
-            self._steps,
-            self._seconds,
-            self._waited,
-            self._condensations,
-            self._errors,
-            _sort_shares(self._models.values()),
-            _sort_shares(self._tools.values()),
-            tuple(sorted(self._longest, reverse=True)),
+            errors=dict(self._errors),
+            models=_sums(self._models.values()),
+            tools=_sums(self._tools.values()),
+            longest=tuple(sorted(self._longest, reverse=True)),
+            **self._sums,
         )

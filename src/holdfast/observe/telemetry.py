@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast import __version__
 from holdfast.content import Usage
 from holdfast.errors import ConfigurationError
 from holdfast.observe import names
-from holdfast.observe.spans import Attributes, Spans
+from holdfast.observe.spans import Attributes, SpanMaker, SpanStart
 from holdfast.tools.trace_headers import trace_header_source
 
 if TYPE_CHECKING:
@@ -19,21 +19,17 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
     from holdfast.conversation.observer import Undo
-    from holdfast.conversation.state import Fold
 
 
-class _TracedSpan:
+class _TracedSpan(NamedTuple):
     """A span, and the context in which it is current."""
 
-    __slots__ = ("context", "recording", "span")
-
-    def __init__(self, span: Span, context: Context) -> None:
-        self.span = span
-        self.context = context
-        self.recording = span.is_recording()  # True if the span is exported or stored
+    span: Span
+    context: Context
+    recording: bool  # True if the span is exported or stored
 
 
-class Telemetry:
+class Telemetry(SpanMaker[_TracedSpan]):
     """An observer that emits OpenTelemetry spans and metrics: `Conversation(agent,
     observer=Telemetry())`.
 
@@ -69,7 +65,6 @@ class Telemetry:
                     f"Telemetry: {name} takes an OpenTelemetry provider or None, not {value!r}."
                 )
         self.content = bool(content)
-        self.on_event = None
         self._trace = trace
         self._context = context
         self._error = trace.StatusCode.ERROR
@@ -77,37 +72,15 @@ class Telemetry:
         # The W3C propagator is used instead of the program's global one, which the caller did not
         # pass.
         self._propagator = TraceContextTextMapPropagator()
-        self._attach, self._detach, self._set_span = (
-            context.attach,
-            context.detach,
-            trace.set_span_in_context,
-        )
-        self._headers = self.headers
         self._tracer = trace.get_tracer("holdfast", __version__, tracer_provider, names.SCHEMA)
         meter = metrics.get_meter("holdfast", __version__, meter_provider, names.SCHEMA)
-        self._tokens = meter.create_histogram(
-            names.TOKEN_USAGE,
-            "{token}",
-            "Number of input and output tokens used.",
-            explicit_bucket_boundaries_advisory=names.TOKEN_BUCKETS,
-        )
-        self._durations = meter.create_histogram(
-            names.DURATION,
-            "s",
-            "GenAI operation duration.",
-            explicit_bucket_boundaries_advisory=names.DURATION_BUCKETS,
-        )
+        self._tokens, self._durations = [
+            meter.create_histogram(name, unit, about, explicit_bucket_boundaries_advisory=buckets)
+            for name, unit, about, buckets in names.HISTOGRAMS
+        ]
         self._costs = meter.create_counter(
             names.CLIENT_COST, "USD", "Cost of model calls by list prices."
         )
-
-    # --- an observer ---
-
-    def watch(
-        self, conversation_id: str, fold: Callable[[], Fold] | None, elsewhere: bool = False
-    ) -> Spans[_TracedSpan]:
-        """See `Observer.watch`."""
-        return Spans(self, conversation_id, fold, None, elsewhere)
 
     def headers(self) -> Mapping[str, str]:
         """Return the current span as `traceparent` and `tracestate`."""
@@ -122,7 +95,7 @@ class Telemetry:
         span = self._tracer.start_span(
             method, above, self._trace.SpanKind.SERVER, {names.HTTP_METHOD: method}
         )
-        undo = self.enter(_TracedSpan(span, self._set_span(span, above)))
+        undo = self.enter(self._traced(span, above))
 
         def done(route: str, status: int) -> None:
             undo()
@@ -136,35 +109,25 @@ class Telemetry:
 
         return done
 
-    # --- a maker of spans ---
-
-    def start(
-        self,
-        name: str,
-        client: bool,
-        parent: _TracedSpan | None,
-        attributes: Attributes,
-        ago: float = 0.0,
-        link: _TracedSpan | None = None,
-    ) -> _TracedSpan:
-        """See `SpanMaker.start`."""
+    def start(self, begun: SpanStart[_TracedSpan]) -> _TracedSpan:
+        link = begun.link
         links = None if link is None else [self._trace.Link(link.span.get_span_context())]
-        start_time = int(time.time_ns() - ago * 1e9) if ago else None
-        above = None if parent is None else parent.context
-        span = self._tracer.start_span(
-            name, above, self._kinds[client], attributes, links, start_time
-        )
-        return _TracedSpan(span, self._set_span(span, above))
+        time_ns = int(time.time_ns() - begun.ago * 1e9) if begun.ago else None
+        above = None if begun.parent is None else begun.parent.context
+        kind = self._kinds[begun.client]
+        span = self._tracer.start_span(begun.name, above, kind, begun.attributes, links, time_ns)
+        return self._traced(span, above)
+
+    def _traced(self, span: Span, above: Context | None) -> _TracedSpan:
+        return _TracedSpan(span, self._trace.set_span_in_context(span, above), span.is_recording())
 
     def note(self, span: _TracedSpan, name: str, attributes: Attributes) -> None:
-        """See `SpanMaker.note`."""
         if span.recording:
             span.span.add_event(name, attributes)
 
     def end(
         self, span: _TracedSpan, attributes: Attributes, error: str = "", message: str = ""
     ) -> None:
-        """See `SpanMaker.end`."""
         if span.recording:
             otel_span = span.span
             if error:
@@ -175,33 +138,22 @@ class Telemetry:
             otel_span.end()
 
     def enter(self, span: _TracedSpan) -> Undo:
-        """See `SpanMaker.enter`."""
-        token = self._attach(span.context)
-        before = trace_header_source.set(self._headers)
+        token = self._context.attach(span.context)
+        before = trace_header_source.set(self.headers)
 
         def undo() -> None:
             trace_header_source.reset(before)
-            self._detach(token)
+            self._context.detach(token)
 
         return undo
 
-    def measure(
-        self,
-        operation: str,
-        seconds: float,
-        usage: Usage,
-        cost: float | None,
-        attributes: Attributes,
-    ) -> None:
-        """See `SpanMaker.measure`."""
-        attributes[names.OPERATION] = operation
-        self._durations.record(seconds, attributes)
-        if usage.input_tokens:
-            self._tokens.record(usage.input_tokens, {**attributes, names.TOKEN_TYPE: "input"})
-        if usage.output_tokens:
-            self._tokens.record(usage.output_tokens, {**attributes, names.TOKEN_TYPE: "output"})
+    def measure(self, seconds: float, usage: Usage, cost: float | None, labels: Attributes) -> None:
+        self._durations.record(seconds, labels)
+        for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+            if count:
+                self._tokens.record(count, {**labels, names.TOKEN_TYPE: kind})
         if cost:
-            self._costs.add(cost, attributes)
+            self._costs.add(cost, labels)
 
     def __repr__(self) -> str:
         return f"Telemetry(content={self.content})"

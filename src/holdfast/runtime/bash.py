@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 # Privileged mode (-p): bash takes no startup file, functions or options from any environment.
 ARGUMENTS = ("--noprofile", "--norc", "-p")
@@ -59,17 +59,7 @@ _ESCAPED = re.compile(
     rb"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|c(.)|(.))",
     re.DOTALL,
 )
-_LETTERS = {
-    b"a": b"\a",
-    b"b": b"\b",
-    b"e": b"\x1b",
-    b"E": b"\x1b",
-    b"f": b"\f",
-    b"n": b"\n",
-    b"r": b"\r",
-    b"t": b"\t",
-    b"v": b"\v",
-}
+_LETTERS = bytes.maketrans(b"abeEfnrtv", b"\a\b\x1b\x1b\f\n\r\t\v")
 
 
 @dataclass(frozen=True)
@@ -143,15 +133,10 @@ def after(
             else _ESCAPED.sub(_unescaped, escaped)
         )
         text = os.fsdecode(value.replace(b"\0", b""))
+        own = found.startswith(name) or found == "SHLVL" or found in marks
         if found == "PWD":
             cwd = text
-        elif (
-            acts_on(found)
-            or found.startswith(name)
-            or b"n" in flags
-            or found == "SHLVL"
-            or found in marks
-        ):
+        elif own or acts_on(found) or b"n" in flags:
             continue
         elif b"x" in flags:
             room -= len(key) + len(value)
@@ -163,18 +148,12 @@ def after(
             variables[found] = text
     if not cwd.startswith("/"):
         cwd = before.cwd
-    functions = tuple(
-        os.fsdecode(f) for f in _FUNCTION.findall(data) if not os.fsdecode(f).startswith(name)
-    )
-    names = sorted({*before.exported, *exported} - {"OLDPWD", "SHLVL", "PWD"})
-    changed = tuple(
-        one
-        for one in names
-        if before.exported.get(one) != exported.get(one) and one not in too_large
-    )
-    return replace(
-        before, cwd=cwd, exported=exported, variables=variables, status=status
-    ), StateChange(changed, functions, tuple(too_large))
+    defined = map(os.fsdecode, _FUNCTION.findall(data))
+    functions = tuple(function for function in defined if not function.startswith(name))
+    names = sorted({*before.exported, *exported} - {"OLDPWD", "SHLVL", "PWD", *too_large})
+    changed = tuple(one for one in names if before.exported.get(one) != exported.get(one))
+    state = TerminalState(cwd, exported, variables, status)
+    return state, StateChange(changed, functions, tuple(too_large))
 
 
 def _unescaped(match: re.Match[bytes]) -> bytes:
@@ -188,7 +167,7 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
         return chr(number).encode(errors="replace") if number < 0x110000 else b"?"
     if control is not None:
         return bytes([control[0] & 0x1F])
-    return _LETTERS.get(char, char)
+    return char.translate(_LETTERS)
 
 
 def _quoted(text: str) -> str:

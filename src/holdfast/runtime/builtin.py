@@ -17,11 +17,11 @@ from holdfast.runtime.files import Files
 from holdfast.runtime.search import GrepQuery, Search
 from holdfast.runtime.terminal import Terminal
 from holdfast.tools import Tool, ToolAnnotations, ToolContext
+from holdfast.tools.policy import LOCAL_READ
 
 Seconds = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 
-_READS = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
 _WRITES = ToolAnnotations(read_only=False, destructive=True, idempotent=True, open_world=False)
 _EDITS = ToolAnnotations(read_only=False, destructive=True, idempotent=False, open_world=False)
 _RUNS = ToolAnnotations(read_only=False, destructive=True, idempotent=False, open_world=True)
@@ -68,16 +68,15 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             (shell, context.conversation_id),
             lambda: shell.close_conversation(context.conversation_id),
         )
-        with _tool_errors():
-            return shell.run(
-                command,
-                context.conversation_id,
-                timeout=timeout,
-                wait=wait,
-                interactive=interactive,
-                cancelled=context.cancelled,
-                mark=context.process_environment,
-            )
+        return shell.run(
+            command,
+            context.conversation_id,
+            timeout=timeout,
+            wait=wait,
+            interactive=interactive,
+            cancelled=context.cancelled,
+            mark=context.process_environment,
+        )
 
     def terminal_input(
         context: ToolContext,
@@ -98,15 +97,14 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             control: interrupt is Ctrl-C, eof is Ctrl-D, kill ends it and all that it started.
             wait: Seconds to wait before answering.
         """
-        with _tool_errors():
-            return shell.send(
-                context.conversation_id,
-                text,
-                enter=enter,
-                control=control,
-                wait=wait,
-                cancelled=context.cancelled,
-            )
+        return shell.send(
+            context.conversation_id,
+            text,
+            enter=enter,
+            control=control,
+            wait=wait,
+            cancelled=context.cancelled,
+        )
 
     def read_file(path: str, offset: Count = 1, limit: Count = 2000) -> ToolResult:
         """Read a text file with line numbers, see an image, or list a directory.
@@ -116,8 +114,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             offset: The first line to show, counted from 1.
             limit: The maximum number of lines to show.
         """
-        with _tool_errors():
-            return files.view(path, offset, limit)
+        return files.view(path, offset, limit)
 
     def write_file(path: str, content: str) -> ToolResult:
         """Make a file, or overwrite all of it. To change a part of a file use edit_file.
@@ -126,8 +123,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             path: Relative to the working directory, or absolute. Missing directories are made.
             content: The whole text of the file.
         """
-        with _tool_errors():
-            return files.write_text(path, content)
+        return files.write_text(path, content)
 
     def edit_file(path: str, old: str, new: str, replace_all: bool = False) -> ToolResult:
         """Replace a piece of a text file by another. `old` must be in the file exactly once, white
@@ -140,8 +136,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             new: The text to put in its place.
             replace_all: Replace every place instead of one.
         """
-        with _tool_errors():
-            return files.edit(path, old, new, replace_all)
+        return files.edit(path, old, new, replace_all)
 
     def glob(context: ToolContext, pattern: str, path: str = ".", limit: Count = 100) -> ToolResult:
         """Find files by name, those changed last first. Files that git ignores are left out.
@@ -152,8 +147,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             path: The directory to search in.
             limit: The maximum number of files to answer.
         """
-        with _tool_errors():
-            return search.glob(pattern, path, limit, context.cancelled)
+        return search.glob(pattern, path, limit, context.cancelled)
 
     def grep(
         context: ToolContext,
@@ -178,29 +172,25 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
                 how many lines match in each.
             limit: The maximum number of matching lines (or files) to answer.
         """
-        with _tool_errors():
-            lines = min(max(0, context_lines), 50)
-            query = GrepQuery(pattern, path, glob, ignore_case, lines, mode, limit)
-            return search.grep(query, context.cancelled)
+        lines = min(max(0, context_lines), 50)
+        query = GrepQuery(pattern, path, glob, ignore_case, lines, mode, limit)
+        return search.grep(query, context.cancelled)
 
-    made = (
-        (terminal, _RUNS, "terminal"),
-        (terminal_input, _RUNS, "terminal"),
-        (read_file, _READS, "files"),
-        (write_file, _WRITES, "files"),
-        (edit_file, _EDITS, "files"),
-        (glob, _READS, "search"),
-        (grep, _READS, "search"),
-    )
-    for function, _, _ in made:
-        # The workdir's name is left out: definitions that are the same in every folder let
-        # conversations share a provider's prompt cache.
-        function.__doc__ = (function.__doc__ or "").replace(
-            "{timeout}", f"{shell.command_timeout:g}"
-        )
+    # The workdir's name is left out: definitions that are the same in every folder let
+    # conversations share a provider's prompt cache.
+    seconds = f"{shell.command_timeout:g}"
+    terminal.__doc__ = (terminal.__doc__ or "").replace("{timeout}", seconds)
     tools = [
-        Tool.from_function(function, annotations=annotations, category=category)
-        for function, annotations, category in made
+        Tool.from_function(_tool_errors()(function), annotations=annotations, category=category)
+        for function, annotations, category in (
+            (terminal, _RUNS, "terminal"),
+            (terminal_input, _RUNS, "terminal"),
+            (read_file, LOCAL_READ, "files"),
+            (write_file, _WRITES, "files"),
+            (edit_file, _EDITS, "files"),
+            (glob, LOCAL_READ, "search"),
+            (grep, LOCAL_READ, "search"),
+        )
     ]
     for tool in tools:
         tool.runtime = runtime

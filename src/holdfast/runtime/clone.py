@@ -57,43 +57,35 @@ def clone(
         raise RuntimeFault(
             f"{repo!r} was not cloned: {target} exists and is not empty. Give another target."
         )
-    git = find_program("git", env)
-    options = ["--quiet", *(["--branch", branch] if branch else [])]
-    command = [git, "clone", *options, "--", url, str(target)]
+    options = ["--branch", branch] if branch else []
+    command = [find_program("git", env), "clone", "--quiet", *options, "--", url, str(target)]
     # git tries a repo as a path first: a folder `https:` in the workdir must not replace the
     # network.
     remote = is_remote(repo)
     networks = {"GIT_ALLOW_PROTOCOL": "http:https:ssh:git"} if remote else {}
+    # ssh prompts on a terminal of its own accord unless it is in batch mode.
+    batch = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
     process = subprocess.Popen(
         command,
         cwd="/" if remote else workdir,
-        # ssh prompts on a terminal of its own accord unless it is in batch mode.
-        env={
-            "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
-            **networks,
-            **env,
-            "GIT_TERMINAL_PROMPT": "0",
-        },
+        env={**batch, **networks, **env, "GIT_TERMINAL_PROMPT": "0"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
+    failed = f"{_without_password(repo)!r} was not cloned:"
     try:
         message = process.communicate(timeout=timeout)[1].decode(errors="replace").strip()
     except BaseException as error:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         if isinstance(error, subprocess.TimeoutExpired):
-            raise RuntimeFault(
-                f"{_without_password(repo)!r} was not cloned: git was not done after {timeout:g} s."
-            ) from None
+            raise RuntimeFault(f"{failed} git was not done after {timeout:g} s.") from None
         raise
     if process.returncode:
-        raise RuntimeFault(
-            f"{_without_password(repo)!r} was not cloned:"
-            f" {_without_password(message) or f'git ended with exit code {process.returncode}'}"
-        )
+        why = _without_password(message) or f"git ended with exit code {process.returncode}"
+        raise RuntimeFault(f"{failed} {why}")
     return target
 
 

@@ -25,11 +25,9 @@ class Edited(NamedTuple):
 
 
 def replace(text: str, old: str, new: str, replace_all: bool, shown: str) -> Edited:
-    """Return `text` with `old` replaced by `new`, once, or everywhere if `replace_all`.
-
-    All line ends match each other. The inserted text gets the line ends of its place; the rest
-    stays unchanged. Raises `RuntimeFault`, whose message says what to do instead.
-    """
+    """Return `text` with `old` replaced by `new`, once, or everywhere if `replace_all`. All line
+    ends match each other. The inserted text gets the line ends of its place; the rest stays
+    unchanged. Raises `RuntimeFault`, whose message says what to do instead."""
     if not old:
         raise RuntimeFault(
             "old is empty. Give the exact text to replace; to make or overwrite a whole file use"
@@ -82,9 +80,6 @@ def _find_all(text: str, old: str) -> list[int]:
         found.append(at)
         at = text.find(old, at + len(old))
     return found
-
-
-# --- explanations of a missing text ---
 
 
 def _explain(text: str, old: str) -> str:
@@ -178,9 +173,6 @@ def _likeness(region: list[str], wanted: list[str]) -> float:
     return total / len(lines)
 
 
-# --- the display of an edit ---
-
-
 def numbered(lines: list[str], at: int, most: int = 20) -> str:
     """Return at most `most` lines with their numbers, which start at `at + 1`."""
     shown = [f"{at + n + 1:>6}\t{line[:500]}" for n, line in enumerate(lines[:most])]
@@ -196,23 +188,18 @@ def snippet(edited: Edited, around: int = 4) -> str:
     return numbered(lines[first : edited.line - 1 + edited.lines + around], first, 40)
 
 
-def _lines(text: str) -> list[str]:
-    """Return the lines with their ends. `str.splitlines` would also split at form feeds and other
-    characters that are not line ends in a file."""
-    found = [line + "\n" for line in text.split("\n")]
-    return found[:-1] + ([found[-1][:-1]] if found[-1] != "\n" else [])
+def _same_at_start(one: list[str], other: list[str]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (line, with_) in pairs if line != with_), min(len(one), len(other)))
 
 
 def unified_diff(before: str, after: str, name: str, most: int = 100_000) -> str:
     """Return a unified diff of at most about `most` characters. Only the text between the first and
     the last change is compared."""
-    old, new = _lines(before), _lines(after)
-    head = 0
-    while head < min(len(old), len(new)) and old[head] == new[head]:
-        head += 1
-    tail = 0
-    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
-        tail += 1
+    # `str.splitlines` would also split at form feeds and other characters that are not line ends.
+    old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
+    head = _same_at_start(old, new)
+    tail = _same_at_start(old[head:][::-1], new[head:][::-1])
     first, keep = max(0, head - 3), max(0, tail - 3)
     old, new = old[first : len(old) - keep], new[first : len(new) - keep]
     if len(old) + len(new) > 20_000:  # difflib would take seconds
@@ -224,7 +211,7 @@ def unified_diff(before: str, after: str, name: str, most: int = 100_000) -> str
     size = 0
     for line in difflib.unified_diff(old, new, name, name):
         if line.startswith("@@"):
-            line = _shifted(line, first)
+            line = re.sub(r"([-+])(\d+)", lambda m: f"{m[1]}{int(m[2]) + first}", line, count=2)
         if not line.endswith("\n"):
             line += "\n\\ No newline at end of file\n"
         size += len(line)
@@ -233,7 +220,3 @@ def unified_diff(before: str, after: str, name: str, most: int = 100_000) -> str
             break
         parts.append(line)
     return "".join(parts)
-
-
-def _shifted(hunk: str, by: int) -> str:
-    return re.sub(r"([-+])(\d+)", lambda m: f"{m[1]}{int(m[2]) + by}", hunk, count=2)

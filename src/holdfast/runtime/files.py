@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,17 +22,19 @@ _MAX_IMAGE_BYTES = 5 * 1024 * 1024  # the limit of the model APIs
 _MAX_ENTRIES = 500  # of a directory listing
 
 
+_IMAGES = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+}
+
+
 def _image_type(data: bytes) -> str | None:
     """Return the MIME type of an image that models accept by its first bytes, or None."""
-    kinds = {
-        b"\x89PNG\r\n\x1a\n": "image/png",
-        b"\xff\xd8\xff": "image/jpeg",
-        b"GIF87a": "image/gif",
-        b"GIF89a": "image/gif",
-    }
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
         return "image/webp"
-    return next((kind for start, kind in kinds.items() if data.startswith(start)), None)
+    return next((kind for start, kind in _IMAGES.items() if data.startswith(start)), None)
 
 
 def _shortened(line: str, more: str = "") -> str:
@@ -73,8 +76,6 @@ class Files:
 
     def _lock(self, path: Path) -> threading.Lock:
         return self._locks[hash(path) % len(self._locks)]
-
-    # --- reading ---
 
     def read_text(self, path: str | os.PathLike[str]) -> str:
         """Return the text of a file without byte order mark, with its original line ends."""
@@ -156,8 +157,6 @@ class Files:
             lines.append(f"[... {len(names) - _MAX_ENTRIES} more; use glob to narrow them down]")
         return "\n".join(lines)
 
-    # --- writing ---
-
     def write_text(self, path: str | os.PathLike[str], text: str) -> ToolResult:
         """Create or overwrite a file in UTF-8, atomically, with missing parent folders."""
         found = self._paths.resolve(path, write=True)
@@ -167,10 +166,8 @@ class Files:
             existed = os.path.lexists(found)
             before = ""
             if existed:
-                try:
+                with suppress(RuntimeFault):  # binary or huge: replaced too, but without a diff
                     before = textfile.load(found, shown).text
-                except RuntimeFault:  # binary or huge: replaced too, but without a diff
-                    pass
             textfile.store(found, data, shown)
         lines = text.count("\n") + (not text.endswith("\n") and bool(text))
         message = (
@@ -198,9 +195,7 @@ class Files:
 
 def _suffix(entry: os.DirEntry[str]) -> str:
     """Return the suffix of a name in a listing: / for a directory, @ for any other link."""
-    try:
+    with suppress(OSError):
         if entry.is_dir():
             return "/"
-    except OSError:
-        pass
     return "@" if entry.is_symlink() else ""

@@ -51,11 +51,9 @@ def too_long(pattern: str) -> RuntimeFault:
 
 
 def braces(pattern: str) -> list[str]:
-    """Expand braces, nested ones too: `*.{js,ts}` becomes `*.js` and `*.ts`.
-
-    A brace without its partner or without a comma stands for itself. Raises `RuntimeFault` for a
-    pattern that is too long or expands to too many.
-    """
+    """Expand braces, nested ones too: `*.{js,ts}` becomes `*.js` and `*.ts`. A brace without its
+    partner or without a comma stands for itself. Raises `RuntimeFault` for a pattern that is too
+    long or expands to too many."""
     if len(pattern) > MAX_PATTERN:
         raise too_long(pattern)
     # The position of an opening brace -> the positions of its commas and its closing brace.
@@ -219,11 +217,9 @@ def _joined(parts: list[str | None]) -> str:
 
 @lru_cache(maxsize=512)
 def glob(pattern: str) -> re.Pattern[str]:
-    """Compile a glob pattern for whole relative paths.
-
-    It supports `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any number of folders. Raises
-    `RuntimeFault` for a pattern that is invalid, too long, or expands to too many.
-    """
+    """Compile a glob pattern for whole relative paths. It supports `*`, `?`, `[a-z]`, `{a,b}`, and
+    `**` for any number of folders. Raises `RuntimeFault` for a pattern that is invalid, too long,
+    or expands to too many."""
     choices: list[str] = []
     try:
         for one in braces(pattern):
@@ -237,11 +233,8 @@ def glob(pattern: str) -> re.Pattern[str]:
 @lru_cache(maxsize=4096)
 def ignored(pattern: str) -> re.Pattern[str] | None:
     """Compile a line of `.gitignore`, without its `!` and its last `/`, for paths relative to its
-    folder.
-
-    Return None if the line matches nothing. git compares bytes: the line and the paths must be
-    bytes decoded as Latin-1.
-    """
+    folder. Return None if the line matches nothing. git compares bytes: the line and the paths must
+    be bytes decoded as Latin-1."""
     if not pattern or len(pattern) > MAX_PATTERN:
         return None
     try:
@@ -250,11 +243,8 @@ def ignored(pattern: str) -> re.Pattern[str] | None:
         pieces = _split(pattern.removeprefix("/"))
         if "" in pieces:  # no path has two slashes
             return None
-        stars = [len(piece) > 1 and not piece.strip("*") for piece in pieces]
-        parts = [
-            None if any_depth else part(piece, git=True)
-            for piece, any_depth in zip(pieces, stars, strict=True)
-        ]
+        any_depth = re.compile(r"\*\*+").fullmatch
+        parts = [None if any_depth(piece) else part(piece, git=True) for piece in pieces]
         return re.compile(_joined(parts) + r"\Z", re.DOTALL)
     except (re.error, OverflowError, RecursionError, _NoMatch):
         return None

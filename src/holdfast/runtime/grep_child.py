@@ -83,14 +83,8 @@ def search(
         for number, _ in hits:
             for n in range(max(last + 1, number - context), min(len(lines), number + context + 1)):
                 # line number, True for a match, True if it follows the line before, text
-                found["lines"].append(
-                    [
-                        n + 1,
-                        n in at,
-                        n == last + 1,
-                        shown(lines[n].removesuffix("\r"), at.get(n, 0)),
-                    ]
-                )
+                text_shown = shown(lines[n].removesuffix("\r"), at.get(n, 0))
+                found["lines"].append([n + 1, n in at, n == last + 1, text_shown])
                 last = n
     return found
 

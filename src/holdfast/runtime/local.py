@@ -95,23 +95,18 @@ class LocalRuntime:
         except ConfigurationError:
             self._temporary.close()
             raise
-        allowed = (
-            allow_outside
-            if isinstance(allow_outside, bool)
-            else [Path(os.path.realpath(with_home(p))) for p in allow_outside]
-        )
+        allowed = None
+        if allow_outside is not True:
+            allowed = [Path(os.path.realpath(with_home(one))) for one in allow_outside or ()]
         self.terminal = Terminal(
             self.workdir, self._folder, self._env, shell, output_limit, command_timeout
         )
-        self.paths = Paths(
-            self.workdir, allowed, readable=[self.terminal.outputs], home=self._env["HOME"]
-        )
-        self.files = Files(self.paths, output_limit, self.terminal.outputs)
+        outputs = self.terminal.outputs
+        self.paths = Paths(self.workdir, allowed, [outputs], self._env["HOME"])
+        self.files = Files(self.paths, output_limit, outputs)
         self.search = Search(self.paths, self._env, output_limit)
         # A program that ends without `close` must not leave a folder or a shell behind.
         atexit.register(self.close)
-
-    # --- methods for programs ---
 
     def run_command(
         self,
@@ -130,20 +125,15 @@ class LocalRuntime:
         return self.terminal.run(command, conversation_id, timeout=timeout, cancelled=cancelled)
 
     def read_file(self, path: str | os.PathLike[str]) -> str:
-        """Return a text file's content with its original line ends.
-
-        The encoding is UTF-8, UTF-16 by its mark, else Latin-1. Raises `RuntimeFault` (an
-        `OSError`) if the file is missing (also a `FileNotFoundError`), binary or too large;
-        `PathRefused` if it is outside.
-        """
+        """Return a text file's content with its original line ends. The encoding is UTF-8, UTF-16
+        by its mark, else Latin-1. Raises `RuntimeFault` (an `OSError`) if the file is missing (also
+        a `FileNotFoundError`), binary or too large; `PathRefused` if it is outside."""
         return self.files.read_text(path)
 
     def write_file(self, path: str | os.PathLike[str], text: str) -> None:
-        """Create or overwrite a text file in UTF-8, atomically.
-
-        Missing parent folders are created; the mode is kept. Raises `RuntimeFault` (an
-        `OSError`) if the file cannot be written, `PathRefused` if it is outside of the workdir.
-        """
+        """Create or overwrite a text file in UTF-8, atomically. Missing parent folders are created;
+        the mode is kept. Raises `RuntimeFault` (an `OSError`) if the file cannot be written,
+        `PathRefused` if it is outside of the workdir."""
         self.files.write_text(path, text)
 
     def clone_repo(
@@ -169,12 +159,9 @@ class LocalRuntime:
         return cloned
 
     def load_microagents(self, folder: str | os.PathLike[str] | None = None) -> list[Microagent]:
-        """Return the microagents and skills of the workdir, or of a folder.
-
-        A given folder may also contain microagents directly. To read those of a repository
-        within the workdir, pass its folder; the log says so if a clone has some. See
-        `holdfast.runtime.load_microagents`.
-        """
+        """Return the microagents and skills of the workdir, or of a folder. A given folder may also
+        contain microagents directly. To read those of a repository within the workdir, pass its
+        folder; the log says so if a clone has some. See `holdfast.runtime.load_microagents`."""
         if folder is None:
             self._tell_of_clones()
             return load_microagents(self.workdir, loose=False)
@@ -183,22 +170,14 @@ class LocalRuntime:
     def _tell_of_clones(self) -> None:
         """Log the clones whose microagents `load_microagents()` does not read."""
         with self._lock:
-            clones = [path for path in dict.fromkeys(self._clones) if path != self.workdir]
+            clones = dict.fromkeys(path for path in self._clones if self.workdir in path.parents)
         for path in clones:
-            if (count := len(load_microagents(path, loose=False))) and path.is_relative_to(
-                self.workdir
-            ):
+            if count := len(load_microagents(path, loose=False)):
                 name = str(path.relative_to(self.workdir))
                 _log.warning(
-                    "load_microagents() reads those of %s. The clone in %r has %d:"
-                    " load_microagents(%r) reads them.",
-                    self.workdir,
-                    name,
-                    count,
-                    name,
+                    f"load_microagents() reads those of {self.workdir}. The clone in {name!r} has"
+                    f" {count}: load_microagents({name!r}) reads them."
                 )
-
-    # --- tools for agents ---
 
     @property
     def tools(self) -> list[Tool]:
@@ -213,8 +192,6 @@ class LocalRuntime:
     def get_tools(self) -> list[Tool]:
         """Return the same list as `tools`."""
         return self.tools
-
-    # --- closing ---
 
     def process_groups(self) -> list[int]:
         """Return the ids of the living process groups, each shell's first."""

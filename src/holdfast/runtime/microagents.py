@@ -60,15 +60,10 @@ def load_microagents(folder: str | os.PathLike[str], *, loose: bool = True) -> l
         except (OSError, ValueError) as error:
             _log.warning("The microagent %s was left out: %s", path, error)
             continue
-        if microagent.name in found:
-            _log.warning(
-                "The microagent %s was left out: %s has the same name, %r.",
-                path,
-                found[microagent.name].path,
-                microagent.name,
-            )
-            continue
-        found[microagent.name] = microagent
+        known = found.setdefault(microagent.name, microagent)
+        if known is not microagent:
+            text = "The microagent %s was left out: %s has the same name, %r."
+            _log.warning(text, path, known.path, known.name)
     return list(found.values())
 
 

@@ -7,8 +7,10 @@ import os
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+MAX_OUTPUT_BYTES = 100 * 1024 * 1024  # bytes of one command's output that are kept
 # Larger outputs move from memory to a file. Most outputs are smaller.
 _MEMORY_BYTES = 128 * 1024
 # Of more raw bytes, only the first and the last half of this number are cleaned.
@@ -33,15 +35,11 @@ def clean(text: str) -> str:
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     if "\r" in text:
-        text = "\n".join([_last_state(line) if "\r" in line else line for line in text.split("\n")])
+        lines = [line.rstrip("\r") for line in text.split("\n")]
+        text = "\n".join([line[line.rfind("\r") + 1 :] for line in lines])
     if "\x08" in text:
         text = _OVERSTRUCK.sub("", text)
     return _CONTROL.sub("", text) if _CONTROL.search(text) else text
-
-
-def _last_state(line: str) -> str:
-    line = line.rstrip("\r")
-    return line[line.rfind("\r") + 1 :]
 
 
 def shorten(text: str, limit: int, note: Callable[[int], str]) -> tuple[str, bool]:
@@ -67,11 +65,9 @@ def _join(first: str, last: str, limit: int, total: int, note: Callable[[int], s
 
 
 class CommandOutput:
-    """A buffer of a command's output: the first bytes in memory, more in the file `path`.
-
-    The file holds at most `cap` bytes. Of output beyond that, only the end is kept. Thread-safe.
-    `total` is the number of bytes so far.
-    """
+    """A buffer of a command's output: the first bytes in memory, more in the file `path`. The file
+    holds at most `cap` bytes. Of output beyond that, only the end is kept. Thread-safe. `total` is
+    the number of bytes so far."""
 
     def __init__(self, path: Path, cap: int) -> None:
         self.path = path
@@ -149,12 +145,11 @@ class CommandOutput:
         elif self._fd >= 0:
             data = os.pread(self._fd, min(end, self._stored) - start, start)
         else:
-            try:
-                with open(self.path, "rb") as file:
-                    file.seek(start)
-                    data = file.read(min(end, self._stored) - start)
-            except OSError:  # removed by the command, or as the oldest of too many outputs
-                data = b""
+            data = b""
+            # The file may be removed by the command, or as the oldest of too many outputs.
+            with suppress(OSError), open(self.path, "rb") as file:
+                file.seek(start)
+                data = file.read(min(end, self._stored) - start)
         before = self.total - len(self._tail)
         return data + bytes(self._tail[max(0, start - before) : max(0, end - before)])
 

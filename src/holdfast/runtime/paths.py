@@ -13,12 +13,11 @@ from pathlib import Path
 from holdfast.errors import PathRefused, RuntimeFault
 
 
-def with_home(path: str | os.PathLike[str], home: str | None = None) -> str:
+def with_home(path: str | os.PathLike[str], home: str = "") -> str:
     """Replace a leading `~` with `home`, by default the folder in the user database."""
     text = os.fspath(path)
-    if text != "~" and not text.startswith("~/"):
-        return text
-    return (home or home_folder() or "~") + text[1:]
+    is_below = text == "~" or text.startswith("~/")
+    return (home or home_folder() or "~") + text[1:] if is_below else text
 
 
 def home_folder() -> str | None:
@@ -30,8 +29,8 @@ def home_folder() -> str | None:
 
 
 class Paths:
-    """The folders that file tools may use: the workdir, `allow_outside`, and `readable` for reading
-    only.
+    """The folders that file tools may use: the workdir, `allowed` (None for any folder), and
+    `readable` for reading only.
 
     Shell commands are not restricted. Between the check and the use of a path, a command could
     still replace a folder on the way with a symlink. The last part of a path is opened without
@@ -39,25 +38,18 @@ class Paths:
     """
 
     def __init__(
-        self,
-        workdir: Path,
-        allow_outside: bool | Sequence[Path],
-        readable: Sequence[Path] = (),
-        home: str | None = None,
+        self, workdir: Path, allowed: Sequence[Path] | None, readable: Sequence[Path], home: str
     ) -> None:
         self.workdir = workdir
         self._home = home
-        self._everywhere = allow_outside is True
-        also: Sequence[Path] = () if isinstance(allow_outside, bool) else allow_outside
-        self._writable: list[Path] = [workdir, *also]
-        self._readable: list[Path] = [*self._writable, *readable]
+        self._everywhere = allowed is None
+        self._writable = [workdir, *(allowed or ())]
+        self._readable = [*self._writable, *readable]
 
     def resolve(self, path: str | os.PathLike[str], *, write: bool = False) -> Path:
-        """Return the real, absolute path, which need not exist.
-
-        Relative paths start at the workdir; `~` is the user's home. Raises `PathRefused` for a
-        path outside of the allowed folders, `RuntimeFault` for an invalid path.
-        """
+        """Return the real, absolute path, which need not exist. Relative paths start at the
+        workdir; `~` is the user's home. Raises `PathRefused` for a path outside of the allowed
+        folders, `RuntimeFault` for an invalid path."""
         text = os.fspath(path)
         if not text.strip() or "\0" in text:
             raise RuntimeFault(
@@ -73,16 +65,14 @@ class Paths:
             raise RuntimeFault(
                 f"The path {text[:200]!r} cannot be used: {error.strerror}."
             ) from error
-        if not self._everywhere:
-            folders = self._writable if write else self._readable
-            if not any(found == folder or folder in found.parents for folder in folders):
-                via = "" if str(found) == text else f" (which is {found})"
-                raise PathRefused(
-                    f"The path {text!r}{via} is outside of the working directory {self.workdir}."
-                    " Use a path inside it. (The program can allow more with"
-                    " LocalRuntime(allow_outside=[folder]).)"
-                )
-        return found
+        folders = self._writable if write else self._readable
+        if self._everywhere or any(found.is_relative_to(folder) for folder in folders):
+            return found
+        via = "" if str(found) == text else f" (which is {found})"
+        raise PathRefused(
+            f"The path {text!r}{via} is outside of the working directory {self.workdir}. Use a path"
+            " inside it. (The program can allow more with LocalRuntime(allow_outside=[folder]).)"
+        )
 
     def shown(self, path: Path) -> str:
         """Return a path as the model is shown it: relative to the workdir if it is inside."""

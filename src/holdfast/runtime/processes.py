@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 # Every process of a command inherits this variable. It finds processes that left the command's
@@ -70,45 +71,46 @@ def of_commands(sessions: Collection[int], mark: str) -> list[Process]:
 def _from_ps(sessions: Collection[int]) -> list[Process]:
     # Without /proc: the descendants that are still connected, and the process groups. A session's
     # id is that of its first group.
-    text = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,pgid=,stat="], capture_output=True, text=True, check=False
-    ).stdout
-    rows = [line.split() for line in text.splitlines()]
+    rows = _ps("-A", "-o", "pid=,ppid=,pgid=,stat=")
     family = {pid: pid for pid in sessions}
     found: dict[int, Process] = {}
     grown = True
     while grown:
         grown = False
-        for pid, parent, group, state, *_ in rows:
-            session = family.get(int(pid)) or family.get(int(parent)) or family.get(int(group))
-            if state[0] != "Z" and int(pid) not in found and session is not None:
-                family[int(pid)] = session
-                found[int(pid)] = Process(int(pid), int(group), session, sys.maxsize)
+        for row in rows:
+            pid, parent, group = map(int, row[:3])
+            session = family.get(pid) or family.get(parent) or family.get(group)
+            if row[3][0] != "Z" and pid not in found and session is not None:
+                family[pid] = session
+                found[pid] = Process(pid, group, session, sys.maxsize)
                 grown = True
     return list(found.values())
 
 
-def send(processes: Iterable[Process], number: int) -> None:
+def _ps(*arguments: str) -> list[list[str]]:
+    command = ["ps", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [line.split(None, 3) for line in done.stdout.splitlines()]
+
+
+def send(processes: Collection[Process], number: int) -> None:
     """Send a signal to each process, and to each of their process groups. Signalling the groups
     reaches processes that are born meanwhile."""
-    processes = list(processes)
-    own = os.getpgrp()
-    for group in {p.group for p in processes} - {own, 0}:
-        try:
+    own = (os.getpgrp(), 0)
+    for group in {p.group for p in processes}.difference(own):
+        with suppress(OSError):  # it ended, or belongs to another user now
             os.killpg(group, number)
-        except OSError:  # it ended, or belongs to another user now
-            pass
+    _send_to_each([p for p in processes if p.group in own], number)
+
+
+def _send_to_each(processes: Collection[Process], number: int) -> None:
     for process in processes:
-        if process.group in (own, 0):
-            try:
-                os.kill(process.pid, number)
-            except OSError:
-                pass
+        with suppress(OSError):
+            os.kill(process.pid, number)
 
 
 def kill(
-    find: Callable[[], list[Process]],
-    signal_all: Callable[[list[Process], int], None] = send,
+    find: Callable[[], list[Process]], signal_all: Callable[[list[Process], int], None] = send
 ) -> bool:
     """Send SIGKILL to the processes that `find` returns, until it returns none. Return False if
     some are left after 20 rounds. A fork bomb may outrun the loop."""
@@ -125,19 +127,10 @@ def kill(
 
 def of_owners(marks: Iterable[str], ours: bool = False) -> list[Process]:
     """Return the living processes that carry one of the marks in `OWNER`, with their descendants
-    and sessions.
-
-    This process and its ancestors are excluded, and without `ours` its descendants too. A mark
-    is random, so a reused pid is never mistaken for an owned process.
-    """
-    return (
-        _marked(marks, ours)
-        if _HAS_PROC
-        else [process for process in _marked_by_ps(marks) if process.pid not in _ancestry()]
-    )
-
-
-def _marked(marks: Iterable[str], ours: bool) -> list[Process]:
+    and sessions. This process and its ancestors are excluded, and without `ours` its descendants
+    too. A mark is random, so a reused pid is never mistaken for an owned process."""
+    if not _HAS_PROC:
+        return [process for process in _marked_by_ps(marks) if process.pid not in _ancestry()]
     wanted = [f"\0{OWNER}={mark}\0".encode() for mark in marks]
     every: dict[int, Process] = {}
     parents: dict[int, int] = {}
@@ -165,22 +158,11 @@ def _descendants(found: set[int], parents: Mapping[int, int]) -> set[int]:
 
 
 def _marked_by_ps(marks: Iterable[str]) -> list[Process]:
-    text = subprocess.run(
-        ["ps", "axeww", "-o", "pid=,pgid=,stat=,command="],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout
-    wanted = [f" {OWNER}={mark}" for mark in marks]
-    rows = [
-        line.split(None, 3)
-        for line in text.splitlines()
-        if any(f"{mark} " in f"{line} " for mark in wanted)
-    ]
+    wanted = [f" {OWNER}={mark} " for mark in marks]
     return [
-        Process(int(row[0]), int(row[1]), int(row[1]), sys.maxsize)
-        for row in rows
-        if row[2][0] != "Z"
+        Process(int(pid), int(group), int(group), sys.maxsize)
+        for pid, group, state, *command in _ps("axeww", "-o", "pid=,pgid=,stat=,command=")
+        if state[0] != "Z" and any(mark in f" {''.join(command)} " for mark in wanted)
     ]
 
 
@@ -200,12 +182,5 @@ def end_owned(marks: Iterable[str], ours: bool = False) -> bool:
     """Send SIGKILL to the processes that a dead owner left running; return True if none is left.
     See `of_owners`. Set `ours` if the owner was a child of this process."""
     marks = list(marks)
+    # One by one: a group may contain processes of others.
     return kill(lambda: of_owners(marks, ours), _send_to_each)
-
-
-def _send_to_each(processes: list[Process], number: int) -> None:
-    for process in processes:  # one by one: a group may contain processes of others
-        try:
-            os.kill(process.pid, number)
-        except OSError:
-            pass

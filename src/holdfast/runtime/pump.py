@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from holdfast.processes import OwnerProcess
 
@@ -21,11 +22,9 @@ Callback = Callable[[], None]
 
 
 class Pump:
-    """A thread that waits for file descriptors and timers. It starts with the first callback.
-
-    All callbacks run on this thread, one at a time, so their data need no lock. A callback must
-    not block.
-    """
+    """A thread that waits for file descriptors and timers. It starts with the first callback. All
+    callbacks run on this thread, one at a time, so their data need no lock. A callback must not
+    block."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,11 +38,9 @@ class Pump:
         self._closing = False
 
     def call(self, work: Callback) -> bool:
-        """Run `work` on the thread soon, and return True; return False after `close`.
-
-        Callable from any thread; never blocks. Raises `WrongProcess` in a forked child, which
-        does not have the thread.
-        """
+        """Run `work` on the thread soon, and return True; return False after `close`. Callable from
+        any thread; never blocks. Raises `WrongProcess` in a forked child, which does not have the
+        thread."""
         self._process.check("The runtime")
         with self._lock:
             if self._closing:
@@ -73,10 +70,8 @@ class Pump:
     def unwatch(self, fd: int) -> None:
         """Stop watching `fd`. On the pump's thread only."""
         assert self._selector is not None
-        try:
+        with suppress(KeyError, ValueError):
             self._selector.unregister(fd)
-        except (KeyError, ValueError):
-            pass
 
     def after(self, seconds: float, work: Callback) -> None:
         """Run `work` once, `seconds` from now. On the pump's thread only. A timer cannot be

@@ -9,9 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,14 +56,12 @@ class Search:
         self._limit = limit
 
     def _files(self, folder: Path, cancelled: Cancellation | None) -> list[str]:
-        found: list[str] = []
         until = time.monotonic() + _TIMEOUT_SECONDS
-        for name in walk.files_below(
-            folder, self._git, self._env, lambda: bool(cancelled) or time.monotonic() > until
-        ):
-            found.append(name)
-            if len(found) >= _MAX_FILES:
-                break
+
+        def stop() -> bool:
+            return bool(cancelled) or time.monotonic() > until
+
+        found = list(islice(walk.files_below(folder, self._git, self._env, stop), _MAX_FILES))
         if cancelled:
             raise ToolCancelled("The search was cancelled.")
         if time.monotonic() > until:
@@ -95,32 +94,25 @@ class Search:
         fits = globs.glob(pattern)
         files = self._files(folder, cancelled)
         found: list[tuple[int, str]] = []
-        for name in files:
-            if fits.match(name):
-                try:
-                    found.append((-os.lstat(folder / name).st_mtime_ns, name))
-                except OSError:  # git still lists it, but it was deleted
-                    continue
+        for name in filter(fits.match, files):
+            with suppress(OSError):  # git still lists it, but it was deleted
+                found.append((-os.lstat(folder / name).st_mtime_ns, name))
         found.sort()
         meta = {"count": len(found), "truncated": len(found) > limit or len(files) >= _MAX_FILES}
         if not found:
             hint = ""
             if "/" not in pattern:
-                deeper = sum(map(walk.matcher(pattern), files))
-                hint = (
-                    f" {deeper} files fit it in folders below: use **/{pattern}." if deeper else ""
-                )
-            return ToolResult(
-                blocks(f"No file below {self._paths.shown(folder)} fits {pattern!r}.{hint}"),
-                meta=meta,
-            )
+                deeper = sum(map(bool, map(walk.matcher(pattern), files)))
+                if deeper:
+                    hint = f" {deeper} files fit it in folders below: use **/{pattern}."
+            text = f"No file below {self._paths.shown(folder)} fits {pattern!r}.{hint}"
+            return ToolResult(blocks(text), meta=meta)
         lines = [self._paths.shown(folder / name) for _, name in found[:limit]]
         if len(found) > limit:
             lines.append(f"[{len(found) - limit} more files fit; use a narrower pattern or path]")
         if len(files) >= _MAX_FILES:
-            lines.append(
-                f"[only the first {_MAX_FILES:,} files were looked at; use a narrower path]"
-            )
+            most = f"the first {_MAX_FILES:,} files"
+            lines.append(f"[only {most} were looked at; use a narrower path]")
         return ToolResult(blocks("\n".join(lines)), meta=meta)
 
     def _folder(self, path: str) -> Path:
@@ -164,11 +156,10 @@ class Search:
         """Return True if a found file may be read: a link may lead outside."""
         if not os.path.islink(folder / name):
             return True
-        try:
+        with suppress(RuntimeFault):
             self._paths.resolve(folder / name)
-        except RuntimeFault:
-            return False
-        return True
+            return True
+        return False
 
     def _run_child(
         self, ask: dict[str, Any], names: list[str], cancelled: Cancellation | None
@@ -187,40 +178,29 @@ class Search:
             env={},
             start_new_session=True,
         )
-        late = threading.Event()
-
-        def stop() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(_TIMEOUT_SECONDS, stop)
-        timer.daemon = True
-        timer.start()
+        given = json.dumps(ask).encode() + b"\n" + b"".join(os.fsencode(n) + b"\0" for n in names)
         forget = cancelled.add_callback(process.kill) if cancelled is not None else None
-        try:
-            with process:
-                out, err = process.communicate(
-                    json.dumps(ask).encode()
-                    + b"\n"
-                    + b"".join(os.fsencode(name) + b"\0" for name in names)
+        problem = ""
+        with process:
+            try:
+                out, err = process.communicate(given, _TIMEOUT_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                out, err = process.communicate()
+                problem = (
+                    f"the search was stopped after {_TIMEOUT_SECONDS:.0f} s; use a simpler pattern"
+                    " or a narrower path"
                 )
-        finally:
-            timer.cancel()
-            timer.join()
-            if forget is not None:
-                forget()
-        answers: list[dict[str, Any]] = [json.loads(line) for line in out.split(b"\n")[:-1]]
-        if late.is_set():
-            problem = (
-                f"the search was stopped after {_TIMEOUT_SECONDS:.0f} s; use a simpler pattern or a"
-                " narrower path"
-            )
-        elif process.returncode and not cancelled:
+            except BaseException:
+                process.kill()
+                raise
+            finally:
+                if forget is not None:
+                    forget()
+        if process.returncode and not problem and not cancelled:
             reason = err.decode(errors="replace").strip().rpartition("\n")[2]
             problem = f"the search failed: {reason}"
-        else:
-            problem = ""
-        return answers, problem
+        return [json.loads(line) for line in out.split(b"\n")[:-1]], problem
 
     def _result(
         self, answers: list[dict[str, Any]], problem: str, folder: Path, query: GrepQuery
@@ -263,12 +243,12 @@ class Search:
                 f"[stopped at {query.limit} {what}; there may be more: use a narrower pattern,"
                 " path or glob, or a higher limit]"
             )
-        for count, what in (
-            (long, f"lines longer than {grep_child.MAX_LINE_CHARS:,} characters"),
-            (cut, f"files larger than {grep_child.MAX_FILE_BYTES // 1024**2} MB"),
-        ):
-            if count:
-                lines.append(f"[{count} {what} were searched at their start only]")
+        longest, largest = grep_child.MAX_LINE_CHARS, grep_child.MAX_FILE_BYTES // 1024**2
+        at_start = "were searched at their start only"
+        if long:
+            lines.append(f"[{long} lines longer than {longest:,} characters {at_start}]")
+        if cut:
+            lines.append(f"[{cut} files larger than {largest} MB {at_start}]")
         failed = bool(problem) and matches == 0
         return ToolResult(blocks("\n".join(lines)), meta=meta, is_error=failed)
 

@@ -10,15 +10,18 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import IO
 
-from holdfast.errors import RuntimeFault
+from holdfast.errors import RuntimeFault, ToolCancelled
 from holdfast.runtime import bash, processes
-from holdfast.runtime.output import CommandOutput
+from holdfast.runtime.environment import find_program
+from holdfast.runtime.output import MAX_OUTPUT_BYTES, CommandOutput
 from holdfast.runtime.pump import Pump
-from holdfast.runtime.run import Run
+from holdfast.tools.context import Cancellation
 
 # Seconds after which a new background process has certainly closed our pipe, if it redirects its
 # output.
@@ -32,120 +35,199 @@ def _restore_sigint() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@dataclass
-class _BackgroundSession:
-    """A command that has ended and left processes in its session."""
+@dataclass(eq=False)
+class Run:
+    """One command of a shell. `done` is set when the command's bash has ended, even if background
+    processes continue."""
 
-    session: int
-    members: set[tuple[int, int]]
-    """Pid and start time of its living processes.
+    number: int
+    command: str
+    timeout: float
+    name: str
+    """The prefix of the names in its script."""
+    marks: Mapping[str, str]
+    """Variables in the environment of all its processes, by which they are found. They do not
+    belong to the state."""
+    output: CommandOutput
+    process: subprocess.Popen[bytes]
+    stdout: IO[bytes]
+    stdin: IO[bytes] | None
+    pidfd: int = -1
+    done: threading.Event = field(default_factory=threading.Event)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    started: float = field(default_factory=time.monotonic)
+    seconds: float = 0.0
+    exit_code: int | None = None
+    cwd: str = ""
+    reported_bytes: int = 0
+    """Bytes of the output that earlier answers have reported."""
+    ended_by: str = ""
+    """`timeout`, `cancel`, `kill` or `close` if the command was ended by force; else ""."""
+    change: bash.StateChange | None = None
+    """The change of directory and variables; None if the command ended before it was read."""
+    output_held: bool = False
+    """True if a process of the command still held its output open at the end."""
+    background_pids: tuple[int, ...] = ()
+    """Pids of processes that it left running in its process group."""
 
-    While one of them lives, the kernel does not reuse the session's id.
-    """
+    def elapsed(self) -> float:
+        """Return the seconds since the start."""
+        return time.monotonic() - self.started
+
+    def wait_quiet(self, wait: float, quiet: float, since: int) -> None:
+        """Block until the command has ended, or has answered an input; at most `wait` seconds. The
+        command has answered if it has written more than `since` bytes and then nothing for `quiet`
+        seconds."""
+        deadline = time.monotonic() + wait
+        with self.changed:
+            while not self.done.is_set() and (left := deadline - time.monotonic()) > 0:
+                answered = self.output.total > since
+                if not self.changed.wait(min(left, quiet) if answered else left) and answered:
+                    return
+
+    def notify(self) -> None:
+        """Wake the threads that wait for output."""
+        with self.changed:
+            self.changed.notify_all()
 
 
 class Shell:
     """A sequence of commands, each in a new bash with the directory and the variables of the last
-    one.
-
-    Commands get pipes, no terminal. A command ends when its bash ends. `start` is called from
-    one thread at a time, the other methods from any.
-    """
+    one. Commands get pipes, no terminal. A command ends when its bash ends. `start` is called
+    within `turn`, the other methods from any thread. No process runs before the first command."""
 
     def __init__(
-        self, pump: Pump, program: str, cwd: Path, env: Mapping[str, str], folder: Path, mark: str
+        self, pump: Pump, program: str, cwd: Path, env: Mapping[str, str], folder: Path, number: int
     ) -> None:
-        self._pump = pump
-        self._program = program
-        self._workdir = str(cwd)
-        self._folder = folder
-        self._mark = mark
-        self._number = 0
-        self._lock = threading.Lock()
-        self._run: Run | None = None
-        self._background: list[_BackgroundSession] = []
-        self._drains: dict[int, Run] = {}
-        self._closed = False
+        self.running: Run | None = None
+        """The run that the last call left running."""
+        self.reported_cwd = str(cwd)
+        """The directory that the last answer reported."""
         self.state = bash.TerminalState(
             str(cwd), {name: value for name, value in env.items() if not bash.acts_on(name)}
         )
+        self._pump = pump
+        self._program = program
+        self._env = env
+        self._workdir = str(cwd)
+        self._folder = folder / f"shell-{number}"
+        self._outputs = folder / "output" / f"{number}-"
+        self._mark = f"{folder.name}-{number}"
+        self._number = 0
+        self._turn = threading.Condition()
+        self._busy = False
+        self._closed = False
+        self._lock = threading.Lock()
+        self._run: Run | None = None
+        # Ended commands that left processes in their session: its id -> pid and start time of the
+        # living ones. While one of them lives, the kernel does not reuse the session's id.
+        self._background: dict[int, set[tuple[int, int]]] = {}
+        self._drains: set[Run] = set()
+
+    @contextmanager
+    def turn(self, cancelled: Cancellation | None) -> Generator[None]:
+        """Wait for the calls that came before, and keep others out within a `with` block."""
+
+        def wake() -> None:
+            with self._turn:
+                self._turn.notify_all()
+
+        forget = cancelled.add_callback(wake) if cancelled is not None else None
+        try:
+            with self._turn:
+                self._turn.wait_for(lambda: not self._busy or self._closed or bool(cancelled))
+                if cancelled:
+                    raise ToolCancelled("The call was cancelled before its command was started.")
+                self._check_open()
+                self._busy = True
+        finally:
+            if forget is not None:
+                forget()
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._busy = False
+                self._turn.notify_all()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeFault("The shell of this conversation was closed.")
 
     # --- running ---
 
     def start(
         self,
         command: str,
-        output: CommandOutput,
         timeout: float,
         interactive: bool,
-        marks: Mapping[str, str],
+        marked: Callable[[], Mapping[str, str]] | None,
     ) -> Run:
-        """Start `command`, which is ended `timeout` seconds from now. `marks` are added to the
-        command's environment. Raises `RuntimeFault` if the command cannot be started."""
-        self._number += 1
-        marks = {**marks, processes.MARK: f"{self._mark}.{self._number}."}
-        run = Run(self._number, command, output, timeout, marks)
+        """Start `command`, which is ended `timeout` seconds from now. The variables of `marked` are
+        added to its environment. Raises `RuntimeFault` if the command cannot be started."""
+        program = find_program(self._program, self._env)
+        with self._turn:
+            self._check_open()
+            self._number += 1
+        number, name = self._number, f"_{os.urandom(8).hex()}"
+        marks = {**(marked() if marked is not None else {})}
+        marks[processes.MARK] = f"{self._mark}.{number}."
         if not os.path.isdir(self.state.cwd):
             self.state = replace(self.state, cwd=self._workdir)
-        script, state = str(self._file(run, "sh")), str(self._file(run, "state"))
-        env = {**self.state.exported, "PWD": self.state.cwd, **run.marks}
-        theirs: list[int] = []
+        script, state = self._file(number, "sh"), self._file(number, "state")
         try:
             # Each time anew: a command may have emptied the temporary folder.
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file(run, "sh").write_bytes(
-                bash.script(command.encode(errors="surrogateescape"), self.state)
-            )
-            run.out_fd, child_out = os.pipe()
-            theirs.append(child_out)
-            child_in: int = subprocess.DEVNULL
-            if interactive:
-                child_in, run.in_fd = os.pipe()
-                theirs.append(child_in)
-                os.set_blocking(run.in_fd, False)
-            os.set_blocking(run.out_fd, False)
+            script.write_bytes(bash.script(command.encode(errors="surrogateescape"), self.state))
             # bash cannot restore a signal that was ignored at its start, as in a script's
             # background.
             ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-            run.process = subprocess.Popen(
-                [self._program, *bash.arguments(run.name, script, state, self.state.status)],
-                stdin=child_in,
-                stdout=child_out,
-                stderr=child_out,
+            arguments = bash.arguments(name, str(script), str(state), self.state.status)
+            process = subprocess.Popen(
+                [program, *arguments],
+                bufsize=0,
+                stdin=subprocess.PIPE if interactive else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 cwd=self.state.cwd,
-                env=env,
+                env={**self.state.exported, "PWD": self.state.cwd, **marks},
                 start_new_session=True,
                 preexec_fn=_restore_sigint if ignored else None,
             )
         except OSError as error:
-            self._close_pipes(run)
-            self._remove_files(run)
-            what = f"{self._program} could not be started in {self.state.cwd}"
+            self._remove_files(number)
+            what = f"{program} could not be started in {self.state.cwd}"
             raise RuntimeFault(f"The command was not run: {what}: {error}") from error
-        finally:
-            for fd in theirs:
-                os.close(fd)
+        assert process.stdout is not None
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            os.set_blocking(pipe.fileno(), False)
+        output = CommandOutput(Path(f"{self._outputs}{number}.txt"), MAX_OUTPUT_BYTES)
+        pipes = (process.stdout, process.stdin)
+        run = Run(number, command, timeout, name, marks, output, process, *pipes)
         with self._lock:
             self._run = run
 
         def begin() -> None:
-            self._drains[run.out_fd] = run
-            self._pump.watch(run.out_fd, lambda: self._drain(run))
-            self._pump.after(timeout, lambda number=run.number: self._time_out(number))
+            self._drains.add(run)
+            self._pump.watch(run.stdout.fileno(), lambda: self._drain(run))
+            # By number: a pending timer must not keep the output of a finished run in memory.
+            self._pump.after(timeout, lambda: self._time_out(number))
             self._watch(run)
+            if self._closed:  # meanwhile
+                self._close()
 
         if not self._pump.call(begin):  # the pump was closed meanwhile
             processes.kill(lambda: self._started_by(run))
-            run.process.wait()
-            self._close_pipes(run)
+            process.wait()
+            run.stdout.close()
+            self.send_eof(run)
             raise RuntimeFault("The runtime is closed. Make a new LocalRuntime.")
         return run
 
-    def _file(self, run: Run, kind: str) -> Path:
-        return self._folder / f"{run.number}.{kind}"
+    def _file(self, number: int, kind: str) -> Path:
+        return self._folder / f"{number}.{kind}"
 
     def _watch(self, run: Run) -> None:
-        assert run.process is not None
         if hasattr(os, "pidfd_open"):
             try:
                 run.pidfd = os.pidfd_open(run.process.pid)
@@ -155,7 +237,6 @@ class Shell:
                 pass
 
         def wait() -> None:
-            assert run.process is not None
             run.process.wait()
             self._pump.call(lambda: self._on_end(run))
 
@@ -164,7 +245,7 @@ class Shell:
     def send_input(self, run: Run, data: bytes) -> int:
         """Write to the command's stdin; return the number of bytes that fitted."""
         with self._lock:
-            if run.in_fd < 0:
+            if run.stdin is None or run.stdin.closed:
                 raise RuntimeFault(
                     "The command has no open standard input. Start it with interactive=true to send"
                     " it input."
@@ -172,7 +253,7 @@ class Shell:
             sent = 0
             try:
                 while sent < len(data):
-                    sent += os.write(run.in_fd, data[sent:])
+                    sent += os.write(run.stdin.fileno(), data[sent:])
             except BlockingIOError:
                 pass
             except BrokenPipeError as error:
@@ -184,9 +265,8 @@ class Shell:
     def send_eof(self, run: Run) -> None:
         """Close the command's stdin: the command reads the sent data, then the end of file."""
         with self._lock:
-            if run.in_fd >= 0:
-                os.close(run.in_fd)
-                run.in_fd = -1
+            if run.stdin is not None:
+                run.stdin.close()
 
     def interrupt(self, run: Run) -> None:
         """Send SIGINT to all processes of the command, as Ctrl-C does. bash ends together with the
@@ -207,11 +287,11 @@ class Shell:
 
     def _drain(self, run: Run) -> None:
         """Read available output, at most 4 MB, so that no command delays the others."""
-        if run.out_fd < 0:
+        if run.stdout.closed:
             return
         for _ in range(64):
             try:
-                data = os.read(run.out_fd, 65536)
+                data = os.read(run.stdout.fileno(), 65536)
             except BlockingIOError:
                 break
             if not data:
@@ -221,11 +301,10 @@ class Shell:
         run.notify()
 
     def _drop_output(self, run: Run) -> None:
-        if run.out_fd >= 0:
-            self._pump.unwatch(run.out_fd)
-            self._drains.pop(run.out_fd, None)
-            os.close(run.out_fd)
-            run.out_fd = -1
+        if not run.stdout.closed:
+            self._pump.unwatch(run.stdout.fileno())
+            self._drains.discard(run)
+            run.stdout.close()
         run.output.close()
 
     def _on_end(self, run: Run) -> None:
@@ -235,44 +314,41 @@ class Shell:
             self._pump.unwatch(run.pidfd)
             os.close(run.pidfd)
             run.pidfd = -1
-        assert run.process is not None
         if run.ended_by:  # before bash is reaped, while its pid cannot be reused
             processes.kill(lambda: self._started_by(run))
         code = run.process.wait()
         self._drain(run)
-        if run.out_fd >= 0:
+        if not run.stdout.closed:
             # A new background process may not have redirected its output yet.
             poll = select.poll()
-            poll.register(run.out_fd, select.POLLIN)
+            poll.register(run.stdout, select.POLLIN)
             if poll.poll(_REDIRECT_SECONDS * 1000):
                 self._drain(run)
-        if run.out_fd >= 0:
+        if not run.stdout.closed:
             # A background process still writes. Its output can be read in the file.
             run.output_held = True
             run.output.spool()
-        self._note_background(run, run.process.pid)
+        self._note_background(run)
         run.seconds = time.monotonic() - run.started
         run.exit_code = code if code >= 0 else 128 - code
         self._take_state(run, run.exit_code)
         run.cwd = self.state.cwd
         with self._lock:
             self._run = None
-            if run.in_fd >= 0:
-                os.close(run.in_fd)
-                run.in_fd = -1
-        self._remove_files(run)
+        self.send_eof(run)
+        self._remove_files(run.number)
         run.done.set()
         run.notify()
 
     def _take_state(self, run: Run, status: int) -> None:
         """Carry directory and variables to the next command, if bash could write them."""
         data = b""
-        try:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with open(os.open(self._file(run, "state"), flags), "rb") as file:
-                data = file.read(bash.MAX_STATE_BYTES + 1)
-        except OSError:
-            pass
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with (
+            suppress(OSError),
+            open(os.open(self._file(run.number, "state"), flags), "rb") as file,
+        ):
+            data = file.read(bash.MAX_STATE_BYTES + 1)
         too_large = len(data) > bash.MAX_STATE_BYTES
         found = bash.after(self.state, b"" if too_large else data, run.name, run.marks, status)
         if found is not None:
@@ -280,44 +356,42 @@ class Shell:
         else:
             self.state = replace(self.state, status=status)
 
-    def _note_background(self, run: Run, session: int) -> None:
+    def _note_background(self, run: Run) -> None:
+        session = run.process.pid
         try:
             os.killpg(session, 0)
         except ProcessLookupError:  # the usual case: nothing is left in its group
             return
         except OSError:
             pass
-        members = processes.of_commands((session,), run.mark)
+        members = processes.of_commands((session,), run.marks[processes.MARK])
         if members:
-            known = {(p.pid, p.started) for p in members}
-            self._background.append(_BackgroundSession(session, known))
+            self._background[session] = {(p.pid, p.started) for p in members}
             run.background_pids = tuple(p.pid for p in members[:_MAX_LISTED_PIDS])
 
     def _family(self) -> list[processes.Process]:
         """Return all living processes that the shell's commands have started."""
         run = self._run
-        sessions = {one.session for one in self._background}
-        if run is not None and run.process is not None:
-            sessions.add(run.process.pid)
-        found = processes.of_commands(sessions, f"{self._mark}.")
+        background = self._background.copy()
+        running = () if run is None else (run.process.pid,)
+        found = processes.of_commands({*background, *running}, f"{self._mark}.")
         gone: set[int] = set()
-        for one in self._background:
-            members = {(p.pid, p.started) for p in found if p.session == one.session}
-            if members & one.members:
-                one.members = members
+        for session, before in background.items():
+            members = {(p.pid, p.started) for p in found if p.session == session}
+            if members & before:
+                self._background[session] = members
             else:  # the session's id may be reused by now
-                gone.add(one.session)
-        self._background = [one for one in self._background if one.session not in gone]
-        return [p for p in found if p.session not in gone] if gone else found
+                gone.add(session)
+                self._background.pop(session, None)
+        return [p for p in found if p.session not in gone]
 
     def _started_by(self, run: Run) -> list[processes.Process]:
         """Return all living processes that `run` has started, its bash first."""
-        assert run.process is not None
-        found = processes.of_commands((run.process.pid,), run.mark)
-        return sorted(found, key=lambda p: p.pid != run.process.pid if run.process else True)
+        pid = run.process.pid
+        found = processes.of_commands((pid,), run.marks[processes.MARK])
+        return sorted(found, key=lambda p: p.pid != pid)
 
     def _time_out(self, number: int) -> None:
-        # By number: a pending timer must not keep the output of a finished run in memory.
         if self._run is not None and self._run.number == number:
             self._force(self._run, "timeout")
 
@@ -336,12 +410,20 @@ class Shell:
 
     def groups(self) -> list[int]:
         """Return the living process groups, that of the running command first."""
+        if not self._number:
+            return []
         run = self._run
-        first = [run.process.pid] if run is not None and run.process is not None else []
+        first = [] if run is None else [run.process.pid]
         return [*first, *sorted({p.group for p in self._family()} - set(first))]
 
     def close(self) -> None:
-        """End all processes of the commands, and complete runs that callers wait for."""
+        """End all processes of the commands, and complete runs that callers wait for. Later calls
+        are refused."""
+        with self._turn:
+            self._closed = True
+            self._turn.notify_all()
+            if not self._number:
+                return
         closed = threading.Event()
 
         def work() -> None:
@@ -357,26 +439,16 @@ class Shell:
         run = self._run
         if run is not None and not run.ended_by:
             run.ended_by = "close"
-        if run is not None or self._number:
-            processes.kill(self._family)
+        processes.kill(self._family)
         if run is not None:
-            assert run.process is not None
             run.process.kill()
             self._on_end(run)
-        for drained in list(self._drains.values()):
+        for drained in list(self._drains):
             self._drain(drained)
             self._drop_output(drained)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _remove_files(self, run: Run) -> None:
+    def _remove_files(self, number: int) -> None:
         for kind in ("sh", "state"):
-            try:
-                os.unlink(self._file(run, kind))
-            except OSError:
-                pass
-
-    def _close_pipes(self, run: Run) -> None:
-        for fd in (run.in_fd, run.out_fd):
-            if fd >= 0:
-                os.close(fd)
-        run.in_fd = run.out_fd = -1
+            with suppress(OSError):
+                os.unlink(self._file(number, kind))

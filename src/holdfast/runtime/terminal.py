@@ -5,24 +5,20 @@ from __future__ import annotations
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from holdfast.content import ErrorInfo, TextContent, ToolResult
-from holdfast.errors import RuntimeFault, ToolCancelled
+from holdfast.errors import RuntimeFault
 from holdfast.processes import OwnerProcess
-from holdfast.runtime.environment import find_program
-from holdfast.runtime.output import CommandOutput
+from holdfast.runtime.output import MAX_OUTPUT_BYTES, CommandOutput
 from holdfast.runtime.pump import Pump
-from holdfast.runtime.run import Run
-from holdfast.runtime.shell import Shell
+from holdfast.runtime.shell import Run, Shell
 from holdfast.tools.context import Cancellation
 
-_MAX_OUTPUT_BYTES = 100 * 1024 * 1024  # bytes of one command's output that are kept
 # Bytes of all outputs of a runtime that are kept; the oldest are removed first.
-_MAX_ALL_OUTPUTS_BYTES = 10 * _MAX_OUTPUT_BYTES
+_MAX_ALL_OUTPUTS_BYTES = 10 * MAX_OUTPUT_BYTES
 # Seconds of silence after which the answer to an input counts as complete.
 _QUIET_SECONDS = 0.4
 
@@ -33,21 +29,6 @@ _END_NOTES = {
     "close": "ended: the shell was closed",
 }
 _ERROR_TYPES = {"timeout": "timeout", "cancel": "cancelled", "close": "cancelled"}
-
-
-class _Seat:
-    """The shell of one conversation. Calls take turns in it."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.turn = threading.Condition()
-        self.busy = False
-        self.closed = False
-        self.shell: Shell | None = None
-        self.cwd = ""
-        self.commands = 0
-        self.running: Run | None = None
-        """The run that the last call left running."""
 
 
 class Terminal:
@@ -65,19 +46,17 @@ class Terminal:
         self._workdir = workdir
         self._folder = folder
         self._env = env
-        self._shell = shell
+        self._program = shell
         self._limit = output_limit
         self.command_timeout = command_timeout
         self._pump = Pump()
         self._process = OwnerProcess()
         self._lock = threading.Lock()
-        self._seats: dict[str, _Seat] = {}
-        self._seat_count = 0
+        self._shells: dict[str, Shell] = {}
+        self._shell_count = 0
         self._closed = False
         self._files: deque[CommandOutput] = deque()
         self.outputs = folder / "output"
-
-    # --- calls ---
 
     def run(
         self,
@@ -110,10 +89,10 @@ class Terminal:
         if problem:
             return ToolResult.failure(f"The command was not run: it has {problem}.", "validation")
         limit = self.command_timeout if timeout is None else max(0.0, timeout)
-        seat = self._seat(conversation_id)
-        with self._turn(seat, cancelled):
+        shell = self._shell_of(conversation_id)
+        with shell.turn(cancelled):
             earlier = ""
-            previous = seat.running
+            previous = shell.running
             if previous is not None:
                 name = _quoted(previous.command)
                 if not previous.done.is_set():
@@ -124,19 +103,18 @@ class Terminal:
                         "validation",
                         meta={"running": True},
                     )
-                text = self._report(seat, previous, {})
+                text = self._report(shell, previous, {})
                 earlier = (
                     f"[The command that was still running, {name}, has ended:]\n{text}\n\n"
                     "[This command:]\n"
                 )
-                seat.running = None
+                shell.running = None
             try:
-                run = self._start(seat, command, limit, interactive, mark)
+                run = shell.start(command, limit, interactive, mark)
             except RuntimeFault as error:
                 return ToolResult.failure(f"{earlier}{error}", "internal")
-            assert seat.shell is not None
-            self._wait(seat.shell, run, wait, cancelled)
-            return self._result(seat, run, limit, earlier)
+            self._wait(shell, run, wait, cancelled)
+            return self._result(shell, run, earlier)
 
     def send(
         self,
@@ -148,15 +126,13 @@ class Terminal:
         wait: float = 10.0,
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
-        """Send text to the stdin of the running command, or `interrupt`, `eof` or `kill` it.
-
-        Return the output since the last call when the command ends, when it has been quiet for a
-        moment after an input, or after `wait` seconds.
-        """
-        seat = self._seat(conversation_id)
-        with self._turn(seat, cancelled):
-            run, shell = seat.running, seat.shell
-            if run is None or shell is None:
+        """Send text to the stdin of the running command, or `interrupt`, `eof` or `kill` it. Return
+        the output since the last call when the command ends, when it has been quiet for a moment
+        after an input, or after `wait` seconds."""
+        shell = self._shell_of(conversation_id)
+        with shell.turn(cancelled):
+            run = shell.running
+            if run is None:
                 return ToolResult.failure(
                     "No command is running in this shell. Start one with terminal.", "not_found"
                 )
@@ -184,70 +160,20 @@ class Terminal:
                 elif control == "kill":
                     shell.end(run, "kill")
             self._wait(shell, run, wait, cancelled, since)
-            return self._result(seat, run, None, note)
+            return self._result(shell, run, note)
 
-    # --- turns, starts and results ---
-
-    def _seat(self, conversation_id: str) -> _Seat:
+    def _shell_of(self, conversation_id: str) -> Shell:
         self._process.check("The runtime")
         with self._lock:
             if self._closed:
                 raise RuntimeFault("The runtime is closed. Make a new LocalRuntime.")
-            seat = self._seats.get(conversation_id)
-            if seat is None:
-                self._seat_count += 1
-                seat = self._seats[conversation_id] = _Seat(self._seat_count)
-            return seat
-
-    @contextmanager
-    def _turn(self, seat: _Seat, cancelled: Cancellation | None) -> Generator[None]:
-        def wake() -> None:
-            with seat.turn:
-                seat.turn.notify_all()
-
-        forget = cancelled.add_callback(wake) if cancelled is not None else None
-        try:
-            with seat.turn:
-                seat.turn.wait_for(lambda: not seat.busy or seat.closed or bool(cancelled))
-                if cancelled:
-                    raise ToolCancelled("The call was cancelled before its command was started.")
-                if seat.closed:
-                    raise RuntimeFault("The shell of this conversation was closed.")
-                seat.busy = True
-        finally:
-            if forget is not None:
-                forget()
-        try:
-            yield
-        finally:
-            with seat.turn:
-                seat.busy = False
-                seat.turn.notify_all()
-
-    def _start(
-        self,
-        seat: _Seat,
-        command: str,
-        timeout: float,
-        interactive: bool,
-        marked: Callable[[], Mapping[str, str]] | None,
-    ) -> Run:
-        if seat.shell is None:
-            folder = self._folder / f"shell-{seat.number}"
-            mark = f"{self._folder.name}-{seat.number}"
-            program = find_program(self._shell, self._env)
-            shell = Shell(self._pump, program, self._workdir, self._env, folder, mark)
-            with seat.turn:
-                seat.shell = shell
-                closed = seat.closed
-            if closed:
-                shell.close()
-                raise RuntimeFault("The shell of this conversation was closed.")
-        seat.commands += 1
-        path = self.outputs / f"{seat.number}-{seat.commands}.txt"
-        output = CommandOutput(path, _MAX_OUTPUT_BYTES)
-        marks: Mapping[str, str] = {} if marked is None else marked()
-        return seat.shell.start(command, output, timeout, interactive, marks)
+            shell = self._shells.get(conversation_id)
+            if shell is None:
+                number = self._shell_count = self._shell_count + 1
+                shell = self._shells[conversation_id] = Shell(
+                    self._pump, self._program, self._workdir, self._env, self._folder, number
+                )
+            return shell
 
     def _wait(
         self,
@@ -276,23 +202,23 @@ class Terminal:
             if forget is not None:
                 forget()
 
-    def _result(self, seat: _Seat, run: Run, timeout: float | None, before: str) -> ToolResult:
+    def _result(self, shell: Shell, run: Run, before: str) -> ToolResult:
         meta: dict[str, Any] = {}
-        seat.running = None if run.done.is_set() else run
-        text = before + self._report(seat, run, meta)
+        shell.running = None if run.done.is_set() else run
+        text = before + self._report(shell, run, meta)
         kind = _ERROR_TYPES.get(run.ended_by, "") if run.done.is_set() else ""
         error = ErrorInfo(kind, text.rpartition("\n")[2].strip("[]")) if kind else None
         return ToolResult((TextContent(text),), None, meta, error is not None, error)
 
-    def _report(self, seat: _Seat, run: Run, meta: dict[str, Any]) -> str:
+    def _report(self, shell: Shell, run: Run, meta: dict[str, Any]) -> str:
         """Return the output since the last call and the run's state; fill `meta`."""
         done = run.done.is_set()
 
         def left_out(count: int) -> str:
             run.output.spool()
             self._keep(run.output)
-            cut = run.output.total > _MAX_OUTPUT_BYTES
-            part = f"its first {_MAX_OUTPUT_BYTES // 1024**2} MB" if cut else "all of it"
+            cut = run.output.total > MAX_OUTPUT_BYTES
+            part = f"its first {MAX_OUTPUT_BYTES // 1024**2} MB" if cut else "all of it"
             where = f"; {part} is in {run.output.path}" if run.output.on_disk else ""
             return f"... {count:,} characters left out{where} ..."
 
@@ -314,45 +240,40 @@ class Terminal:
             if run.ended_by:
                 meta["endedBy"] = run.ended_by
                 notes.append(_END_NOTES[run.ended_by].format(seconds=run.timeout))
-            moved = "" if run.cwd == (seat.cwd or str(self._workdir)) else f", now in {run.cwd}"
-            seat.cwd = run.cwd
+            moved = "" if run.cwd == shell.reported_cwd else f", now in {run.cwd}"
+            shell.reported_cwd = run.cwd
             if not run.ended_by or moved:
                 notes.append(f"exit code {run.exit_code}{moved}")
             notes += _state_notes(run)
             if run.background_pids:
-                numbers = ", ".join(str(pid) for pid in run.background_pids)
+                numbers = ", ".join(map(str, run.background_pids))
                 notes.append(f"still running in the background: process {numbers}")
             if run.output_held:
-                goes_to = f"its output goes to {run.output.path}"
-                notes.append(f"something in the background still writes; {goes_to}")
+                path = run.output.path
+                notes.append(f"something in the background still writes; its output goes to {path}")
                 self._keep(run.output)
         if run.output.on_disk:
             meta["outputFile"] = str(run.output.path)
         if not text:
-            what = (
-                "no output" if done else "no new output" if run.reported_bytes else "no output yet"
-            )
-            text = f"({what})\n"
-        elif not text.endswith("\n"):
-            text += "\n"
-        return text + "\n".join(f"[{line}]" for line in notes)
+            running = "no new output" if run.reported_bytes else "no output yet"
+            text = "(no output)" if done else f"({running})"
+        end = "" if text.endswith("\n") else "\n"
+        return text + end + "\n".join(f"[{line}]" for line in notes)
 
     def _keep(self, output: CommandOutput) -> None:
         with self._lock:
             if output.on_disk and output not in self._files:
                 self._files.append(output)
-            sizes = [min(kept.total, _MAX_OUTPUT_BYTES) for kept in self._files]
+            sizes = [min(kept.total, MAX_OUTPUT_BYTES) for kept in self._files]
             while len(sizes) > 1 and sum(sizes) > _MAX_ALL_OUTPUTS_BYTES:
                 sizes.pop(0)
                 self._files.popleft().path.unlink(missing_ok=True)
 
-    # --- closing ---
-
     def process_groups(self) -> list[int]:
         """Return the process groups of all shells and of their commands, each shell's own first."""
         with self._lock:
-            seats = list(self._seats.values())
-        return [group for seat in seats if seat.shell is not None for group in seat.shell.groups()]
+            shells = list(self._shells.values())
+        return [group for shell in shells for group in shell.groups()]
 
     def close_conversation(self, conversation_id: str) -> None:
         """End everything that runs for one conversation; its next command gets a new shell.
@@ -360,15 +281,7 @@ class Terminal:
         if not self._process.here:
             return
         with self._lock:
-            seat = self._seats.pop(conversation_id, None)
-        if seat is not None:
-            self._close_seat(seat)
-
-    def _close_seat(self, seat: _Seat) -> None:
-        with seat.turn:
-            seat.closed = True
-            seat.turn.notify_all()
-            shell = seat.shell
+            shell = self._shells.pop(conversation_id, None)
         if shell is not None:
             shell.close()
 
@@ -378,10 +291,10 @@ class Terminal:
             return
         with self._lock:
             self._closed = True
-            seats = list(self._seats.values())
-            self._seats.clear()
-        for seat in seats:
-            self._close_seat(seat)
+            shells = list(self._shells.values())
+            self._shells.clear()
+        for shell in shells:
+            shell.close()
         self._pump.close()
         shutil.rmtree(self.outputs, ignore_errors=True)
 

@@ -6,6 +6,7 @@ import codecs
 import os
 import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,16 +62,11 @@ def binary_fault(shown: str, size: int) -> RuntimeFault:
 def decode(data: bytes) -> DecodedText:
     """Decode bytes by their byte order mark, else as UTF-8, else as Latin-1. In Latin-1 every byte
     is a character, so that the bytes survive a write."""
-    for bom, encoding in _BOMS:
+    for bom, encoding in (*_BOMS, (b"", "utf-8")):
         if data.startswith(bom):
-            try:
+            with suppress(UnicodeDecodeError):
                 return DecodedText(data[len(bom) :].decode(encoding), encoding, bom)
-            except UnicodeDecodeError:
-                break
-    try:
-        return DecodedText(data.decode())
-    except UnicodeDecodeError:
-        return DecodedText(data.decode("latin-1"), "latin-1")
+    return DecodedText(data.decode("latin-1"), "latin-1")
 
 
 def open_file(path: Path, shown: str) -> tuple[int, os.stat_result]:
@@ -87,8 +83,8 @@ def open_file(path: Path, shown: str) -> tuple[int, os.stat_result]:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         os.close(fd)
-        other = "not a regular file (a device, pipe or socket)"
-        raise RuntimeFault(f"{shown} is {'a directory' if stat.S_ISDIR(found.st_mode) else other}.")
+        kind = "not a regular file (a device, pipe or socket)"
+        raise RuntimeFault(f"{shown} is {'a directory' if stat.S_ISDIR(found.st_mode) else kind}.")
     return fd, found
 
 
@@ -146,11 +142,9 @@ def store(path: Path, data: bytes, shown: str) -> None:
             with open(fd, "wb") as file:
                 if old is not None:
                     if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-                        try:
-                            os.fchown(fd, old.st_uid, old.st_gid)
                         # Only root may; otherwise the file becomes ours, as with any editor.
-                        except OSError:
-                            pass
+                        with suppress(OSError):
+                            os.fchown(fd, old.st_uid, old.st_gid)
                     os.fchmod(fd, stat.S_IMODE(old.st_mode))
                 file.write(data)
                 file.flush()

@@ -6,59 +6,37 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.runtime import globs
 
 # Folders that are never searched: tools fill them with files that a search is not about.
-SKIPPED = frozenset(
-    [
-        ".git",
-        ".hg",
-        ".svn",
-        "node_modules",
-        "__pycache__",
-        ".venv",
-        "venv",
-        ".tox",
-        ".mypy_cache",
-        ".pytest_cache",
-        ".ruff_cache",
-    ]
-)
+_SKIPPED_NAMES = """\
+.git .hg .svn node_modules __pycache__ .venv venv .tox .mypy_cache .pytest_cache .ruff_cache"""
+SKIPPED = frozenset(_SKIPPED_NAMES.split())
 _MAX_IGNORE_BYTES = 256 * 1024
 _MAX_RULES = 2_000  # of one file: compiling one rule takes 0.2 ms
 
 
-# --- patterns ---
-
-
-def matcher(pattern: str) -> Callable[[str], bool]:
+def matcher(pattern: str) -> Callable[[str], object]:
     """Return a predicate for relative paths, with the rules of `.gitignore` and ripgrep. A pattern
     without a slash matches the name at any depth."""
-    rule = globs.glob(pattern.lstrip("/") if "/" in pattern else f"**/{pattern}")
-    return lambda path: rule.match(path) is not None
-
-
-# --- ignore rules ---
+    return globs.glob(pattern.lstrip("/") if "/" in pattern else f"**/{pattern}").match
 
 
 class Ignore:
-    """The rules of one folder's `.gitignore`, after those of the folders above it.
-
-    The last matching rule decides. At most `_MAX_IGNORE_BYTES` and `_MAX_RULES` of a file are
-    read; the rest has no effect.
-    """
+    """The rules of one folder's `.gitignore`, after those of the folders above it. The last
+    matching rule decides. At most `_MAX_IGNORE_BYTES` and `_MAX_RULES` of a file are read; the rest
+    has no effect."""
 
     def __init__(self, folder: str, prefix: str, above: Ignore | None) -> None:
         self._above = above
         self._prefix = prefix
         self._rules: list[tuple[re.Pattern[str], bool, bool]] = []
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            fd = os.open(
-                os.path.join(folder, ".gitignore"),
-                os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
-            )
+            fd = os.open(os.path.join(folder, ".gitignore"), flags)
             with open(fd, "rb") as file:
                 text = file.read(_MAX_IGNORE_BYTES).removeprefix(b"\xef\xbb\xbf").decode("latin-1")
         except OSError:
@@ -98,57 +76,35 @@ def _trimmed(line: str) -> str:
     return line[: end + 1] if slashes % 2 and end < len(line) else line[:end]
 
 
-# --- the walk ---
-
-
 def files_below(
     folder: Path, git: str | None, env: Mapping[str, str], stop: Callable[[], bool]
 ) -> Iterator[str]:
-    """Yield the files below `folder` as relative paths.
-
-    These are the files that git tracks or would add; without git, the files of a walk with the
-    same rules. Links to folders are not followed, so there are no loops. The iteration ends once
-    `stop()` is true.
-    """
+    """Yield the files below `folder` as relative paths. These are the files that git tracks or
+    would add; without git, the files of a walk with the same rules. Links to folders are not
+    followed, so there are no loops. The iteration ends once `stop()` is true."""
     names = _from_git(folder, git, env) if git is not None else None
     # Git lists no files of an ignored folder, but a caller who names it wants it searched.
-    if names:
-        seen = ""
-        for name in names:
-            if name != seen and SKIPPED.isdisjoint(name.split("/")[:-1]):
-                if stop():
-                    return
-                yield name
-            seen = name
+    if not names:
+        yield from _walk(folder, stop)
         return
-    yield from _walk(folder, stop)
+    for name in dict.fromkeys(names):
+        if SKIPPED.isdisjoint(name.split("/")[:-1]):
+            if stop():
+                return
+            yield name
 
 
 def _from_git(folder: Path, git: str, env: Mapping[str, str]) -> list[str] | None:
     # core.fsmonitor names a program that git would run: a cloned repository must not choose one.
-    options = ["-C", str(folder), "-c", "core.fsmonitor=false"]
-    command = [git, *options, "ls-files", "-co", "--exclude-standard", "-z"]
+    command = [git, "-C", str(folder), "-c", "core.fsmonitor=false", "ls-files", "-co"]
+    command += ["--exclude-standard", "-z"]
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            timeout=20,
-            check=False,
+        names = subprocess.check_output(
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(env), timeout=20
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.SubprocessError):
         return None
-    if done.returncode:
-        return None
-    return sorted(os.fsdecode(done.stdout).split("\0")[:-1])
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_file()
-    except OSError:  # a link to itself
-        return False
+    return sorted(os.fsdecode(names).split("\0")[:-1])
 
 
 def _walk(root: Path, stop: Callable[[], bool]) -> Iterator[str]:
@@ -171,6 +127,8 @@ def _walk(root: Path, stop: Callable[[], bool]) -> Iterator[str]:
                 continue
             if is_folder:
                 below.append((entry.path, path + "/", ignore))
-            elif _is_file(entry):
-                yield path
+                continue
+            with suppress(OSError):  # a link to itself
+                if entry.is_file():
+                    yield path
         todo += reversed(below)

@@ -19,110 +19,73 @@ from holdfast.tools import Cancellation
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A unit of a conversation that is hidden as a whole: a message, or an answer with its results.
-
-    Attributes:
-        seq: The seq of the event; of a summary, its place.
-        event: The message or the answer.
-        tokens: The tokens of the event and its results.
-        results: The calls of the answer with their results.
-        sizes: The tokens of each result.
-        summary: True if the piece is a summary of earlier pieces.
-    """
+    """A unit of a conversation that is hidden as a whole: a message, or an answer with its
+    `results` (calls with their results). `seq` is that of the event, or the place of a summary."""
 
     seq: int
     event: ev.MessageAdded | ev.AssistantReplied
     tokens: int
+    """The tokens of the event and its results."""
     results: tuple[tuple[ToolCall, ToolResult], ...] = ()
     sizes: tuple[int, ...] = ()
+    """The tokens of each result."""
     summary: bool = False
+    """True if the piece is a summary of earlier pieces."""
+
+    @property
+    def is_answer(self) -> bool:
+        """True if the piece is an answer of the model."""
+        return isinstance(self.event, ev.AssistantReplied)
 
     @property
     def from_user(self) -> bool:
         """True if the piece is a message of the user."""
-        return (
-            isinstance(self.event, ev.MessageAdded)
-            and self.event.sender == "user"
-            and not self.summary
-        )
+        event = self.event
+        return isinstance(event, ev.MessageAdded) and event.sender == "user" and not self.summary
 
 
-class CondenserInput:
+class CondenserInput(msgspec.Struct, dict=True, eq=False):
     """A conversation to shorten.
 
     Args:
         pieces: The pieces that the model is shown now, in order.
-        total: The tokens of the next request (`tokens`).
+        tokens: The tokens of the next request.
         limit: The number of tokens at which a request is too long.
         target: The maximum number of tokens of the next request.
         llm: The agent's model.
         instructions: The wishes of the caller of `Conversation.condense`.
         reason: The error that made the condensation necessary.
         cancelled: Ends long work of a condenser.
-        journal: Returns all events so far.
+        read_journal: Returns all events so far.
     """
 
-    def __init__(
-        self,
-        pieces: Sequence[Piece],
-        total: int,
-        limit: int,
-        target: int,
-        llm: Any = None,
-        instructions: str = "",
-        reason: ContextTooLong | None = None,
-        cancelled: Cancellation | None = None,
-        journal: Callable[[], Sequence[ev.AnyEvent]] = tuple,
-    ) -> None:
-        self.pieces = tuple(pieces)
-        self.tokens = total
-        self.limit = limit
-        self.target = target
-        self.llm = llm
-        self.instructions = instructions
-        self.reason = reason or ContextTooLong("The conversation must be shortened.")
-        # A cancellation that is not set is false, so `or` would replace it.
-        self.cancelled = Cancellation() if cancelled is None else cancelled
-        self._journal = journal
+    pieces: Sequence[Piece]
+    tokens: int
+    limit: int
+    target: int
+    llm: Any = None
+    instructions: str = ""
+    reason: ContextTooLong = ContextTooLong("The conversation must be shortened.")
+    cancelled: Cancellation = msgspec.field(default_factory=Cancellation)
+    read_journal: Callable[[], Sequence[ev.AnyEvent]] = tuple[ev.AnyEvent]
 
     @cached_property
     def journal(self) -> Sequence[ev.AnyEvent]:
         """All events so far, read on first access."""
-        return self._journal()
+        return self.read_journal()
 
     @cached_property
     def hideable(self) -> tuple[Piece, ...]:
-        """The pieces that may be hidden, in order.
-
-        Excluded are a first message that is not large, the user's last message, earlier
-        summaries, and the last answer with all that follows, which the model has not answered
-        yet.
-        """
-        last_user = max(
-            (index for index, piece in enumerate(self.pieces) if piece.from_user), default=-1
-        )
-        last_answer = max(
-            (
-                i
-                for i, piece in enumerate(self.pieces)
-                if isinstance(piece.event, ev.AssistantReplied)
-            ),
-            default=len(self.pieces),
-        )
-        first = (
-            0
-            if self.pieces
-            and self.pieces[0].from_user
-            and self.pieces[0].tokens <= self.target // 4
-            else -1
-        )
-        return tuple(
-            [
-                piece
-                for index, piece in enumerate(self.pieces[:last_answer])
-                if index not in (first, last_user) and not piece.summary
-            ]
-        )
+        """The pieces that may be hidden, in order. Excluded are a first message that is not large,
+        the user's last message, earlier summaries, and the last answer with all that follows, which
+        the model has not answered yet."""
+        by_user = [n for n, piece in enumerate(self.pieces) if piece.from_user]
+        answers = [n for n, piece in enumerate(self.pieces) if piece.is_answer]
+        kept = by_user[-1:]
+        if by_user[:1] == [0] and self.pieces[0].tokens <= self.target // 4:
+            kept.append(0)
+        before = enumerate(self.pieces[: answers[-1] if answers else None])
+        return tuple([piece for n, piece in before if n not in kept and not piece.summary])
 
     @property
     def summaries(self) -> tuple[Piece, ...]:
@@ -130,10 +93,8 @@ class CondenserInput:
         return tuple([piece for piece in self.pieces if piece.summary])
 
     def without(self, pieces: Collection[Piece], summary: str, **more: Any) -> Condensed:
-        """Return a `Condensed` that hides these pieces behind one summary.
-
-        The summary also replaces all existing summaries.
-        """
+        """Return a `Condensed` that hides these pieces behind one summary. The summary also
+        replaces all existing summaries."""
         places = tuple([piece.seq for piece in self.summaries])
         hidden = tuple(sorted({piece.seq for piece in pieces}.union(places)))
         return Condensed(hidden, summary, replaced=places, **more)
@@ -148,49 +109,30 @@ class CondenserInput:
             if piece.seq in gone:
                 total -= piece.tokens
                 if piece.seq == place and condensed.summary:
+                    text = (TextContent(condensed.summary),)
                     message = ev.MessageAdded(
-                        seq=place,
-                        id="",
-                        timestamp=ev.EPOCH,
-                        content=(TextContent(condensed.summary),),
-                        sender="holdfast",
+                        seq=place, id="", timestamp=ev.EPOCH, content=text, sender="holdfast"
                     )
                     kept.append(Piece(place, message, tokens.text(condensed.summary), summary=True))
                     total += kept[-1].tokens
                 continue
-            if any(call.id in condensed.trimmed for call, _ in piece.results):
-                sizes = tuple(
-                    [
-                        (
-                            min(size, tokens.trimmed(condensed.trimmed[call.id]))
-                            if call.id in condensed.trimmed
-                            else size
-                        )
-                        for (call, _), size in zip(piece.results, piece.sizes, strict=True)
-                    ]
-                )
-                saved = sum(piece.sizes) - sum(sizes)
-                piece = msgspec.structs.replace(piece, sizes=sizes, tokens=piece.tokens - saved)
+            sizes = list(piece.sizes)
+            for n, (call, _) in enumerate(piece.results):
+                if call.id in condensed.trimmed:
+                    sizes[n] = min(sizes[n], tokens.trimmed(condensed.trimmed[call.id]))
+            if saved := sum(piece.sizes) - sum(sizes):
+                left = piece.tokens - saved
+                piece = msgspec.structs.replace(piece, sizes=tuple(sizes), tokens=left)
                 total -= saved
             kept.append(piece)
-        return CondenserInput(
-            kept,
-            total,
-            self.limit,
-            self.target,
-            self.llm,
-            self.instructions,
-            self.reason,
-            self.cancelled,
-            lambda: self.journal,
+        return msgspec.structs.replace(
+            self, pieces=tuple(kept), tokens=total, read_journal=lambda: self.journal
         )
 
 
 def pieces_of(items: Sequence[Any], sizes: Sizes, summaries: Collection[str]) -> list[Piece]:
-    """Return the pieces of a transcript's items.
-
-    `summaries` are the ids of the journal's condensations.
-    """
+    """Return the pieces of a transcript's items. `summaries` are the ids of the journal's
+    condensations."""
     found: list[Piece] = []
     index, end = 0, len(items)
     while index < end:
@@ -205,10 +147,10 @@ def pieces_of(items: Sequence[Any], sizes: Sizes, summaries: Collection[str]) ->
             own = sizes.worth(sizes.messages.get(item.seq, 0))
             found.append(Piece(item.seq, item, own + sum(each), tuple(results), each))
         elif item.sender == "holdfast" and item.id in summaries:
-            without = msgspec.structs.replace(item, content=(TextContent(without_plan(item.text)),))
-            found.append(
-                Piece(item.seq, without, sizes.worth(tokens.text(item.text)), summary=True)
-            )
+            text = (TextContent(without_plan(item.text)),)
+            without = msgspec.structs.replace(item, content=text)
+            worth = sizes.worth(tokens.text(item.text))
+            found.append(Piece(item.seq, without, worth, summary=True))
         else:
             found.append(Piece(item.seq, item, sizes.worth(sizes.messages.get(item.seq, 0))))
     return found

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast import events as ev
 from holdfast.agent import tokens
+from holdfast.agent.arguments import is_whole, wrong
 from holdfast.agent.condenser import Condensed, check_begin
 from holdfast.agent.condensers.condenser_input import CondenserInput
 from holdfast.agent.view import text_of_result
 from holdfast.content import Content, TextContent, ToolResult
-from holdfast.errors import ConfigurationError, ToolError
+from holdfast.errors import ToolError
 from holdfast.tools import Tool, ToolAnnotations, ToolContext
 
 PAGE_CHARS = 10_000  # characters of an output that `read_output` returns at once
@@ -26,9 +26,7 @@ class ToolOutputCondenser(msgspec.Struct, frozen=True):
     Args:
         keep: The number of characters that stay of an output.
         over: Outputs of more characters are trimmed.
-        at: The request size from which the condenser runs: a number of tokens, or a share of the
-            model's context window. None: only when the provider refuses.
-        to: The share of `at` that the request shrinks to.
+        at, to: See `WindowCondenser`.
     """
 
     keep: int = 400
@@ -38,15 +36,10 @@ class ToolOutputCondenser(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check_begin("ToolOutputCondenser", self.at, self.to)
-        if not isinstance(self.keep, int) or self.keep < 0:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(
-                f"ToolOutputCondenser: keep takes a number of characters from 0, not {self.keep!r}."
-            )
-        if not isinstance(self.over, int) or self.over < self.keep + 300:  # pyright: ignore[reportUnnecessaryIsInstance]: as above
-            raise ConfigurationError(
-                "ToolOutputCondenser: over takes at least keep + 300 characters, not"
-                f" {self.over!r}."
-            )
+        if not is_whole(self.keep, 0):
+            raise wrong("ToolOutputCondenser: keep", "a number of characters from 0", self.keep)
+        if not is_whole(self.over, self.keep + 300):
+            raise wrong("ToolOutputCondenser: over", "at least keep + 300 characters", self.over)
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -55,10 +48,7 @@ class ToolOutputCondenser(msgspec.Struct, frozen=True):
 
     def shorten(self, work: CondenserInput) -> Condensed | None:
         """Return the results to trim; None if there are none. See `Condenser`."""
-        last = max(
-            (piece.seq for piece in work.pieces if isinstance(piece.event, ev.AssistantReplied)),
-            default=0,
-        )
+        last = max((piece.seq for piece in work.pieces if piece.is_answer), default=0)
         found: list[tuple[bool, int, str, int]] = []
         small = tokens.trimmed(self.keep)
         for age, piece in enumerate(reversed(work.pieces), 1):
@@ -92,26 +82,21 @@ def _read(call_id: str, offset: int = 0, *, context: ToolContext) -> ToolResult:
     whole = context.output(call_id)
     text = text_of_result(whole)
     if offset < 0 or (offset and offset >= len(text)):
+        form = f"a number from 0 to {max(0, len(text) - 1)}"
         raise ToolError(
-            f"offset takes a number from 0 to {max(0, len(text) - 1)}: the output has {len(text):,}"
-            " characters.",
-            retryable=False,
+            f"offset takes {form}: the output has {len(text):,} characters.", retryable=False
         )
     page = text[offset : offset + PAGE_CHARS]
     end = offset + len(page)
     content: list[Content] = [TextContent(page or "(no text)")]
     if end < len(text):
-        content.append(
-            TextContent(f"[{len(text) - end:,} characters more; go on with offset={end}]")
-        )
+        more = f"[{len(text) - end:,} characters more; go on with offset={end}]"
+        content.append(TextContent(more))
     if not offset:
         content += [block for block in whole.content if not isinstance(block, TextContent)]
     return ToolResult(tuple(content))
 
 
-read_output = Tool.from_function(
-    _read,
-    name="read_output",
-    annotations=ToolAnnotations(read_only=True, idempotent=True, open_world=False),
-)
+_READS = ToolAnnotations(read_only=True, idempotent=True, open_world=False)
+read_output = Tool.from_function(_read, name="read_output", annotations=_READS)
 """The tool that reads a call's whole output. An agent gets it with a `ToolOutputCondenser`."""

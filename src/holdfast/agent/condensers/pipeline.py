@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
+from holdfast.agent.arguments import wrong
 from holdfast.agent.condenser import Condensed, ask, check_begin, is_condenser
 from holdfast.agent.condensers.condenser_input import CondenserInput
-from holdfast.content import Usage
-from holdfast.errors import ConfigurationError, LLMError
+from holdfast.errors import LLMError
 from holdfast.tools import Tool
 
 _log = logging.getLogger("holdfast")
@@ -38,26 +38,18 @@ class Pipeline(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check_begin("Pipeline", self.at, self.to)
         given: Any = self.condensers
-        if (
-            not isinstance(given, list | tuple)
-            or not given
-            or not all(map(is_condenser, self.condensers))
-        ):
-            raise ConfigurationError(
-                f"Pipeline: condensers takes a list of condensers, not {given!r}."
-            )
+        several = isinstance(given, list | tuple) and bool(self.condensers)
+        if not several or not all(map(is_condenser, self.condensers)):
+            raise wrong("Pipeline: condensers", "a list of condensers", self.condensers)
         msgspec.structs.force_setattr(self, "condensers", tuple(self.condensers))
 
     @property
     def tools(self) -> tuple[Tool, ...]:
         """Tools that the agent gets with these condensers."""
-        return tuple(
-            {
-                tool.name: tool
-                for condenser in self.condensers
-                for tool in getattr(condenser, "tools", ())
-            }.values()
-        )
+        tools: list[Tool] = []
+        for condenser in self.condensers:
+            tools += getattr(condenser, "tools", ())
+        return tuple({tool.name: tool for tool in tools}.values())
 
     def shorten(self, work: CondenserInput) -> Condensed | None:
         """Return the combined answers of the condensers; None if there are none. See
@@ -91,14 +83,7 @@ def _merged(first: Condensed, second: Condensed) -> Condensed:
         if int(call_id.partition(".")[0]) not in hidden
     }
     cost = None if first.cost is None or second.cost is None else first.cost + second.cost
-    usage: Usage = first.usage + second.usage
+    summary = second.summary if second.hidden else first.summary
+    usage, model = first.usage + second.usage, second.model or first.model
     replaced = tuple(sorted({*first.replaced, *second.replaced}))
-    return Condensed(
-        hidden,
-        second.summary if second.hidden else first.summary,
-        trimmed,
-        usage,
-        cost,
-        second.model or first.model,
-        replaced,
-    )
+    return Condensed(hidden, summary, trimmed, usage, cost, model, replaced)

@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 
 from holdfast import events as ev
+from holdfast.agent.arguments import is_model, wrong
 from holdfast.agent.condenser import Condensed, check_begin, window_of
 from holdfast.agent.condensers.condenser_input import CondenserInput, Piece
 from holdfast.agent.condensers.window import check_keep, oldest
 from holdfast.agent.tokens import text as tokens_of
 from holdfast.agent.view import text_of_result
 from holdfast.content import Message, TextContent
-from holdfast.errors import BadResponse, ConfigurationError, ContextTooLong
+from holdfast.errors import BadResponse, ContextTooLong
 from holdfast.llm.completion import Completion
 
 SYSTEM = """\
@@ -64,11 +65,7 @@ class LLMCondenser(msgspec.Struct, frozen=True):
 
     Args:
         llm: The model that writes the summary; None for the agent's own.
-        keep: The maximum number of last messages and answers that stay; None for as many as fit.
-        at: The request size from which the condenser runs: a number of tokens, or a share of the
-            model's context window. None: only when the provider refuses or on
-            `Conversation.condense`.
-        to: The share of `at` that the request shrinks to.
+        keep, at, to: See `WindowCondenser`.
     """
 
     llm: Any = None
@@ -79,18 +76,12 @@ class LLMCondenser(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check_begin("LLMCondenser", self.at, self.to)
         check_keep("LLMCondenser", self.keep)
-        if self.llm is not None and (
-            isinstance(self.llm, type) or not callable(getattr(self.llm, "completion", None))
-        ):
-            raise ConfigurationError(
-                f"LLMCondenser: llm takes an LLM, or None for the agent's own, not {self.llm!r}."
-            )
+        if self.llm is not None and not is_model(self.llm):
+            raise wrong("LLMCondenser: llm", "an LLM, or None for the agent's own", self.llm)
 
     def shorten(self, work: CondenserInput) -> Condensed | None:
         """Return the pieces to hide, with their summary; None if there are none. See `Condenser`.
-
-        Raises `LLMError`.
-        """
+        Raises `LLMError`."""
         room = min(_MAX_SUMMARY_TOKENS, work.target // 10)
         hidden = oldest(work, work.target - room, self.keep)
         if not hidden:
@@ -113,28 +104,20 @@ class LLMCondenser(msgspec.Struct, frozen=True):
         notes = answer.text.strip()
         if not notes:
             raise BadResponse(f"{llm.model!r} was asked for a summary and wrote none.")
-        if tokens_of(notes) >= sum(piece.tokens for piece in hidden) + sum(
-            piece.tokens for piece in work.summaries
-        ):
+        if tokens_of(notes) >= sum(piece.tokens for piece in (*hidden, *work.summaries)):
             raise BadResponse(
                 f"{llm.model!r} was asked for a summary and wrote one that is longer than the"
                 " text that it summarises."
             )
         cost = llm.cost(answer.usage) if answer.cost is None else answer.cost
-        return work.without(
-            hidden,
-            f"{HEADING}\n\n{notes}",
-            usage=answer.usage,
-            cost=cost,
-            model=answer.model or llm.model,
-        )
+        summary, model = f"{HEADING}\n\n{notes}", answer.model or llm.model
+        return work.without(hidden, summary, usage=answer.usage, cost=cost, model=model)
 
 
 def prompt(work: CondenserInput, hidden: list[Piece], budget: int) -> str:
     """Return the request for a summary of `hidden`, with at most about `budget` tokens."""
-    earlier = "\n\n".join(
-        [piece.event.text.removeprefix(HEADING).strip() for piece in work.summaries]
-    )
+    notes = [piece.event.text.removeprefix(HEADING).strip() for piece in work.summaries]
+    earlier = "\n\n".join(notes)
     begin = f"# Notes from earlier\n\n{earlier}\n\n" if earlier else ""
     end = (
         "\n\n# Your task\n\nWrite the notes about the messages above, in the sections that you were"
@@ -182,7 +165,5 @@ def _cut(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     head = int(limit * 0.7)
-    return (
-        f"{text[:head]} [... {len(text) - limit:,} characters ...]"
-        f" {text[len(text) - (limit - head) :]}"
-    )
+    tail = text[len(text) - (limit - head) :]
+    return f"{text[:head]} [... {len(text) - limit:,} characters ...] {tail}"

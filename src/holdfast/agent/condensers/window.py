@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.agent.arguments import is_whole, wrong
 from holdfast.agent.condenser import Condensed, check_begin
 from holdfast.agent.condensers.condenser_input import CondenserInput, Piece
-from holdfast.errors import ConfigurationError
 
 NOTE = "[Earlier messages and answers were left out here to save room.]"
 
@@ -41,27 +41,18 @@ class WindowCondenser(msgspec.Struct, frozen=True):
         if not hidden:
             return None
         before = [piece.event.text for piece in work.summaries]
-        earlier = [text for text in before if text and text != NOTE]
-        return work.without(
-            hidden, "\n\n".join([*(text.removesuffix(f"\n\n{NOTE}") for text in earlier), NOTE])
-        )
+        kept = [text.removesuffix(f"\n\n{NOTE}") for text in before if text and text != NOTE]
+        return work.without(hidden, "\n\n".join([*kept, NOTE]))
 
 
 def oldest(work: CondenserInput, target: int, keep: int | None = None) -> list[Piece]:
-    """Return the oldest pieces to hide.
-
-    Without them a request has at most `target` tokens. All pieces before the last `keep` are
-    included.
-    """
+    """Return the oldest pieces to hide. Without them a request has at most `target` tokens. All
+    pieces before the last `keep` are included."""
     hidden: list[Piece] = []
     left = work.tokens
-    outside: set[int] = (
-        set()
-        if keep is None
-        else {id(piece) for piece in work.pieces[: max(0, len(work.pieces) - keep)]}
-    )
+    outside = {piece.seq for piece in work.pieces[:-keep]} if keep is not None else set[int]()
     for piece in work.hideable:
-        if left <= target and id(piece) not in outside:
+        if left <= target and piece.seq not in outside:
             break
         hidden.append(piece)
         left -= piece.tokens
@@ -70,5 +61,5 @@ def oldest(work: CondenserInput, target: int, keep: int | None = None) -> list[P
 
 def check_keep(who: str, keep: int | None) -> None:
     """Raise `ConfigurationError` for an invalid `keep`."""
-    if keep is not None and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 1):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-        raise ConfigurationError(f"{who}: keep takes a whole number from 1 or None, not {keep!r}.")
+    if keep is not None and not is_whole(keep, 1):
+        raise wrong(f"{who}: keep", "a whole number from 1 or None", keep)
