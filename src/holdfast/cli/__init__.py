@@ -109,8 +109,7 @@ def _report(error: Exception, env: Mapping[str, str]) -> Exit:
 
 
 def _make_streams_safe() -> None:
-    """Open missing streams, and print characters that the terminal's encoding lacks as `?`
-    instead of raising."""
+    """Open missing streams; print characters that the terminal's encoding lacks as `?`."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         # The parent process closed it (`>&-`). The next opened file must not get its number.
         if getattr(sys, name) is None:
@@ -122,8 +121,7 @@ def _make_streams_safe() -> None:
 
 
 def forget_output() -> None:
-    """Redirect standard output to nowhere after a broken pipe, so that the interpreter's last
-    flush does not raise."""
+    """Redirect standard output to nowhere, so that the interpreter's last flush does not raise."""
     null = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(null, sys.stdout.fileno())

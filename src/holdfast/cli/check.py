@@ -50,8 +50,7 @@ def _print(console: Console, report: Report, file: str) -> None:
 
 @contextmanager
 def progress(env: Mapping[str, str], what: str) -> Generator[Callable[[int, int], None]]:
-    """Show progress on the last line of stderr, if stderr is a terminal and the work takes
-    longer than a moment."""
+    """Show progress on the last line of stderr, if stderr is a terminal."""
     console = Console(env, out=sys.stderr)
     updated_at = time.monotonic()
     console.status(what)

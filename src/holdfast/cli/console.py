@@ -1,5 +1,4 @@
-"""Output to the standard streams: colours, streamed text, the status line, and the handling of
-closed streams."""
+"""Output to the standard streams: colours, streamed text, the status line, closed streams."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ class Console:
 
     @property
     def width(self) -> int:
-        """The number of columns for a line: COLUMNS or the terminal's width, 120 if neither is
-        known."""
+        """The columns for a line: COLUMNS or the terminal's width, 120 if neither is known."""
         return max(20, shutil.get_terminal_size((121, 24)).columns - 1)
 
     # --- lines ---
@@ -110,8 +108,7 @@ class Console:
         self.notice(f"holdfast: {one_line(text)}", "error")
 
     def ask(self, prompt: str, interactive: bool) -> str:
-        """Read a line from standard input, without its end; show the prompt if a user types.
-        Raises `EOFError` at the end of the input."""
+        """Read a line from standard input; show the prompt to a user. Raises `EOFError`."""
         with self._lock:
             self.end_stream()
             self._flush(self._clear(), self._out)
@@ -135,8 +132,7 @@ class Console:
     # --- the status line ---
 
     def status(self, text: str) -> None:
-        """Show the current activity and its duration below everything else; "" hides it. Only on
-        a terminal."""
+        """Show the activity and its duration as the last line of a terminal; "" hides it."""
         if not self.is_terminal:
             return
         with self._lock:
@@ -206,8 +202,7 @@ class Console:
 
     @contextmanager
     def _patiently(self) -> Generator[None]:
-        """Hold the lock inside the context. If its holder hangs in a write, proceed without the
-        lock, now and later."""
+        """Hold the lock. If its holder hangs in a write, go on without it, now and later."""
         held = not self.stuck and self._lock.acquire(timeout=_LOCK_SECONDS)
         self.stuck = not held
         try:

@@ -18,12 +18,10 @@ _TITLE_CHARS = 40  # of each candidate's title
 
 def matching(found: Iterable[S], id: str) -> S | None:
     """Return the conversation with this id, or the only one whose id begins with it; None if there
-    is none.
+    is none. Raises `UsageError` that lists the candidates.
 
     A conversation that a call of another match spawned is not a match of its own: its id is
-    `{parent}.{call}`, so every prefix of its parent would be ambiguous. Raises `UsageError` that
-    lists the candidates.
-    """
+    `{parent}.{call}`, so every prefix of its parent would be ambiguous."""
     matches = {entry.id: entry for entry in found if entry.id.startswith(id)}
     if id in matches:
         return matches[id]

@@ -1,5 +1,4 @@
-"""`holdfast demo`: a scripted model fixes a real bug with real tools, and the command checks the
-result."""
+"""`holdfast demo`: a scripted model fixes a real bug with real tools, and the result is checked."""
 
 from __future__ import annotations
 
@@ -11,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from holdfast.cli.option_values import agent_in
 from holdfast.cli.session import Parts, Session
 from holdfast.cli.signals import Signals
 from holdfast.cli.text import GAP, TextLine, styled
+from holdfast.conversation import Conversation
 from holdfast.llm.scripted import ScriptedLLM, ScriptedRequest
 from holdfast.runtime import LocalRuntime
 
@@ -85,8 +87,7 @@ class PagingTest(unittest.TestCase):
 
 
 def _script(tests: str) -> list[Any]:
-    """Return the model's script. An answer that depends on a tool's result is a function of the
-    request."""
+    """Return the model's script. A function of the request answers by a tool's result."""
 
     def after_first_run(request: ScriptedRequest) -> Any:
         if "FAILED" not in request.text:
@@ -149,14 +150,13 @@ def demo(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             stream=console.is_terminal,
         )
         pace = ReadingPace(0.6, 0.03) if slow else ReadingPace()
-        runtime = LocalRuntime(folder, env=passed)
-        console.line(
-            f"A small shop with a bug, in {folder}. The model is scripted; tools, files and tests"
-            " are real.",
-            "dim",
-        )
+        stack = ExitStack()
+        runtime = stack.enter_context(LocalRuntime(folder, env=passed))
+        real = "The model is scripted; tools, files and tests are real."
+        console.line(f"A small shop with a bug, in {folder}. {real}", "dim")
         agent = agent_in(f"the folder {runtime.workdir}", llm, runtime.tools, {})
-        parts = Parts(LocalSource(agent, runtime), shows_tokens=False)
+        source = LocalSource(runtime, partial(Conversation, agent), stack)
+        parts = Parts(source, shows_tokens=False)
         with Signals() as signals, Session(parts, console, signals, pace=pace) as session:
             code = session.main(_work)
             history = session.conversation.get_history()
@@ -166,10 +166,8 @@ def demo(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
         if problem:
             console.error(f"the demo failed: {problem}.")
             return Exit.FAILED
-        console.show(
-            [GAP, TextLine("add", "Checked: the project's tests failed before and pass now.")]
-        )
-        console.show([GAP, *styled("plain", REAL)])
+        checked = TextLine("add", "Checked: the project's tests failed before and pass now.")
+        console.show([GAP, checked, GAP, *styled("plain", REAL)])
         return console.loss if console.broken else Exit.FINISHED
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -184,8 +182,7 @@ def _work(session: Session) -> Exit:
 
 
 def _passes(folder: Path, env: Mapping[str, str]) -> bool:
-    """Return True if the project's tests pass. This process runs them itself and does not rely
-    on the agent."""
+    """Return True if the project's tests pass, run here and not by the agent."""
     run = subprocess.run(
         [sys.executable, "-m", "unittest"],
         cwd=folder,

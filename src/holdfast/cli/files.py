@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.cli.exit_codes import UsageError
+from holdfast.cli.signals import Signals
 from holdfast.cli.text import clip
 
 
@@ -48,6 +50,17 @@ def read_key(path: str, option: str) -> str:
     if not key:
         raise UsageError(f"{option} {path!r} is empty")
     return key
+
+
+def read_standard_input(signals: Signals, what: str) -> str:
+    """Return the text on standard input, named `what` in errors. Raises `UsageError`, and the
+    errors of `Signals.prompting`."""
+    try:
+        with signals.prompting():
+            return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        encoding = error.encoding.upper()
+        raise UsageError(f"{what} on standard input is not {encoding}") from error
 
 
 def reason(error: Exception) -> str:

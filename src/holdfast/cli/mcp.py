@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 
 from holdfast.cli.console import Console
-from holdfast.cli.exit_codes import SERVER_CODES, Exit, UsageError
+from holdfast.cli.exit_codes import SERVER_CODES, Exit, UsageError, flag
 from holdfast.cli.tool_options import toolset
 from holdfast.errors import ConfigurationError
 from holdfast.serve import mcp as serve
@@ -29,20 +29,16 @@ def mcp(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     token = _token(options, env)
     _log_to_stderr(env)
     console = Console(env, out=sys.stderr)
-    return (
-        _over_stdio(options, env, console)
-        if options.http is None
-        else _over_http(options, env, console, token)
-    )
+    if options.http is None:
+        return _over_stdio(options, env, console)
+    return _over_http(options, env, console, token)
 
 
 def _token(options: argparse.Namespace, env: Mapping[str, str]) -> str | None:
     for name in ("token_env", "allow_host"):
         if options.http is None and getattr(options, name):
-            raise UsageError(
-                f"--{name.replace('_', '-')} is for --http; over standard input and output there is"
-                " only one client"
-            )
+            why = "over standard input and output there is only one client"
+            raise UsageError(f"{flag(name)} is for --http; {why}")
     if options.token_env is None:
         return None
     if not env.get(options.token_env):
@@ -54,11 +50,8 @@ def _token(options: argparse.Namespace, env: Mapping[str, str]) -> str | None:
 
 def _over_stdio(options: argparse.Namespace, env: Mapping[str, str], console: Console) -> Exit:
     if sys.stdin.isatty():
-        console.notice(
-            "Serving MCP on standard input and output, for a client that starts this command."
-            " Ctrl-D ends it.",
-            "dim",
-        )
+        text = "Serving MCP on standard input and output, for a client that starts this command."
+        console.notice(f"{text} Ctrl-D ends it.", "dim")
     # Claimed before the config is read: output of its modules must not get onto the wire either.
     with claimed() as wire, toolset(options.config, options.workdir or ".", env) as tools:
         number = over_stdio(ToolServer(tools.manager, options.name, None, 32, tools.runtime), wire)
@@ -71,9 +64,8 @@ def _over_http(
     try:  # before modules are imported and anything is started
         check(address(options.http)[0], token)
     except ConfigurationError as error:
-        raise UsageError(
-            f"--http: {str(error).replace('Give a token', 'Give a token, with --token-env NAME,')}"
-        ) from error
+        option = "Give a token, with --token-env NAME,"
+        raise UsageError(f"--http: {str(error).replace('Give a token', option)}") from error
     with toolset(options.config, options.workdir or ".", env) as tools:
         number = serve(
             tools.manager,
@@ -88,8 +80,7 @@ def _over_http(
 
 
 def _log_to_stderr(env: Mapping[str, str]) -> None:
-    """Log warnings to stderr, where the client or the operator keeps the log. A server has no
-    screen."""
+    """Log warnings to stderr, where the client or the operator keeps the log."""
     if not env.get("HOLDFAST_DEBUG"):
         handler = logging.StreamHandler()
         handler.setLevel(logging.WARNING)

@@ -24,17 +24,12 @@ from holdfast.tools import Tool
 
 
 def model_of(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> LLM:
-    """Return the model that the options and the environment name, with its key.
-    `--model-key-name` refers to a variable of the server instead. Raises `UsageError`."""
+    """Return the model with its key. `--model-key-name` refers to a variable of the server
+    instead. Raises `UsageError`."""
     model, url = model_name(options.model, env), base_url(options.base_url, env)
     retries = 5 if options.retries is None else options.retries
     try:
-        llm = LLM(
-            model,
-            base_url=url,
-            stream=stream and not options.no_stream,
-            max_retries=retries,
-        )
+        llm = LLM(model, base_url=url, stream=stream and not options.no_stream, max_retries=retries)
         if options.model_key_name is not None:
             return llm.replace(api_key=f"${{{options.model_key_name}}}")
         provider = locate(model, url).provider
@@ -46,8 +41,7 @@ def model_of(options: argparse.Namespace, env: Mapping[str, str], stream: bool) 
 
 
 def agent_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the parameters of `Agent` that the options name, wherever it works. Raises
-    `UsageError`."""
+    """Return the parameters of `Agent` that the options name. Raises `UsageError`."""
     prompt = options.system_prompt_file
     return {
         "system_prompt": None if prompt is None else read_text(prompt, "--system-prompt-file"),

@@ -4,71 +4,29 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
-from holdfast import events as ev
 from holdfast.cli.conversation_ids import chosen
 from holdfast.cli.exit_codes import UsageError
 from holdfast.cli.files import path_of, unreadable
-from holdfast.commands import Command
 from holdfast.errors import StoreError
 from holdfast.store import SQLiteStore, Summary
+
+if TYPE_CHECKING:
+    from holdfast.cli.server import ServerConversations
+
+Place: TypeAlias = "StoredConversations | ServerConversations"
 
 _MAGIC = b"SQLite format 3\0"  # sqlite.org/fileformat2.html, 1.3
 
 
-class Place(Protocol):
-    """The conversations of one place. A context manager."""
-
-    @property
-    def tells_duplicates(self) -> bool:
-        """True if `post` tells whether it dropped the command."""
-        ...
-
-    def __enter__(self) -> Place: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def list(self, *, status: str | None = None, limit: int | None = None) -> Sequence[Summary]:
-        """Return the conversations, the newest first."""
-        ...
-
-    def find(self, id: str) -> Summary:
-        """Return the conversation with this id or prefix of an id. Raises `UsageError`."""
-        ...
-
-    def read(self, id: str, /, after_seq: int = 0) -> Sequence[ev.AnyEvent]:
-        """Return the events after `after_seq`."""
-        ...
-
-    def follow(self, id: str, /, after_seq: int, timeout: float) -> Iterator[ev.AnyEvent]:
-        """Yield the events after `after_seq` as they come, until none has come for `timeout`
-        seconds."""
-        ...
-
-    def post(self, id: str, /, command: Command, key: str | None = None) -> bool:
-        """Post a command. Return False if another one was posted under `key` before."""
-        ...
-
-    def run(self, id: str) -> str:
-        """Have the place itself continue the conversation, unless it is paused. Return its status
-        then; "" if the place drives no conversations."""
-        ...
-
-    def watched(
-        self, notice: Callable[[str], object]
-    ) -> AbstractContextManager[Callable[[], bool]]:
-        """Call `notice` inside the context when the place disappears and comes back. The result is
-        True while the place is gone."""
-        ...
-
-
 class StoredConversations:
-    """The conversations of a store's file, which other processes drive."""
+    """The conversations of a store's file, which other processes drive. A context manager, with
+    the same methods as `ServerConversations`."""
 
-    tells_duplicates = True
+    tells_duplicates = True  # `post` tells whether it dropped the command
 
     def __init__(self, file: str, *, read_only: bool = False) -> None:
         self._file = file
@@ -84,29 +42,28 @@ class StoredConversations:
         self.store.close()
 
     def list(self, *, status: str | None = None, limit: int | None = None) -> Sequence[Summary]:
-        """See `Place.list`."""
+        """Return the conversations, the newest first."""
         return self.store.list(status=status)[:limit]
 
     def find(self, id: str) -> Summary:
-        """See `Place.find`."""
+        """Return the conversation with this id or prefix of an id. Raises `UsageError`."""
         return chosen(self.store.list(), id, self._file)
 
     def run(self, id: str) -> str:
-        """See `Place.run`."""
+        """Return "": a store drives no conversations."""
         return ""
 
     def watched(
         self, notice: Callable[[str], object]
     ) -> AbstractContextManager[Callable[[], bool]]:
-        """See `Place.watched`."""
+        """Return a context whose value is never True: a file does not disappear."""
         return nullcontext(bool)
 
 
 def open_place(
     options: argparse.Namespace, env: Mapping[str, str], *, read_only: bool = False
 ) -> Place:
-    """Open the store or the agent server that `options.file` names. Raises `UsageError`,
-    `StoreError`."""
+    """Open the store or the server that `options.file` names. Raises `UsageError`, `StoreError`."""
     if options.file.startswith(("http://", "https://")):
         from holdfast.cli.server import connect  # an HTTP client takes 100 ms to load
 
@@ -127,9 +84,6 @@ def place_text(options: argparse.Namespace) -> str:
     return f"{'on' if '://' in options.file else 'in'} {options.file!r}"
 
 
-# --- stores ---
-
-
 def open_store(file: str, *, read_only: bool = False, hint: str = "") -> SQLiteStore:
     """Open an existing store. SQLite itself would create a missing file, and turn an empty one
     into a store. Raises `UsageError`, which ends with `hint`."""
@@ -140,6 +94,14 @@ def open_store(file: str, *, read_only: bool = False, hint: str = "") -> SQLiteS
         return SQLiteStore(path, read_only=read_only)
     except StoreError as error:
         raise UsageError(f"{error}{hint and f' {hint}'}") from error
+
+
+def open_or_create(file: str) -> SQLiteStore:
+    """Open a store, which is created if it does not exist. Raises `UsageError`."""
+    try:
+        return SQLiteStore(path_of(file))
+    except StoreError as error:
+        raise UsageError(str(error)) from error
 
 
 def is_sqlite(file: str) -> bool:

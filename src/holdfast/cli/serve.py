@@ -52,10 +52,8 @@ class _Settings(NamedTuple):
 
 def serve(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     """Run the server. Raises `UsageError`, `HoldfastError`."""
-    try:
+    with _naming("--listen"):
         place = address(options.listen)
-    except ConfigurationError as error:
-        raise UsageError(f"--listen: {error}") from None
     tls = _tls(options)
     if tls is None and not options.insecure and not is_loopback(place[0]):
         raise UsageError(
@@ -80,7 +78,9 @@ def _serve(options: argparse.Namespace, console: Console, path: Path, settings: 
     policy = Policy(options.allow_tools)
     root = _root(options, path)
     agents = _agents(options, settings.variables)
-    sending = _sending(options)
+    with _naming("--webhook-allow", "."):
+        give_up = options.webhook_days * 86_400.0
+        sending = Sending(allow=tuple(options.webhook_allow), give_up=give_up)
     for file in (path, beside(path, "db")):
         # Readable by its owner only. SQLite gives its -wal and -shm the same permissions.
         with contextlib.suppress(FileExistsError):
@@ -89,7 +89,12 @@ def _serve(options: argparse.Namespace, console: Console, path: Path, settings: 
         listening = stack.enter_context(contextlib.closing(listen(*settings.address)))
         records = stack.enter_context(opened_records(path))
         keys = Keys(records)
-        _add_first_key(keys, settings.key, options.tenant or "default", console)
+        tenant = options.tenant or "default"
+        if settings.key is not None:
+            keys.add(tenant, settings.key, "given at the start")
+        elif not keys.list():
+            key = keys.create(tenant, "made at the first start")
+            console.notice(f"The server's key, which is shown only this once: {key}")
         store = stack.enter_context(SQLiteStore(path))
         observers = observers_of(options, False, [settings.key] if settings.key else [], stack)
         # An open conversation takes a process, or a few KB.
@@ -132,8 +137,7 @@ def _serve(options: argparse.Namespace, console: Console, path: Path, settings: 
 
 
 def _threads() -> list[threading.Thread]:
-    """Return the threads that would keep the process alive, after a short wait for those that
-    are ending."""
+    """Return the threads that would keep the process alive, after a short wait for their end."""
     deadline = time.monotonic() + _THREAD_SECONDS
     left = [
         thread
@@ -143,14 +147,6 @@ def _threads() -> list[threading.Thread]:
     for thread in left:
         thread.join(max(0.0, deadline - time.monotonic()))
     return [thread for thread in left if thread.is_alive()]
-
-
-def _add_first_key(keys: Keys, given: str | None, tenant: str, console: Console) -> None:
-    if given is not None:
-        keys.add(tenant, given, "given at the start")
-    elif not keys.list():
-        key = keys.create(tenant, "made at the first start")
-        console.notice(f"The server's key, which is shown only this once: {key}")
 
 
 def _root(options: argparse.Namespace, store: Path) -> Path:
@@ -168,8 +164,7 @@ def _root(options: argparse.Namespace, store: Path) -> Path:
 
 @contextlib.contextmanager
 def _exclusive(store: Path) -> Generator[None]:
-    """Lock the store against other servers inside the context. Two servers would compete for its
-    conversations, and both would fail."""
+    """Lock the store against other servers, which would compete for its conversations."""
     path = beside(store, "lock")
     try:
         file = open(path, "a+")  # noqa: SIM115
@@ -193,16 +188,23 @@ def _exclusive(store: Path) -> Generator[None]:
 # --- options ---
 
 
+@contextlib.contextmanager
+def _naming(option: str, end: str = "") -> Generator[None]:
+    """Name the option in errors inside the context, without their `end`."""
+    try:
+        yield
+    except (ConfigurationError, OSError) as error:
+        raise UsageError(f"{option}: {str(error).removesuffix(end)}") from None
+
+
 def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
     if options.tls_cert is None:
         if options.tls_key is not None:
             raise UsageError("--tls-key needs --tls-cert, which is missing")
         return None
-    try:
+    with _naming("--tls-cert"):
         key = None if options.tls_key is None else str(path_of(options.tls_key))
         return tls_context(str(path_of(options.tls_cert)), key)
-    except ConfigurationError as error:
-        raise UsageError(f"--tls-cert: {error}") from None
 
 
 def _variables(options: argparse.Namespace, env: Mapping[str, str]) -> dict[str, str]:
@@ -218,13 +220,6 @@ def _variables(options: argparse.Namespace, env: Mapping[str, str]) -> dict[str,
     return found
 
 
-def _sending(options: argparse.Namespace) -> Sending:
-    try:
-        return Sending(allow=tuple(options.webhook_allow), give_up=options.webhook_days * 86_400.0)
-    except ConfigurationError as error:
-        raise UsageError(f"--webhook-allow: {str(error).removesuffix('.')}") from None
-
-
 def _agents(options: argparse.Namespace, variables: Mapping[str, str]) -> dict[str, Published]:
     found: dict[str, Published] = {}
     if not options.agent:
@@ -237,14 +232,10 @@ def _agents(options: argparse.Namespace, variables: Mapping[str, str]) -> dict[s
                 raise UsageError(f"--agent takes NAME=FILE, not {text!r}")
             if name in found:
                 raise UsageError(f"--agent: {name!r} is given twice")
-            path = path_of(file)
-            try:
-                agent = load_agent(
-                    path, variables=variables, builtins={tool.name: tool for tool in runtime.tools}
-                )
+            path, builtins = path_of(file), {tool.name: tool for tool in runtime.tools}
+            with _naming(f"--agent {name}", "."):
+                agent = load_agent(path, variables=variables, builtins=builtins)
                 found[name] = publish(name, agent)
-            except (ConfigurationError, OSError) as error:
-                raise UsageError(f"--agent {name}: {str(error).removesuffix('.')}") from None
     return found
 
 

@@ -1,5 +1,4 @@
-"""`holdfast serve keys`: manages the keys of an agent server, and finds the files beside its
-store."""
+"""`holdfast serve keys`: manages the keys of an agent server, which stand beside its store."""
 
 from __future__ import annotations
 

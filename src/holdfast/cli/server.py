@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -30,6 +30,7 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.remote import RemoteConversation, RemoteWorkspace
+from holdfast.remote.server_client import conversation_path
 from holdfast.store import Summary
 from holdfast.tools import Cancellation
 
@@ -48,11 +49,8 @@ _OPTIONS_BY_ERROR = {
 
 
 class ServerSummary(Summary, frozen=True):
-    """A conversation in the server's listing, with its workspace.
-
-    `started`: the server continues it by itself. `driven`: it was started, or runs until it
-    rests.
-    """
+    """A conversation in the server's listing, with its workspace. `started`: the server continues
+    it by itself. `driven`: it was started, or runs until it rests."""
 
     workspace: str = ""
     started: bool = False
@@ -61,17 +59,14 @@ class ServerSummary(Summary, frozen=True):
 
     @property
     def standing(self) -> str:
-        """See `Summary.standing`."""
+        """The status that a listing shows."""
         undriven = self.status == "running" and not self.driven and not self.spawned_by
         return "running (not driven)" if undriven else self.status
 
 
 class ServerConversations:
-    """A connection to an agent server. A context manager.
-
-    `words` are the options that name the server in a command line. Raises `UsageError`,
-    `StoreError`.
-    """
+    """A connection to an agent server, which `words` name in a command line. A context manager.
+    Raises `UsageError`, `StoreError`."""
 
     tells_duplicates = False
 
@@ -119,9 +114,8 @@ class ServerConversations:
 
     def check(self) -> None:
         """Raise an error unless the server answers and accepts the key."""
-        other = (
-            f"{self.address} is not an agent server's address, or the server has another version"
-        )
+        where = f"{self.address} is not an agent server's address"
+        other = f"{where}, or the server has another version"
         for timeout in (_FIRST_SECONDS, _SLOW_SECONDS):
             try:
                 self._get("/api/conversations", _Page, timeout, limit=1)
@@ -161,34 +155,28 @@ class ServerConversations:
         for timeout in (_FIRST_SECONDS, _SLOW_SECONDS):
             try:
                 self._link.request("GET", "/health", timeout=timeout, cancelled=cancelled)
+                return True
             except StoreError as error:
                 if not isinstance(error.__cause__, LLMTimeout):
                     return False
             except HoldfastError:
                 return True  # any answer shows that the server is there
-            else:
-                return True
         return False
 
     @contextmanager
     def watched(self, notice: Callable[[str], object]) -> Generator[Callable[[], bool]]:
-        """See `Place.watched`."""
+        """Call `notice` inside the context when the server disappears and comes back. The result
+        is True while it is gone."""
         stop, gone = Cancellation(), threading.Event()
+        away = f"waiting for the agent server, which cannot be reached now ({self.address}) ..."
 
         def watch() -> None:
             while not stop.wait(_RETURN_SECONDS if gone.is_set() else _WATCH_SECONDS):
                 there = self._answers(stop)
                 if stop or there is not gone.is_set():
                     continue
-                if there:
-                    gone.clear()
-                    notice("the agent server is back.")
-                else:
-                    gone.set()
-                    notice(
-                        "waiting for the agent server, which cannot be reached now"
-                        f" ({self.address}) ..."
-                    )
+                gone.clear() if there else gone.set()
+                notice("the agent server is back." if there else away)
 
         thread = threading.Thread(target=watch, name="holdfast-watch", daemon=True)
         thread.start()
@@ -227,18 +215,17 @@ class ServerConversations:
     def entry(self, id: str) -> ServerSummary | None:
         """Return one conversation, None for an unknown id."""
         try:
-            return self._get(_path(id), ServerSummary)
+            return self._get(conversation_path(id), ServerSummary)
         except ConversationNotFound:
             return None
 
     def matching(self, id: str) -> ServerSummary | None:
-        """Return the conversation that `id` names, by its id or a prefix; None if there is none.
-        Raises `UsageError`."""
+        """Return the conversation with this id or prefix, or None. Raises `UsageError`."""
         exact = self.entry(id) if is_id(id) else None
         return matching(self.list(), id) if exact is None else exact
 
     def find(self, id: str) -> ServerSummary:
-        """Return the conversation that `id` names, by its id or a prefix. Raises `UsageError`."""
+        """Return the conversation with this id or prefix. Raises `UsageError`."""
         found = self.matching(id)
         if found is None:
             hint = shlex.join(["holdfast", "list", *self.words])
@@ -249,7 +236,8 @@ class ServerConversations:
         """Return the events after `after_seq`."""
         found: list[ev.AnyEvent] = []
         while True:
-            page = self._get(f"{_path(id)}/events", _Events, after_seq=after_seq, limit=_PAGE)
+            path = f"{conversation_path(id)}/events"
+            page = self._get(path, _Events, after_seq=after_seq, limit=_PAGE)
             with self.understood():
                 found += [ev.decode(bytes(raw)) for raw in page.events]
             after_seq = found[-1].seq if found else after_seq
@@ -257,8 +245,7 @@ class ServerConversations:
                 return found
 
     def follow(self, id: str, after_seq: int, timeout: float) -> Iterator[ev.AnyEvent]:
-        """Yield the events after `after_seq` as they come, across restarts of the server. Ends
-        when none has come for `timeout` seconds."""
+        """Yield the events after `after_seq` until none has come for `timeout` seconds."""
         if self._followed is None:
             self._followed = RemoteConversation(None, self.workspace, id)
             self._followed.register_event_callback(self._events_queue.put, after_seq)
@@ -272,32 +259,36 @@ class ServerConversations:
             if event.seq > after_seq:
                 yield event
 
-    def _get(self, path: str, kind: Any, timeout: float | None = None, **query: object) -> Any:
+    def _get(
+        self,
+        path: str,
+        kind: Any,
+        timeout: float | None = None,
+        method: str = "GET",
+        **query: object,
+    ) -> Any:
         with self.understood():
-            answer = self._link.request("GET", path, query=query, timeout=timeout).read()
+            answer = self._link.request(method, path, query=query, timeout=timeout).read()
             return msgspec.json.decode(answer, type=kind)
 
     # --- commands ---
 
     def post(self, id: str, command: cmd.Command, key: str | None = None) -> bool:
-        """Have the server carry out a command, and return when it has. The server ignores a
-        `key` that it has seen before."""
+        """Have the server carry out a command, unless it has seen the `key` before."""
         what, body = _order(command)
-        self._link.request("POST", f"{_path(id)}/{what}", body, once=key)
+        self._link.request("POST", f"{conversation_path(id)}/{what}", body, once=key)
         return True
 
     def start(self, id: str) -> None:
         """Make the server continue the conversation from now on, with or without clients."""
-        self._link.request("POST", f"{_path(id)}/start")
+        self._link.request("POST", f"{conversation_path(id)}/start")
 
     def run(self, id: str) -> str:
-        """See `Place.run`."""
+        """Have the server continue the conversation, unless it is paused. Return its status."""
         entry = self.find(id)
         if entry.started or entry.status == "paused":
             return entry.status
-        with self.understood():
-            answer = self._link.request("POST", f"{_path(id)}/run").read()
-            return msgspec.json.decode(answer, type=_Standing).status
+        return self._get(f"{conversation_path(id)}/run", _Standing, method="POST").status
 
 
 def connect(
@@ -329,10 +320,6 @@ def is_loopback(url: str) -> bool:
 def is_id(text: str) -> bool:
     """Return True if a server accepts the text as an id."""
     return re.fullmatch(r"[A-Za-z0-9._-]{1,128}", text) is not None and text.strip("._-") != ""
-
-
-def _path(id: str) -> str:
-    return f"/api/conversations/{quote(id, safe='')}"
 
 
 def _order(command: cmd.Command) -> tuple[str, dict[str, Any]]:

@@ -1,5 +1,4 @@
-"""Handling of Ctrl-C and termination: signals are recorded when they arrive, and the waiting
-code acts on them."""
+"""Handling of Ctrl-C and termination: signals are recorded, and the waiting code acts on them."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ _ENDING = {signal.SIGTERM: Exit.TERMINATED, signal.SIGHUP: Exit.HUNG_UP}
 
 
 class EndRequested(Exception):
-    """A request to end the process, received while it waited for a line. `code` is the exit
-    code."""
+    """A request to end the process with the exit `code`, received while it waited for a line."""
 
     def __init__(self, code: Exit) -> None:
         super().__init__(code.name)
@@ -35,13 +33,11 @@ class PromptWithdrawn(Exception):
 
 
 class Signals:
-    """A recorder of SIGINT, SIGTERM and SIGHUP. Inside the context, signals no longer raise at
-    arbitrary points of the program.
+    """A recorder of SIGINT, SIGTERM and SIGHUP, which inside the context no longer raise.
 
     An exception at an arbitrary point could break off an append half-way. A recorded signal is
     handled where that is safe. Only inside `prompting` do signals raise (`KeyboardInterrupt`,
-    `Ended`), because nothing else ends a wait for a line.
-    """
+    `EndRequested`), because nothing else ends a wait for a line."""
 
     def __init__(self) -> None:
         self.ending: Exit | None = None
@@ -100,8 +96,7 @@ class Signals:
                     signal.pthread_kill(main, number)
 
     def _unserved(self) -> bytes:
-        """Return the numbers of the signals that arrived and that no handler has seen. They
-        count as seen from now on."""
+        """Return the numbers of the signals that no handler has seen, and mark them as seen."""
         try:
             return os.read(self._pipe[0], 64)
         except BlockingIOError:

@@ -29,11 +29,9 @@ def stats(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     found: list[Stats] = []
     whole = NOTHING
     with open_store(options.file, read_only=True) as store:
-        summaries = (
-            store.list()
-            if options.id is None
-            else tree(store, chosen(store.list(), options.id, options.file).id)
-        )
+        summaries = store.list()
+        if options.id is not None:
+            summaries = tree(store, chosen(summaries, options.id, options.file).id)
         for number, summary in enumerate(summaries):
             if console.is_terminal:
                 console.status(f"reading {number + 1} of {counted(len(summaries), 'conversation')}")
@@ -42,10 +40,7 @@ def stats(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             found.append(one)
     console.status("")
     if options.json:
-        shown: dict[str, Any] = {
-            "whole": _data(whole),
-            "conversations": [_data(one) for one in found],
-        }
+        shown = {"whole": _data(whole), "conversations": [_data(one) for one in found]}
         console.line(json_shown(msgspec.json.encode(shown).decode()))
     elif not found:
         console.notice(f"There is no conversation in {options.file}.", "dim")
@@ -58,14 +53,9 @@ def stats(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
 
 
 def _data(one: Stats) -> dict[str, Any]:
-    made = msgspec.to_builtins(one)
-    return {
-        **made,
-        "usage": msgspec.to_builtins(one.usage),
-        "cost": one.cost,
-        "unpriced": one.unpriced,
-        "cached": round(one.cached, 4),
-    }
+    usage, cached = msgspec.to_builtins(one.usage), round(one.cached, 4)
+    more = {"usage": usage, "cost": one.cost, "unpriced": one.unpriced, "cached": cached}
+    return msgspec.to_builtins(one) | more
 
 
 class StatsTable(NamedTuple):
@@ -160,11 +150,9 @@ def _sums(one: Stats) -> list[str]:
 def _tokens(usage: Usage) -> list[str]:
     if not usage.input_tokens and not usage.output_tokens:
         return []
-    cached = (
-        f" ({usage.cached_input_tokens / usage.input_tokens:.0%} cached)"
-        if usage.cached_input_tokens
-        else ""
-    )
+    cached = ""
+    if usage.cached_input_tokens:
+        cached = f" ({usage.cached_input_tokens / usage.input_tokens:.0%} cached)"
     return [f"{usage.input_tokens:,} tokens in{cached}", f"{usage.output_tokens:,} out"]
 
 

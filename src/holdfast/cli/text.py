@@ -17,11 +17,8 @@ _UNSAFE = re.compile(
 
 
 class TextLine(NamedTuple):
-    """One line to show.
-
-    `style` is plain, user, call, dim, error, add, remove, or gap. A gap is a blank line unless
-    the line before it is blank.
-    """
+    """One line to show. Styles: plain, user, call, dim, error, add, remove, and gap, a blank line
+    unless the line before it is blank."""
 
     style: str
     text: str = ""
@@ -67,6 +64,11 @@ def plain(text: str) -> str:
 def one_line(text: str) -> str:
     """Return `safe` text on one line, with runs of white space as one blank."""
     return safe(" ".join(text.split()))
+
+
+def plain_line(text: str) -> str:
+    """Return `plain` text on one line."""
+    return plain(one_line(text))
 
 
 def clip(text: str, width: int) -> str:

@@ -18,20 +18,14 @@ from holdfast.cli.console import Console
 from holdfast.cli.conversation_ids import chosen
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.files import path_of, unreadable
-from holdfast.cli.places import open_store
+from holdfast.cli.places import open_or_create, open_store
 from holdfast.cli.text import counted, one_line
+from holdfast.conversation import ConversationState
 from holdfast.errors import ConfigurationError, Conflict, StoreError
-from holdfast.store import SQLiteStore, Summary
+from holdfast.store import SQLiteStore, Summary, transfer
 from holdfast.store.salvage import SalvageReader
-from holdfast.store.transfer import (
-    Exported,
-    blobs_of,
-    exported,
-    import_conversation,
-    only,
-    open_calls,
-    read_exported,
-)
+
+_MAX_NOTES = 20  # on parts of a conversation that could not be converted
 
 # --- export ---
 
@@ -43,7 +37,7 @@ def export(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     if options.to is not None:
         return _to_openhands(console, options)
     output = None if options.output is None else _target(path, options.output)
-    lines = _salvaged(console, env, path, options) if options.salvage else _stored(console, options)
+    lines = _salvaged(console, env, options) if options.salvage else _stored(console, options)
     code = Exit.FINISHED
     try:
         with closing(lines), _writing(output) as out:
@@ -69,15 +63,19 @@ def _to_openhands(console: Console, options: argparse.Namespace) -> Exit:
             "--to openhands takes one ID, and the new folder with -o; it cannot be combined with"
             " --salvage"
         )
-    from holdfast.cli import openhands  # few exports need it, and it takes 20 ms to load
+    from holdfast.openhands import write_conversation  # few need it, and it takes 20 ms to load
 
     with _open(options.file) as store:
         for entry in _chosen(console, store.list(), options):
+            state = ConversationState(entry.id, store.read(entry.id))
             try:
-                openhands.export(console, entry, store.read(entry.id), options.output)
+                notes = write_conversation(state, path_of(options.output))
+            except ConfigurationError as error:
+                raise UsageError(str(error).removesuffix(".")) from error
             except OSError as error:
                 console.error(f"{options.output!r} cannot be written: {error.strerror}.")
                 return Exit.FAILED
+            _show_notes(console, notes)
             return Exit.FINISHED
     return Exit.USAGE
 
@@ -88,33 +86,31 @@ def _stored(console: Console, options: argparse.Namespace) -> Generator[bytes | 
             try:
                 events = store.read(entry.id)
             except StoreError as error:
-                raise StoreError(
-                    f"{error} See: holdfast check {options.file}. --salvage exports the readable"
-                    " part."
-                ) from error
+                hint = f"See: holdfast check {options.file}. --salvage exports the readable part."
+                raise StoreError(f"{error} {hint}") from error
             _tell_open(console, entry.id, events)
-            yield from exported(entry, events, partial(_blob, store))
+            yield from transfer.exported(entry, events, partial(_blob, store))
 
 
 def _salvaged(
-    console: Console, env: Mapping[str, str], path: Path, options: argparse.Namespace
+    console: Console, env: Mapping[str, str], options: argparse.Namespace
 ) -> Generator[bytes | Exit]:
     try:
         with progress(env, f"reading {options.file}") as report_progress:
-            remains = SalvageReader(path, report_progress)
+            remains = SalvageReader(path_of(options.file), report_progress)
     except StoreError as error:
         raise UsageError(str(error).removesuffix(".")) from error
     code = Exit.FINISHED
     with remains:
         for entry in _chosen(console, remains.list(), options):
             found = remains.read(entry.id)
-            blobs = dict.fromkeys(id for event in found.events for id in blobs_of(event))
+            blobs = dict.fromkeys(id for event in found.events for id in transfer.blobs_of(event))
             lost = [f"the blob {id} is lost" for id in blobs if remains.blob(id) is None]
             for problem in [*map(str, found.gaps), *found.notes, *lost]:
                 console.notice(one_line(f"{entry.id}: {problem}"))
                 code = Exit.FAILED
             _tell_open(console, entry.id, found.events)
-            yield from exported(found.summary, found.events, remains.blob)
+            yield from transfer.exported(found.summary, found.events, remains.blob)
         for trouble in remains.troubles:
             console.notice(one_line(f"{options.file}: {trouble}"))
             code = Exit.FAILED
@@ -137,8 +133,7 @@ def _chosen(
 
 
 def _tell_open(console: Console, id: str, events: Iterable[ev.AnyEvent]) -> None:
-    calls = open_calls(events)
-    if calls:
+    if calls := transfer.open_calls(events):
         names = ", ".join(dict.fromkeys(call.name for call in calls))
         are = "is" if len(calls) == 1 else "are"
         told = f"{id}: {counted(len(calls), 'call')} {are} open ({names}). If the conversation"
@@ -196,54 +191,74 @@ def import_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     code = Exit.FINISHED
     store: SQLiteStore | None = None
     with ExitStack() as stack:
-        for conversation in _named_errors(_found(console, options, stack), options):
+        for conversation in _found(console, options):
             # Opened only now, so that a wrong FILE leaves no new store behind.
-            store = store or stack.enter_context(_open_or_create(path_of(options.store)))
+            store = store or stack.enter_context(open_or_create(options.store))
             id = options.id or conversation.header.id
             events = counted(len(conversation.events), "event")
             try:
-                new = import_conversation(store, conversation, id)
+                new = transfer.import_conversation(store, conversation, id)
+                done = (
+                    f"{events} imported" if new else f"already in the store, with the same {events}"
+                )
+                console.line(one_line(f"{id}: {done}"))
             except (ConfigurationError, Conflict) as error:
                 console.error(f"{error} Use --id NEW.")
                 code = Exit.USAGE
-            else:
-                done = f"{events} imported"
-                if not new:
-                    done = f"already in the store, with the same {events}"
-                console.line(one_line(f"{id}: {done}"))
     if store is None:
         raise UsageError(f"there is no conversation in {options.file!r}")
     return console.loss if console.broken and code == Exit.FINISHED else code
 
 
-def _named_errors(found: Iterable[Exported], options: argparse.Namespace) -> Iterator[Exported]:
-    """Yield the conversations; errors in their lines name the file."""
+def _found(console: Console, options: argparse.Namespace) -> Iterator[transfer.Exported]:
+    """Yield the conversations of FILE; errors in its lines name the file."""
     file: str = options.file
+    with ExitStack() as stack:
+        if options.origin:
+            found = [_from_openhands(console, file)]
+        elif file == "-":
+            found = transfer.read_exported(sys.stdin.buffer)
+        else:
+            with unreadable(repr(file)):
+                found = transfer.read_exported(stack.enter_context(path_of(file).open("rb")))
+        try:
+            yield from found if options.id is None else transfer.only(found)
+        except ConfigurationError as error:
+            where = "standard input" if file == "-" else file
+            raise UsageError(f"{where}, {error}".removesuffix(".")) from error
+        except OSError as error:
+            raise UsageError(f"{file!r} cannot be read: {error.strerror}") from error
+
+
+def _from_openhands(console: Console, folder: str) -> transfer.Exported:
+    """Return the conversation of a folder in the form of an export. Raises `UsageError`."""
+    from holdfast.openhands import read_conversation  # few need it, and it takes 20 ms to load
+
+    if folder == "-":
+        raise UsageError("--from openhands takes the folder of a conversation, not standard input")
     try:
-        yield from found if options.id is None else only(found)
-    except ConfigurationError as error:
-        raise UsageError(
-            f"{'standard input' if file == '-' else file}, {error}".removesuffix(".")
-        ) from error
-    except OSError as error:
-        raise UsageError(f"{file!r} cannot be read: {error.strerror}") from error
+        found = read_conversation(path_of(folder))
+    except (ConfigurationError, OSError) as error:
+        raise UsageError(str(error).removesuffix(".")) from error
+    state, events = found.state, found.state.events
+    if not events:
+        raise UsageError(f"there is no event in {folder!r}")
+    _show_notes(console, found.notes)
+    said = next((event.text for event in events if isinstance(event, ev.MessageAdded)), "")
+    header = transfer.Header(
+        version=transfer.VERSION,
+        id=state.id,
+        title=said.strip().split("\n", 1)[0][:80],
+        status=state.status.value,
+        created=events[0].timestamp,
+        updated=events[-1].timestamp,
+        events=len(events),
+    )
+    return transfer.Exported(header, events)
 
 
-def _found(console: Console, options: argparse.Namespace, stack: ExitStack) -> Iterable[Exported]:
-    """Return the conversations of FILE, which `stack` closes."""
-    file: str = options.file
-    if options.origin:
-        from holdfast.cli import openhands  # few imports need it, and it takes 20 ms to load
-
-        return [openhands.imported(console, file)]
-    if file == "-":
-        return read_exported(sys.stdin.buffer)
-    with unreadable(repr(file)):
-        return read_exported(stack.enter_context(path_of(file).open("rb")))
-
-
-def _open_or_create(path: Path) -> SQLiteStore:
-    try:
-        return SQLiteStore(path)
-    except StoreError as error:
-        raise UsageError(str(error)) from error
+def _show_notes(console: Console, notes: tuple[str, ...]) -> None:
+    for note in notes[:_MAX_NOTES]:
+        console.notice(one_line(f"{note}."))
+    if len(notes) > _MAX_NOTES:
+        console.notice(f"... and {counted(len(notes) - _MAX_NOTES, 'note')} more.")

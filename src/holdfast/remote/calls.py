@@ -41,24 +41,6 @@ class ClientCalls:
     is left alone.
     """
 
-    __slots__ = (
-        "_agent",
-        "_asks",
-        "_cleanups",
-        "_copy",
-        "_done",
-        "_ended",
-        "_on_idle",
-        "_on_progress",
-        "_queue",
-        "_refused_at_seq",
-        "_running",
-        "_runtime",
-        "_threads",
-        "closing",
-        "context",
-    )
-
     def __init__(
         self,
         copy: JournalCopy,
@@ -99,23 +81,22 @@ class ClientCalls:
             if fold.status is ConversationStatus.RUNNING and not self.closing:
                 for item in fold.offers:
                     call = item.effective
-                    if item.runner in ("", copy.client) and self._is_new(call) and self._has(call):
+                    if item.runner in ("", copy.client) and self._is_ours(call):
                         self._running[call.id] = Cancellation()
                         self._queue.append(call)
                 self._start_threads()
         for token in stale:
             token.cancel()
 
-    def _is_new(self, call: ToolCall) -> bool:
-        return not (
-            call.id in self._running
-            or call.id in self._done
-            or self._refused_at_seq.get(call.id) == self._copy.fold.last_seq
-        )
-
-    def _has(self, call: ToolCall) -> bool:
+    def _is_ours(self, call: ToolCall) -> bool:
+        """Return True if this client has the tool, and has neither begun the call nor been refused
+        it."""
+        if call.id in self._running or call.id in self._done:
+            return False
         tools = self._agent.tools
-        return tools.exists(call.name) or tools.exists(tools.canonical(call.name))
+        return self._refused_at_seq.get(call.id) != self._copy.fold.last_seq and (
+            tools.exists(call.name) or tools.exists(tools.canonical(call.name))
+        )
 
     def _interrupted(self) -> bool:
         fold = self._copy.fold
@@ -157,9 +138,8 @@ class ClientCalls:
             except WrongProcess:
                 raise
             except Exception:
-                _log.exception(
-                    "conversation %s: call %s failed in its client", self._copy.id, call.id
-                )
+                what = "conversation %s: call %s failed in its client"
+                _log.exception(what, self._copy.id, call.id)
                 done = True
             with self._copy.changed:
                 self._running.pop(call.id, None)
@@ -171,7 +151,7 @@ class ClientCalls:
 
     def _run_one(self, call: ToolCall, token: Cancellation) -> bool:
         """Claim a call, run it and post its result; return False if it was not ours to run."""
-        path = f"{self._copy.path}/calls/{quote(call.id, safe='')}"
+        path = f"/calls/{quote(call.id, safe='')}"
         if token or self.closing or not self._claim(f"{path}/claim", call, token):
             return False
         began = time.monotonic()
@@ -192,22 +172,15 @@ class ClientCalls:
             if type(error) is not StoreError:
                 with self._copy.changed:
                     self._refused_at_seq[call.id] = self._copy.fold.last_seq
-            _log.info(
-                "conversation %s: call %s is not run by this client: %s",
-                self._copy.id,
-                call.id,
-                error,
-            )
+            what = "conversation %s: call %s is not run by this client: %s"
+            _log.info(what, self._copy.id, call.id, error)
             return False
 
     def _send(
         self, path: str, body: dict[str, Any], key: str | None, stopped: Callable[[], bool]
     ) -> None:
-        server, client = self._copy.server, self._copy.client
         send_until_answered(
-            lambda: server.request(
-                "POST", path, body, client=client, once=key, cancelled=self._ended
-            ),
+            lambda: self._copy.request("POST", path, body, once=key, cancelled=self._ended),
             self._ended,
             stopped,
         )
@@ -261,12 +234,8 @@ class ClientCalls:
                 body["result"] = ToolResult.failure(f"{text} {error}", "internal")
                 self._send(path, body, f"{key}-cut", lambda: self.closing)
         except HoldfastError as error:
-            _log.warning(
-                "conversation %s: the agent server refused the result of call %s: %s",
-                self._copy.id,
-                call.id,
-                error,
-            )
+            what = "conversation %s: the agent server refused the result of call %s: %s"
+            _log.warning(what, self._copy.id, call.id, error)
 
     # --- closing ---
 

@@ -42,6 +42,7 @@ from holdfast.remote.calls import ClientCalls
 from holdfast.remote.follower import StreamFollower
 from holdfast.remote.journal_copy import JournalCopy
 from holdfast.remote.questions import ClientQuestions
+from holdfast.remote.server_client import conversation_path
 from holdfast.remote.shapes import (
     ID,
     CreateReply,
@@ -116,21 +117,16 @@ class RemoteConversation(ConversationInterface):
         on_question: OnQuestion = None,
         _made: CreateReply | None = None,
     ) -> None:
-        self._options: dict[str, Any] = {
-            "client_tools": client_tools,
-            "deltas": deltas,
-            "on_delta": on_delta,
-            "on_progress": on_progress,
-            "on_question": on_question,
-        }
-        _check(agent, workspace, id, self._options)
+        listeners = {"on_delta": on_delta, "on_progress": on_progress, "on_question": on_question}
+        self._options: dict[str, Any] = {"client_tools": client_tools, "deltas": deltas} | listeners
+        _check(agent, workspace, id, listeners)
         assert workspace is not None
         self.agent = agent
         self.workspace = workspace
         self.client = os.urandom(16).hex()
         self._server = workspace.link
         self._sent_tools = None if agent is None else agent.tools.definitions()
-        found = _made if _made is not None else self._create(id)
+        found = self._create(id) if _made is None else _made
         self.id = found.id
         self.warnings = tuple(found.warnings)
         self._log_warnings(found)
@@ -179,9 +175,7 @@ class RemoteConversation(ConversationInterface):
         return self._server.read(created, "POST", "/api/conversations", body, client=self.client)
 
     def _info(self, id: str) -> CreateReply:
-        return self._server.read(
-            created, "GET", f"/api/conversations/{quote(id, safe='')}", client=self.client
-        )
+        return self._server.read(created, "GET", conversation_path(id), client=self.client)
 
     def _log_warnings(self, found: CreateReply) -> None:
         for warning in found.warnings:
@@ -219,12 +213,7 @@ class RemoteConversation(ConversationInterface):
         new = not self._copy.fold.last_seq
         try:
             if new and state.events:
-                self._server.request(
-                    "PUT",
-                    f"{self._copy.path}/state",
-                    msgspec.Raw(state.to_json()),
-                    client=self.client,
-                )
+                self._copy.request("PUT", "/state", msgspec.Raw(state.to_json()))
             elif state.events:
                 raise Conflict("It has events.")
             self._catch_up()
@@ -235,7 +224,7 @@ class RemoteConversation(ConversationInterface):
         except ConfigurationError:
             if new:
                 with suppress(HoldfastError):
-                    self._server.request("DELETE", self._copy.path, client=self.client)
+                    self._copy.request("DELETE")
             raise
 
     def fork(
@@ -258,11 +247,9 @@ class RemoteConversation(ConversationInterface):
         if agent is not None:
             body |= agent_request(agent)
             body |= tools_request(agent, self.workspace, options["client_tools"])
-        path = f"{self._copy.path}/fork"
-        found = self._server.read(created, "POST", path, body, client=self.client)
-        return RemoteConversation(
-            agent or self.agent, self.workspace, found.id, **options, _made=found
-        )
+        made = self._copy.read(created, "POST", "/fork", body)
+        agent = agent or self.agent
+        return RemoteConversation(agent, self.workspace, made.id, **options, _made=made)
 
     # --- state ---
 
@@ -311,12 +298,8 @@ class RemoteConversation(ConversationInterface):
         end. Raises `NotFound` if the call has no result."""
         if not call_id or "/" in call_id or call_id in (".", ".."):  # not possible in a path
             raise NotFound(f"get_output: call {call_id!r} has no result.", "call", call_id)
-        return self._server.read(
-            ToolResult.from_json,
-            "GET",
-            f"{self._copy.path}/outputs/{quote(call_id, safe='')}",
-            client=self.client,
-        )
+        path = f"/outputs/{quote(call_id, safe='')}"
+        return self._copy.read(ToolResult.from_json, "GET", path)
 
     def __repr__(self) -> str:
         return (
@@ -332,7 +315,7 @@ class RemoteConversation(ConversationInterface):
         self._check_open()
         self._send_tools()
         event_id, before = os.urandom(16).hex(), self._copy.fold.last_seq
-        self._post("messages", {"content": content, "eventId": event_id})
+        self._copy.request("POST", "/messages", {"content": content, "eventId": event_id})
         deadline, number = time.monotonic() + self._server.timeout, 0
         while True:
             self._catch_up()
@@ -360,7 +343,7 @@ class RemoteConversation(ConversationInterface):
                 return
             self._prepare()
             self._send_tools()
-            self._post("start")
+            self._copy.request("POST", "/start")
             self._started = True
         self._catch_up()
 
@@ -379,7 +362,7 @@ class RemoteConversation(ConversationInterface):
             self._prepare()
             self._send_tools()
             self._follow()
-            self._post("run")
+            self._copy.request("POST", "/run")
             self._catch_up()
             self._wait(None)
         except KeyboardInterrupt:
@@ -471,16 +454,11 @@ class RemoteConversation(ConversationInterface):
         """Return True if the server drives the conversation, whichever client started it."""
         found = self._info(self.id)
         if found.error:
-            _log.warning(
-                "conversation %s: the agent server cannot drive it now: %s", self.id, found.error
-            )
+            what = "conversation %s: the agent server cannot drive it now: %s"
+            _log.warning(what, self.id, found.error)
         driven = found.open if found.driven is None else found.driven
-        return (
-            found.started
-            or found.busy
-            or driven
-            or any(item.offered for item in self._copy.fold.open.values())
-        )
+        offered = any(item.offered for item in self._copy.fold.open.values())
+        return found.started or found.busy or driven or offered
 
     def _not_inside(self, method: str) -> None:
         if self._copy.mark in inside.get():
@@ -548,12 +526,9 @@ class RemoteConversation(ConversationInterface):
         self._stop_on_server(deadline)
         running = [] if self._calls is None else self._calls.close(deadline)
         if running:
-            _log.warning(
-                "conversation %s closed while calls that ignore their cancellation still run: %s",
-                self.id,
-                ", ".join(running),
-            )
-        if self._follower.started and self._follower.lost is None:
+            what = "conversation %s closed while calls that ignore their cancellation still run: %s"
+            _log.warning(what, self.id, ", ".join(running))
+        if self._follower.thread is not None and self._follower.lost is None:
             with suppress(HoldfastError):  # callbacks also get the last events
                 self._copy.catch_up(timeout=max(0.5, deadline - time.monotonic()))
         self._follower.stop(max(0.1, deadline - time.monotonic()))
@@ -570,13 +545,11 @@ class RemoteConversation(ConversationInterface):
         stop, self._stops_server = self._stops_server, False
         if stop and self._follower.lost is None:
             try:
-                self._post("close", timeout=max(1.0, deadline - time.monotonic()))
+                timeout = max(1.0, deadline - time.monotonic())
+                self._copy.request("POST", "/close", timeout=timeout)
             except HoldfastError as error:
-                _log.warning(
-                    "conversation %s: the request to stop it on the agent server failed: %s",
-                    self.id,
-                    error,
-                )
+                what = "conversation %s: the request to stop it on the agent server failed: %s"
+                _log.warning(what, self.id, error)
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -595,11 +568,6 @@ class RemoteConversation(ConversationInterface):
         if self._follower.lost is not None:
             raise self._follower.lost.with_traceback(None)
 
-    def _post(self, path: str, body: dict[str, Any] | None = None, **options: Any) -> None:
-        self._server.request(
-            "POST", f"{self._copy.path}/{path}", body, client=self.client, **options
-        )
-
     def _command(self, name: str, once: str | None = None, **fields: Any) -> None:
         """Send a command to the server, and read the resulting events."""
         self._check_open()
@@ -612,7 +580,7 @@ class RemoteConversation(ConversationInterface):
             json.dumps(body.get("values"))
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"{name}: values must be valid JSON: {error}.") from error
-        self._post(name, body, once=once)
+        self._copy.request("POST", f"/{name}", body, once=once)
         self._catch_up()
 
     def _only_question(self) -> str:
@@ -628,14 +596,9 @@ class RemoteConversation(ConversationInterface):
         return ids[0]
 
     def _send_answer(self, question_id: str, values: Any, reason: str) -> None:
-        self._command(
-            "answer",
-            once=f"{self.client}-{question_id}",
-            question_id=question_id,
-            values=values,
-            reason=reason,
-            by="on_question",
-        )
+        once, by = f"{self.client}-{question_id}", "on_question"
+        answer = {"question_id": question_id, "values": values, "reason": reason, "by": by}
+        self._command("answer", once=once, **answer)
 
     def _prepare(self) -> None:
         """Give the caller's context to calls and questions, so that none waits for itself."""
@@ -658,9 +621,7 @@ class RemoteConversation(ConversationInterface):
         with self._lock:
             if now != self._sent_tools:
                 body = tools_request(agent, self.workspace, self._options["client_tools"])
-                found = self._server.read(
-                    created, "PUT", f"{self._copy.path}/tools", body, client=self.client
-                )
+                found = self._copy.read(created, "PUT", "/tools", body)
                 self._log_warnings(found)
                 self._has_client_tools = found.clients and self._calls is not None
             self._sent_tools = now
@@ -674,7 +635,7 @@ class RemoteConversation(ConversationInterface):
 
     def _follow(self) -> None:
         """Follow the event stream from now on."""
-        if not self._follower.started and not self._closing:
+        if self._follower.thread is None and not self._closing:
             self._copy.catch_up()
             self._follower.start()
             self._on_events()
@@ -715,7 +676,7 @@ def _check_same_agent(agent: Agent, head: ev.AgentConfigured | None, id: str) ->
         )
 
 
-def _check(agent: Any, workspace: Any, id: Any, options: dict[str, Any]) -> None:
+def _check(agent: Any, workspace: Any, id: Any, listeners: dict[str, Any]) -> None:
     def refuse(what: str, value: object) -> ConfigurationError:
         return ConfigurationError(f"RemoteConversation: {what}, not {value!r}.")
 
@@ -730,12 +691,9 @@ def _check(agent: Any, workspace: Any, id: Any, options: dict[str, Any]) -> None
         raise refuse("agent takes an Agent", agent)
     if id is not None and (not isinstance(id, str) or not ID.fullmatch(id)):
         raise refuse("id takes 1 to 128 letters, digits, '.', '_' or '-', or None", id)
-    for name in ("on_delta", "on_progress", "on_question"):
-        value = options[name]
+    for name, value in listeners.items():
         refuse_async(f"RemoteConversation: {name}", value)
-        if value is None or callable(value):
+        if value is None or callable(value) or (name, value) == ("on_question", "wait"):
             continue
-        if name != "on_question":
-            raise refuse(f"{name} takes a function or None", value)
-        if value != "wait":
-            raise refuse("on_question takes a function of a Question, 'wait' or None", value)
+        kinds = "a function of a Question, 'wait'" if name == "on_question" else "a function"
+        raise refuse(f"{name} takes {kinds} or None", value)

@@ -68,11 +68,9 @@ def named(
 
 
 def _by_status(status: int) -> type[HoldfastError]:
-    if status == 404:
-        return ConversationNotFound
-    if status == 409:
-        return Conflict
-    return ConfigurationError if status in (400, 413, 422) else StoreError
+    if status in (400, 413, 422):
+        return ConfigurationError
+    return {404: ConversationNotFound, 409: Conflict}.get(status, StoreError)
 
 
 def _hint(status: int) -> str:

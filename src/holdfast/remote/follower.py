@@ -37,17 +37,6 @@ class StreamFollower:
     following: the server does not know the conversation or the key.
     """
 
-    __slots__ = (
-        "_copy",
-        "_delta_listeners",
-        "_on_events",
-        "_on_progress",
-        "_stopping",
-        "_thread",
-        "lost",
-        "silence",
-    )
-
     def __init__(
         self,
         copy: JournalCopy,
@@ -62,12 +51,7 @@ class StreamFollower:
         self._delta_listeners = () if on_delta is None else (guarded(on_delta),)
         self._on_progress = None if on_progress is None else guarded(on_progress)
         self._stopping = Cancellation()
-        self._thread: threading.Thread | None = None
-
-    @property
-    def started(self) -> bool:
-        """True once `start` was called."""
-        return self._thread is not None
+        self.thread: threading.Thread | None = None
 
     @property
     def has_listeners(self) -> bool:
@@ -87,17 +71,17 @@ class StreamFollower:
     def start(self) -> None:
         """Begin to follow. Idempotent."""
         with self._copy.changed:
-            if self._thread is not None or self._stopping:
+            if self.thread is not None or self._stopping:
                 return
-            self._thread = threading.Thread(
+            self.thread = threading.Thread(
                 target=self._run, name=f"holdfast-follower-{self._copy.id}", daemon=True
             )
-            self._thread.start()
+            self.thread.start()
 
     def stop(self, timeout: float) -> None:
         """Stop following, and wait for the thread for `timeout` seconds. Idempotent."""
         self._stopping.cancel()
-        thread = self._thread
+        thread = self.thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(max(0.0, timeout))
             if thread.is_alive():
@@ -130,12 +114,8 @@ class StreamFollower:
                 why = type(error).__name__
             failures = 0 if self._copy.fold.last_seq > before else failures + 1
             wait = pause(failures)
-            _log.info(
-                "conversation %s: the event stream ended (%s); reconnecting in %.1f s",
-                self._copy.id,
-                why,
-                wait,
-            )
+            what = "conversation %s: the event stream ended (%s); reconnecting in %.1f s"
+            _log.info(what, self._copy.id, why, wait)
             if self._stopping.wait(wait):
                 return
 

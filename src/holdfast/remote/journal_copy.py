@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from urllib.parse import quote
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -14,8 +14,9 @@ from holdfast import events as ev
 from holdfast.conversation.journal_lock import JournalLock
 from holdfast.conversation.state import Fold
 from holdfast.errors import StoreError
+from holdfast.llm.http import Response
 from holdfast.remote.pool import TooLong
-from holdfast.remote.server_client import ServerClient
+from holdfast.remote.server_client import Found, ServerClient, conversation_path
 
 PAGE_EVENTS = 1000  # events per request
 
@@ -29,22 +30,11 @@ class JournalCopy:
 
     # Has the attributes of a `Journal` that subscriptions and event streams read.
 
-    __slots__ = (
-        "_events",
-        "_fetching",
-        "changed",
-        "client",
-        "closed",
-        "fold",
-        "id",
-        "mark",
-        "server",
-    )
-
     def __init__(self, id: str, server: ServerClient, client: str) -> None:
         self.id = id
         self.server = server
         self.client = client
+        self.path = conversation_path(id)
         self.mark = hash((server.address, id))
         self.changed = JournalLock()
         self.closed = False
@@ -52,10 +42,22 @@ class JournalCopy:
         self._events: list[ev.AnyEvent] = []
         self._fetching = threading.Lock()
 
-    @property
-    def path(self) -> str:
-        """The conversation's path on its server."""
-        return f"/api/conversations/{quote(self.id, safe='')}"
+    def request(self, method: str, path: str = "", body: Any = None, **options: Any) -> Response:
+        """Send a request about the conversation. See `ServerClient.request`."""
+        return self.server.request(method, self.path + path, body, client=self.client, **options)
+
+    def read(
+        self,
+        decode: Callable[[bytes], Found],
+        method: str,
+        path: str = "",
+        body: Any = None,
+        **options: Any,
+    ) -> Found:
+        """Send a request about the conversation, and decode the response. See
+        `ServerClient.read`."""
+        options["client"] = self.client
+        return self.server.read(decode, method, self.path + path, body, **options)
 
     def take(self, events: Sequence[ev.AnyEvent]) -> bool:
         """Add the events that follow; return False if events between are missing."""
@@ -85,14 +87,9 @@ class JournalCopy:
             while True:
                 before = self.fold.last_seq
                 try:
-                    events, last = self.server.read(
-                        _page,
-                        "GET",
-                        f"{self.path}/events",
-                        query={"after_seq": before, "limit": limit},
-                        client=self.client,
-                        timeout=max(deadline - time.monotonic(), 0.001),
-                    )
+                    query = {"after_seq": before, "limit": limit}
+                    left = max(deadline - time.monotonic(), 0.001)
+                    events, last = self.read(_page, "GET", "/events", query=query, timeout=left)
                 except StoreError as error:
                     if not isinstance(error.__cause__, TooLong) or limit == 1:
                         raise
@@ -104,17 +101,13 @@ class JournalCopy:
                     return
                 where = f"GET {self.path}/events: {self.server.address}"
                 if now == before:
-                    raise StoreError(
-                        f"{where} sent events {events[0].seq}..{events[-1].seq} instead of event"
-                        f" {before + 1}."
-                    )
+                    sent = f"sent events {events[0].seq}..{events[-1].seq}"
+                    raise StoreError(f"{where} {sent} instead of event {before + 1}.")
                 if timeout is None and len(events) == limit:
                     deadline = time.monotonic() + seconds
                 if time.monotonic() >= deadline:
-                    raise StoreError(
-                        f"{where} reports {last} events, but sent only {now} of them in"
-                        f" {seconds:g} s."
-                    )
+                    sent = f"sent only {now} of them in {seconds:g} s"
+                    raise StoreError(f"{where} reports {last} events, but {sent}.")
 
     def after(self, seq: int) -> list[ev.AnyEvent]:
         """Return the events after `seq`. Needs the lock."""

@@ -3,7 +3,7 @@ keep-alive pool for models."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.errors import BadResponse
 from holdfast.llm.http import HTTPPool, Response
@@ -20,6 +20,15 @@ class TooLong(BadResponse):
     """A response that is longer than any of an agent server."""
 
     retryable = False
+
+
+class ResponseLimits(NamedTuple):
+    """The seconds between two bytes of a response, the `time.monotonic()` of its end, and its
+    cancellation."""
+
+    read_timeout: float
+    deadline: float
+    cancelled: Cancellation | None = None
 
 
 class BoundedResponse(Response):
@@ -56,10 +65,7 @@ class ServerPool(HTTPPool):
         path: str,
         body: bytes,
         headers: str,
-        *,
-        read_timeout: float,
-        deadline: float,
-        cancelled: Cancellation | None = None,
+        limits: ResponseLimits,
         stream: bool = False,
     ) -> Response:
         """Send a request and return once the response's head is there; without `stream` the body
@@ -67,15 +73,9 @@ class ServerPool(HTTPPool):
 
         A reused connection may turn out to be closed before any byte of a response. It is
         replaced once, silently, since every request here may be repeated (see `ServerClient`).
-        `deadline` is a `time.monotonic()` value. Raises `LLMConnectionError`, `LLMTimeout`,
-        `Cancelled`, `BadResponse`.
+        Raises `LLMConnectionError`, `LLMTimeout`, `Cancelled`, `BadResponse`.
         """
-        length = (
-            f"Content-Length: {len(body)}\r\n" if body or method not in ("GET", "DELETE") else ""
-        )
-        head = (
-            f"{method} {self._target}{path} HTTP/1.1\r\n{self._always}{headers}{length}\r\n".encode(
-                "latin-1"
-            )
-        )
-        return self._exchange(head, body, read_timeout, deadline, cancelled, stream)
+        counted = body or method not in ("GET", "DELETE")
+        length = f"Content-Length: {len(body)}\r\n" if counted else ""
+        head = f"{method} {self._target}{path} HTTP/1.1\r\n{self._always}{headers}{length}\r\n"
+        return self._exchange(head.encode("latin-1"), body, *limits, stream)

@@ -23,7 +23,7 @@ from holdfast.llm.retry import retry_after
 from holdfast.llm.secrets import redact_url
 from holdfast.processes import OwnerProcess
 from holdfast.remote.failures import failure
-from holdfast.remote.pool import ServerPool
+from holdfast.remote.pool import ResponseLimits, ServerPool
 from holdfast.tools.trace_headers import trace_headers
 
 if TYPE_CHECKING:
@@ -59,18 +59,6 @@ class ServerClient:
     request, in seconds.
     """
 
-    __slots__ = (
-        "_headers",
-        "_lock",
-        "_observers",
-        "_pool",
-        "_prefix",
-        "_users",
-        "address",
-        "owner",
-        "timeout",
-    )
-
     def __init__(
         self,
         url: str,
@@ -102,12 +90,9 @@ class ServerClient:
         except ConfigurationError:  # the original error would show the key
             raise ConfigurationError("RemoteWorkspace: key takes one line of ASCII.") from None
         self._prefix = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
-        self._pool = ServerPool(
-            f"{parts.scheme}://{parts.netloc}",
-            timeout=timeouts,
-            ssl_context=ssl_context,
-        )
-        self.address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        origin = f"{parts.scheme}://{parts.netloc}"
+        self._pool = ServerPool(origin, timeout=timeouts, ssl_context=ssl_context)
+        self.address = f"{origin}{parts.path.rstrip('/')}"
         self.timeout = timeouts[1]
         self._lock = threading.Lock()
         self.owner = OwnerProcess()
@@ -155,15 +140,8 @@ class ServerClient:
             asked: float | None = None
             cause: LLMError | None = None
             try:
-                response = self._pool.request(
-                    method,
-                    target,
-                    data,
-                    headers,
-                    read_timeout=max(silence, 0.001),
-                    deadline=until,
-                    cancelled=cancelled,
-                )
+                limits = ResponseLimits(max(silence, 0.001), until, cancelled)
+                response = self._pool.request(method, target, data, headers, limits)
                 status = response.status
                 answer = b"" if 200 <= status < 300 else response.read()
             except Cancelled:
@@ -181,10 +159,8 @@ class ServerClient:
             now = time.monotonic()
             if patience is not None and now >= until:  # its time is used up
                 raise error from cause
-            # the attempt was at work, not only connecting
-            if patience is not None and now - began > max(
-                WORKING_SECONDS, self._pool.connect_timeout + 1.0
-            ):
+            connecting = max(WORKING_SECONDS, self._pool.connect_timeout + 1.0)
+            if patience is not None and now - began > connecting:  # the attempt was at work
                 deadline, number = now + timeout, 0
             wait = pause(number, asked)
             if time.monotonic() + wait >= deadline:
@@ -226,20 +202,12 @@ class ServerClient:
     ) -> Generator[Iterator[bytes]]:
         """Yield the bytes of an event stream; end it after `silence` seconds without any. One
         attempt; raises as `request`."""
-        head = self._head(client).replace(
-            "Accept: application/json", "Accept: text/event-stream"
-        ) + header_text(headers)
+        head = self._head(client).replace("Accept: application/json", "Accept: text/event-stream")
+        head += header_text(headers)
         with self._reached():
-            response = self._pool.request(
-                "GET",
-                self._target(path, query),
-                b"",
-                head,
-                read_timeout=silence,
-                deadline=float("inf"),
-                cancelled=cancelled,
-                stream=True,
-            )
+            limits = ResponseLimits(silence, float("inf"), cancelled)
+            target = self._target(path, query)
+            response = self._pool.request("GET", target, b"", head, limits, stream=True)
             answer = b"" if response.status == 200 else response.read()
         if response.status != 200:
             error = failure(response.status, answer, self.address, f"GET {path}")
@@ -298,6 +266,11 @@ class ServerClient:
             "A link to an agent server holds its key and is not pickled; make another"
             " RemoteWorkspace(url, key) there."
         )
+
+
+def conversation_path(id: str) -> str:
+    """Return the path of a conversation on its server."""
+    return f"/api/conversations/{quote(id, safe='')}"
 
 
 def pause(number: int, asked: float | None = None) -> float:

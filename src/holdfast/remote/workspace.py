@@ -81,13 +81,8 @@ class RemoteWorkspace:
             ssl_context = ssl.create_default_context()
             ssl_context.check_hostname = False
             ssl_context.verify_mode = ssl.CERT_NONE
-        self.link = ServerClient(
-            url,
-            key,
-            (connect_timeout, timeout),
-            ssl_context,
-            observers("RemoteWorkspace: observer", observer),
-        )
+        observing = observers("RemoteWorkspace: observer", observer)
+        self.link = ServerClient(url, key, (connect_timeout, timeout), ssl_context, observing)
         self.id = id
         self._keep_on_close = id is not None
         self._open = False
@@ -140,11 +135,7 @@ class RemoteWorkspace:
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
         """Run a command in the conversation's shell there, like `LocalRuntime.run_command`."""
-        body: dict[str, Any] = {"command": command}
-        if timeout is not None:
-            body["timeout"] = timeout
-        if conversation_id:
-            body["conversationId"] = conversation_id
+        body = _given(command=command, timeout=timeout, conversationId=conversation_id or None)
         # seconds to end the command's processes
         patience = MAX_COMMAND_SECONDS if timeout is None else timeout + 30.0
         try:
@@ -177,21 +168,15 @@ class RemoteWorkspace:
     ) -> Path:
         """Clone a repository on the server, like `LocalRuntime.clone_repo`, and return the
         folder there. Raises `RuntimeFault` with git's message."""
-        body = {
-            "repo": repo,
-            "branch": branch,
-            "target": None if target is None else os.fspath(target),
-            "timeout": timeout,
-        }
-        fields = {name: value for name, value in body.items() if value is not None}
-        answer = self._ask("POST", "/clone", fields, patience=timeout + 30.0)
+        folder = None if target is None else os.fspath(target)
+        body = _given(repo=repo, branch=branch, target=folder, timeout=timeout)
+        answer = self._ask("POST", "/clone", body, patience=timeout + 30.0)
         return Path(PurePosixPath(self._read(msgspec.json.Decoder(_Cloned).decode, answer).path))
 
     def load_microagents(self, folder: str | os.PathLike[str] | None = None) -> list[Microagent]:
         """Return the microagents there, like `LocalRuntime.load_microagents`."""
-        answer = self._ask(
-            "GET", "/microagents", query={"folder": None if folder is None else os.fspath(folder)}
-        )
+        query = {"folder": None if folder is None else os.fspath(folder)}
+        answer = self._ask("GET", "/microagents", query=query)
         return self._read(msgspec.json.Decoder(_Microagents).decode, answer).microagents
 
     # --- for agents ---
@@ -217,16 +202,9 @@ class RemoteWorkspace:
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
         """Run one of the workspace's tools there. Raises `ToolError`, `Cancelled`."""
-        body: dict[str, Any] = {"arguments": arguments}
-        if conversation_id:
-            body["conversationId"] = conversation_id
-        answer = self._ask(
-            "POST",
-            f"/tools/{quote(name, safe='')}",
-            body,
-            patience=MAX_COMMAND_SECONDS,
-            cancelled=cancelled,
-        )
+        body = _given(arguments=arguments, conversationId=conversation_id or None)
+        path, patience = f"/tools/{quote(name, safe='')}", MAX_COMMAND_SECONDS
+        answer = self._ask("POST", path, body, patience=patience, cancelled=cancelled)
         return self._read(ToolResult.from_json, answer)
 
     # --- closing ---
@@ -251,10 +229,8 @@ class RemoteWorkspace:
             remove = self._open and not self._keep_on_close
         try:
             if remove:
-                timeout = min(_REMOVAL_SECONDS, self.link.timeout)
-                self.link.request(
-                    "DELETE", f"/api/workspaces/{quote(self.id or '', safe='')}", timeout=timeout
-                )
+                path = f"/api/workspaces/{quote(self.id or '', safe='')}"
+                self.link.request("DELETE", path, timeout=min(_REMOVAL_SECONDS, self.link.timeout))
         except HoldfastError as error:
             # not raised: the `with` block may be ending with an error of its own
             _log.warning("workspace %s was not removed from the agent server: %s", self.id, error)
@@ -282,22 +258,11 @@ class RemoteWorkspace:
         except (ValueError, RecursionError) as error:
             raise RuntimeFault(f"{self.url} {UNEXPECTED_ANSWER.format(error)}") from error
 
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        query: dict[str, object] | None = None,
-        patience: float | None = None,
-        cancelled: Cancellation | None = None,
-        raw: bytes | None = None,
-    ) -> Response:
+    def _ask(self, method: str, path: str, body: Any = None, **options: Any) -> Response:
+        """Send a request about the workspace, with the options of `ServerClient.request`."""
         where = f"/api/workspaces/{quote(self.made(), safe='')}{path}"
         try:
-            return self.link.request(
-                method, where, body, query=query, patience=patience, cancelled=cancelled, raw=raw
-            )
+            return self.link.request(method, where, body, **options)
         except HoldfastError as error:
             found = as_fault(error)
             if found is error:
@@ -315,6 +280,10 @@ class _Microagents(msgspec.Struct):
 
 class _Tools(msgspec.Struct):
     tools: list[Described]
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _file(path: str | os.PathLike[str]) -> str:
