@@ -3,9 +3,9 @@ writes to the standard streams."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(code)
 
 
-def _run(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def _run(options: Namespace, env: Mapping[str, str]) -> Exit:
     import logging  # takes 10 ms, which the help does not wait for
 
     if env.get("HOLDFAST_DEBUG"):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 
 from holdfast.cli.exit_codes import EXIT_CODES
-from holdfast.cli.parser import COUNT, CommandLine, Option, Options, Parser, make_parser, number
+from holdfast.cli.parser import CommandLine, Option, Options, Parser, make_parser, number
 
-# Written for 80 columns, because RawDescriptionHelpFormatter does not wrap.
+# Written for 80 columns, because RawDescriptionHelpFormatter wraps only the texts of options.
 ABOUT = """\
 Holdfast runs an LLM agent on a folder. The agent searches, reads and edits
 files there and runs commands, step by step, until the task is done. You see
@@ -131,7 +131,7 @@ _WORK: Options = {
         type=_plan,
     ),
     "--ask": "let the agent ask you questions and wait for your answers",
-    "--max-steps N": Option("model calls per run (500)", type=COUNT),
+    "--max-steps N": "model calls per run (500)",
     "--system-prompt-file F": "use this text instead of the default system prompt",
     "--agents DIR": """let the agent delegate work to the agents in this folder or repository,
         one Markdown file each""",
@@ -193,13 +193,9 @@ _LIMITS: Options = {
     "--webhook-allow HOST ...": """a host that webhooks may call although it is not public, also
         without TLS: a name, an address or a network""",
     "--webhook-days N": Option(
-        "the number of days for which a failed webhook delivery is repeated (3)",
-        type=COUNT,
-        default=3,
+        "the number of days for which a failed webhook delivery is repeated (3)", default=3
     ),
-    "--max-running N": Option(
-        "conversations that run at once; others wait (64)", type=COUNT, default=64
-    ),
+    "--max-running N": Option("conversations that run at once; others wait (64)", default=64),
     "--isolation": Option(
         "where conversations run: in threads of the server, or each in a process of its own,"
         " so that a crash affects no other (thread)",
@@ -212,7 +208,7 @@ _LIMITS: Options = {
         default=0,
     ),
     "--max-body BYTES": Option(
-        "the largest body of a request (33554432)", type=COUNT, default=32 * 1024 * 1024
+        "the largest body of a request (33554432)", default=32 * 1024 * 1024
     ),
     "--rate N": Option(
         "requests per second for each key (500; 0: no limit)",
@@ -318,9 +314,7 @@ Exit code 0: listed, also if there are none. 1: the server cannot be reached.
             **_ON_SERVER_INSTEAD,
             "--status S": """only conversations that are idle, running, paused, waiting,
                 finished, error or stuck""",
-            "--limit N": Option(
-                "the largest number of conversations to list (100)", type=COUNT, default=100
-            ),
+            "--limit N": Option("the largest number of conversations to list (100)", default=100),
             "--json": "print JSON lines",
         },
         takes_place=True,
@@ -415,9 +409,7 @@ examples:
             **_STORE,
             **_ID_OR_ALL,
             "--limit N": Option(
-                "the largest number of conversations, and of rows in a table (20)",
-                type=COUNT,
-                default=20,
+                "the largest number of conversations, and of rows in a table (20)", default=20
             ),
             "--json": "print one JSON object with the keys whole and conversations",
         },

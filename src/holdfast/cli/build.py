@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import secrets
 import shlex
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -17,7 +17,7 @@ from holdfast.cli.environment import shell_environment
 from holdfast.cli.exit_codes import UsageError, flag
 from holdfast.cli.files import folder_of
 from holdfast.cli.option_values import agent_in, agent_settings, model_of, observers_of, sub_agents
-from holdfast.cli.places import open_or_create
+from holdfast.cli.places import open_store
 from holdfast.cli.session import ConversationSource, Parts
 from holdfast.conversation import Conversation
 from holdfast.runtime import LocalRuntime
@@ -26,10 +26,7 @@ from holdfast.tools.preset.asking import register_asking_tools
 
 _SERVER_OPTIONS = ("workspace", "model_key_name", "server_key_file")
 # The options that a stored conversation does not keep.
-_REPEATED_OPTIONS = (
-    *("model", "base_url", "api_key_env", "confirm"),
-    *("ask", "plan", "agents", "workdir"),
-)
+_REPEATED = ("model", "base_url", "api_key_env", "confirm", "ask", "plan", "agents", "workdir")
 
 
 class LocalSource(ConversationSource):
@@ -72,7 +69,7 @@ def _waiting_below(conversation: Conversation) -> Conversation | None:
     return None
 
 
-def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> Parts:
+def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
     """Return a session's parts. `stream`: request answers piece by piece. Raises `UsageError`."""
     if options.server is not None:
         from holdfast.cli.remote import build_remote  # most sessions are local
@@ -84,10 +81,8 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
                 f"{flag(name)} is for an agent server; name the server with --server URL"
             )
     if options.id is not None and options.store is None:
-        raise UsageError(
-            "--id names a conversation in a store or on a server; say which with --store FILE or"
-            " --server URL"
-        )
+        where = "say which with --store FILE or --server URL"
+        raise UsageError(f"--id names a conversation in a store or on a server; {where}")
     model = model_of(options, env, stream)
     settings = agent_settings(options)
     passed = shell_environment(env, options.env)
@@ -106,7 +101,7 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
         observers = observers_of(options, True, [key] if key else [], stack)
         store = None
         if options.store is not None:
-            store = stack.enter_context(open_or_create(options.store))
+            store = stack.enter_context(open_store(options.store, create=True))
         id, new = _id_in(store, options)
         agent = agent_in(f"the folder {runtime.workdir}", model, runtime.tools, settings)
         for tool in register_asking_tools() if options.ask else ():
@@ -125,9 +120,8 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
     )
 
 
-def _id_in(store: SQLiteStore | None, options: argparse.Namespace) -> tuple[str, bool]:
-    """Return the id of the conversation to continue or to begin, and True if `--id` names a new
-    one. Raises `UsageError`."""
+def _id_in(store: SQLiteStore | None, options: Namespace) -> tuple[str, bool]:
+    """Return the conversation's id, and True if `--id` names a new one. Raises `UsageError`."""
     if store is None or options.id is None:
         return secrets.token_hex(6), False  # short to type, and unique within one file
     exact = store.list([not_empty(options.id)])
@@ -139,10 +133,10 @@ def _id_in(store: SQLiteStore | None, options: argparse.Namespace) -> tuple[str,
     return (options.id, True) if found is None else (found.id, False)
 
 
-def _continue_command(options: argparse.Namespace, id: str) -> str:
+def _continue_command(options: Namespace, id: str) -> str:
     """Return the command that continues this conversation with the same model in the same place."""
     words = ["holdfast", "chat", "--store", options.store, "--id", id]
-    for name in _REPEATED_OPTIONS:
+    for name in _REPEATED:
         value = getattr(options, name)
         if value and (name, value) != ("confirm", "never"):
             words.append(flag(name))

@@ -44,20 +44,13 @@ class ConfirmOption:
     """The policy of `--confirm`. Calls wait until the user allows all calls of their tool, for the
     life of the process.
 
-    `tools` None means every tool. `risky`: calls above a medium risk wait, whatever their tool."""
+    `names` are the tools whose calls wait, or `always`, or `risky`: calls above a medium risk."""
 
-    def __init__(self, tools: frozenset[str] | None, risky: bool = False) -> None:
-        self._tools = tools
-        self.needs_risk = risky
+    def __init__(self, names: Literal["always", "risky"] | list[str]) -> None:
+        self.names = names  # in the form of `Agent(confirm=)`
+        self.needs_risk = names == "risky"
         # Replaced, never changed in place: the conversation's thread reads it.
         self._allowed: frozenset[str] = frozenset()
-
-    @property
-    def names(self) -> Literal["always", "risky"] | list[str]:
-        """The policy in the form of `Agent(confirm=)`, for places that this object cannot reach."""
-        if self.needs_risk:
-            return "risky"
-        return "always" if self._tools is None else sorted(self._tools)
 
     def allow(self, tool: str) -> None:
         """Let all calls of `tool` run from now on."""
@@ -69,25 +62,26 @@ class ConfirmOption:
         return tool in self._allowed
 
     def decide(self, call: ToolCall, risk: Risk) -> Verdict:
-        verdict: Verdict | None = None
-        if self.needs_risk:
+        verdict = Verdict("ask", "every call needs confirmation")
+        if self.names == "risky":
             verdict = AboveRisk("medium").decide(call, risk)
-            if verdict.decision == "allow":
-                return verdict
-        elif self._tools is not None and call.name not in self._tools:
-            return Verdict("allow")
-        if call.name in self._allowed:
+        elif self.names != "always":
+            reason = f"every call of {call.name} needs confirmation"
+            verdict = Verdict("ask", reason) if call.name in self.names else Verdict("allow")
+        if verdict.decision == "ask" and call.name in self._allowed:
             return Verdict("allow", f"the user allowed all calls of {call.name}")
-        of = "" if self._tools is None else f" of {call.name}"
-        return verdict or Verdict("ask", f"every call{of} needs confirmation")
+        return verdict
 
 
 def confirmation(what: str, tools: Sequence[str]) -> ConfirmOption | None:
     """Return the policy of `--confirm`, None for `never`. Raises `UsageError`."""
-    if what.strip() == "risky":
-        return ConfirmOption(frozenset(), risky=True)
-    if what.strip() in ("never", "always"):
-        return ConfirmOption(None) if what.strip() == "always" else None
+    match what.strip():
+        case "never":
+            return None
+        case "always" | "risky" as word:
+            return ConfirmOption(word)
+        case _:
+            pass
     names = [name.strip() for name in what.split(",") if name.strip()]
     unknown = next((name for name in names if name not in tools), None)
     if unknown is not None or not names:
@@ -97,7 +91,7 @@ def confirmation(what: str, tools: Sequence[str]) -> ConfirmOption | None:
             "--confirm takes never, always, risky or tool names separated by commas, not"
             f" {unknown or what!r}.{hint} The tools are: {', '.join(tools)}"
         )
-    return ConfirmOption(frozenset(names))
+    return ConfirmOption(sorted(set(names)))
 
 
 # --- the prompt ---

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import select
 import sys
+from argparse import Namespace
 from collections.abc import Mapping
+from contextlib import closing
 
 from holdfast.cli.build import build
 from holdfast.cli.call_prompt import ANSWERS, WAITING
@@ -30,12 +31,12 @@ current step.
 When a call waits for you, y n e a q decide. Any other line is a message, which approves nothing."""
 
 
-def chat(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def chat(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Talk until the user leaves. Raises `UsageError`, `HoldfastError`."""
     console = Console(env)
     with Signals() as signals:
         parts = build(options, env, console.is_terminal)
-        with Session(parts, console, signals, full=options.full) as session:
+        with closing(Session(parts, console, signals, full=options.full)) as session:
             talk = _Talk(session)
             work = talk.interactive if session.interactive else talk.piped
             return session.main(lambda _: work())

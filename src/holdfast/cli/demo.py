@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
+from argparse import Namespace
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from holdfast import events as ev
@@ -132,13 +131,13 @@ or on your own machine, with any server that speaks Chat Completions:
 See holdfast --help for everything else."""
 
 
-def demo(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def demo(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Run the demo. Return FINISHED only if the project's tests failed before and pass after."""
     console = Console(env)
     slow = console.is_terminal and not options.fast
     passed = shell_environment(env, ())
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
-    try:
+    with TemporaryDirectory(prefix="holdfast-demo-", ignore_cleanup_errors=True) as place:
+        folder = Path(place)
         for name, text in PROJECT.items():
             path = folder / name
             path.parent.mkdir(exist_ok=True)
@@ -157,7 +156,7 @@ def demo(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
         agent = agent_in(f"the folder {runtime.workdir}", llm, runtime.tools, {})
         source = LocalSource(runtime, partial(Conversation, agent), stack)
         parts = Parts(source, shows_tokens=False)
-        with Signals() as signals, Session(parts, console, signals, pace=pace) as session:
+        with Signals() as signals, closing(Session(parts, console, signals, pace=pace)) as session:
             code = session.main(_work)
             history = session.conversation.get_history()
         if code is not Exit.FINISHED:
@@ -169,8 +168,6 @@ def demo(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
         checked = TextLine("add", "Checked: the project's tests failed before and pass now.")
         console.show([GAP, checked, GAP, *styled("plain", REAL)])
         return console.loss if console.broken else Exit.FINISHED
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _work(session: Session) -> Exit:

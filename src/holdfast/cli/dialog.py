@@ -55,12 +55,11 @@ class Dialog:
                 with self.display.quiet(), self.signals.prompting(until):
                     return self.console.ask(prompt, self.interactive)
             except UnicodeDecodeError as error:
-                problem = f"the line is not {error.encoding.upper()}"
+                why = f"the line is not {error.encoding.upper()}"
                 if not self.interactive:
-                    raise UsageError(
-                        f"a line of standard input cannot be read: {problem}"
-                    ) from error
-                self.console.error(f"{problem}; type it again.")
+                    text = f"a line of standard input cannot be read: {why}"
+                    raise UsageError(text) from error
+                self.console.error(f"{why}; type it again.")
 
     def list_waiting(self, conversation: AnyConversation, headline: str, approve: str) -> Exit:
         """List the calls that are left waiting, and the command `approve`."""

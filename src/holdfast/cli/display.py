@@ -84,7 +84,6 @@ class ConversationDisplay:
             self._quiet = False
 
     def expect_echoed(self) -> None:
-        """Skip the user's next message, which was typed on the screen."""
         with self._lock:
             self._echoed += 1
 

@@ -51,7 +51,6 @@ def model_name(option: str | None, env: Mapping[str, str]) -> str:
 
 
 def base_url(option: str | None, env: Mapping[str, str]) -> str | None:
-    """Return the API's address, None if none was given."""
     return option or env.get("HOLDFAST_BASE_URL") or None
 
 
@@ -63,9 +62,7 @@ def api_key(address: str, named: str | None, env: Mapping[str, str], provider: s
     variable. `provider` tells the owner of an address whose host several providers share."""
     if named is not None:
         if not env.get(named):
-            raise UsageError(
-                f"the environment variable {named}, named by --api-key-env, is not set"
-            )
+            raise not_set(named, "--api-key-env")
         return env[named].strip()
     if env.get("HOLDFAST_API_KEY"):
         return env["HOLDFAST_API_KEY"].strip()
@@ -94,6 +91,11 @@ def api_key(address: str, named: str | None, env: Mapping[str, str], provider: s
     )
 
 
+def not_set(name: str, option: str) -> UsageError:
+    """Return the error for a variable, named by an option, that the environment lacks."""
+    return UsageError(f"the environment variable {name}, named by {option}, is not set")
+
+
 def key_variables(provider: str) -> tuple[str, ...]:
     """Return the variables that usually hold a provider's key; none without a fixed address."""
     if provider in PROVIDERS:
@@ -116,7 +118,7 @@ def shell_environment(env: Mapping[str, str], asked: Sequence[str]) -> dict[str,
     }
     for name in asked:
         if name not in env:
-            raise UsageError(f"the environment variable {name}, named by --env, is not set")
+            raise not_set(name, "--env")
         found[name] = env[name]
     return found
 

@@ -64,7 +64,6 @@ def read_standard_input(signals: Signals, what: str) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return why a file could not be read or written."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8"
     return str(getattr(error, "strerror", None) or error)
@@ -74,8 +73,6 @@ def folder_of(workdir: str) -> Path:
     """Return the folder of `--workdir`. Raises `UsageError` unless it exists."""
     folder = path_of(workdir)
     if not folder.is_dir():
-        raise UsageError(
-            f"--workdir takes an existing folder; {workdir!r}"
-            f" {'is a file' if folder.exists() else 'does not exist'}"
-        )
+        problem = "is a file" if folder.exists() else "does not exist"
+        raise UsageError(f"--workdir takes an existing folder; {workdir!r} {problem}")
     return folder

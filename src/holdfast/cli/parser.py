@@ -21,7 +21,8 @@ class Option:
 
 # The options of a command: usage -> help, or an `Option`, or the options of a group with that
 # title. The usage is written as in a synopsis: `--flag`, `--option VALUE`, `--option VALUE ...`
-# (repeatable), `name VALUE` (positional), `name [VALUE]` (may be left out), `name [VALUE ...]`.
+# (repeatable), `name VALUE` (positional), `name [VALUE]` (may be left out), `name [VALUE ...]`. The
+# value `N` is a whole number from 1, unless the `Option` has another type.
 Options = Mapping[str, "str | Option | Options"]
 _USAGE = re.compile(
     r"(?P<names>-\S+(?: -\S+)*|\w+)"
@@ -59,7 +60,7 @@ def number(
     return parse
 
 
-COUNT = number("a whole number from 1", int, 1, 2**40)
+_COUNT = number("a whole number from 1", int, 1, 2**40)
 
 
 class Parser(argparse.ArgumentParser):
@@ -120,6 +121,8 @@ def _add(parser: argparse._ActionsContainer, options: Options) -> None:  # pyrig
         names, optional = found["names"].split(), found["optional"]
         settings = (Option(declared) if isinstance(declared, str) else declared).settings
         form: dict[str, Any] = {"metavar": optional or found["metavar"]}
+        if found["metavar"] == "N":
+            form["type"] = _COUNT
         if optional:
             form["nargs"] = "*" if found["many"] else "?"
         elif found["repeatable"]:

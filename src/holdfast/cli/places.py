@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeAlias
@@ -23,8 +23,8 @@ _MAGIC = b"SQLite format 3\0"  # sqlite.org/fileformat2.html, 1.3
 
 
 class StoredConversations:
-    """The conversations of a store's file, which other processes drive. A context manager, with
-    the same methods as `ServerConversations`."""
+    """The conversations of a store's file, which other processes drive. Has the same methods as
+    `ServerConversations`."""
 
     tells_duplicates = True  # `post` tells whether it dropped the command
 
@@ -34,12 +34,7 @@ class StoredConversations:
         self.read = self.store.read
         self.follow = self.store.follow
         self.post = self.store.post
-
-    def __enter__(self) -> StoredConversations:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.store.close()
+        self.close = self.store.close
 
     def list(self, *, status: str | None = None, limit: int | None = None) -> Sequence[Summary]:
         """Return the conversations, the newest first."""
@@ -60,9 +55,7 @@ class StoredConversations:
         return nullcontext(bool)
 
 
-def open_place(
-    options: argparse.Namespace, env: Mapping[str, str], *, read_only: bool = False
-) -> Place:
+def open_place(options: Namespace, env: Mapping[str, str], *, read_only: bool = False) -> Place:
     """Open the store or the server that `options.file` names. Raises `UsageError`, `StoreError`."""
     if options.file.startswith(("http://", "https://")):
         from holdfast.cli.server import connect  # an HTTP client takes 100 ms to load
@@ -73,35 +66,29 @@ def open_place(
     return StoredConversations(options.file, read_only=read_only)
 
 
-def place_words(options: argparse.Namespace) -> str:
+def place_words(options: Namespace) -> str:
     """Return the words that name the place in a command line, each quoted for a shell."""
     key = options.server_key_file
     return shlex.join([options.file, *(["--server-key-file", key] if key is not None else [])])
 
 
-def place_text(options: argparse.Namespace) -> str:
+def place_text(options: Namespace) -> str:
     """Return the place with its preposition."""
     return f"{'on' if '://' in options.file else 'in'} {options.file!r}"
 
 
-def open_store(file: str, *, read_only: bool = False, hint: str = "") -> SQLiteStore:
-    """Open an existing store. SQLite itself would create a missing file, and turn an empty one
-    into a store. Raises `UsageError`, which ends with `hint`."""
+def open_store(
+    file: str, *, read_only: bool = False, create: bool = False, hint: str = ""
+) -> SQLiteStore:
+    """Open a store. SQLite itself would create a missing one, and turn an empty file into one.
+    Raises `UsageError`, which ends with `hint`."""
     path = path_of(file)
-    if not is_sqlite(file):
+    if not create and not is_sqlite(file):
         raise UsageError(f"{str(path)!r} is not a Holdfast store{hint and f'. {hint}'}")
     try:
         return SQLiteStore(path, read_only=read_only)
     except StoreError as error:
         raise UsageError(f"{error}{hint and f' {hint}'}") from error
-
-
-def open_or_create(file: str) -> SQLiteStore:
-    """Open a store, which is created if it does not exist. Raises `UsageError`."""
-    try:
-        return SQLiteStore(path_of(file))
-    except StoreError as error:
-        raise UsageError(str(error)) from error
 
 
 def is_sqlite(file: str) -> bool:

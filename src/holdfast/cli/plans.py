@@ -41,10 +41,8 @@ def changed(
         return []
     if texts(steps) != texts(before):
         return drawn(steps, width)
-    return [
-        _head(steps),
-        *_steps(steps, [n for n, step in enumerate(steps) if step.state != before[n].state], width),
-    ]
+    other = [n for n, step in enumerate(steps) if step.state != before[n].state]
+    return [_head(steps), *_steps(steps, other, width)]
 
 
 def current(steps: Sequence[PlanStep]) -> str:
@@ -53,11 +51,6 @@ def current(steps: Sequence[PlanStep]) -> str:
         if step.state == "in_progress":
             return f"step {number} of {len(steps)}, {one_line(step.step)}"
     return ""
-
-
-def titled(steps: Sequence[PlanStep]) -> str:
-    """Return a call of `plan` in one line."""
-    return f"{PLAN} ({progress(steps)})"
 
 
 def compared(steps: Sequence[PlanStep], before: Sequence[str], width: int | None) -> list[TextLine]:
@@ -115,10 +108,8 @@ def _steps(steps: Sequence[PlanStep], which: Sequence[int], width: int | None) -
 
 
 def _wrapped(begin: str, text: str, width: int | None) -> list[str]:
-    """Return a text after its mark, wrapped to the width."""
     if width is None:
         return [begin + text]
-    lines = textwrap.wrap(
-        text, max(_MIN_TEXT_COLUMNS, width - len(begin)), break_on_hyphens=False
-    ) or [""]
+    room = max(_MIN_TEXT_COLUMNS, width - len(begin))
+    lines = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
     return [begin + lines[0], *[" " * len(begin) + line for line in lines[1:]]]

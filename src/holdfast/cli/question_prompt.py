@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.cli.dialog import AnyConversation
 
 _DECLINE = "/decline"
-_WORDS = {
+_KINDS = {
     "string": "text",
     "integer": "whole number",
     "boolean": "y or n",
@@ -142,10 +142,8 @@ class _Form(NamedTuple):
         return line
 
     def _gone(self) -> bool:
-        return all(
-            question.id != self.question.id
-            for _, question in self.conversation.state.pending_questions
-        )
+        waiting = self.conversation.state.pending_questions
+        return all(question.id != self.question.id for _, question in waiting)
 
     def _field(self, name: str, field: Mapping[str, Any]) -> Any:
         """Return the value of one field, None for a field that is left out."""
@@ -210,7 +208,7 @@ def _kind(field: Mapping[str, Any], choices: list[tuple[Any, str]]) -> str:
         return "several, separated by commas" if kind == "array" else "one of these"
     if is_secret(field):
         return "secret"
-    return str(field.get("format") or "") or _WORDS.get(kind, kind)
+    return str(field.get("format") or "") or _KINDS.get(kind, kind)
 
 
 def _read(line: str, field: Mapping[str, Any], choices: list[tuple[Any, str]]) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import secrets
 import shlex
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from urllib.parse import quote
@@ -120,7 +120,7 @@ def forget_workspace(server: ServerConversations) -> None:
             server.workspace.link.request("DELETE", path, timeout=2.0)
 
 
-def build_remote(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> Parts:
+def build_remote(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
     """Return all parts of a session on a server. Raises `UsageError`, `HoldfastError`."""
     for name, why in _LOCAL_OPTIONS.items():
         if getattr(options, name) not in (None, False, []):
@@ -131,9 +131,8 @@ def build_remote(options: argparse.Namespace, env: Mapping[str, str], stream: bo
     if options.id is not None and not is_id(not_empty(options.id)):
         raise UsageError(f"--id takes up to 128 letters, digits and any of ._-, not {options.id!r}")
     if options.model_key_name is not None and not options.model_key_name.isidentifier():
-        raise UsageError(
-            f"--model-key-name takes the name of a variable, not {options.model_key_name!r}"
-        )
+        given = f"not {options.model_key_name!r}"
+        raise UsageError(f"--model-key-name takes the name of a variable, {given}")
     server = connect(options, env, options.server, options.workspace)
     try:
         if options.id is None:
@@ -149,29 +148,23 @@ def build_remote(options: argparse.Namespace, env: Mapping[str, str], stream: bo
         raise
 
 
-def _existing(
-    options: argparse.Namespace, server: ServerConversations, known: ServerSummary
-) -> Parts:
+def _existing(options: Namespace, server: ServerConversations, known: ServerSummary) -> Parts:
     made_with = {name: getattr(options, name) for name in ("plan", "ask", "system_prompt_file")}
     for name, given in {"confirm": options.confirm != "never", **made_with}.items():
         if given:
-            raise UsageError(
-                f"{flag(name)} is for a new conversation; {known.id!r} keeps its own setting. Leave"
-                f" {flag(name)} out, or give another --id"
-            )
+            hint = f"Leave {flag(name)} out, or give another --id"
+            kept = f"{known.id!r} keeps its own setting"
+            raise UsageError(f"{flag(name)} is for a new conversation; {kept}. {hint}")
     if options.workspace not in (None, known.workspace):
-        raise UsageError(
-            f"--workspace: {known.id!r} works in {known.workspace or 'none'!r}. Leave --workspace"
-            " out, or give another --id"
-        )
+        hint = "Leave --workspace out, or give another --id"
+        where = known.workspace or "none"
+        raise UsageError(f"--workspace: {known.id!r} works in {where!r}. {hint}")
     if options.model is not None:
         events = server.read(known.id)
         models = [event.model for event in events if isinstance(event, ev.AgentConfigured)]
         if models and options.model.rpartition("/")[2] != models[0].rpartition("/")[2]:
-            raise UsageError(
-                f"--model: {known.id!r} has the model {models[0]!r}. Leave --model out, or give"
-                " another --id"
-            )
+            hint = "Leave --model out, or give another --id"
+            raise UsageError(f"--model: {known.id!r} has the model {models[0]!r}. {hint}")
     left_out = [flag(name) for name in _CREATION_OPTIONS if getattr(options, name) is not None]
     notes: list[str] = []
     if left_out:
@@ -183,7 +176,7 @@ def _existing(
 
 
 def _new(
-    options: argparse.Namespace, env: Mapping[str, str], server: ServerConversations, stream: bool
+    options: Namespace, env: Mapping[str, str], server: ServerConversations, stream: bool
 ) -> Parts:
     llm = model_of(options, env, stream)
     settings, own = agent_settings(options), options.workspace is None
@@ -217,6 +210,6 @@ def _parts(
         go_on=shlex.join(["holdfast", "chat", *server.words, "--id", id]),
         tell=shlex.join(["holdfast", "tell", *server.words, id]),
         # The server decides which calls wait; this object remembers the tools allowed here.
-        policy=ConfirmOption(frozenset()),
+        policy=ConfirmOption([]),
         notes=notes,
     )

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast import content
 from holdfast import events as ev
-from holdfast.cli.plans import changed, drawn, steps_of, titled
+from holdfast.cli.plans import changed, drawn, steps_of
 from holdfast.cli.text import (
     GAP,
     TextLine,
@@ -29,7 +29,7 @@ from holdfast.cli.text import (
 )
 from holdfast.content import ToolCall, ToolResult, Usage
 from holdfast.nesting import MAX_DEPTH, too_deep
-from holdfast.tools.plans import PLAN, plan_of, read_steps
+from holdfast.tools.plans import PLAN, plan_of, progress, read_steps
 
 E = TypeVar("E")
 
@@ -67,7 +67,7 @@ def call_title(name: str, arguments: dict[str, Any]) -> str:
         more = f" (and {counted(len(rest.splitlines()), 'more line')})" if rest.strip() else ""
         return f"$ {one_line(first)}{more}"
     if name == PLAN and (steps := read_steps(arguments)):
-        return titled(steps)
+        return f"{PLAN} ({progress(steps)})"
     texts = {key: value for key, value in arguments.items() if isinstance(value, str)}
     short = [key for key, value in texts.items() if "\n" not in value]
     telling = next((key for key in _TELLING if key in texts), next(iter(short), None))
@@ -199,7 +199,6 @@ class RunTotals:
         self.cost: float | None = None
 
     def count(self, event: ev.AnyEvent) -> None:
-        """Add one event."""
         self.steps += isinstance(event, ev.AssistantReplied)
         if isinstance(event, ev.AssistantReplied | ev.ToolCallFinished):
             self.seconds += event.duration
@@ -262,7 +261,6 @@ class Renderer:
     # --- messages and answers ---
 
     def message(self, event: ev.MessageAdded) -> Iterator[TextLine]:
-        """Yield the lines of a message to the agent."""
         kind, _, name = event.about.partition(":")
         if not self.full and kind in ("skill", "instructions"):
             yield self._cut("dim", f"({kind} {name}: {len(event.text):,} characters)")
@@ -301,7 +299,6 @@ class Renderer:
             self._batch = len(event.calls)
 
     def calls(self, event: ev.AssistantReplied) -> Iterator[TextLine]:
-        """Yield the calls of an answer, one line each."""
         self.know(event)
         for call in event.calls:
             command = call.arguments.get("command")
@@ -327,7 +324,6 @@ class Renderer:
         return call is not None and call.name in ("delegate", "delegate_collect")
 
     def child(self, progress: str) -> list[TextLine]:
-        """Return the line for a sub-agent's progress."""
         return [self._cut("dim", f"    {progress}")]
 
     def _decision(self, event: ev.DecisionMade) -> Iterator[TextLine]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 from holdfast import events as ev
@@ -17,7 +17,7 @@ from holdfast.cli.conversation_ids import chosen
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.files import path_of
 from holdfast.cli.places import is_sqlite, open_store
-from holdfast.cli.signals import EndRequested, Signals
+from holdfast.cli.signals import Signals
 from holdfast.cli.text import counted, one_line, plain
 from holdfast.conversation.replay import replay as run_again
 from holdfast.errors import ConfigurationError, StoreError
@@ -31,20 +31,14 @@ class _Found(NamedTuple):
     events: Sequence[ev.AnyEvent] | StoreError
 
 
-def replay(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def replay(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Replay the conversations of a file. Raises `UsageError`, `HoldfastError`."""
     console = Console(env)
-    with Signals() as signals:
-        try:
-            with signals.prompting():
-                return _replay(options, console)
-        except EndRequested as ended:
-            return ended.code
-        finally:
-            console.close()
+    with Signals() as signals, closing(console), signals.prompting():
+        return _replay(options, console)
 
 
-def _replay(options: argparse.Namespace, console: Console) -> Exit:
+def _replay(options: Namespace, console: Console) -> Exit:
     stored = is_sqlite(options.file)
     failed, count, differ = False, 0, 0
     with _opened(None if options.agent is None else load(options.agent)) as agent:
@@ -61,9 +55,8 @@ def _replay(options: argparse.Namespace, console: Console) -> Exit:
                 return console.loss
     console.status("")
     if not count and not stored:
-        raise UsageError(
-            f"{options.file!r} is empty: neither a store nor the output of `holdfast export`"
-        )
+        neither = "neither a store nor the output of `holdfast export`"
+        raise UsageError(f"{options.file!r} is empty: {neither}")
     if not count:
         console.error(f"there is no conversation in {options.file!r} yet.")
     if count > 1:
@@ -92,7 +85,7 @@ def _same(console: Console, id: str, events: Sequence[ev.AnyEvent], agent: Agent
 # --- the conversations ---
 
 
-def _stored(options: argparse.Namespace) -> Iterator[_Found]:
+def _stored(options: Namespace) -> Iterator[_Found]:
     with open_store(options.file, read_only=True) as store:
         entries = store.list()
         if options.id is not None:
@@ -105,7 +98,7 @@ def _stored(options: argparse.Namespace) -> Iterator[_Found]:
             yield _Found(entry.id, number, len(entries), events)
 
 
-def _exported(options: argparse.Namespace) -> Iterator[_Found]:
+def _exported(options: Namespace) -> Iterator[_Found]:
     with path_of(options.file).open("rb") as lines:
         if options.id is None:
             for number, found in enumerate(_read(lines, options.file), 1):

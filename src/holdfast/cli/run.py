@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from holdfast.cli.build import build
@@ -13,22 +14,17 @@ from holdfast.cli.console import Console
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.files import read_standard_input
 from holdfast.cli.session import Session
-from holdfast.cli.signals import EndRequested, Signals
+from holdfast.cli.signals import Signals
 from holdfast.cli.text import json_shown
 from holdfast.conversation import ConversationStatus
 
 PAUSED = "[Enter] resume, type a message to steer, Ctrl-C again to close: "
 
 
-def run(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def run(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Run the task to its end. Raises `UsageError`, `HoldfastError`."""
     with Signals() as signals:
-        try:
-            task = _task(options.task, signals)
-        except KeyboardInterrupt:
-            return Exit.INTERRUPTED
-        except EndRequested as ended:
-            return ended.code
+        task = _task(options.task, signals)
         structured = options.output_schema is not None
         console = Console(env, out=sys.stderr if structured else None)
         outputs: list[Any] = []
@@ -39,7 +35,7 @@ def run(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             return code
 
         parts = build(options, env, console.is_terminal)
-        with Session(parts, console, signals, full=options.full) as session:
+        with closing(Session(parts, console, signals, full=options.full)) as session:
             code = session.main(work)
         if structured and code is Exit.FINISHED:
             text = json.dumps(outputs[0], ensure_ascii=False, indent=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import fcntl
@@ -13,12 +12,14 @@ import ssl
 import sys
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.agent.load import load_agent
-from holdfast.cli.console import Console
+from holdfast.cli.console import Console, log_to_stderr
+from holdfast.cli.environment import not_set
 from holdfast.cli.exit_codes import SERVER_CODES, Exit, UsageError
 from holdfast.cli.files import path_of, read_key, reason
 from holdfast.cli.option_values import observers_of
@@ -42,7 +43,7 @@ _THREAD_SECONDS = 3.0  # for threads to end after that
 
 
 class _Settings(NamedTuple):
-    """The settings that options and environment give, checked before anything is started."""
+    """The settings from options and environment, checked before anything is started."""
 
     address: tuple[str, int]
     tls: ssl.SSLContext | None
@@ -50,7 +51,7 @@ class _Settings(NamedTuple):
     variables: Mapping[str, str]
 
 
-def serve(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def serve(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Run the server. Raises `UsageError`, `HoldfastError`."""
     with _naming("--listen"):
         place = address(options.listen)
@@ -68,13 +69,15 @@ def serve(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
         "HOLDFAST_SERVER_KEY",
         *(text.rpartition(":")[2] for text in options.variable if "=" not in text),
     )
-    _log_to_stderr(env, options.access_log)
+    log_to_stderr(env, "%(asctime)s holdfast: %(message)s")
+    if options.access_log and not env.get("HOLDFAST_DEBUG"):
+        logging.getLogger("holdfast.server.access").setLevel(logging.INFO)
     store = store_path(options)
     with _exclusive(store):
         return _serve(options, Console(env, out=sys.stderr), store, settings)
 
 
-def _serve(options: argparse.Namespace, console: Console, path: Path, settings: _Settings) -> Exit:
+def _serve(options: Namespace, console: Console, path: Path, settings: _Settings) -> Exit:
     policy = Policy(options.allow_tools)
     root = _root(options, path)
     agents = _agents(options, settings.variables)
@@ -121,15 +124,13 @@ def _serve(options: argparse.Namespace, console: Console, path: Path, settings: 
             agents=agents,
         )
         server = AgentServer(app, listening, tls=settings.tls, grace=_GRACE_SECONDS)
-        number = server.run(
-            lambda: console.notice(f"Serving agents at {server.url}. Ctrl-C ends it.")
-        )
+        ready = f"Serving agents at {server.url}. Ctrl-C ends it."
+        number = server.run(lambda: console.notice(ready))
     # A tool that cannot be stopped must not keep the process alive. The journal shows that its call
     # started.
     if left := _threads():
-        logging.getLogger("holdfast.server").warning(
-            "%d threads did not end in time; the process ends without waiting for them", len(left)
-        )
+        text = "%d threads did not end in time; the process ends without waiting for them"
+        logging.getLogger("holdfast.server").warning(text, len(left))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(int(SERVER_CODES[number]))
@@ -139,17 +140,14 @@ def _serve(options: argparse.Namespace, console: Console, path: Path, settings: 
 def _threads() -> list[threading.Thread]:
     """Return the threads that would keep the process alive, after a short wait for their end."""
     deadline = time.monotonic() + _THREAD_SECONDS
-    left = [
-        thread
-        for thread in threading.enumerate()
-        if thread is not threading.current_thread() and not thread.daemon
-    ]
+    others = set(threading.enumerate()) - {threading.current_thread()}
+    left = [thread for thread in others if not thread.daemon]
     for thread in left:
         thread.join(max(0.0, deadline - time.monotonic()))
     return [thread for thread in left if thread.is_alive()]
 
 
-def _root(options: argparse.Namespace, store: Path) -> Path:
+def _root(options: Namespace, store: Path) -> Path:
     root = store.with_name(f"{store.name}.workspaces")
     if options.root is not None:
         root = path_of(options.root).absolute()
@@ -175,10 +173,8 @@ def _exclusive(store: Path) -> Generator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.seek(0)
-            raise UsageError(
-                f"--store: another server (process {file.read(20).strip() or 'unknown'}) uses"
-                f" {str(store)!r}"
-            ) from None
+            other = f"another server (process {file.read(20).strip() or 'unknown'})"
+            raise UsageError(f"--store: {other} uses {str(store)!r}") from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -197,7 +193,7 @@ def _naming(option: str, end: str = "") -> Generator[None]:
         raise UsageError(f"{option}: {str(error).removesuffix(end)}") from None
 
 
-def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
+def _tls(options: Namespace) -> ssl.SSLContext | None:
     if options.tls_cert is None:
         if options.tls_key is not None:
             raise UsageError("--tls-key needs --tls-cert, which is missing")
@@ -207,7 +203,7 @@ def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
         return tls_context(str(path_of(options.tls_cert)), key)
 
 
-def _variables(options: argparse.Namespace, env: Mapping[str, str]) -> dict[str, str]:
+def _variables(options: Namespace, env: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in options.variable:
         place, given, value = text.partition("=")
@@ -215,12 +211,12 @@ def _variables(options: argparse.Namespace, env: Mapping[str, str]) -> dict[str,
         if not name.isidentifier() or (colon and not re.fullmatch(r"[a-z0-9.-]+", provider)):
             raise UsageError(f"--variable takes NAME, NAME=VALUE or PROVIDER:NAME, not {place!r}")
         if not given and name not in env:
-            raise UsageError(f"the environment variable {name}, named by --variable, is not set")
+            raise not_set(name, "--variable")
         found[name] = found[place] = value if given else env[name]
     return found
 
 
-def _agents(options: argparse.Namespace, variables: Mapping[str, str]) -> dict[str, Published]:
+def _agents(options: Namespace, variables: Mapping[str, str]) -> dict[str, Published]:
     found: dict[str, Published] = {}
     if not options.agent:
         return found
@@ -240,8 +236,7 @@ def _agents(options: argparse.Namespace, variables: Mapping[str, str]) -> dict[s
 
 
 def _forget(*names: str) -> None:
-    """Remove variables from the environment, also from /proc/PID/environ: commands run as the
-    same user and could read them there."""
+    """Remove variables from the environment and /proc/PID/environ, which commands could read."""
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_void_p
     for name in names:
@@ -249,17 +244,3 @@ def _forget(*names: str) -> None:
             if place := getenv(os.fsencode(name)):
                 ctypes.memset(place, ord("x"), len(ctypes.string_at(place)))
             del os.environ[name]
-
-
-def _log_to_stderr(env: Mapping[str, str], access: bool) -> None:
-    """Log warnings to stderr, where the operator keeps the log."""
-    if env.get("HOLDFAST_DEBUG"):
-        return
-    handler = logging.StreamHandler()
-    handler.setLevel(logging.INFO)
-    handler.setFormatter(logging.Formatter("%(asctime)s holdfast: %(message)s"))
-    log = logging.getLogger("holdfast")
-    log.addHandler(handler)
-    log.setLevel(logging.WARNING)
-    if access:
-        logging.getLogger("holdfast.server.access").setLevel(logging.INFO)

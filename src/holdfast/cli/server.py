@@ -1,13 +1,12 @@
-"""A client of an agent server for the commands: finds the server by address and key, and lists,
-reads, follows and commands its conversations."""
+"""A client of an agent server for the commands, which acts on the conversations there."""
 
 from __future__ import annotations
 
-import argparse
 import queue
 import re
 import shlex
 import threading
+from argparse import Namespace
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -59,14 +58,13 @@ class ServerSummary(Summary, frozen=True):
 
     @property
     def standing(self) -> str:
-        """The status that a listing shows."""
         undriven = self.status == "running" and not self.driven and not self.spawned_by
         return "running (not driven)" if undriven else self.status
 
 
 class ServerConversations:
-    """A connection to an agent server, which `words` name in a command line. A context manager.
-    Raises `UsageError`, `StoreError`."""
+    """A connection to an agent server, which `words` name in a command line. Its methods raise
+    `UsageError`, `StoreError`."""
 
     tells_duplicates = False
 
@@ -76,14 +74,13 @@ class ServerConversations:
         self.words = words
         if not url.startswith(("http://", "https://")):
             hint = "" if "://" in url else f". Did you mean http://{url}?"
+            example = "http://127.0.0.1:8765"
             raise UsageError(
-                "--server takes an agent server's address such as http://127.0.0.1:8765, not"
-                f" {url!r}{hint}"
+                f"--server takes an agent server's address such as {example}, not {url!r}{hint}"
             )
         if workspace is not None and not is_id(workspace):
-            raise UsageError(
-                f"--workspace takes up to 128 letters, digits and any of ._-, not {workspace!r}"
-            )
+            form = "up to 128 letters, digits and any of ._-"
+            raise UsageError(f"--workspace takes {form}, not {workspace!r}")
         try:
             self.workspace = RemoteWorkspace(
                 url, key, id=workspace, timeout=_REQUEST_SECONDS, connect_timeout=_CONNECT_SECONDS
@@ -97,12 +94,6 @@ class ServerConversations:
         self._link = self.workspace.link
         self._followed: RemoteConversation | None = None
         self._events_queue: queue.SimpleQueue[ev.AnyEvent] = queue.SimpleQueue()
-
-    def __enter__(self) -> ServerConversations:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connections. Nothing ends on the server. Idempotent."""
@@ -140,10 +131,8 @@ class ServerConversations:
     def _unreachable(self, error: StoreError) -> HoldfastError | UsageError:
         text = str(error)
         if "certificate" in text.lower():
-            return UsageError(
-                f"{text.rstrip('.')}. SSL_CERT_FILE=FILE names the certificates to trust, such as"
-                " the server's own"
-            )
+            hint = "SSL_CERT_FILE=FILE names the certificates to trust, such as the server's own"
+            return UsageError(f"{text.rstrip('.')}. {hint}")
         if " TLS " in text:
             return StoreError(f"{text.rstrip('.')}. Does the server use plain http?")
         if "could not be reached" in text and is_loopback(self.address):
@@ -200,7 +189,6 @@ class ServerConversations:
     # --- conversations ---
 
     def list(self, *, status: str | None = None, limit: int | None = None) -> list[ServerSummary]:
-        """Return the conversations, the newest first."""
         found: list[ServerSummary] = []
         cursor: str | None = None
         while limit is None or len(found) < limit:
@@ -233,7 +221,6 @@ class ServerConversations:
         return found
 
     def read(self, id: str, after_seq: int = 0) -> list[ev.AnyEvent]:
-        """Return the events after `after_seq`."""
         found: list[ev.AnyEvent] = []
         while True:
             path = f"{conversation_path(id)}/events"
@@ -292,10 +279,10 @@ class ServerConversations:
 
 
 def connect(
-    options: argparse.Namespace, env: Mapping[str, str], url: str, workspace: str | None = None
+    options: Namespace, env: Mapping[str, str], url: str, workspace: str | None = None
 ) -> ServerConversations:
-    """Return the conversations of the server at `url`, once it has answered and accepted the key
-    from the options or the environment. Raises `UsageError`, `HoldfastError`."""
+    """Return the conversations of the server at `url`, once it has accepted the key from options or
+    environment. Raises `UsageError`, `HoldfastError`."""
     words, file = ["--server", url], options.server_key_file
     key = env.get("HOLDFAST_SERVER_KEY", "").strip()
     if file is not None:

@@ -18,7 +18,7 @@ from holdfast.cli.exit_codes import Exit
 from holdfast.cli.plans import drawn
 from holdfast.cli.question_prompt import ask_question
 from holdfast.cli.render import Renderer, last
-from holdfast.cli.signals import EndRequested, Signals
+from holdfast.cli.signals import ENDING, EndRequested, Signals
 from holdfast.cli.text import counted, one_line, status_text, summary
 from holdfast.content import Usage
 from holdfast.conversation import Conversation, ConversationStatus
@@ -71,7 +71,7 @@ class Parts(NamedTuple):
 
 
 class Session:
-    """A driver and display of one conversation. A context manager that closes what it opened."""
+    """A driver and display of one conversation. `close` closes what it opened."""
 
     def __init__(
         self,
@@ -103,12 +103,6 @@ class Session:
 
     # --- start and end ---
 
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close everything. A conversation in a store can be continued later. Idempotent."""
         logging.getLogger("holdfast.retry").removeHandler(self._retries)
@@ -122,7 +116,7 @@ class Session:
             self._start()
             code = work(self)
         except EndRequested as ended:
-            code = ended.code
+            code = Exit(ended.code)
         code = self.signals.ending or code
         if code >= 128:
             self.dialog.finish()
@@ -131,8 +125,7 @@ class Session:
         begun = self.conversation.state.last_seq > 0
         self.close()
         if console.broken:  # nobody reads the output
-            told = (Exit.HUNG_UP, Exit.TERMINATED, Exit.INTERRUPTED)
-            return code if code in told else console.loss
+            return code if code in (*ENDING.values(), Exit.INTERRUPTED) else console.loss
         if totals.steps:
             seconds = time.monotonic() - self._began
             usage = totals.usage if self._parts.shows_tokens else Usage()
@@ -163,10 +156,8 @@ class Session:
     def say(self, text: str, echoed: bool = False) -> None:
         """Send a message, and resume a paused agent. `echoed`: the user typed it on the screen."""
         if echoed and self._source.unreachable():
-            self.console.notice(
-                "Not sent: the agent server cannot be reached. Type it again when it is back.",
-                "error",
-            )
+            text = "Not sent: the agent server cannot be reached. Type it again when it is back."
+            self.console.notice(text, "error")
             return
         self._source.start()
         if echoed:
@@ -176,7 +167,6 @@ class Session:
             self.resume()
 
     def resume(self) -> None:
-        """Continue after a pause or an error."""
         self._interrupted = False
         self._source.start()
         self.conversation.resume()
@@ -215,10 +205,9 @@ class Session:
     def drive(self, poll: Callable[[], None] | None = None) -> Exit | None:
         """Wait until the agent rests; return an exit code instead if the command must end.
 
-        Meanwhile, ask the user the questions of its calls, and call `poll` ten times a second.
-        The first Ctrl-C interrupts the agent, which then rests, paused. The second one, or the
-        first one without a terminal, ends the command.
-        """
+        Meanwhile, ask the user the questions of its calls, and call `poll` ten times a second. The
+        first Ctrl-C interrupts the agent, which then rests, paused. The second one, or the first
+        one without a terminal, ends the command."""
         while True:
             began = time.monotonic()
             self.conversation.wait(SLICE)
@@ -250,7 +239,6 @@ class Session:
 
     @property
     def model(self) -> str:
-        """The name of the model."""
         head = last(self.conversation.get_history(), ev.AgentConfigured)
         return self._parts.model or (head.model if head is not None else "unknown")
 

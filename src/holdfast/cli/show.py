@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import select
 import shlex
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 
 from holdfast import events as ev
 from holdfast.agent.prompt import apart
@@ -41,7 +42,7 @@ STATUSES = [one.value for one in ConversationStatus if one is not ConversationSt
 _RESTS = AT_REST | {ConversationStatus.PAUSED, ConversationStatus.WAITING_FOR_CONFIRMATION}
 
 
-def show(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def show(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Show a conversation, or list the conversations. Raises `UsageError`, `StoreError`."""
     console = Console(env)
     if options.at is not None and (options.follow or options.until_rest):
@@ -52,15 +53,13 @@ def show(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
         try:
             code = _show(options, env, console, signals)
         except EndRequested as ended:
-            code = ended.code
+            code = Exit(ended.code)
     return console.loss if console.broken else code
 
 
-def _show(
-    options: argparse.Namespace, env: Mapping[str, str], console: Console, signals: Signals
-) -> Exit:
+def _show(options: Namespace, env: Mapping[str, str], console: Console, signals: Signals) -> Exit:
     follows = options.follow or options.until_rest
-    with open_place(options, env, read_only=True) as place:
+    with closing(open_place(options, env, read_only=True)) as place:
         with signals.prompting():
             found = place.list() if options.id is None else [place.find(options.id)]
             if (follows or options.prompt or options.at is not None) and len(found) != 1:
@@ -123,11 +122,11 @@ def _has_reader() -> bool:
     return not any(seen & (select.POLLERR | select.POLLHUP) for _, seen in look.poll(0))
 
 
-def list_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def list_(options: Namespace, env: Mapping[str, str]) -> Exit:
     """List conversations. Raises `UsageError`, `StoreError`."""
     console = Console(env)
     status = None if options.status is None else _status(options.status)
-    with open_place(options, env, read_only=True) as place:
+    with closing(open_place(options, env, read_only=True)) as place:
         # One more, to know if the list goes on.
         found = place.list(status=status, limit=options.limit + 1)
     shown = found[: options.limit]
@@ -164,7 +163,7 @@ def _print_prompt(console: Console, state: ConversationState) -> None:
         console.show([*styled("plain", safe(text)), GAP])
 
 
-def _print_list(console: Console, found: Sequence[Summary], options: argparse.Namespace) -> None:
+def _print_list(console: Console, found: Sequence[Summary], options: Namespace) -> None:
     if options.json:
         for entry in found:
             console.line(json_shown(entry.to_json().decode()))
@@ -185,7 +184,7 @@ def _print_list(console: Console, found: Sequence[Summary], options: argparse.Na
 class _Output:
     """Output of a conversation as JSON lines, or as `run` shows it, with a summary at the end."""
 
-    def __init__(self, console: Console, options: argparse.Namespace, id: str) -> None:
+    def __init__(self, console: Console, options: Namespace, id: str) -> None:
         self.options = options
         self.id = id
         self.fold = Fold()

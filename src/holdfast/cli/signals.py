@@ -17,15 +17,11 @@ from holdfast.cli.exit_codes import Exit
 _NUDGE_SECONDS = 0.05  # after which an unhandled signal is sent again
 _POLL_SECONDS = 0.1  # between two checks if a prompt is still needed
 _WAKE = signal.SIGURG  # wakes a prompt; ignored if nothing handles it
-_ENDING = {signal.SIGTERM: Exit.TERMINATED, signal.SIGHUP: Exit.HUNG_UP}
+ENDING = {signal.SIGTERM: Exit.TERMINATED, signal.SIGHUP: Exit.HUNG_UP}
 
 
-class EndRequested(Exception):
+class EndRequested(SystemExit):
     """A request to end the process with the exit `code`, received while it waited for a line."""
-
-    def __init__(self, code: Exit) -> None:
-        super().__init__(code.name)
-        self.code = code
 
 
 class PromptWithdrawn(Exception):
@@ -51,19 +47,17 @@ class Signals:
         self._overtaken = False
 
     def __enter__(self) -> Signals:
-        if (
-            threading.current_thread() is threading.main_thread()
-        ):  # other threads may not set handlers
+        # Other threads may not set handlers.
+        if threading.current_thread() is threading.main_thread():
             self._pipe = os.pipe()
             for end in self._pipe:
                 os.set_blocking(end, False)
             signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-            for number in (signal.SIGINT, *_ENDING):
+            for number in (signal.SIGINT, *ENDING):
                 self._before[number] = signal.signal(number, self._handle)
             self._before[_WAKE] = signal.signal(_WAKE, self._wake)
-            self._nudger = threading.Thread(
-                target=self._nudge, name="holdfast-signals", daemon=True
-            )
+            name = "holdfast-signals"
+            self._nudger = threading.Thread(target=self._nudge, name=name, daemon=True)
             self._nudger.start()
         return self
 
@@ -107,7 +101,7 @@ class Signals:
         if number == signal.SIGINT:
             self._interrupts += 1
         else:
-            self.ending = _ENDING[signal.Signals(number)]
+            self.ending = ENDING[signal.Signals(number)]
         if self._prompting:
             self._raise()
 
@@ -138,11 +132,9 @@ class Signals:
         """Let signals raise inside the context; those recorded before raise at once. Raise
         `PromptWithdrawn` when `until`, called on another thread, returns True."""
         stop = threading.Event()
-        watch = (
-            None
-            if until is None or self._nudger is None
-            else threading.Thread(target=self._watch, args=(until, stop), daemon=True)
-        )
+        watch = None
+        if until is not None and self._nudger is not None:
+            watch = threading.Thread(target=self._watch, args=(until, stop), daemon=True)
         self._prompting = True
         try:
             self._raise()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 import time
+from argparse import Namespace
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast import commands as cmd
@@ -16,7 +17,7 @@ from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.files import read_standard_input
 from holdfast.cli.places import Place, open_place, place_words
 from holdfast.cli.render import as_json, last, read_arguments
-from holdfast.cli.signals import EndRequested, Signals
+from holdfast.cli.signals import Signals
 from holdfast.cli.text import one_line, plain_line, status_text
 from holdfast.content import TextContent
 from holdfast.conversation import ConversationState, ConversationStatus
@@ -33,23 +34,20 @@ _CALL = re.compile(r"\d+\.\d+")  # a call's id
 _QUESTION = re.compile(r"\d+\.\d+\?\d+")  # a question's id
 
 
-def tell(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def tell(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Post one command. Raises `UsageError`, `HoldfastError`."""
     console = Console(env)
     _check(options)
     with Signals() as signals:
-        try:
-            if options.words == ["-"] and options.what == "send":
-                options.words = [read_standard_input(signals, "the text")]
-            with open_place(options, env) as place:
-                id = place.find(options.id).id
-                state = ConversationState(id, place.read(id))
-                return _Tell(options, place, state, console, signals).post()
-        except EndRequested as ended:
-            return ended.code
+        if options.words == ["-"] and options.what == "send":
+            options.words = [read_standard_input(signals, "the text")]
+        with closing(open_place(options, env)) as place:
+            id = place.find(options.id).id
+            state = ConversationState(id, place.read(id))
+            return _Tell(options, place, state, console, signals).post()
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: Namespace) -> None:
     what, words = options.what, options.words
     given = f"not {' '.join(words)!r}"
     if what == "send" and not words:
@@ -68,7 +66,7 @@ def _check(options: argparse.Namespace) -> None:
 class _Tell(NamedTuple):
     """A command for one conversation, whose `state` is that before the command."""
 
-    options: argparse.Namespace
+    options: Namespace
     place: Place
     state: ConversationState
     console: Console
@@ -158,8 +156,7 @@ class _Tell(NamedTuple):
     def _only(
         self, waiting: Mapping[str, tuple[T, str]], id: str | None, what: str, awaited: str
     ) -> T:
-        """Return the entry of `waiting` with that id, or the only one. Raises `UsageError`, which
-        lists the entries with their descriptions."""
+        """Return the entry with that id, or the only one. Raises `UsageError`, which lists all."""
         if not waiting:
             does = "waits for a decision" if what == "call" else "asks a question"
             status = status_text(self.state.status)
@@ -220,7 +217,6 @@ class _Tell(NamedTuple):
 
 
 def _values(text: str, question: ev.Question) -> dict[str, Any]:
-    """Parse and validate the values of a form, typed as JSON."""
     try:
         return complete_answer("the answer", question.schema, read_arguments(text)) or {}
     except ValueError as error:
@@ -261,7 +257,6 @@ def _idle(command: cmd.Command, status: ConversationStatus) -> bool:
 
 
 def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
-    """Return True if an event is the effect of a command."""
     match command, event:
         case cmd.Send(content), ev.MessageAdded(sender="user"):
             return event.content == content

@@ -1,5 +1,4 @@
-"""Builds a `ToolManager` from the options of `tools` and `mcp`. Only here do a tool config and
-the environment meet."""
+"""Builds a `ToolManager` from options. Only here do a tool config and the environment meet."""
 
 from __future__ import annotations
 
@@ -32,34 +31,24 @@ class Toolset(NamedTuple):
 @contextmanager
 def toolset(config: str | None, workdir: str, env: Mapping[str, str]) -> Generator[Toolset]:
     """Yield the tools of a config, or the builtin ones. They are closed at the end, also when a
-    signal ends the process.
-
-    Raises `UsageError`, and `ConfigurationError`, which names the wrong place in the config.
-    """
+    signal ends the process. Raises `UsageError`, `ConfigurationError`."""
     folder, passed = folder_of(workdir), shell_environment(env, ())
     with _ended_by_signals(), LocalRuntime(folder, env=passed) as runtime:
-        manager = (
-            ToolManager(runtime.tools)
-            if config is None
-            else _from_config(path_of(config), runtime, env)
-        )
-        try:
+        if config is None:
+            manager = ToolManager(runtime.tools)
+        else:
+            path = path_of(config)
+            found = _variables(path, env)
+            for place in (os.getcwd(), str(path.resolve().parent)):
+                if place not in sys.path:
+                    sys.path.insert(0, place)
+            manager = ToolManager.from_config(path, runtime.tools, variables=found, discover=False)
+        with manager:
             yield Toolset(manager, runtime)
-        finally:
-            manager.close()
-
-
-def _from_config(path: Path, runtime: LocalRuntime, env: Mapping[str, str]) -> ToolManager:
-    variables = _variables(path, env)
-    for place in (os.getcwd(), str(path.resolve().parent)):
-        if place not in sys.path:
-            sys.path.insert(0, place)
-    return ToolManager.from_config(path, runtime.tools, variables=variables, discover=False)
 
 
 def _variables(path: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that a config mentions as `${NAME}`, and no others.
-    Raises `UsageError` for one that is not set and has no default."""
+    """Return the variables that a config mentions as `${NAME}`. Raises `UsageError`."""
     found: dict[str, str] = {}
     for text in _texts(load(path)[0]):
         for name, default in _MENTIONED.findall(text):
@@ -76,9 +65,8 @@ def _variables(path: Path, env: Mapping[str, str]) -> dict[str, str]:
 def _texts(document: Any) -> Generator[str]:
     if isinstance(document, str):
         yield document
-    elif isinstance(document, Mapping):
-        for value in cast("Mapping[str, Any]", document).values():
-            yield from _texts(value)
+    elif isinstance(document, dict):
+        yield from _texts([*cast("dict[str, Any]", document).values()])
     elif isinstance(document, list):
         for value in cast("list[Any]", document):
             yield from _texts(value)
@@ -86,8 +74,7 @@ def _texts(document: Any) -> Generator[str]:
 
 @contextmanager
 def _ended_by_signals() -> Generator[None]:
-    """Make SIGTERM and SIGHUP end the program by an exception inside the context, as Ctrl-C
-    does, so that started servers are ended too."""
+    """Make SIGTERM and SIGHUP raise inside the context, so that started servers are ended."""
     codes = {signal.SIGTERM: Exit.TERMINATED, signal.SIGHUP: Exit.HUNG_UP}
 
     def end(number: int, _: object) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import logging
@@ -10,6 +9,7 @@ import os
 import sys
 import threading
 import warnings
+from argparse import Namespace
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO, cast
@@ -41,7 +41,7 @@ _HEALTH_SECONDS = 10.0  # for a service's health check
 _STOP_SECONDS = 2.0  # for a call to stop after Ctrl-C
 
 
-def tools(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def tools(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Run the chosen action. Raises `UsageError`, `HoldfastError`."""
     if (options.what in ("describe", "call")) != (options.name is not None):
         wanted = "takes the NAME of a tool: see `holdfast tools list`"
@@ -72,13 +72,12 @@ def tools(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
 class _Command(NamedTuple):
     """The actions of the command. `status` writes to stderr."""
 
-    options: argparse.Namespace
+    options: Namespace
     toolset: Toolset
     console: Console
     status: Console
 
     def list(self) -> Exit:
-        """List the tools, and the services and tools that are not available."""
         manager, console = self.toolset.manager, self.console
         self.status.status("asking services")
         manager.discover()
@@ -109,7 +108,6 @@ class _Command(NamedTuple):
         return Exit.FINISHED
 
     def describe(self) -> Exit:
-        """Show everything that is known about a tool."""
         info = self.toolset.manager.get_tool_info(self._find().name)
         if self.options.json:
             self._json(info)
@@ -137,7 +135,6 @@ class _Command(NamedTuple):
         return Exit.FINISHED
 
     def call(self) -> Exit:
-        """Call a tool, and show its result."""
         tool, console = self._find(), self.console
         result = self._run(ToolCall("1", tool.name, _arguments(self.options.words, tool)))
         if result is None:
@@ -214,8 +211,7 @@ class _Command(NamedTuple):
         self.console.line(json_shown(json.dumps(value, ensure_ascii=False, indent=2)))
 
     def _find(self) -> Tool:
-        """Return the named tool. Asks only the service that the name points to. Raises
-        `UsageError`."""
+        """Return the named tool. Asks only the service that it names. Raises `UsageError`."""
         manager, name = self.toolset.manager, self.options.name
         if not manager.exists(name):
             id = name.partition(".")[0]
@@ -229,8 +225,7 @@ class _Command(NamedTuple):
             raise UsageError(" ".join([str(error), *manager.errors.values()])) from error
 
     def _run(self, call: ToolCall) -> ToolResult | None:
-        """Return the call's result, None if it was interrupted. The call runs on a thread, so
-        that Ctrl-C can ask it to stop."""
+        """Return the call's result, None if Ctrl-C interrupted it. The call runs on a thread."""
         status = self.status
         results: list[ToolResult] = []
         done = threading.Event()
@@ -315,8 +310,7 @@ def _arguments(words: list[str], tool: Tool) -> dict[str, Any]:
 
 
 def _value(text: str, schema: Any) -> Any:
-    """Convert a text to its parameter's type: unchanged if the parameter may be a string, else
-    as JSON."""
+    """Convert a text to its parameter's type: as JSON, unless the parameter may be a string."""
     kinds = cast("dict[str, Any]", schema).get("type") if isinstance(schema, dict) else None
     looks_like_json = kinds is None and text.startswith(("{", "["))
     if (kinds is None or "string" in kinds) and not looks_like_json:
@@ -355,8 +349,7 @@ def _bounded(text: str) -> str:
 
 @contextmanager
 def _reserved_stdout() -> Generator[TextIO]:
-    """Reserve standard output for the command's own output inside the context. Output of
-    modules, tools and their child processes goes to stderr."""
+    """Reserve standard output for the command; modules, tools and children write to stderr."""
     sys.stdout.flush()
     try:
         ours = os.dup(1)

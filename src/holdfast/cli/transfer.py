@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -18,7 +18,7 @@ from holdfast.cli.console import Console
 from holdfast.cli.conversation_ids import chosen
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.files import path_of, unreadable
-from holdfast.cli.places import open_or_create, open_store
+from holdfast.cli.places import open_store
 from holdfast.cli.text import counted, one_line
 from holdfast.conversation import ConversationState
 from holdfast.errors import ConfigurationError, Conflict, StoreError
@@ -30,7 +30,7 @@ _MAX_NOTES = 20  # on parts of a conversation that could not be converted
 # --- export ---
 
 
-def export(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def export(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Write conversations of a store. Raises `UsageError`, `StoreError`."""
     console = Console(env)
     path = path_of(options.file)
@@ -57,7 +57,7 @@ def export(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     return code
 
 
-def _to_openhands(console: Console, options: argparse.Namespace) -> Exit:
+def _to_openhands(console: Console, options: Namespace) -> Exit:
     if options.output is None or options.salvage or len(options.ids) != 1:
         raise UsageError(
             "--to openhands takes one ID, and the new folder with -o; it cannot be combined with"
@@ -80,7 +80,7 @@ def _to_openhands(console: Console, options: argparse.Namespace) -> Exit:
     return Exit.USAGE
 
 
-def _stored(console: Console, options: argparse.Namespace) -> Generator[bytes | Exit]:
+def _stored(console: Console, options: Namespace) -> Generator[bytes | Exit]:
     with _open(options.file) as store:
         for entry in _chosen(console, store.list(), options):
             try:
@@ -93,7 +93,7 @@ def _stored(console: Console, options: argparse.Namespace) -> Generator[bytes | 
 
 
 def _salvaged(
-    console: Console, env: Mapping[str, str], options: argparse.Namespace
+    console: Console, env: Mapping[str, str], options: Namespace
 ) -> Generator[bytes | Exit]:
     try:
         with progress(env, f"reading {options.file}") as report_progress:
@@ -121,9 +121,7 @@ def _open(file: str) -> SQLiteStore:
     return open_store(file, read_only=True, hint=f"If it is damaged, see: holdfast check {file}")
 
 
-def _chosen(
-    console: Console, found: Sequence[Summary], options: argparse.Namespace
-) -> list[Summary]:
+def _chosen(console: Console, found: Sequence[Summary], options: Namespace) -> list[Summary]:
     if not found:
         console.error(f"there is no conversation in {options.file!r} yet.")
     if not options.ids:
@@ -161,8 +159,7 @@ def _target(store: Path, output: str) -> Path:
 
 @contextmanager
 def _writing(path: Path | None) -> Generator[BinaryIO]:
-    """Yield the output stream. A file gets its name only after everything is written, so that
-    the named file is always complete."""
+    """Yield the output stream. A file gets its name only after everything is written."""
     if path is None:
         yield sys.stdout.buffer
     elif path.exists() and not path.is_file():  # a device or a pipe
@@ -183,7 +180,7 @@ def _writing(path: Path | None) -> Generator[BinaryIO]:
 # --- import ---
 
 
-def import_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def import_(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Write exported conversations into a store. Raises `UsageError`, `StoreError`."""
     console = Console(env)
     if options.id is not None and not options.id.strip():
@@ -193,15 +190,13 @@ def import_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     with ExitStack() as stack:
         for conversation in _found(console, options):
             # Opened only now, so that a wrong FILE leaves no new store behind.
-            store = store or stack.enter_context(open_or_create(options.store))
+            store = store or stack.enter_context(open_store(options.store, create=True))
             id = options.id or conversation.header.id
             events = counted(len(conversation.events), "event")
             try:
                 new = transfer.import_conversation(store, conversation, id)
-                done = (
-                    f"{events} imported" if new else f"already in the store, with the same {events}"
-                )
-                console.line(one_line(f"{id}: {done}"))
+                old = f"already in the store, with the same {events}"
+                console.line(one_line(f"{id}: {f'{events} imported' if new else old}"))
             except (ConfigurationError, Conflict) as error:
                 console.error(f"{error} Use --id NEW.")
                 code = Exit.USAGE
@@ -210,7 +205,7 @@ def import_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     return console.loss if console.broken and code == Exit.FINISHED else code
 
 
-def _found(console: Console, options: argparse.Namespace) -> Iterator[transfer.Exported]:
+def _found(console: Console, options: Namespace) -> Iterator[transfer.Exported]:
     """Yield the conversations of FILE; errors in its lines name the file."""
     file: str = options.file
     with ExitStack() as stack:

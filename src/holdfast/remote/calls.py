@@ -1,5 +1,4 @@
-"""Calls that an agent server offers to its clients: claim them, run them here with the agent's
-own tools, and return their results."""
+"""Calls that an agent server offers to its clients: claimed, run here, their results returned."""
 
 from __future__ import annotations
 
@@ -33,13 +32,11 @@ _MAX_RESULT_BYTES = 1_000_000  # a result above this size may be one that the se
 
 
 class ClientCalls:
-    """The calls of one conversation that this client runs, at most `parallel_calls` at once, each
-    on a thread.
+    """A conversation's calls that this client runs, `parallel_calls` at once, each on a thread.
 
     Call `update` when the copy has news; `cancel` and `close` end running calls. A call that this
     client claimed stays its own over any number of reconnects. One that another client claimed
-    is left alone.
-    """
+    is left alone."""
 
     def __init__(
         self,
@@ -89,8 +86,7 @@ class ClientCalls:
             token.cancel()
 
     def _is_ours(self, call: ToolCall) -> bool:
-        """Return True if this client has the tool, and has neither begun the call nor been refused
-        it."""
+        """Return True if this client has the tool, and neither began the call nor was refused."""
         if call.id in self._running or call.id in self._done:
             return False
         tools = self._agent.tools
@@ -179,11 +175,10 @@ class ClientCalls:
     def _send(
         self, path: str, body: dict[str, Any], key: str | None, stopped: Callable[[], bool]
     ) -> None:
-        send_until_answered(
-            lambda: self._copy.request("POST", path, body, once=key, cancelled=self._ended),
-            self._ended,
-            stopped,
-        )
+        def send() -> None:
+            self._copy.request("POST", path, body, once=key, cancelled=self._ended)
+
+        send_until_answered(send, self._ended, stopped)
 
     def _result(self, call: ToolCall, token: Cancellation) -> ToolResult:
         def report(message: str) -> None:
@@ -247,7 +242,6 @@ class ClientCalls:
             return bool(self._threads)
 
     def cancel(self) -> None:
-        """Cancel the running calls."""
         with self._copy.changed:
             tokens = list(self._running.values())
         for token in tokens:

@@ -1,5 +1,4 @@
-"""`RemoteConversation`: an agent at work on an agent server, with the methods of a
-`Conversation`."""
+"""`RemoteConversation`: an agent at work on an agent server, like a `Conversation`."""
 
 from __future__ import annotations
 
@@ -60,6 +59,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast.remote")
 
 RUNNING = ConversationStatus.RUNNING
+_HOW = "RemoteConversation(agent, workspace, id=...)"  # opens an existing conversation
+_CAMEL = {"call_id": "callId", "question_id": "questionId", "arguments_hash": "argumentsHash"}
 _STATUS_POLL_SECONDS = 15.0  # seconds of silence after which the server is asked for its status
 
 
@@ -93,13 +94,8 @@ class RemoteConversation(ConversationInterface):
             "To continue with another agent use conversation.fork(agent=...); other tools are"
             " registered with agent.tools."
         ),
-        "workspace": (
-            "Open the conversation anew with RemoteConversation(agent, workspace, id=...)."
-        ),
-        "id": (
-            "Give the id to RemoteConversation(agent, workspace, id=...), or fork the conversation"
-            " under another one."
-        ),
+        "workspace": f"Open the conversation anew with {_HOW}.",
+        "id": f"Give the id to {_HOW}, or fork the conversation under another one.",
         "client": "The agent server knows this object by that name.",
         "warnings": "They come from the agent server.",
     }
@@ -128,6 +124,7 @@ class RemoteConversation(ConversationInterface):
         self._sent_tools = None if agent is None else agent.tools.definitions()
         found = self._create(id) if _made is None else _made
         self.id = found.id
+        self._title = f"Conversation {found.id!r}"
         self.warnings = tuple(found.warnings)
         self._log_warnings(found)
         workspace.adopt(found.workspace)
@@ -160,12 +157,9 @@ class RemoteConversation(ConversationInterface):
             assert id is not None
             return self._info(id)
         tools = tools_request(agent, self.workspace, options["client_tools"])
-        body: dict[str, Any] = {
-            **agent_request(agent),
-            **tools,
-            "questions": options["on_question"] is not None,
-            "deltas": options["deltas"] or options["on_delta"] is not None,
-        }
+        body = agent_request(agent) | tools
+        body["questions"] = options["on_question"] is not None
+        body["deltas"] = options["deltas"] or options["on_delta"] is not None
         if id is not None:
             body["id"] = id
             with suppress(ConversationNotFound):
@@ -218,9 +212,8 @@ class RemoteConversation(ConversationInterface):
                 raise Conflict("It has events.")
             self._catch_up()
         except Conflict as error:
-            raise Conflict(
-                f"from_state: conversation {self.id!r} has events already; give another id."
-            ) from error
+            text = f"conversation {self.id!r} has events already; give another id"
+            raise Conflict(f"from_state: {text}.") from error
         except ConfigurationError:
             if new:
                 with suppress(HoldfastError):
@@ -324,10 +317,8 @@ class RemoteConversation(ConversationInterface):
                 return found
             number += 1
             if time.monotonic() > deadline:
-                raise StoreError(
-                    f"Conversation {self.id!r}: the agent server took the message, but did not"
-                    f" journal it within {self._server.timeout:g} s."
-                )
+                took = f"{self._title}: the agent server took the message, but did not journal it"
+                raise StoreError(f"{took} within {self._server.timeout:g} s.")
             time.sleep(min(0.01 * number, 0.5))
 
     def start_thread(self) -> None:
@@ -335,9 +326,9 @@ class RemoteConversation(ConversationInterface):
         self._check_open()
         with self._lock:
             if self._runner is not None:
+                by = self._runner.name
                 raise ConversationBusy(
-                    f"Conversation {self.id!r} is being run by {self._runner.name!r}; start_thread"
-                    " after that."
+                    f"{self._title} is being run by {by!r}; start_thread after that."
                 )
             if self._started and self._drives:
                 return
@@ -354,9 +345,7 @@ class RemoteConversation(ConversationInterface):
         self._not_inside("run")
         with self._lock:
             if self._started or self._runner is not None:
-                raise ConversationBusy(
-                    f"Conversation {self.id!r} is driven by the agent server; use wait()."
-                )
+                raise ConversationBusy(f"{self._title} is driven by the agent server; use wait().")
             self._runner = threading.current_thread()
         try:
             self._prepare()
@@ -462,10 +451,8 @@ class RemoteConversation(ConversationInterface):
 
     def _not_inside(self, method: str) -> None:
         if self._copy.mark in inside.get():
-            raise ConversationBusy(
-                f"Conversation {self.id!r}: its own model, tool or listener called {method}(),"
-                " which would wait for itself forever."
-            )
+            own = f"{self._title}: its own model, tool or listener called {method}()"
+            raise ConversationBusy(f"{own}, which would wait for itself forever.")
 
     def _subscribe(self, callback: Callback, after_seq: int | None) -> Subscription:
         self._check_open()
@@ -552,19 +539,13 @@ class RemoteConversation(ConversationInterface):
                 _log.warning(what, self.id, error)
 
     def __reduce__(self) -> Any:
-        raise TypeError(
-            "A RemoteConversation is not pickled; open it there with RemoteConversation(agent,"
-            " workspace, id=...)."
-        )
+        raise TypeError(f"A RemoteConversation is not pickled; open it there with {_HOW}.")
 
     # --- requests to the server ---
 
     def _check_open(self) -> None:
         if self._closing:
-            raise ConversationClosed(
-                f"Conversation {self.id!r} is closed. Open it again with RemoteConversation(agent,"
-                " workspace, id=...)."
-            )
+            raise ConversationClosed(f"{self._title} is closed. Open it again with {_HOW}.")
         if self._follower.lost is not None:
             raise self._follower.lost.with_traceback(None)
 
@@ -572,7 +553,7 @@ class RemoteConversation(ConversationInterface):
         """Send a command to the server, and read the resulting events."""
         self._check_open()
         body = {
-            _camel(field): value
+            _CAMEL.get(field, field): value
             for field, value in fields.items()
             if value is not None or field == "values"
         }
@@ -590,9 +571,8 @@ class RemoteConversation(ConversationInterface):
         if not ids:
             raise NotPending("No question waits for an answer.")
         if len(ids) > 1:
-            raise ConfigurationError(
-                f"Several questions wait for an answer; say which: {', '.join(ids)}."
-            )
+            several = "Several questions wait for an answer; say which"
+            raise ConfigurationError(f"{several}: {', '.join(ids)}.")
         return ids[0]
 
     def _send_answer(self, question_id: str, values: Any, reason: str) -> None:
@@ -629,7 +609,6 @@ class RemoteConversation(ConversationInterface):
                 self._follow()
 
     def _catch_up(self) -> None:
-        """Bring the copy up to date with the server."""
         self._copy.catch_up()
         self._on_events()
 
@@ -646,11 +625,6 @@ class RemoteConversation(ConversationInterface):
         if self._calls is not None and self._has_client_tools:
             self._calls.update()
         self._questions.update()
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
 
 
 def _check_same_agent(agent: Agent, head: ev.AgentConfigured | None, id: str) -> None:
@@ -683,10 +657,8 @@ def _check(agent: Any, workspace: Any, id: Any, listeners: dict[str, Any]) -> No
     if not isinstance(workspace, RemoteWorkspace):
         raise refuse("workspace takes a RemoteWorkspace(url, key)", workspace)
     if agent is None and id is None:
-        raise ConfigurationError(
-            "RemoteConversation: agent takes an Agent; only an existing conversation (id=...) needs"
-            " none."
-        )
+        needs = "only an existing conversation (id=...) needs none"
+        raise ConfigurationError(f"RemoteConversation: agent takes an Agent; {needs}.")
     if agent is not None and not isinstance(agent, Agent):
         raise refuse("agent takes an Agent", agent)
     if id is not None and (not isinstance(id, str) or not ID.fullmatch(id)):

@@ -29,8 +29,7 @@ class _Body(msgspec.Struct, frozen=True):
 
 
 def failure(status: int, body: bytes, address: str, what: str) -> HoldfastError:
-    """Return the error for a failed response; `what` names the request. The class of an unknown
-    error follows from its status."""
+    """Return the error for a failed response to the request `what`, by its name or its status."""
     try:
         error = msgspec.json.decode(body, type=_Body).error
     except ValueError:

@@ -73,9 +73,8 @@ class StreamFollower:
         with self._copy.changed:
             if self.thread is not None or self._stopping:
                 return
-            self.thread = threading.Thread(
-                target=self._run, name=f"holdfast-follower-{self._copy.id}", daemon=True
-            )
+            name = f"holdfast-follower-{self._copy.id}"
+            self.thread = threading.Thread(target=self._run, name=name, daemon=True)
             self.thread.start()
 
     def stop(self, timeout: float) -> None:
@@ -85,11 +84,8 @@ class StreamFollower:
         if thread is not None and thread is not threading.current_thread():
             thread.join(max(0.0, timeout))
             if thread.is_alive():
-                _log.warning(
-                    "conversation %s: a listener blocks the thread that follows it, which was left"
-                    " behind",
-                    self._copy.id,
-                )
+                blocked = "conversation %s: a listener blocks the thread that follows it, which was"
+                _log.warning(f"{blocked} left behind", self._copy.id)
 
     def _run(self) -> None:
         # a listener that waits would wait for this thread
@@ -130,14 +126,8 @@ class StreamFollower:
     def _follow(self) -> None:
         copy, reader = self._copy, EventReader()
         last = copy.fold.last_seq
-        with copy.server.stream(
-            f"{copy.path}/stream",
-            {"after_seq": last},
-            {"Last-Event-ID": str(last)},
-            copy.client,
-            silence=self.silence,
-            cancelled=self._stopping,
-        ) as chunks:
+        path = f"{copy.path}/stream"
+        with copy.server.stream(path, last, copy.client, self.silence, self._stopping) as chunks:
             self._on_events()  # work that waited for the server
             size = 0  # bytes since the last whole event
             for chunk in chunks:
@@ -145,9 +135,8 @@ class StreamFollower:
                 whole = reader.feed(chunk)
                 size = 0 if whole else size + len(chunk)
                 if size > MAX_EVENT_BYTES:
-                    raise StoreError(
-                        f"{copy.server.address} sent {size:,} bytes of a stream without an event"
-                    )
+                    sent = f"{size:,} bytes of a stream without an event"
+                    raise StoreError(f"{copy.server.address} sent {sent}")
                 for name, data in whole:
                     if name in (b"delta", b"progress"):
                         self._take(batch)
@@ -184,7 +173,6 @@ class StreamFollower:
             raise
 
     def _take(self, events: list[ev.AnyEvent]) -> None:
-        """Move events to the copy."""
         if not events:
             return
         batch, events[:] = list(events), []

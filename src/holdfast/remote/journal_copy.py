@@ -1,5 +1,4 @@
-"""The client's copy of a journal on an agent server: its events so far, their fold, and their
-lock."""
+"""The client's copy of a journal on an agent server: its events, their fold, and their lock."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ from holdfast.conversation.journal_lock import JournalLock
 from holdfast.conversation.state import Fold
 from holdfast.errors import StoreError
 from holdfast.llm.http import Response
-from holdfast.remote.pool import TooLong
-from holdfast.remote.server_client import Found, ServerClient, conversation_path
+from holdfast.remote.server_client import Found, ServerClient, TooLong, conversation_path
 
 PAGE_EVENTS = 1000  # events per request
 
@@ -54,8 +52,7 @@ class JournalCopy:
         body: Any = None,
         **options: Any,
     ) -> Found:
-        """Send a request about the conversation, and decode the response. See
-        `ServerClient.read`."""
+        """Send a request, and decode the response. See `ServerClient.read`."""
         options["client"] = self.client
         return self.server.read(decode, method, self.path + path, body, **options)
 
@@ -75,12 +72,8 @@ class JournalCopy:
             return not events or events[-1].seq <= last
 
     def catch_up(self, timeout: float | None = None) -> None:
-        """Read the server's further events, within `timeout` seconds in all. Raises as
-        `ServerClient.request`.
-
-        Without a `timeout` the server client's counts from the last whole page: a long journal may
-        take longer.
-        """
+        """Read the server's further events, within `timeout` seconds in all; without it, within the
+        server client's for each page. Raises as `ServerClient.request`."""
         with self._fetching:  # two threads at once would read the same events
             limit, seconds = PAGE_EVENTS, self.server.timeout if timeout is None else timeout
             deadline = time.monotonic() + seconds

@@ -1,5 +1,4 @@
-"""Questions to the user of this program: those of calls on the server, through the journal, and
-those of the client's own calls."""
+"""Questions to the user of this program: of calls on the server, and of the client's own calls."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from holdfast import events as ev
@@ -65,9 +65,8 @@ class ClientQuestions:
         if values not in (None, False):
             reason = ""
         try:  # until the server takes it, so that the user is not asked again
-            send_until_answered(
-                lambda: self._answer(question.id, values, reason), self._ended, lambda: False
-            )
+            answer = partial(self._answer, question.id, values, reason)
+            send_until_answered(answer, self._ended, bool)
         except HoldfastError as error:
             what = "conversation %s: the agent server refused the answer to question %s: %s"
             _log.warning(what, self._copy.id, question.id, error)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from holdfast.agent.agent import Agent
 from holdfast.agent.serial_form import all_tools, form_of, tools_of
-from holdfast.remote.tools import BUILTIN, RemoteTool
-
-if TYPE_CHECKING:
-    from holdfast.remote.workspace import RemoteWorkspace
-
+from holdfast.remote.workspace import BUILTIN, RemoteTool, RemoteWorkspace
 
 ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -43,7 +39,6 @@ class CreateReply(msgspec.Struct, rename="camel"):
 
     @property
     def clients(self) -> bool:
-        """True if clients run a tool."""
         return any(tool.executor == "client" for tool in self.tools)
 
 

@@ -1,5 +1,4 @@
-"""`RemoteWorkspace`: a working directory on an agent server, with the methods of a
-`LocalRuntime`."""
+"""`RemoteWorkspace`: a working directory on an agent server, like a `LocalRuntime`."""
 
 from __future__ import annotations
 
@@ -15,22 +14,31 @@ import msgspec
 
 from holdfast.content import ToolResult
 from holdfast.conversation.observer import Observing, observers
-from holdfast.errors import Cancelled, ConfigurationError, Conflict, HoldfastError, RuntimeFault
+from holdfast.errors import (
+    Cancelled,
+    ConfigurationError,
+    Conflict,
+    HoldfastError,
+    RuntimeFault,
+    ToolCancelled,
+)
 from holdfast.llm.http import Response
 from holdfast.remote.failures import as_fault
 from holdfast.remote.server_client import UNEXPECTED_ANSWER, Found, ServerClient
-from holdfast.remote.tools import Described, RemoteTool
 from holdfast.runtime.microagents import Microagent
+from holdfast.tools import Tool, ToolAnnotations, ToolContext
+from holdfast.tools.json_values import copy_json
 
 if TYPE_CHECKING:
     import ssl
 
-    from holdfast.tools import Cancellation, Tool
+    from holdfast.tools import Cancellation
 
 _log = logging.getLogger("holdfast.remote")
 
 _REMOVAL_SECONDS = 5.0  # seconds to remove the workspace in `close`
 MAX_COMMAND_SECONDS = 3600.0  # seconds that a command may take under the server's own timeout
+BUILTIN = "holdfast.runtime"  # the module of a runtime's own tools, which every server has
 
 
 class RemoteWorkspace:
@@ -68,13 +76,11 @@ class RemoteWorkspace:
     ) -> None:
         for name, value in (("timeout", timeout), ("connect_timeout", connect_timeout)):
             if not isinstance(value, int | float) or not value > 0:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-                raise ConfigurationError(
-                    f"RemoteWorkspace: {name} takes seconds, more than 0, not {value!r}."
-                )
+                what = f"{name} takes seconds, more than 0, not {value!r}"
+                raise ConfigurationError(f"RemoteWorkspace: {what}.")
         if id is not None and (not isinstance(id, str) or not id.strip()):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(
-                f"RemoteWorkspace: id takes a non-empty str or None, not {id!r}."
-            )
+            what = f"id takes a non-empty str or None, not {id!r}"
+            raise ConfigurationError(f"RemoteWorkspace: {what}.")
         if not verify and ssl_context is None:
             import ssl
 
@@ -268,6 +274,59 @@ class RemoteWorkspace:
             if found is error:
                 raise
             raise found from error.__cause__
+
+
+class Described(msgspec.Struct, frozen=True, rename="camel"):
+    """The server's description of a tool."""
+
+    name: str
+    description: str = ""
+    input_schema: dict[str, Any] = {}
+    output_schema: dict[str, Any] | None = None
+    annotations: ToolAnnotations = ToolAnnotations()
+    category: str = "general"
+    timeout: float | None = None
+
+
+class RemoteTool(Tool):
+    """One tool of a `RemoteWorkspace`. In a `RemoteConversation` of that workspace the server
+    runs it itself; anywhere else a call is an HTTP request."""
+
+    tool_type = "local_function"
+    untrusted = True
+
+    def __init__(self, workspace: RemoteWorkspace, described: Described) -> None:
+        super().__init__(
+            described.name,
+            described.description,
+            None,
+            described.input_schema or {"type": "object", "properties": {}},
+            described.output_schema,
+            described.annotations,
+            described.category,
+            described.timeout,
+        )
+        self.module_qualname = f"{BUILTIN}.builtin"
+        self.workspace = workspace
+        self._schema_there = described.input_schema or super().input_schema
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The server's schema, unchanged, so that conversations share a provider's cache."""
+        return copy_json(self._schema_there)
+
+    def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        """Run the tool in the workspace. Raises `ToolCancelled`, and the server's errors."""
+        try:
+            return self.workspace.call_tool(
+                self.name,
+                arguments,
+                conversation_id=context.conversation_id,
+                cancelled=context.cancelled,
+            )
+        except Cancelled:
+            text = f"{self.name!r} was cancelled; its effect may have happened."
+            raise ToolCancelled(text) from None
 
 
 class _Cloned(msgspec.Struct):
