@@ -174,7 +174,7 @@ LATE_IMPORTS = {
     ("cli", "cli.console"),
     ("cli.build", "cli.remote"),
     ("cli.places", "cli.server"),
-    ("cli.transfer", "openhands"),
+    ("cli.transfer", "cli.openhands"),
     ("server.forms", "llm.address"),
     ("server.forms", "llm.providers"),
     ("server.host", "server.workers.worker_pool"),

@@ -77,9 +77,8 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
         return build_remote(options, env, stream)
     for name in _SERVER_OPTIONS:
         if getattr(options, name) is not None:
-            raise UsageError(
-                f"{flag(name)} is for an agent server; name the server with --server URL"
-            )
+            which = "name the server with --server URL"
+            raise UsageError(f"{flag(name)} is for an agent server; {which}")
     if options.id is not None and options.store is None:
         where = "say which with --store FILE or --server URL"
         raise UsageError(f"--id names a conversation in a store or on a server; {where}")

@@ -112,6 +112,9 @@ class ConversationDisplay:
             finally:
                 self._shown = event.seq
             self._tell_status()
+            if isinstance(event, ev.AssistantReplied):
+                # Pieces that another thread delivers after the whole answer was read from a server.
+                self._waiting = deque(one for one in self._waiting if one[0] > event.seq)
             self._flush(event.seq)
 
     def on_progress(self, call_id: str, message: str) -> None:

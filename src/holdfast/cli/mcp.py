@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from holdfast.cli.console import Console, log_to_stderr
 from holdfast.cli.environment import not_set
 from holdfast.cli.exit_codes import SERVER_CODES, Exit, UsageError, flag
-from holdfast.cli.tool_options import toolset
+from holdfast.cli.tools import toolset
 from holdfast.errors import ConfigurationError
 from holdfast.serve import mcp as serve
 from holdfast.serve.http import check

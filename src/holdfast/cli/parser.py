@@ -82,10 +82,8 @@ class Parser(argparse.ArgumentParser):
                 continue
             url, rest = (url, at + 1) if equals else (words[at + 1], at + 2)
             if not url.startswith(("http://", "https://")):  # it would look like a file
-                example = "http://127.0.0.1:8765"
-                self.error(
-                    f"--server takes an agent server's address such as {example}, not {url!r}"
-                )
+                form = "an agent server's address such as http://127.0.0.1:8765"
+                self.error(f"--server takes {form}, not {url!r}")
             return [url, *words[:at], *words[rest:]]
         return words
 

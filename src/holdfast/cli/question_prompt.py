@@ -99,10 +99,8 @@ class _Form(NamedTuple):
             except ConfigurationError as error:
                 console.notice(one_line(str(error)), "error")
                 continue
-            shown = {
-                name: HIDDEN if is_secret(fields[name]) else value for name, value in values.items()
-            }
-            console.line(f"  {as_json(shown)}")
+            secret = dict.fromkeys([key for key in values if is_secret(fields[key])], HIDDEN)
+            console.line(f"  {as_json({**values, **secret})}")
             answer = self._choice(
                 f"Send this to {self.asker}? [y,n,e] ",
                 "yne",

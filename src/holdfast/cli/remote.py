@@ -57,8 +57,8 @@ class ServerSource(ConversationSource):
         own: bool = False,
     ) -> None:
         self.runtime = server.workspace
-        self._server = server
-        self._id = id
+        self.server = server
+        self.id = id
         self._agent = agent
         self._started = started
         self._own = own
@@ -71,30 +71,30 @@ class ServerSource(ConversationSource):
     ) -> RemoteConversation:
         streams = self._agent is None or getattr(self._agent.llm, "stream", False)
         try:
-            with self._server.understood():
+            with self.server.understood():
                 self._conversation = RemoteConversation(
                     self._agent,
-                    self._server.workspace,
-                    self._id,
+                    self.server.workspace,
+                    self.id,
                     on_delta=display.on_delta if streams else None,
                     on_question="wait" if asks else None,
                 )
         except HoldfastError as error:
             if self._own:
-                forget_workspace(self._server)
+                forget_workspace(self.server)
             if "api_key: the variable" in str(error):
                 raise UsageError(
                     "--model-key-name: the server has no such variable; `holdfast serve --variable"
                     " NAME` gives it one"
                 ) from error
             raise
-        watched = self._server.watched(lambda text: console.notice(text, "dim"))
+        watched = self.server.watched(lambda text: console.notice(text, "dim"))
         self._gone = self._stack.enter_context(watched)
         return self._conversation
 
     def start(self) -> None:
         if self._conversation is not None:
-            self._server.start(self._conversation.id)
+            self.server.start(self._conversation.id)
 
     def unreachable(self) -> bool:
         return self._gone()
@@ -109,7 +109,7 @@ class ServerSource(ConversationSource):
             else:
                 self._conversation.close()
         self._stack.close()
-        self._server.close()
+        self.server.close()
 
 
 def forget_workspace(server: ServerConversations) -> None:
@@ -171,8 +171,7 @@ def _existing(options: Namespace, server: ServerConversations, known: ServerSumm
         notes.append(f"{known.id} keeps its agent: {', '.join(left_out)} has no effect.")
     if known.started:
         notes.append("The server runs this conversation by itself; leaving does not stop it.")
-    source = ServerSource(server, known.id, started=known.started)
-    return _parts(server, known.id, source, notes)
+    return _parts(ServerSource(server, known.id, started=known.started), notes)
 
 
 def _new(
@@ -198,17 +197,16 @@ def _new(
             f"The server calls the model at {llm.base_url}: that address is on the server's"
             " machine, not on this one."
         )
-    parts = _parts(server, id, ServerSource(server, id, agent, own=own), notes)
-    return parts._replace(model=llm.model)
+    return _parts(ServerSource(server, id, agent, own=own), notes, llm.model)
 
 
-def _parts(
-    server: ServerConversations, id: str, source: ServerSource, notes: Sequence[str]
-) -> Parts:
+def _parts(source: ServerSource, notes: Sequence[str], model: str = "") -> Parts:
+    words = source.server.words
     return Parts(
         source,
-        go_on=shlex.join(["holdfast", "chat", *server.words, "--id", id]),
-        tell=shlex.join(["holdfast", "tell", *server.words, id]),
+        model,
+        go_on=shlex.join(["holdfast", "chat", *words, "--id", source.id]),
+        tell=shlex.join(["holdfast", "tell", *words, source.id]),
         # The server decides which calls wait; this object remembers the tools allowed here.
         policy=ConfirmOption([]),
         notes=notes,

@@ -29,6 +29,7 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.remote import RemoteConversation, RemoteWorkspace
+from holdfast.remote.journal_copy import read_page
 from holdfast.remote.server_client import conversation_path
 from holdfast.store import Summary
 from holdfast.tools import Cancellation
@@ -74,10 +75,8 @@ class ServerConversations:
         self.words = words
         if not url.startswith(("http://", "https://")):
             hint = "" if "://" in url else f". Did you mean http://{url}?"
-            example = "http://127.0.0.1:8765"
-            raise UsageError(
-                f"--server takes an agent server's address such as {example}, not {url!r}{hint}"
-            )
+            form = "an agent server's address such as http://127.0.0.1:8765"
+            raise UsageError(f"--server takes {form}, not {url!r}{hint}")
         if workspace is not None and not is_id(workspace):
             form = "up to 128 letters, digits and any of ._-"
             raise UsageError(f"--workspace takes {form}, not {workspace!r}")
@@ -220,15 +219,15 @@ class ServerConversations:
             raise UsageError(f"there is no conversation {id!r} on {self.address}. See: {hint}")
         return found
 
-    def read(self, id: str, after_seq: int = 0) -> list[ev.AnyEvent]:
+    def read(self, id: str) -> list[ev.AnyEvent]:
         found: list[ev.AnyEvent] = []
         while True:
-            path = f"{conversation_path(id)}/events"
-            page = self._get(path, _Events, after_seq=after_seq, limit=_PAGE)
+            query = {"after_seq": found[-1].seq if found else 0, "limit": _PAGE}
+            answer = self._link.request("GET", f"{conversation_path(id)}/events", query=query)
             with self.understood():
-                found += [ev.decode(bytes(raw)) for raw in page.events]
-            after_seq = found[-1].seq if found else after_seq
-            if not page.events or after_seq >= page.last_seq:
+                events, last_seq = read_page(answer.read())
+            found += events
+            if not events or events[-1].seq >= last_seq:
                 return found
 
     def follow(self, id: str, after_seq: int, timeout: float) -> Iterator[ev.AnyEvent]:
@@ -334,8 +333,3 @@ class _Page(msgspec.Struct):
 
 class _Standing(msgspec.Struct):
     status: str
-
-
-class _Events(msgspec.Struct, rename="camel"):
-    events: list[msgspec.Raw]
-    last_seq: int = 0

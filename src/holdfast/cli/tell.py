@@ -144,21 +144,21 @@ class _Tell(NamedTuple):
 
     def _pending(self, id: str | None) -> PendingConfirmation:
         waiting = {one.call.id: (one, _described(one)) for one in self.state.pending_confirmations}
-        return self._only(waiting, id, "call", "decision")
+        return self._only(waiting, id, "call", "a decision")
 
     def _question(self, id: str | None) -> ev.Question:
         waiting = {
             one.id: (one, f"{plain_line(one.asker)}: {plain_line(one.message)}")
             for _, one in self.state.pending_questions
         }
-        return self._only(waiting, id, "question", "answer")
+        return self._only(waiting, id, "question", "an answer")
 
     def _only(
         self, waiting: Mapping[str, tuple[T, str]], id: str | None, what: str, awaited: str
     ) -> T:
         """Return the entry with that id, or the only one. Raises `UsageError`, which lists all."""
         if not waiting:
-            does = "waits for a decision" if what == "call" else "asks a question"
+            does = f"waits for {awaited}" if what == "call" else "asks a question"
             status = status_text(self.state.status)
             raise UsageError(f"no call of {self.state.id!r} {does}: the conversation is {status}")
         listed = "; ".join(f"{one_line(key)} {text}" for key, (_, text) in waiting.items())
@@ -167,10 +167,8 @@ class _Tell(NamedTuple):
             again = f"holdfast tell {place_words(self.options)} {words} {what.upper()}"
             raise UsageError(f"several {what}s wait; say which with {again}: {listed}")
         if id is not None and id not in waiting:
-            article = "an" if awaited == "answer" else "a"
-            raise UsageError(
-                f"the {what} {id!r} does not wait for {article} {awaited}; these do: {listed}"
-            )
+            unknown = f"the {what} {id!r} does not wait for {awaited}"
+            raise UsageError(f"{unknown}; these do: {listed}")
         return waiting[next(iter(waiting)) if id is None else id][0]
 
     def _arguments(self, pending: PendingConfirmation) -> dict[str, Any]:

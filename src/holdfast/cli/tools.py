@@ -6,19 +6,24 @@ import contextlib
 import json
 import logging
 import os
+import re
+import signal
 import sys
 import threading
 import warnings
 from argparse import Namespace
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TextIO, cast
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, TextIO, cast
 
 import msgspec
 
 from holdfast import content
 from holdfast.cli.console import Console
+from holdfast.cli.environment import shell_environment
 from holdfast.cli.exit_codes import Exit, UsageError
+from holdfast.cli.files import folder_of, path_of
 from holdfast.cli.text import (
     GAP,
     TextLine,
@@ -31,11 +36,13 @@ from holdfast.cli.text import (
     size,
     styled,
 )
-from holdfast.cli.tool_options import Toolset, toolset
 from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ToolNotFound
-from holdfast.tools import Tool, ToolContext
+from holdfast.runtime import LocalRuntime
+from holdfast.tools import Tool, ToolContext, ToolManager
+from holdfast.tools.document import load
 
+_MENTIONED = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)(:-)?")
 _MAX_LINES, _MAX_CHARS = 200, 20_000  # of a result on a terminal; a pipe gets all of it
 _HEALTH_SECONDS = 10.0  # for a service's health check
 _STOP_SECONDS = 2.0  # for a call to stop after Ctrl-C
@@ -398,3 +405,73 @@ def _collected() -> Generator[list[str]]:
             yield collected
     finally:
         logger.removeHandler(collector)
+
+
+# --- the tools ---
+
+
+class Toolset(NamedTuple):
+    """A tool manager, and the runtime of its builtin tools."""
+
+    manager: ToolManager
+    runtime: LocalRuntime
+
+
+@contextmanager
+def toolset(config: str | None, workdir: str, env: Mapping[str, str]) -> Generator[Toolset]:
+    """Yield the tools of a config, or the builtin ones. They are closed at the end, also when a
+    signal ends the process. Raises `UsageError`, `ConfigurationError`."""
+    folder, passed = folder_of(workdir), shell_environment(env, ())
+    with _ended_by_signals(), LocalRuntime(folder, env=passed) as runtime:
+        if config is None:
+            manager = ToolManager(runtime.tools)
+        else:
+            path = path_of(config)
+            found = _variables(path, env)
+            for place in (os.getcwd(), str(path.resolve().parent)):
+                if place not in sys.path:
+                    sys.path.insert(0, place)
+            manager = ToolManager.from_config(path, runtime.tools, variables=found, discover=False)
+        with manager:
+            yield Toolset(manager, runtime)
+
+
+def _variables(path: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a config mentions as `${NAME}`. Raises `UsageError`."""
+    found: dict[str, str] = {}
+    for text in _texts(load(path)[0]):
+        for name, default in _MENTIONED.findall(text):
+            if name in env:
+                found[name] = env[name]
+            elif not default:
+                raise UsageError(
+                    f"the environment variable {name}, which {str(path)!r} mentions, is not set."
+                    f" Set it, or write a default: ${{{name}:-...}}"
+                )
+    return found
+
+
+def _texts(document: Any) -> Generator[str]:
+    if isinstance(document, str):
+        yield document
+    elif isinstance(document, dict):
+        yield from _texts([*cast("dict[str, Any]", document).values()])
+    elif isinstance(document, list):
+        for value in cast("list[Any]", document):
+            yield from _texts(value)
+
+
+@contextmanager
+def _ended_by_signals() -> Generator[None]:
+    """Make SIGTERM and SIGHUP raise inside the context, so that started servers are ended."""
+    codes = {signal.SIGTERM: Exit.TERMINATED, signal.SIGHUP: Exit.HUNG_UP}
+
+    def end(number: int, _: object) -> NoReturn:
+        raise SystemExit(int(codes[signal.Signals(number)]))
+
+    before = {number: signal.signal(number, end) for number in codes}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -20,12 +20,9 @@ from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.files import path_of, unreadable
 from holdfast.cli.places import open_store
 from holdfast.cli.text import counted, one_line
-from holdfast.conversation import ConversationState
 from holdfast.errors import ConfigurationError, Conflict, StoreError
 from holdfast.store import SQLiteStore, Summary, transfer
 from holdfast.store.salvage import SalvageReader
-
-_MAX_NOTES = 20  # on parts of a conversation that could not be converted
 
 # --- export ---
 
@@ -37,15 +34,13 @@ def export(options: Namespace, env: Mapping[str, str]) -> Exit:
     if options.to is not None:
         return _to_openhands(console, options)
     output = None if options.output is None else _target(path, options.output)
-    lines = _salvaged(console, env, options) if options.salvage else _stored(console, options)
-    code = Exit.FINISHED
+    losses: list[str] = []
+    lines = _stored(console, options)
+    if options.salvage:
+        lines = _salvaged(console, env, options, losses)
     try:
         with closing(lines), _writing(output) as out:
-            for line in lines:
-                if isinstance(line, Exit):
-                    code = line
-                else:
-                    out.write(line)
+            out.writelines(lines)
             out.flush()
     except (StoreError, BrokenPipeError):
         raise
@@ -54,7 +49,7 @@ def export(options: Namespace, env: Mapping[str, str]) -> Exit:
         where = "the output" if output is None else f"{options.output!r}"
         console.error(f"{where} cannot be written: {error.strerror}.")
         return Exit.FAILED
-    return code
+    return Exit.FAILED if losses else Exit.FINISHED
 
 
 def _to_openhands(console: Console, options: Namespace) -> Exit:
@@ -63,24 +58,20 @@ def _to_openhands(console: Console, options: Namespace) -> Exit:
             "--to openhands takes one ID, and the new folder with -o; it cannot be combined with"
             " --salvage"
         )
-    from holdfast.openhands import write_conversation  # few need it, and it takes 20 ms to load
+    from holdfast.cli import openhands  # few exports need it, and it takes 20 ms to load
 
     with _open(options.file) as store:
         for entry in _chosen(console, store.list(), options):
-            state = ConversationState(entry.id, store.read(entry.id))
             try:
-                notes = write_conversation(state, path_of(options.output))
-            except ConfigurationError as error:
-                raise UsageError(str(error).removesuffix(".")) from error
+                openhands.export(console, entry, store.read(entry.id), options.output)
             except OSError as error:
                 console.error(f"{options.output!r} cannot be written: {error.strerror}.")
                 return Exit.FAILED
-            _show_notes(console, notes)
             return Exit.FINISHED
     return Exit.USAGE
 
 
-def _stored(console: Console, options: Namespace) -> Generator[bytes | Exit]:
+def _stored(console: Console, options: Namespace) -> Generator[bytes]:
     with _open(options.file) as store:
         for entry in _chosen(console, store.list(), options):
             try:
@@ -93,28 +84,31 @@ def _stored(console: Console, options: Namespace) -> Generator[bytes | Exit]:
 
 
 def _salvaged(
-    console: Console, env: Mapping[str, str], options: Namespace
-) -> Generator[bytes | Exit]:
+    console: Console, env: Mapping[str, str], options: Namespace, losses: list[str]
+) -> Generator[bytes]:
+    """Yield the lines of what can be read. The parts that cannot are printed and added to
+    `losses`."""
+
+    def lose(where: str, what: object) -> None:
+        losses.append(one_line(f"{where}: {what}"))
+        console.notice(losses[-1])
+
     try:
         with progress(env, f"reading {options.file}") as report_progress:
             remains = SalvageReader(path_of(options.file), report_progress)
     except StoreError as error:
         raise UsageError(str(error).removesuffix(".")) from error
-    code = Exit.FINISHED
     with remains:
         for entry in _chosen(console, remains.list(), options):
             found = remains.read(entry.id)
             blobs = dict.fromkeys(id for event in found.events for id in transfer.blobs_of(event))
             lost = [f"the blob {id} is lost" for id in blobs if remains.blob(id) is None]
-            for problem in [*map(str, found.gaps), *found.notes, *lost]:
-                console.notice(one_line(f"{entry.id}: {problem}"))
-                code = Exit.FAILED
+            for problem in [*found.gaps, *found.notes, *lost]:
+                lose(entry.id, problem)
             _tell_open(console, entry.id, found.events)
             yield from transfer.exported(found.summary, found.events, remains.blob)
         for trouble in remains.troubles:
-            console.notice(one_line(f"{options.file}: {trouble}"))
-            code = Exit.FAILED
-    yield code
+            lose(options.file, trouble)
 
 
 def _open(file: str) -> SQLiteStore:
@@ -210,7 +204,9 @@ def _found(console: Console, options: Namespace) -> Iterator[transfer.Exported]:
     file: str = options.file
     with ExitStack() as stack:
         if options.origin:
-            found = [_from_openhands(console, file)]
+            from holdfast.cli import openhands  # few imports need it, and it takes 20 ms to load
+
+            found = [openhands.imported(console, file)]
         elif file == "-":
             found = transfer.read_exported(sys.stdin.buffer)
         else:
@@ -223,37 +219,3 @@ def _found(console: Console, options: Namespace) -> Iterator[transfer.Exported]:
             raise UsageError(f"{where}, {error}".removesuffix(".")) from error
         except OSError as error:
             raise UsageError(f"{file!r} cannot be read: {error.strerror}") from error
-
-
-def _from_openhands(console: Console, folder: str) -> transfer.Exported:
-    """Return the conversation of a folder in the form of an export. Raises `UsageError`."""
-    from holdfast.openhands import read_conversation  # few need it, and it takes 20 ms to load
-
-    if folder == "-":
-        raise UsageError("--from openhands takes the folder of a conversation, not standard input")
-    try:
-        found = read_conversation(path_of(folder))
-    except (ConfigurationError, OSError) as error:
-        raise UsageError(str(error).removesuffix(".")) from error
-    state, events = found.state, found.state.events
-    if not events:
-        raise UsageError(f"there is no event in {folder!r}")
-    _show_notes(console, found.notes)
-    said = next((event.text for event in events if isinstance(event, ev.MessageAdded)), "")
-    header = transfer.Header(
-        version=transfer.VERSION,
-        id=state.id,
-        title=said.strip().split("\n", 1)[0][:80],
-        status=state.status.value,
-        created=events[0].timestamp,
-        updated=events[-1].timestamp,
-        events=len(events),
-    )
-    return transfer.Exported(header, events)
-
-
-def _show_notes(console: Console, notes: tuple[str, ...]) -> None:
-    for note in notes[:_MAX_NOTES]:
-        console.notice(one_line(f"{note}."))
-    if len(notes) > _MAX_NOTES:
-        console.notice(f"... and {counted(len(notes) - _MAX_NOTES, 'note')} more.")

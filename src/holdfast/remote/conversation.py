@@ -6,6 +6,7 @@ import contextvars
 import json
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.output import made
+from holdfast.agent.serial_form import all_tools, form_of, tools_of
 from holdfast.content import ContentLike, Message, ToolResult
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.interface import ConversationInterface
@@ -42,15 +44,7 @@ from holdfast.remote.follower import StreamFollower
 from holdfast.remote.journal_copy import JournalCopy
 from holdfast.remote.questions import ClientQuestions
 from holdfast.remote.server_client import conversation_path
-from holdfast.remote.shapes import (
-    ID,
-    CreateReply,
-    agent_request,
-    created,
-    needs_workspace,
-    tools_request,
-)
-from holdfast.remote.workspace import RemoteWorkspace
+from holdfast.remote.workspace import BUILTIN, RemoteTool, RemoteWorkspace
 from holdfast.tools.callables import refuse_async
 
 if TYPE_CHECKING:
@@ -58,10 +52,40 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast.remote")
 
+ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
 RUNNING = ConversationStatus.RUNNING
 _HOW = "RemoteConversation(agent, workspace, id=...)"  # opens an existing conversation
 _CAMEL = {"call_id": "callId", "question_id": "questionId", "arguments_hash": "argumentsHash"}
 _STATUS_POLL_SECONDS = 15.0  # seconds of silence after which the server is asked for its status
+
+
+class ToolPlacement(msgspec.Struct, rename="camel"):
+    """The place where a tool runs: `server`, `client` or `unavailable`."""
+
+    name: str
+    executor: str = "server"
+    module: str = ""
+    warning: str = ""
+
+
+class CreateReply(msgspec.Struct, rename="camel"):
+    """The server's description of a new or existing conversation."""
+
+    id: str
+    status: str = ""
+    workspace: str = ""
+    tools: list[ToolPlacement] = []
+    warnings: list[str] = []
+    started: bool = False
+    busy: bool = False
+    open: bool = False
+    driven: bool | None = None  # None from a server that does not report it
+    error: str = ""
+
+    @property
+    def clients(self) -> bool:
+        return any(tool.executor == "client" for tool in self.tools)
 
 
 class RemoteConversation(ConversationInterface):
@@ -326,10 +350,8 @@ class RemoteConversation(ConversationInterface):
         self._check_open()
         with self._lock:
             if self._runner is not None:
-                by = self._runner.name
-                raise ConversationBusy(
-                    f"{self._title} is being run by {by!r}; start_thread after that."
-                )
+                busy = f"{self._title} is being run by {self._runner.name!r}"
+                raise ConversationBusy(f"{busy}; start_thread after that.")
             if self._started and self._drives:
                 return
             self._prepare()
@@ -669,3 +691,37 @@ def _check(agent: Any, workspace: Any, id: Any, listeners: dict[str, Any]) -> No
             continue
         kinds = "a function of a Question, 'wait'" if name == "on_question" else "a function"
         raise refuse(f"{name} takes {kinds} or None", value)
+
+
+def created(data: bytes) -> CreateReply:
+    """Decode a `Created`. Raises `ValueError`, also for an invalid id."""
+    found = msgspec.json.decode(data, type=CreateReply)
+    if not ID.fullmatch(found.id):
+        raise ValueError(f"the id {found.id[:80]!r}")
+    return found
+
+
+def tools_request(agent: Agent, workspace: RemoteWorkspace, client_tools: bool) -> dict[str, Any]:
+    """Return an agent's tools as sent to the server, with the modules that may hold them."""
+    forms = tools_of(agent)
+    for index, (form, tool) in enumerate(zip(forms, all_tools(agent), strict=True)):
+        if isinstance(tool, RemoteTool):  # a tool of another workspace is an HTTP call from here
+            forms[index] = msgspec.structs.replace(
+                form, module=BUILTIN if tool.workspace is workspace else ""
+            )
+    return {
+        "tools": forms,
+        "tool_module_qualnames": {form.name: form.module for form in forms if form.module},
+        "client_tools": client_tools,
+    }
+
+
+def agent_request(agent: Agent) -> dict[str, Any]:
+    """Return an agent's serial form with its secrets apart."""
+    form = form_of(agent)
+    return {"agent": form.mapping, "secrets": form.secrets}
+
+
+def needs_workspace(request: dict[str, Any]) -> bool:
+    """Return True if the server may run a tool of the request, and so needs a workspace."""
+    return bool(request["tool_module_qualnames"])

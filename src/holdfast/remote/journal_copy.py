@@ -82,7 +82,7 @@ class JournalCopy:
                 try:
                     query = {"after_seq": before, "limit": limit}
                     left = max(deadline - time.monotonic(), 0.001)
-                    events, last = self.read(_page, "GET", "/events", query=query, timeout=left)
+                    events, last = self.read(read_page, "GET", "/events", query=query, timeout=left)
                 except StoreError as error:
                     if not isinstance(error.__cause__, TooLong) or limit == 1:
                         raise
@@ -117,7 +117,8 @@ class JournalCopy:
             return next((event for event in self._events[after:] if event.id == event_id), None)
 
 
-def _page(data: bytes) -> tuple[list[ev.AnyEvent], int]:
+def read_page(data: bytes) -> tuple[list[ev.AnyEvent], int]:
+    """Return the events of a page of a journal, and the journal's last seq."""
     page = msgspec.json.decode(data, type=_Page)
     return [ev.decode(bytes(raw)) for raw in page.events], page.last_seq
 
