@@ -30,14 +30,13 @@ _REPEATED = ("model", "base_url", "api_key_env", "confirm", "ask", "plan", "agen
 
 
 class LocalSource(ConversationSource):
-    """A conversation of this process, which `make` opens; `stack` holds what it needs."""
+    """A conversation of this process, which `make` opens."""
 
     def __init__(
         self, runtime: LocalRuntime, make: Callable[..., Conversation], stack: ExitStack
     ) -> None:
-        self.runtime = runtime
+        super().__init__(runtime, stack)
         self._make = make
-        self._stack = stack
         self._conversation: Conversation | None = None
 
     def open(self, display: ConversationDisplay, console: Console, asks: bool) -> Conversation:
@@ -47,15 +46,11 @@ class LocalSource(ConversationSource):
             on_progress=display.on_progress,
             on_question="wait" if asks else None,
         )
+        self._stack.callback(self._conversation.close)
         return self._conversation
 
     def waiting_child(self) -> Conversation | None:
         return None if self._conversation is None else _waiting_below(self._conversation)
-
-    def close(self) -> None:
-        if self._conversation is not None:
-            self._conversation.close()
-        self._stack.close()
 
 
 def _waiting_below(conversation: Conversation) -> Conversation | None:

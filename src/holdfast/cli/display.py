@@ -87,8 +87,6 @@ class ConversationDisplay:
         with self._lock:
             self._echoed += 1
 
-    # --- callbacks ---
-
     def on_delta(self, delta: Delta) -> None:
         """Show a piece of a streamed answer. Runs on the thread that reads the answer."""
         after = self._last_seq()
@@ -133,8 +131,6 @@ class ConversationDisplay:
             if stop():
                 break
             time.sleep(0.01)
-
-    # --- on the screen ---
 
     def _flush(self, shown: int) -> None:
         while self._waiting and self._waiting[0][0] <= shown:

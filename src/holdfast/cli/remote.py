@@ -56,14 +56,13 @@ class ServerSource(ConversationSource):
         started: bool = False,
         own: bool = False,
     ) -> None:
-        self.runtime = server.workspace
+        super().__init__(server.workspace, ExitStack())
+        self._stack.callback(server.close)
         self.server = server
         self.id = id
         self._agent = agent
         self._started = started
         self._own = own
-        self._conversation: RemoteConversation | None = None
-        self._stack = ExitStack()
         self._gone: Callable[[], bool] = bool
 
     def open(
@@ -72,7 +71,7 @@ class ServerSource(ConversationSource):
         streams = self._agent is None or getattr(self._agent.llm, "stream", False)
         try:
             with self.server.understood():
-                self._conversation = RemoteConversation(
+                conversation = RemoteConversation(
                     self._agent,
                     self.server.workspace,
                     self.id,
@@ -83,33 +82,29 @@ class ServerSource(ConversationSource):
             if self._own:
                 forget_workspace(self.server)
             if "api_key: the variable" in str(error):
-                raise UsageError(
-                    "--model-key-name: the server has no such variable; `holdfast serve --variable"
-                    " NAME` gives it one"
-                ) from error
+                hint = "`holdfast serve --variable NAME` gives it one"
+                text = f"--model-key-name: the server has no such variable; {hint}"
+                raise UsageError(text) from error
             raise
         watched = self.server.watched(lambda text: console.notice(text, "dim"))
         self._gone = self._stack.enter_context(watched)
-        return self._conversation
+        self._stack.callback(self._leave, conversation)
+        return conversation
 
     def start(self) -> None:
-        if self._conversation is not None:
-            self.server.start(self._conversation.id)
+        self.server.start(self.id)
 
     def unreachable(self) -> bool:
         return self._gone()
 
-    def close(self) -> None:
-        """Leave a conversation that ran before, or whose server is gone; stop others."""
-        if self._conversation is not None:
-            if self._gone():
-                self._conversation.detach(timeout=0.5)
-            elif self._started:
-                self._conversation.detach()
-            else:
-                self._conversation.close()
-        self._stack.close()
-        self.server.close()
+    def _leave(self, conversation: RemoteConversation) -> None:
+        """Detach from a conversation that ran before, or whose server is gone; stop others."""
+        if self._gone():
+            conversation.detach(timeout=0.5)
+        elif self._started:
+            conversation.detach()
+        else:
+            conversation.close()
 
 
 def forget_workspace(server: ServerConversations) -> None:

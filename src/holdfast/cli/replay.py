@@ -82,9 +82,6 @@ def _same(console: Console, id: str, events: Sequence[ev.AnyEvent], agent: Agent
     return False
 
 
-# --- the conversations ---
-
-
 def _stored(options: Namespace) -> Iterator[_Found]:
     with open_store(options.file, read_only=True) as store:
         entries = store.list()
@@ -122,9 +119,6 @@ def _read(lines: Iterable[bytes], file: str) -> Iterator[Exported]:
         ) from error
     except OSError as error:
         raise UsageError(f"{file!r} cannot be read: {error.strerror}") from error
-
-
-# --- the agent ---
 
 
 def load(spec: str) -> Agent:

@@ -181,9 +181,6 @@ def _exclusive(store: Path) -> Generator[None]:
         yield
 
 
-# --- options ---
-
-
 @contextlib.contextmanager
 def _naming(option: str, end: str = "") -> Generator[None]:
     """Name the option in errors inside the context, without their `end`."""

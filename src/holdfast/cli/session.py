@@ -7,6 +7,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast import events as ev
@@ -34,9 +35,12 @@ SLICE = 0.1  # seconds between two checks for signals and typed lines
 
 
 class ConversationSource:
-    """The place of a session's conversation, with its folder `runtime`."""
+    """The place of a session's conversation, with its folder `runtime`. `stack` holds all that the
+    source closes."""
 
-    runtime: LocalRuntime | RemoteWorkspace
+    def __init__(self, runtime: LocalRuntime | RemoteWorkspace, stack: ExitStack) -> None:
+        self.runtime = runtime
+        self._stack = stack
 
     def open(self, display: ConversationDisplay, console: Console, asks: bool) -> AnyConversation:
         """Open or create the conversation. `asks`: a user answers its questions."""
@@ -55,7 +59,7 @@ class ConversationSource:
 
     def close(self) -> None:
         """Close the conversation and everything that the source holds. Idempotent."""
-        raise NotImplementedError
+        self._stack.close()
 
 
 class Parts(NamedTuple):

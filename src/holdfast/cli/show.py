@@ -150,9 +150,6 @@ def _status(word: str) -> str:
     return found[0]
 
 
-# --- output ---
-
-
 def _print_prompt(console: Console, state: ConversationState) -> None:
     """Show the system prompt of the last model request, each part under its name and length."""
     if (head := last(state.events, ev.AgentConfigured)) is None:

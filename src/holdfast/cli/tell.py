@@ -108,8 +108,6 @@ class _Tell(NamedTuple):
                 text = f"The server continues the conversation. Watch it with: {follow}"
         self.console.notice(text, "dim")
 
-    # --- the command ---
-
     def _command(self) -> cmd.Command:
         options, words = self.options, list[str](self.options.words)
         match options.what:
@@ -182,8 +180,6 @@ class _Tell(NamedTuple):
         except (ToolValidationError, ValueError) as error:
             raise UsageError(f"--arguments: {error}") from error
         return found
-
-    # --- its effect ---
 
     def _wait(self, command: cmd.Command, seq: int) -> Exit:
         """Wait until the events after `seq` show that the command was carried out."""

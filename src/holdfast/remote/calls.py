@@ -63,8 +63,6 @@ class ClientCalls:
         self._threads: set[threading.Thread] = set()
         self._cleanups: dict[object, Callable[[], None]] = {}
 
-    # --- news from the stream ---
-
     def update(self) -> None:
         """Start offered calls, and cancel those that are no longer wanted. Does not block."""
         copy = self._copy
@@ -103,20 +101,14 @@ class ClientCalls:
 
     def _start_threads(self) -> None:
         for _ in range(min(len(self._queue), self._agent.parallel_calls - len(self._threads))):
-            thread = threading.Thread(
-                target=self.context.copy().run,
-                args=(self._work,),
-                name=f"holdfast-call-{self._queue[0].id}",
-                daemon=True,
-            )
+            run, name = self.context.copy().run, f"holdfast-call-{self._queue[0].id}"
+            thread = threading.Thread(target=run, args=(self._work,), name=name, daemon=True)
             self._threads.add(thread)
             try:
                 thread.start()
             except RuntimeError:  # the system has no further thread; the existing ones do the work
                 self._threads.discard(thread)
                 return
-
-    # --- call threads ---
 
     def _work(self) -> None:
         inside.set((*inside.get(), self._copy.mark))
@@ -231,8 +223,6 @@ class ClientCalls:
         except HoldfastError as error:
             what = "conversation %s: the agent server refused the result of call %s: %s"
             _log.warning(what, self._copy.id, call.id, error)
-
-    # --- closing ---
 
     def close_when_idle(self, on_idle: Callable[[], None]) -> bool:
         """Start no call, and call `on_idle` after the last one; return False if none runs."""

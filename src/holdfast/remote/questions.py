@@ -46,12 +46,9 @@ class ClientQuestions:
                 for question in item.questions:
                     if question.id not in self._seen:
                         self._seen.add(question.id)
-                        threading.Thread(
-                            target=self.context.copy().run,
-                            args=(self._ask_user, self._function, question),
-                            name=f"holdfast-question-{question.id}",
-                            daemon=True,
-                        ).start()
+                        run, name = self.context.copy().run, f"holdfast-question-{question.id}"
+                        args = (self._ask_user, self._function, question)
+                        threading.Thread(target=run, args=args, name=name, daemon=True).start()
 
     def _ask_user(self, function: Callable[[ev.Question], Any], question: ev.Question) -> None:
         inside.set((*inside.get(), self._copy.mark))
