@@ -368,6 +368,18 @@ def test_a_streamed_answer_is_not_shown_twice() -> None:
     assert out.getvalue() == "Hm.\nHello you^[.\n"
 
 
+def test_a_piece_that_comes_after_its_whole_answer_was_read_is_not_shown_again() -> None:
+    """A remote conversation may read the answer on one thread while another delivers its pieces."""
+    view, out, seqs = live()
+    seqs.append(1)
+    view.on_delta(Delta("text", "Hello."))
+    view.on_event(answer(1, "Hello."))
+    seqs.append(2)
+    view.on_delta(Delta("text", "Next."))
+    view.on_event(event(ev.StatusChanged, status="running", seq=2))
+    assert out.getvalue() == "Hello.\n\nNext."
+
+
 def test_an_answer_that_streams_on_after_a_pause_is_shown_whole_and_once() -> None:
     view, out, seqs = live()
     for piece in ("One.\nThe sec", "ond li"):

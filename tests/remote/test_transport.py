@@ -41,7 +41,7 @@ from holdfast.errors import (
     RuntimeFault,
     StoreError,
 )
-from holdfast.remote import follower, pool
+from holdfast.remote import follower, server_client
 from holdfast.remote.failures import failure, named
 from tests.remote_parts import KEY, Proxy, StubServer, _Handler
 from tests.waiting import until
@@ -327,7 +327,7 @@ def test_an_answer_that_is_no_agent_servers_is_said_to_be_none(body: bytes) -> N
 
 
 def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "MAX_RESPONSE_BYTES", 10_000)
+    monkeypatch.setattr(server_client, "MAX_RESPONSE_BYTES", 10_000)
     monkeypatch.setattr(follower, "MAX_EVENT_BYTES", 10_000)
     with StubServer() as server:
         conversation = open_on(server.url)

@@ -3,9 +3,9 @@ writes to the standard streams."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(code)
 
 
-def _run(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def _run(options: Namespace, env: Mapping[str, str]) -> Exit:
     import logging  # takes 10 ms, which the help does not wait for
 
     if env.get("HOLDFAST_DEBUG"):
@@ -109,8 +109,7 @@ def _report(error: Exception, env: Mapping[str, str]) -> Exit:
 
 
 def _make_streams_safe() -> None:
-    """Open missing streams, and print characters that the terminal's encoding lacks as `?`
-    instead of raising."""
+    """Open missing streams; print characters that the terminal's encoding lacks as `?`."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         # The parent process closed it (`>&-`). The next opened file must not get its number.
         if getattr(sys, name) is None:
@@ -122,8 +121,7 @@ def _make_streams_safe() -> None:
 
 
 def forget_output() -> None:
-    """Redirect standard output to nowhere after a broken pipe, so that the interpreter's last
-    flush does not raise."""
+    """Redirect standard output to nowhere, so that the interpreter's last flush does not raise."""
     null = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(null, sys.stdout.fileno())

@@ -2,109 +2,55 @@
 
 from __future__ import annotations
 
-import argparse
 import secrets
 import shlex
-from collections.abc import Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import NamedTuple
+from functools import partial
 
-from holdfast.agent import Agent
-from holdfast.cli.call_prompt import confirmation
+from holdfast.cli.call_prompt import WAITING, confirmation
 from holdfast.cli.console import Console
 from holdfast.cli.conversation_ids import already_there, began, matching, not_empty
 from holdfast.cli.display import ConversationDisplay
 from holdfast.cli.environment import shell_environment
-from holdfast.cli.exit_codes import UsageError
-from holdfast.cli.files import folder_of, path_of
-from holdfast.cli.option_values import (
-    agent_in,
-    agent_settings,
-    model_of,
-    observers_of,
-    sub_agents,
-)
-from holdfast.cli.session import Parts
-from holdfast.conversation import Conversation, ConversationStatus
-from holdfast.conversation.observer import Observer
-from holdfast.errors import StoreError
+from holdfast.cli.exit_codes import UsageError, flag
+from holdfast.cli.files import folder_of
+from holdfast.cli.option_values import agent_in, agent_settings, model_of, observers_of, sub_agents
+from holdfast.cli.places import open_store
+from holdfast.cli.session import ConversationSource, Parts
+from holdfast.conversation import Conversation
 from holdfast.runtime import LocalRuntime
-from holdfast.store import SQLiteStore, Store
+from holdfast.store import SQLiteStore
 from holdfast.tools.preset.asking import register_asking_tools
 
 _SERVER_OPTIONS = ("workspace", "model_key_name", "server_key_file")
-# What `continue with` repeats: the options that a stored conversation does not keep.
-_REPEATED_OPTIONS = (
-    "model",
-    "base_url",
-    "api_key_env",
-    "confirm",
-    "ask",
-    "plan",
-    "agents",
-    "workdir",
-)
+# The options that a stored conversation does not keep.
+_REPEATED = ("model", "base_url", "api_key_env", "confirm", "ask", "plan", "agents", "workdir")
 
 
-class Kept(NamedTuple):
-    """The store of a conversation and its id. Without a store the conversation ends with its
-    session."""
-
-    store: Store | None = None
-    id: str | None = None
-    observers: Sequence[Observer] = ()
-
-
-class LocalSource:
-    """A conversation of this process. See `session.ConversationSource`."""
+class LocalSource(ConversationSource):
+    """A conversation of this process, which `make` opens."""
 
     def __init__(
-        self,
-        agent: Agent,
-        runtime: LocalRuntime,
-        kept: Kept = Kept(),
-        stack: ExitStack | None = None,
+        self, runtime: LocalRuntime, make: Callable[..., Conversation], stack: ExitStack
     ) -> None:
-        self.runtime = runtime
-        self._agent = agent
-        self._kept = kept
-        self._stack = stack or ExitStack()
-        self._stack.callback(runtime.close)
+        super().__init__(runtime, stack)
+        self._make = make
         self._conversation: Conversation | None = None
 
     def open(self, display: ConversationDisplay, console: Console, asks: bool) -> Conversation:
-        """See `ConversationSource.open`."""
-        self._conversation = Conversation(
-            self._agent,
-            self._kept.store,
-            self._kept.id,
+        self._conversation = self._make(
             runtime=self.runtime,
             on_delta=display.on_delta,
             on_progress=display.on_progress,
             on_question="wait" if asks else None,
-            observer=self._kept.observers,
         )
+        self._stack.callback(self._conversation.close)
         return self._conversation
 
-    def start(self) -> None:
-        """Do nothing: the session itself drives the conversation."""
-
-    def unreachable(self) -> bool:
-        """Return False."""
-        return False
-
     def waiting_child(self) -> Conversation | None:
-        """See `ConversationSource.waiting_child`."""
         return None if self._conversation is None else _waiting_below(self._conversation)
-
-    def close(self) -> None:
-        """See `ConversationSource.close`."""
-        if self._conversation is not None:
-            self._conversation.close()
-        self._stack.close()
-
-
-WAITING = ConversationStatus.WAITING_FOR_CONFIRMATION
 
 
 def _waiting_below(conversation: Conversation) -> Conversation | None:
@@ -118,31 +64,27 @@ def _waiting_below(conversation: Conversation) -> Conversation | None:
     return None
 
 
-def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> Parts:
-    """Return all parts of a session. `stream` requests the model's answers piece by piece.
-    Raises `UsageError`."""
+def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
+    """Return a session's parts. `stream`: request answers piece by piece. Raises `UsageError`."""
     if options.server is not None:
         from holdfast.cli.remote import build_remote  # most sessions are local
 
         return build_remote(options, env, stream)
     for name in _SERVER_OPTIONS:
         if getattr(options, name) is not None:
-            raise UsageError(
-                f"--{name.replace('_', '-')} is for an agent server; name the server with --server"
-                " URL"
-            )
+            which = "name the server with --server URL"
+            raise UsageError(f"{flag(name)} is for an agent server; {which}")
     if options.id is not None and options.store is None:
-        raise UsageError(
-            "--id names a conversation in a store or on a server; say which with --store FILE or"
-            " --server URL"
-        )
+        where = "say which with --store FILE or --server URL"
+        raise UsageError(f"--id names a conversation in a store or on a server; {where}")
     model = model_of(options, env, stream)
     settings = agent_settings(options)
     passed = shell_environment(env, options.env)
     workdir = folder_of("." if options.workdir is None else options.workdir)
     with ExitStack() as stack:
-        runtime = LocalRuntime(workdir, allow_outside=options.allow_outside, env=passed)
-        stack.callback(runtime.close)
+        runtime = stack.enter_context(
+            LocalRuntime(workdir, allow_outside=options.allow_outside, env=passed)
+        )
         policy = confirmation(options.confirm, [tool.name for tool in runtime.tools])
         settings |= {
             "confirm": policy or "never",
@@ -151,12 +93,15 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
         }
         key = model.arguments()["api_key"]
         observers = observers_of(options, True, [key] if key else [], stack)
-        store = None if options.store is None else stack.enter_context(_open(options.store))
+        store = None
+        if options.store is not None:
+            store = stack.enter_context(open_store(options.store, create=True))
         id, new = _id_in(store, options)
         agent = agent_in(f"the folder {runtime.workdir}", model, runtime.tools, settings)
         for tool in register_asking_tools() if options.ask else ():
             agent.tools.register(tool)
-        source = LocalSource(agent, runtime, Kept(store, id, observers), stack.pop_all())
+        make = partial(Conversation, agent, store, id, observer=observers)
+        source = LocalSource(runtime, make, stack.pop_all())
     if store is None:
         return Parts(source, model.model, policy=policy)
     return Parts(
@@ -169,16 +114,8 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
     )
 
 
-def _open(file: str) -> SQLiteStore:
-    try:
-        return SQLiteStore(path_of(file))
-    except StoreError as error:
-        raise UsageError(str(error)) from error
-
-
-def _id_in(store: SQLiteStore | None, options: argparse.Namespace) -> tuple[str, bool]:
-    """Return the id of the conversation to continue or to begin, and True if `--id` names a new
-    one. Raises `UsageError`."""
+def _id_in(store: SQLiteStore | None, options: Namespace) -> tuple[str, bool]:
+    """Return the conversation's id, and True if `--id` names a new one. Raises `UsageError`."""
     if store is None or options.id is None:
         return secrets.token_hex(6), False  # short to type, and unique within one file
     exact = store.list([not_empty(options.id)])
@@ -190,12 +127,12 @@ def _id_in(store: SQLiteStore | None, options: argparse.Namespace) -> tuple[str,
     return (options.id, True) if found is None else (found.id, False)
 
 
-def _continue_command(options: argparse.Namespace, id: str) -> str:
+def _continue_command(options: Namespace, id: str) -> str:
     """Return the command that continues this conversation with the same model in the same place."""
     words = ["holdfast", "chat", "--store", options.store, "--id", id]
-    for name in _REPEATED_OPTIONS:
+    for name in _REPEATED:
         value = getattr(options, name)
         if value and (name, value) != ("confirm", "never"):
-            words.append(f"--{name.replace('_', '-')}")
+            words.append(flag(name))
             words += [] if value is True else [value]
     return shlex.join(words)

@@ -1,11 +1,11 @@
-"""Confirmation of calls in a terminal: the policy of `--confirm`, the display of a call, the
-prompt, and the effect of an answer."""
+"""Confirmation of calls in a terminal: the policy of `--confirm`, the prompt, and its answers."""
 
 from __future__ import annotations
 
 import difflib
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
@@ -19,7 +19,7 @@ from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.plans import EDITING, compared, drawn, edited, steps_of
 from holdfast.cli.render import as_json, read_arguments, whole
 from holdfast.cli.signals import PromptWithdrawn
-from holdfast.cli.text import GAP, TextLine, one_line, plain
+from holdfast.cli.text import GAP, TextLine, one_line, plain_line
 from holdfast.content import ToolCall
 from holdfast.conversation import ConversationStatus
 from holdfast.conversation.state import PendingConfirmation
@@ -41,25 +41,16 @@ _PLAN_OPTIONS = "[y] approve this plan, [n] reject it, [e] change its steps, [q]
 
 
 class ConfirmOption:
-    """The policy of `--confirm`: every call waits, or the calls of some tools, until the user
-    allows all calls of a tool.
+    """The policy of `--confirm`. Calls wait until the user allows all calls of their tool, for the
+    life of the process.
 
-    A permission lasts as long as the process. `tools` None means every tool. `risky`: calls
-    above a medium risk wait, whatever their tool.
-    """
+    `names` are the tools whose calls wait, or `always`, or `risky`: calls above a medium risk."""
 
-    def __init__(self, tools: frozenset[str] | None, risky: bool = False) -> None:
-        self._tools = tools
-        self.needs_risk = risky
+    def __init__(self, names: Literal["always", "risky"] | list[str]) -> None:
+        self.names = names  # in the form of `Agent(confirm=)`
+        self.needs_risk = names == "risky"
         # Replaced, never changed in place: the conversation's thread reads it.
         self._allowed: frozenset[str] = frozenset()
-
-    @property
-    def names(self) -> Literal["always", "risky"] | list[str]:
-        """The policy in the form of `Agent(confirm=)`, for places that this object cannot reach."""
-        if self.needs_risk:
-            return "risky"
-        return "always" if self._tools is None else sorted(self._tools)
 
     def allow(self, tool: str) -> None:
         """Let all calls of `tool` run from now on."""
@@ -71,35 +62,26 @@ class ConfirmOption:
         return tool in self._allowed
 
     def decide(self, call: ToolCall, risk: Risk) -> Verdict:
-        """See `ConfirmationPolicy.decide`."""
-        verdict: Verdict | None = None
-        if self.needs_risk:
+        verdict = Verdict("ask", "every call needs confirmation")
+        if self.names == "risky":
             verdict = AboveRisk("medium").decide(call, risk)
-            if verdict.decision == "allow":
-                return verdict
-        elif self._tools is not None and call.name not in self._tools:
-            return Verdict("allow")
-        if call.name in self._allowed:
+        elif self.names != "always":
+            reason = f"every call of {call.name} needs confirmation"
+            verdict = Verdict("ask", reason) if call.name in self.names else Verdict("allow")
+        if verdict.decision == "ask" and call.name in self._allowed:
             return Verdict("allow", f"the user allowed all calls of {call.name}")
-        if verdict is not None:
-            return verdict
-        return Verdict(
-            "ask",
-            (
-                "every call needs confirmation"
-                if self._tools is None
-                else f"every call of {call.name} needs confirmation"
-            ),
-        )
+        return verdict
 
 
 def confirmation(what: str, tools: Sequence[str]) -> ConfirmOption | None:
-    """Return the policy of `--confirm WHAT`, None for `never`. Raises `UsageError` for a name
-    that is not in `tools`."""
-    if what.strip() == "risky":
-        return ConfirmOption(frozenset(), risky=True)
-    if what.strip() in ("never", "always"):
-        return ConfirmOption(None) if what.strip() == "always" else None
+    """Return the policy of `--confirm`, None for `never`. Raises `UsageError`."""
+    match what.strip():
+        case "never":
+            return None
+        case "always" | "risky" as word:
+            return ConfirmOption(word)
+        case _:
+            pass
     names = [name.strip() for name in what.split(",") if name.strip()]
     unknown = next((name for name in names if name not in tools), None)
     if unknown is not None or not names:
@@ -109,40 +91,25 @@ def confirmation(what: str, tools: Sequence[str]) -> ConfirmOption | None:
             "--confirm takes never, always, risky or tool names separated by commas, not"
             f" {unknown or what!r}.{hint} The tools are: {', '.join(tools)}"
         )
-    return ConfirmOption(frozenset(names))
+    return ConfirmOption(sorted(set(names)))
 
 
 # --- the prompt ---
 
 
-class Confirmable(NamedTuple):
-    """A conversation whose waiting calls a user decides on.
+class CallPrompt(NamedTuple):
+    """Asks the user at the terminal about the waiting calls of a conversation."""
 
-    `outcome` returns the exit code for its rest, or None if it continued by itself.
-    `list_waiting` lists the calls that are left waiting.
-    """
-
+    dialog: Dialog
     conversation: AnyConversation
     read_file: Callable[[str], str]
     policy: ConfirmOption | None
     pause: Callable[[], None]
+    # Returns the exit code for the conversation's rest, or None if it continued by itself.
     outcome: Callable[[], Exit | None]
-    list_waiting: Callable[[], Exit]
-
-
-class CallPrompt:
-    """Asks the user at the terminal about waiting calls. `other` processes a line that is no
-    answer; if it returns True, the asking ends."""
-
-    def __init__(
-        self, dialog: Dialog, subject: Confirmable, other: Callable[[str], bool] | None = None
-    ) -> None:
-        self._dialog = dialog
-        self._console = dialog.console
-        self._subject = subject
-        self._conversation = subject.conversation
-        self._other = other
-        self._edits = False
+    list_waiting: Callable[[], Exit]  # lists the calls that are left waiting
+    # Processes a line that is no answer; if it returns True, the asking ends.
+    other: Callable[[str], bool] | None = None
 
     def ask(self) -> Exit | None:
         """Ask about the first waiting call and carry out the answer.
@@ -150,30 +117,30 @@ class CallPrompt:
         Returns None if the agent may have work now or was paused, an exit code if the call is
         left waiting. Raises `EndRequested`.
         """
-        subject, console = self._subject, self._console
-        self._dialog.catch_up()
-        waiting = self._conversation.state.pending_confirmations
+        console, policy = self.dialog.console, self.policy
+        self.dialog.catch_up()
+        waiting = self.conversation.state.pending_confirmations
         if not waiting:
-            return subject.list_waiting() if self._conversation.status is WAITING else None
+            return self.list_waiting() if self.conversation.status is WAITING else None
         first = waiting[0]
-        tool, plan, policy = first.call.name, first.reason in APPROVAL, subject.policy
+        tool, plan = first.call.name, first.reason in APPROVAL
         if policy is not None and policy.allows(tool) and not plan:
             self._approve(first, reason=f"the user allowed all calls of {tool}")
             return None
         forget_typed()  # input typed before the question appeared is not its answer
-        self._edits = edit_lines()
+        edit_lines()
         more = f" ({len(waiting) - 1} more after this)" if len(waiting) > 1 else ""
         asked = "Approve this plan?" if plan else "May this run?"
-        console.show([GAP, TextLine("dim", f"{asked} {plain(one_line(first.reason))}{more}")])
+        console.show([GAP, TextLine("dim", f"{asked} {plain_line(first.reason)}{more}")])
         console.show(self._shown(first.call))
         try:
             return self._question(first, waiting)
         except EOFError:
             console.notice("")
-            return subject.list_waiting() if self._waits(first.call.id) else subject.outcome()
+            return self.list_waiting() if self._waits(first.call.id) else self.outcome()
         except KeyboardInterrupt:
             console.notice("")
-            subject.pause()
+            self.pause()
             return None
         except PromptWithdrawn:
             console.notice("")
@@ -182,24 +149,24 @@ class CallPrompt:
             return None
 
     def _shown(self, call: ToolCall) -> list[TextLine]:
-        state, steps = self._conversation.state, steps_of(call)
+        state, steps = self.conversation.state, steps_of(call)
         if not steps:
             return whole(call, self._current)
         approved = texts(state.plan) if state.plan_approved else ()
-        return compared(steps, approved, self._console.width)
+        return compared(steps, approved, self.dialog.console.width)
 
     def _current(self, path: str) -> str | None:
         try:
-            return self._subject.read_file(path)
+            return self.read_file(path)
         except (RuntimeFault, ValueError):  # missing, not text, or not readable
             return None
 
     def _question(
         self, first: PendingConfirmation, waiting: Sequence[PendingConfirmation]
     ) -> Exit | None:
-        dialog, console, call = self._dialog, self._console, first.call
+        dialog, console, call = self.dialog, self.dialog.console, first.call
         plan, arguments = first.reason in APPROVAL and bool(steps_of(call)), None
-        tool = plain(one_line(call.name))
+        tool = plain_line(call.name)
         prompt, options = (_PLAN_PROMPT, _PLAN_OPTIONS) if plan else (_PROMPT, f"{_OPTIONS}{tool}")
         options += "" if plan else ", [q] leave it waiting"
         console.notice(options, "dim")
@@ -207,7 +174,7 @@ class CallPrompt:
         while True:
             line = dialog.ask(prompt, gone)
             answer = line.strip().lower()
-            if (answer in (*ANSWERS, "") or self._other is None) and self._decided(call.id):
+            if (answer in (*ANSWERS, "") or self.other is None) and self._decided(call.id):
                 return None
             match answer:
                 case "y" | "yes":
@@ -217,8 +184,8 @@ class CallPrompt:
                     arguments = self._edit_plan(first, arguments)
                     console.notice(options, "dim")
                 case "a" if not plan:
-                    if self._subject.policy is not None:
-                        self._subject.policy.allow(call.name)
+                    if self.policy is not None:
+                        self.policy.allow(call.name)
                     for pending in waiting:
                         if pending.call.name == call.name:
                             self._approve(pending)
@@ -226,21 +193,21 @@ class CallPrompt:
                 case "n" | "no":
                     reason = dialog.ask("Why? The model is told (Enter: no reason): ", gone)
                     if not self._decided(call.id):
-                        self._conversation.reject(call.id, reason.strip())
+                        self.conversation.reject(call.id, reason.strip())
                     return None
                 case "e":
                     if self._edit(first):
                         return None
                 case "q":
-                    return self._subject.list_waiting()
+                    return self.list_waiting()
                 case "":
                     console.notice(options, "dim")
-                case _ if self._other is None or (plan and answer == "a"):
+                case _ if self.other is None or (plan and answer == "a"):
                     console.notice(f"Unknown answer. {options}", "dim")
                 case _:
-                    if self._other(line):
-                        return self._subject.list_waiting()
-                    if self._conversation.status is not WAITING or not self._waits(call.id):
+                    if self.other(line):
+                        return self.list_waiting()
+                    if self.conversation.status is not WAITING or not self._waits(call.id):
                         return None
 
     def _approve(
@@ -251,25 +218,22 @@ class CallPrompt:
     ) -> None:
         id, hash = pending.call.id, pending.arguments_hash
         try:
-            self._conversation.approve(id, arguments=arguments, arguments_hash=hash, reason=reason)
+            self.conversation.approve(id, arguments=arguments, arguments_hash=hash, reason=reason)
         except ConfigurationError:
             if not self._decided(id):
                 raise
 
     def _edit(self, pending: PendingConfirmation) -> bool:
-        """Read other arguments and approve the call with them. Return False if the user typed
-        nothing."""
-        console, gone = self._console, self._gone(pending.call.id)
+        """Approve the call with arguments that the user types. Return False if there are none."""
+        console, gone, edits = self.dialog.console, self._gone(pending.call.id), edit_lines()
         ascii_only = "utf" not in (sys.stdin.encoding or "").lower()
         text = as_json(pending.call.arguments, ascii_only=ascii_only)
-        if not self._edits:
+        if not edits:
             console.notice(f"The arguments are: {text}")
         while True:
-            if self._edits:
-                with prefilled(text):
-                    line = self._dialog.ask("Arguments (empty: back): ", gone)
-            else:
-                line = self._dialog.ask("New arguments (empty: back): ", gone)
+            with prefilled(text) if edits else nullcontext():
+                what = "Arguments" if edits else "New arguments"
+                line = self.dialog.ask(f"{what} (empty: back): ", gone)
             if not line.strip():
                 return False
             try:
@@ -286,12 +250,11 @@ class CallPrompt:
     def _edit_plan(
         self, pending: PendingConfirmation, before: dict[str, Any] | None
     ) -> dict[str, Any] | None:
-        """Read changes to a plan, line by line. Return the arguments to approve it with, None
-        for the model's own."""
-        console, steps = self._console, read_steps(before) or steps_of(pending.call)
+        """Read changes to a plan. Return the arguments to approve, None for its own."""
+        console, steps = self.dialog.console, read_steps(before) or steps_of(pending.call)
         gone = self._gone(pending.call.id)
         console.notice(EDITING, "dim")
-        while (line := self._dialog.ask("Change (Enter: done): ", gone)).strip():
+        while (line := self.dialog.ask("Change (Enter: done): ", gone)).strip():
             try:
                 steps = edited(steps, line)
             except ValueError as error:
@@ -303,15 +266,14 @@ class CallPrompt:
         return {"steps": [msgspec.to_builtins(step) for step in steps]}
 
     def _waits(self, call_id: str) -> bool:
-        waiting = self._conversation.state.pending_confirmations
+        waiting = self.conversation.state.pending_confirmations
         return any(pending.call.id == call_id for pending in waiting)
 
     def _gone(self, call_id: str) -> Callable[[], bool]:
-        """Return a function that is True once the call no longer waits, because someone else
-        decided on it or paused the conversation."""
+        """Return a function that is True once someone else decided or paused."""
         return lambda: (
             not self._waits(call_id)
-            or self._conversation.status not in (WAITING, ConversationStatus.RUNNING)
+            or self.conversation.status not in (WAITING, ConversationStatus.RUNNING)
         )
 
     def _decided(self, call_id: str) -> bool:
@@ -319,17 +281,16 @@ class CallPrompt:
         if self._waits(call_id):
             return False
         message = "The call no longer waits: it was answered as not run."
-        for event in reversed(self._conversation.get_history()):
-            match event:
-                case ev.DecisionMade(
-                    call_id=id, question_id="", decision="approve" | "reject" as decision
-                ) if id == call_id:
-                    what = "approved" if decision == "approve" else "rejected"
-                    why = f": {event.reason}" if event.reason else ""
-                    by = event.by or "somebody"
-                    message = f"The call was decided elsewhere: {what} by {by}{why}"
-                    break
-                case _:
-                    pass
-        self._console.notice(one_line(message), "dim")
+        for event in reversed(self.conversation.get_history()):
+            if (
+                isinstance(event, ev.DecisionMade)
+                and (event.call_id, event.question_id) == (call_id, "")
+                and event.decision in ("approve", "reject")
+            ):
+                what = "approved" if event.decision == "approve" else "rejected"
+                why = f": {event.reason}" if event.reason else ""
+                by = event.by or "somebody"
+                message = f"The call was decided elsewhere: {what} by {by}{why}"
+                break
+        self.dialog.console.notice(one_line(message), "dim")
         return True

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import select
 import sys
+from argparse import Namespace
 from collections.abc import Mapping
+from contextlib import closing
 
 from holdfast.cli.build import build
 from holdfast.cli.call_prompt import ANSWERS, WAITING
@@ -30,17 +31,15 @@ current step.
 When a call waits for you, y n e a q decide. Any other line is a message, which approves nothing."""
 
 
-def chat(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def chat(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Talk until the user leaves. Raises `UsageError`, `HoldfastError`."""
     console = Console(env)
-    with (
-        Signals() as signals,
-        Session(
-            build(options, env, console.is_terminal), console, signals, full=options.full
-        ) as session,
-    ):
-        talk = _Talk(session)
-        return session.main(lambda _: talk.interactive() if session.interactive else talk.piped())
+    with Signals() as signals:
+        parts = build(options, env, console.is_terminal)
+        with closing(Session(parts, console, signals, full=options.full)) as session:
+            talk = _Talk(session)
+            work = talk.interactive if session.interactive else talk.piped
+            return session.main(lambda _: work())
 
 
 class _Talk:
@@ -58,29 +57,24 @@ class _Talk:
         session.console.notice("Type /help for the commands; Ctrl-D leaves.", "dim")
         reported_seq = 0  # the last event when the reason for stopping was last printed
         while True:
-            code = session.drive(self._poll)
-            if code is not None:
+            if (code := session.drive(self._poll)) is not None:
                 return code
             if self._left:
                 return Exit.FINISHED
             status = session.conversation.status
             if status is WAITING:
-                code = call_prompt.ask()
-                if code is not None:
+                if (code := call_prompt.ask()) is not None:
                     return code
                 continue
+            last_seq = session.conversation.state.last_seq
+            failed = status in (ConversationStatus.ERROR, ConversationStatus.STUCK)
             if session.was_interrupted:
-                session.console.notice(
-                    "paused: Enter continues, a message steers, Ctrl-D leaves.", "dim"
-                )
-            elif (
-                status in (ConversationStatus.ERROR, ConversationStatus.STUCK)
-                and reported_seq != session.conversation.state.last_seq
-            ):
-                reported_seq = session.conversation.state.last_seq
+                text = "paused: Enter continues, a message steers, Ctrl-D leaves."
+                session.console.notice(text, "dim")
+            elif failed and reported_seq != last_seq:
+                reported_seq = last_seq
                 session.outcome()
-            code = self._prompt()
-            if code is not None:
+            if (code := self._prompt()) is not None:
                 return code
 
     def _prompt(self) -> Exit | None:
@@ -119,26 +113,20 @@ class _Talk:
             for line in typed.decode(errors="replace").splitlines():
                 waiting = self._session.conversation.state.pending_confirmations
                 if line.strip().lower() in ANSWERS and waiting:
-                    self._session.console.notice(
-                        f"{line.strip()!r} answers nothing yet: you will be asked when the other"
-                        " calls are done.",
-                        "dim",
-                    )
+                    text = "answers nothing yet: you will be asked when the other calls are done."
+                    self._session.console.notice(f"{line.strip()!r} {text}", "dim")
                 elif line.strip():
                     self._take(line, echoed=True)
 
     # --- input from a file or a pipe ---
 
     def piped(self) -> Exit:
-        """Send each line as a message and wait for the answer before reading the next one.
-        Return the exit code of the last answer."""
+        """Send each line after the last answer. Return the exit code of the last answer."""
         session = self._session
         begun = session.conversation.state.last_seq
         code = session.drive()
-        ended = Exit.FINISHED
-        if code is None and (
-            session.conversation.status is WAITING or session.conversation.state.last_seq != begun
-        ):
+        ended, now = Exit.FINISHED, session.conversation.state
+        if code is None and (now.status is WAITING or now.last_seq != begun):
             ended = session.outcome()  # of unfinished earlier work, if there is no message now
         while code is None and not self._left:
             try:
@@ -194,20 +182,16 @@ class _Talk:
                 if "/" in unknown[1:]:  # a path, not a command
                     self._say(line, echoed)
                     return True
-                session.console.notice(
-                    f"Unknown command {unknown}. The commands are /help /pause /resume /condense"
-                    " /status"
-                    " /exit.",
-                    "error",
-                )
+                known = "/help /pause /resume /condense /status /exit"
+                text = f"Unknown command {unknown}. The commands are {known}."
+                session.console.notice(text, "error")
         return False
 
     def _say(self, line: str, echoed: bool) -> None:
         self._session.say(line, echoed)
         if self._session.conversation.status is WAITING:
-            self._session.console.notice(
-                "Sent as a message. It approves nothing: the call still waits.", "dim"
-            )
+            text = "Sent as a message. It approves nothing: the call still waits."
+            self._session.console.notice(text, "dim")
 
     def _tell_status(self) -> None:
         conversation = self._session.conversation

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 
@@ -17,7 +17,7 @@ from holdfast.store.check import Report
 from holdfast.store.check import check as check_store
 
 
-def check(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def check(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Verify a store and print its defects. Raises `UsageError`."""
     console = Console(env)
     path = path_of(options.file)
@@ -43,15 +43,13 @@ def _print(console: Console, report: Report, file: str) -> None:
         console.line(f"{found}, all sound.")
     else:
         console.line(f"{found} can be read; the store is damaged.")
-        console.notice(
-            f"save the readable part with: holdfast export --salvage {file} -o rest.jsonl", "dim"
-        )
+        save = f"holdfast export --salvage {file} -o rest.jsonl"
+        console.notice(f"save the readable part with: {save}", "dim")
 
 
 @contextmanager
 def progress(env: Mapping[str, str], what: str) -> Generator[Callable[[int, int], None]]:
-    """Show progress on the last line of stderr, if stderr is a terminal and the work takes
-    longer than a moment."""
+    """Show progress on the last line of stderr, if stderr is a terminal."""
     console = Console(env, out=sys.stderr)
     updated_at = time.monotonic()
     console.status(what)

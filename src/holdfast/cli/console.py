@@ -1,9 +1,9 @@
-"""Output to the standard streams: colours, streamed text, the status line, and the handling of
-closed streams."""
+"""Output to the standard streams: colours, streamed text, the status line, closed streams."""
 
 from __future__ import annotations
 
 import errno
+import logging
 import shutil
 import sys
 import threading
@@ -22,6 +22,15 @@ _CLEAR = "\r\x1b[K"
 _LOCK_SECONDS = 2.0  # wait for a writer that hangs on a full pipe, before going on without it
 _FRAME_SECONDS = 0.1  # between two frames of the status line
 _FRAMES, _PLAIN_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
+
+
+def log_to_stderr(env: Mapping[str, str], form: str) -> None:
+    """Log a server's warnings to stderr, where the operator keeps the log."""
+    if not env.get("HOLDFAST_DEBUG"):  # otherwise everything is logged already
+        handler, log = logging.StreamHandler(), logging.getLogger("holdfast")
+        handler.setFormatter(logging.Formatter(form))
+        log.addHandler(handler)
+        log.setLevel(logging.WARNING)
 
 
 class Console:
@@ -54,8 +63,7 @@ class Console:
 
     @property
     def width(self) -> int:
-        """The number of columns for a line: COLUMNS or the terminal's width, 120 if neither is
-        known."""
+        """The columns for a line: COLUMNS or the terminal's width, 120 if neither is known."""
         return max(20, shutil.get_terminal_size((121, 24)).columns - 1)
 
     # --- lines ---
@@ -76,7 +84,6 @@ class Console:
                 self._middle = False
 
     def line(self, text: str, style: str = "plain") -> None:
-        """Write one line to `out`."""
         self.show([TextLine(style, text)])
 
     def stream(self, style: str, text: str) -> None:
@@ -97,7 +104,6 @@ class Console:
                 self._write("\n")
 
     def notice(self, text: str, style: str = "plain") -> None:
-        """Write a line to `err`."""
         with self._patiently():
             if not self.stuck:
                 self.end_stream()
@@ -106,12 +112,10 @@ class Console:
             self._blank = False
 
     def error(self, text: str) -> None:
-        """Write an error as one line to `err`."""
         self.notice(f"holdfast: {one_line(text)}", "error")
 
     def ask(self, prompt: str, interactive: bool) -> str:
-        """Read a line from standard input, without its end; show the prompt if a user types.
-        Raises `EOFError` at the end of the input."""
+        """Read a line from standard input; show the prompt to a user. Raises `EOFError`."""
         with self._lock:
             self.end_stream()
             self._flush(self._clear(), self._out)
@@ -125,18 +129,16 @@ class Console:
 
     def _styled(self, style: str, text: str, colour: bool) -> str:
         code = _STYLES.get(style)
-        if not colour or code is None or not text:
+        if not colour or code is None:
             return text
         # Coloured line by line, so that a pager or a resized window does not spread the colour.
-        return "\n".join(
-            [f"\x1b[{code}m{line}\x1b[0m" if line else "" for line in text.split("\n")]
-        )
+        lines = text.split("\n")
+        return "\n".join([f"\x1b[{code}m{line}\x1b[0m" if line else "" for line in lines])
 
     # --- the status line ---
 
     def status(self, text: str) -> None:
-        """Show the current activity and its duration below everything else; "" hides it. Only on
-        a terminal."""
+        """Show the activity and its duration as the last line of a terminal; "" hides it."""
         if not self.is_terminal:
             return
         with self._lock:
@@ -145,9 +147,8 @@ class Console:
                 if self._drawn:
                     self._write("")
             if text and self._ticker is None:
-                self._ticker = threading.Thread(
-                    target=self._tick, name="holdfast-status", daemon=True
-                )
+                name = "holdfast-status"
+                self._ticker = threading.Thread(target=self._tick, name=name, daemon=True)
                 self._ticker.start()
 
     def _tick(self) -> None:
@@ -189,9 +190,8 @@ class Console:
             # A full disk is reported; a closed pipe or a terminal that hung up is not.
             if isinstance(error, OSError) and error.errno not in (errno.EPIPE, errno.EIO):
                 self.loss = Exit.FAILED
-                self._flush(
-                    f"holdfast: the output cannot be written: {error.strerror}.\n", self._err
-                )
+                why = f"the output cannot be written: {error.strerror}"
+                self._flush(f"holdfast: {why}.\n", self._err)
 
     def close(self) -> None:
         """Remove the status line and end its thread. Idempotent."""
@@ -206,8 +206,7 @@ class Console:
 
     @contextmanager
     def _patiently(self) -> Generator[None]:
-        """Hold the lock inside the context. If its holder hangs in a write, proceed without the
-        lock, now and later."""
+        """Hold the lock. If its holder hangs in a write, go on without it, now and later."""
         held = not self.stuck and self._lock.acquire(timeout=_LOCK_SECONDS)
         self.stuck = not held
         try:

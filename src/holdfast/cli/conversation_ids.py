@@ -18,33 +18,32 @@ _TITLE_CHARS = 40  # of each candidate's title
 
 def matching(found: Iterable[S], id: str) -> S | None:
     """Return the conversation with this id, or the only one whose id begins with it; None if there
-    is none.
+    is none. Raises `UsageError` that lists the candidates.
 
     A conversation that a call of another match spawned is not a match of its own: its id is
-    `{parent}.{call}`, so every prefix of its parent would be ambiguous. Raises `UsageError` that
-    lists the candidates.
-    """
+    `{parent}.{call}`, so every prefix of its parent would be ambiguous."""
     matches = {entry.id: entry for entry in found if entry.id.startswith(id)}
     if id in matches:
         return matches[id]
     candidates = [entry for entry in matches.values() if entry.spawner not in matches]
     if len(candidates) <= 1:
         return candidates[0] if candidates else None
-    listed = ", ".join([_described(entry) for entry in candidates[:_LISTED_CANDIDATES]])
-    more = len(candidates) - _LISTED_CANDIDATES
+    listed: list[str] = []
+    for entry in candidates[:_LISTED_CANDIDATES]:
+        title = f": {clip(one_line(entry.title), _TITLE_CHARS)}" if entry.title else ""
+        listed.append(f"{one_line(entry.id)} ({status_text(entry.status)}{title})")
+    more = len(candidates) - len(listed)
     raise UsageError(
         f"the ids of {len(candidates):,} conversations begin with {id!r}:"
-        f" {listed}{f' and {more:,} more' if more > 0 else ''}. Give more of the id"
+        f" {', '.join(listed)}{f' and {more:,} more' if more else ''}. Give more of the id"
     )
 
 
 def chosen(found: Iterable[S], id: str, file: str) -> S:
     """Return the conversation that `id` names among those of a file. Raises `UsageError`."""
-    entry = matching(found, id)
-    if entry is None:
-        raise UsageError(
-            f"there is no conversation {id!r} in {file!r}. See: holdfast list {shlex.quote(file)}"
-        )
+    if (entry := matching(found, id)) is None:
+        hint = f"See: holdfast list {shlex.quote(file)}"
+        raise UsageError(f"there is no conversation {id!r} in {file!r}. {hint}")
     return entry
 
 
@@ -59,17 +58,9 @@ def not_empty(id: str) -> str:
 
 def already_there(id: str) -> UsageError:
     """Return the error for `--new` with the id of an existing conversation."""
-    return UsageError(
-        f"--new: the conversation {id!r} exists already. Give another --id, or leave out --new to"
-        " continue it"
-    )
+    hint = "Give another --id, or leave out --new to continue it"
+    return UsageError(f"--new: the conversation {id!r} exists already. {hint}")
 
 
 def began(id: str) -> str:
-    """Return the notice for an id that matches no conversation."""
     return f"New conversation {id!r}."
-
-
-def _described(entry: Summary) -> str:
-    title = f": {clip(one_line(entry.title), _TITLE_CHARS)}" if entry.title else ""
-    return f"{one_line(entry.id)} ({status_text(entry.status)}{title})"

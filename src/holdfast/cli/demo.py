@@ -1,17 +1,17 @@
-"""`holdfast demo`: a scripted model fixes a real bug with real tools, and the command checks the
-result."""
+"""`holdfast demo`: a scripted model fixes a real bug with real tools, and the result is checked."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
+from argparse import Namespace
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from holdfast import events as ev
@@ -24,6 +24,7 @@ from holdfast.cli.option_values import agent_in
 from holdfast.cli.session import Parts, Session
 from holdfast.cli.signals import Signals
 from holdfast.cli.text import GAP, TextLine, styled
+from holdfast.conversation import Conversation
 from holdfast.llm.scripted import ScriptedLLM, ScriptedRequest
 from holdfast.runtime import LocalRuntime
 
@@ -85,8 +86,7 @@ class PagingTest(unittest.TestCase):
 
 
 def _script(tests: str) -> list[Any]:
-    """Return the model's script. An answer that depends on a tool's result is a function of the
-    request."""
+    """Return the model's script. A function of the request answers by a tool's result."""
 
     def after_first_run(request: ScriptedRequest) -> Any:
         if "FAILED" not in request.text:
@@ -131,13 +131,13 @@ or on your own machine, with any server that speaks Chat Completions:
 See holdfast --help for everything else."""
 
 
-def demo(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def demo(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Run the demo. Return FINISHED only if the project's tests failed before and pass after."""
     console = Console(env)
     slow = console.is_terminal and not options.fast
     passed = shell_environment(env, ())
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
-    try:
+    with TemporaryDirectory(prefix="holdfast-demo-", ignore_cleanup_errors=True) as place:
+        folder = Path(place)
         for name, text in PROJECT.items():
             path = folder / name
             path.parent.mkdir(exist_ok=True)
@@ -149,15 +149,14 @@ def demo(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             stream=console.is_terminal,
         )
         pace = ReadingPace(0.6, 0.03) if slow else ReadingPace()
-        runtime = LocalRuntime(folder, env=passed)
-        console.line(
-            f"A small shop with a bug, in {folder}. The model is scripted; tools, files and tests"
-            " are real.",
-            "dim",
-        )
+        stack = ExitStack()
+        runtime = stack.enter_context(LocalRuntime(folder, env=passed))
+        real = "The model is scripted; tools, files and tests are real."
+        console.line(f"A small shop with a bug, in {folder}. {real}", "dim")
         agent = agent_in(f"the folder {runtime.workdir}", llm, runtime.tools, {})
-        parts = Parts(LocalSource(agent, runtime), shows_tokens=False)
-        with Signals() as signals, Session(parts, console, signals, pace=pace) as session:
+        source = LocalSource(runtime, partial(Conversation, agent), stack)
+        parts = Parts(source, shows_tokens=False)
+        with Signals() as signals, closing(Session(parts, console, signals, pace=pace)) as session:
             code = session.main(_work)
             history = session.conversation.get_history()
         if code is not Exit.FINISHED:
@@ -166,13 +165,9 @@ def demo(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
         if problem:
             console.error(f"the demo failed: {problem}.")
             return Exit.FAILED
-        console.show(
-            [GAP, TextLine("add", "Checked: the project's tests failed before and pass now.")]
-        )
-        console.show([GAP, *styled("plain", REAL)])
+        checked = TextLine("add", "Checked: the project's tests failed before and pass now.")
+        console.show([GAP, checked, GAP, *styled("plain", REAL)])
         return console.loss if console.broken else Exit.FINISHED
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _work(session: Session) -> Exit:
@@ -184,8 +179,7 @@ def _work(session: Session) -> Exit:
 
 
 def _passes(folder: Path, env: Mapping[str, str]) -> bool:
-    """Return True if the project's tests pass. This process runs them itself and does not rely
-    on the agent."""
+    """Return True if the project's tests pass, run here and not by the agent."""
     run = subprocess.run(
         [sys.executable, "-m", "unittest"],
         cwd=folder,

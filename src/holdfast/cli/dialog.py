@@ -26,8 +26,7 @@ _DRAIN_SECONDS, _LAST_DRAIN_SECONDS = 30.0, 1.0
 
 
 class Dialog:
-    """The console, the signals and the display of one conversation. `interactive`: a user is at
-    the terminal."""
+    """The console, signals and display of one conversation. `interactive`: a user is there."""
 
     def __init__(self, console: Console, signals: Signals, display: ConversationDisplay) -> None:
         self.console = console
@@ -36,8 +35,7 @@ class Dialog:
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
 
     def catch_up(self) -> None:
-        """Wait until every event is on the screen. A signal ends the wait; it is acted on
-        afterwards."""
+        """Wait until every event is on the screen. A signal ends the wait."""
         self.display.catch_up(_DRAIN_SECONDS, lambda: self.signals.pending)
         self.console.status("")
 
@@ -49,26 +47,22 @@ class Dialog:
     def ask(self, prompt: str, until: Callable[[], bool] | None = None) -> str:
         """Return a line from standard input, after the screen has caught up.
 
-        Raises `EOFError` at the end of the input, `KeyboardInterrupt` at Ctrl-C, `EndRequested`,
-        and `UsageError` for a pipe that holds no text. Raises `PromptWithdrawn` as soon as
-        `until`, which another thread calls, is True.
-        """
+        Raises `EOFError`, `KeyboardInterrupt`, `EndRequested`, `UsageError` for a pipe that has no
+        text, and `PromptWithdrawn` as soon as `until`, which another thread calls, is True."""
         while True:
             self.catch_up()
             try:
                 with self.display.quiet(), self.signals.prompting(until):
                     return self.console.ask(prompt, self.interactive)
             except UnicodeDecodeError as error:
-                problem = f"the line is not {error.encoding.upper()}"
+                why = f"the line is not {error.encoding.upper()}"
                 if not self.interactive:
-                    raise UsageError(
-                        f"a line of standard input cannot be read: {problem}"
-                    ) from error
-                self.console.error(f"{problem}; type it again.")
+                    text = f"a line of standard input cannot be read: {why}"
+                    raise UsageError(text) from error
+                self.console.error(f"{why}; type it again.")
 
     def list_waiting(self, conversation: AnyConversation, headline: str, approve: str) -> Exit:
-        """List the calls that are left waiting, and the command `approve` up to the call's id.
-        Return the exit code for that."""
+        """List the calls that are left waiting, and the command `approve`."""
         self.catch_up()
         self.console.error(headline)
         for call in (pending.call for pending in conversation.state.pending_confirmations):

@@ -1,5 +1,4 @@
-"""Live display of a conversation: streamed pieces and events arrive on two threads and appear in
-one order on the screen."""
+"""Live display: streamed pieces and events of two threads appear in one order on the screen."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from typing import NamedTuple
 from holdfast import events as ev
 from holdfast.cli.console import Console
 from holdfast.cli.plans import current
-from holdfast.cli.render import Renderer, RunTotals
+from holdfast.cli.render import Renderer, RunTotals, last
 from holdfast.cli.text import GAP, TextLine, counted, safe, styled
 from holdfast.conversation import ConversationState, ConversationStatus
 from holdfast.llm.completion import Delta
@@ -22,21 +21,18 @@ RESTARTED = TextLine("dim", "(the answer broke off; it is requested again)")
 
 
 class ReadingPace(NamedTuple):
-    """Seconds to wait so that a person can read along: before each event, and after each
-    streamed piece."""
+    """Seconds to wait for a reader: before each event, and after each streamed piece."""
 
     event: float = 0.0
     piece: float = 0.0
 
 
 class ConversationDisplay:
-    """The live display of a conversation on `screen`. `on_event` is its event callback, `on_delta`
-    its delta callback.
+    """The live display of a conversation. A streamed answer is not repeated when it is complete.
 
     A piece of an answer appears only after all events that preceded it in the journal, whose last
     seq `last_seq` returns. Otherwise the next answer's first words would stand above the last
-    call's result. A streamed answer is not repeated when it is complete.
-    """
+    call's result."""
 
     def __init__(
         self,
@@ -66,29 +62,19 @@ class ConversationDisplay:
         self._interactive = False
 
     def begin(self, state: ConversationState, interactive: bool = False) -> None:
-        """Start the display after the existing events: they are remembered, but not shown.
-        `interactive`: a user is asked about calls."""
+        """Start after the existing events. `interactive`: a user is asked about calls."""
         with self._lock:
             self._interactive = interactive
             self._shown, self._running = state.last_seq, state.status is ConversationStatus.RUNNING
             self._asked = {pending.call.id for pending in state.pending_confirmations}
-            last = next(
-                (
-                    event
-                    for event in reversed(state.events)
-                    if isinstance(event, ev.AssistantReplied)
-                ),
-                None,
-            )
-            if last is not None:
-                self._renderer.know(last)
+            if (answer := last(state.events, ev.AssistantReplied)) is not None:
+                self._renderer.know(answer)
             self._renderer.plan = state.plan
             self._tell_status()
 
     @contextmanager
     def quiet(self) -> Generator[None]:
-        """Hide the status line inside the context, while the user types a line, and start new
-        output on a line of its own."""
+        """Hide the status line while the user types; new output gets a line of its own."""
         with self._lock:
             self._quiet = self._interactive
             self._tell_status()
@@ -98,12 +84,8 @@ class ConversationDisplay:
             self._quiet = False
 
     def expect_echoed(self) -> None:
-        """Skip the user's next message, which is on the screen already because the user typed it
-        there."""
         with self._lock:
             self._echoed += 1
-
-    # --- callbacks ---
 
     def on_delta(self, delta: Delta) -> None:
         """Show a piece of a streamed answer. Runs on the thread that reads the answer."""
@@ -128,6 +110,9 @@ class ConversationDisplay:
             finally:
                 self._shown = event.seq
             self._tell_status()
+            if isinstance(event, ev.AssistantReplied):
+                # Pieces that another thread delivers after the whole answer was read from a server.
+                self._waiting = deque(one for one in self._waiting if one[0] > event.seq)
             self._flush(event.seq)
 
     def on_progress(self, call_id: str, message: str) -> None:
@@ -138,8 +123,7 @@ class ConversationDisplay:
                 self._console.show(self._renderer.child(message))
 
     def catch_up(self, timeout: float, stop: Callable[[], bool] = bool) -> None:
-        """Block until the last event is on the screen, the screen is broken, or `stop()` is True;
-        at most `timeout` seconds."""
+        """Wait at most `timeout` seconds until all is on the screen or `stop()` is True."""
         # Read without the lock: a thread that writes to a full pipe holds it until someone reads.
         seq = self._last_seq()
         deadline = time.monotonic() + timeout
@@ -147,8 +131,6 @@ class ConversationDisplay:
             if stop():
                 break
             time.sleep(0.01)
-
-    # --- on the screen ---
 
     def _flush(self, shown: int) -> None:
         while self._waiting and self._waiting[0][0] <= shown:

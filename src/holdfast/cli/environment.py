@@ -1,5 +1,4 @@
-"""Settings from options and environment: model, key, and the variables that the agent's commands
-may see."""
+"""Settings from options and environment: model, key, and the variables of the agent's commands."""
 
 from __future__ import annotations
 
@@ -52,23 +51,18 @@ def model_name(option: str | None, env: Mapping[str, str]) -> str:
 
 
 def base_url(option: str | None, env: Mapping[str, str]) -> str | None:
-    """Return the API's address, None if none was given."""
     return option or env.get("HOLDFAST_BASE_URL") or None
 
 
 def api_key(address: str, named: str | None, env: Mapping[str, str], provider: str = "") -> str:
     """Return the key for the API at `address`, from the variable `named` or the usual ones; "" if
-    no key is needed.
+    no key is needed. Raises `UsageError`, which says what to set.
 
     A provider's key goes only to that provider's own address, unless the user named the
-    variable. `provider` tells the owner of an address whose host several providers share. Raises
-    `UsageError`, which says what to set.
-    """
+    variable. `provider` tells the owner of an address whose host several providers share."""
     if named is not None:
         if not env.get(named):
-            raise UsageError(
-                f"the environment variable {named}, named by --api-key-env, is not set"
-            )
+            raise not_set(named, "--api-key-env")
         return env[named].strip()
     if env.get("HOLDFAST_API_KEY"):
         return env["HOLDFAST_API_KEY"].strip()
@@ -97,9 +91,13 @@ def api_key(address: str, named: str | None, env: Mapping[str, str], provider: s
     )
 
 
+def not_set(name: str, option: str) -> UsageError:
+    """Return the error for a variable, named by an option, that the environment lacks."""
+    return UsageError(f"the environment variable {name}, named by {option}, is not set")
+
+
 def key_variables(provider: str) -> tuple[str, ...]:
-    """Return the environment variables that usually hold a provider's key; none for a provider
-    whose customers have addresses of their own."""
+    """Return the variables that usually hold a provider's key; none without a fixed address."""
     if provider in PROVIDERS:
         return tuple([name for name, whose in _MAKERS_KEYS.items() if whose.lower() == provider])
     entry = find_provider(provider) if provider else None
@@ -110,10 +108,7 @@ def key_variables(provider: str) -> tuple[str, ...]:
 
 def shell_environment(env: Mapping[str, str], asked: Sequence[str]) -> dict[str, str]:
     """Return the environment of the agent's commands: chosen variables of `env` without secrets,
-    and those `asked` for by name.
-
-    Raises `UsageError` if an asked variable is not set.
-    """
+    and those `asked` for by name. Raises `UsageError` if an asked variable is not set."""
     found = {
         name: value
         for name, value in env.items()
@@ -123,14 +118,14 @@ def shell_environment(env: Mapping[str, str], asked: Sequence[str]) -> dict[str,
     }
     for name in asked:
         if name not in env:
-            raise UsageError(f"the environment variable {name}, named by --env, is not set")
+            raise not_set(name, "--env")
         found[name] = env[name]
     return found
 
 
 def wants_colour(env: Mapping[str, str], is_tty: bool) -> bool:
-    """Return True if the output gets colours. NO_COLOR (no-color.org) wins, then FORCE_COLOR
-    (force-color.org), then a terminal that supports colours."""
+    """Return True if the output gets colours. NO_COLOR (no-color.org) wins over FORCE_COLOR
+    (force-color.org), which wins over a terminal without colours."""
     if env.get("NO_COLOR"):
         return False
     if env.get("FORCE_COLOR", "0") not in ("", "0"):

@@ -6,8 +6,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """The exit codes. Codes above 128 follow the shell's convention for signals: 128 + the
-    signal number."""
+    """The exit codes. Codes above 128 are the shell's: 128 + the signal number."""
 
     FINISHED = 0
     FAILED = 1
@@ -43,3 +42,8 @@ EXIT_CODES = "\n".join(
 
 class UsageError(Exception):
     """A mistake in the command line that the user must correct: one line on stderr, exit code 2."""
+
+
+def flag(name: str) -> str:
+    """Return an option as it is typed."""
+    return f"--{name.replace('_', '-')}"

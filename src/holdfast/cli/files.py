@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.cli.exit_codes import UsageError
+from holdfast.cli.signals import Signals
 from holdfast.cli.text import clip
 
 
@@ -50,8 +52,18 @@ def read_key(path: str, option: str) -> str:
     return key
 
 
+def read_standard_input(signals: Signals, what: str) -> str:
+    """Return the text on standard input, named `what` in errors. Raises `UsageError`, and the
+    errors of `Signals.prompting`."""
+    try:
+        with signals.prompting():
+            return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        encoding = error.encoding.upper()
+        raise UsageError(f"{what} on standard input is not {encoding}") from error
+
+
 def reason(error: Exception) -> str:
-    """Return why a file could not be read or written."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8"
     return str(getattr(error, "strerror", None) or error)
@@ -61,8 +73,6 @@ def folder_of(workdir: str) -> Path:
     """Return the folder of `--workdir`. Raises `UsageError` unless it exists."""
     folder = path_of(workdir)
     if not folder.is_dir():
-        raise UsageError(
-            f"--workdir takes an existing folder; {workdir!r}"
-            f" {'is a file' if folder.exists() else 'does not exist'}"
-        )
+        problem = "is a file" if folder.exists() else "does not exist"
+        raise UsageError(f"--workdir takes an existing folder; {workdir!r} {problem}")
     return folder

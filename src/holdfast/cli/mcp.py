@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-import logging
 import sys
+from argparse import Namespace
 from collections.abc import Mapping
 
-from holdfast.cli.console import Console
-from holdfast.cli.exit_codes import SERVER_CODES, Exit, UsageError
-from holdfast.cli.tool_options import toolset
+from holdfast.cli.console import Console, log_to_stderr
+from holdfast.cli.environment import not_set
+from holdfast.cli.exit_codes import SERVER_CODES, Exit, UsageError, flag
+from holdfast.cli.tools import toolset
 from holdfast.errors import ConfigurationError
 from holdfast.serve import mcp as serve
 from holdfast.serve.http import check
@@ -19,7 +19,7 @@ from holdfast.serve.tool_server import ToolServer
 from holdfast.server.sockets import address
 
 
-def mcp(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def mcp(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Serve tools over MCP. Raises `UsageError`, `HoldfastError`."""
     if options.config is None and options.workdir is None:
         raise UsageError(
@@ -27,38 +27,29 @@ def mcp(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             " builtin tools with --workdir DIR"
         )
     token = _token(options, env)
-    _log_to_stderr(env)
+    log_to_stderr(env, "holdfast: %(message)s")
     console = Console(env, out=sys.stderr)
-    return (
-        _over_stdio(options, env, console)
-        if options.http is None
-        else _over_http(options, env, console, token)
-    )
+    if options.http is None:
+        return _over_stdio(options, env, console)
+    return _over_http(options, env, console, token)
 
 
-def _token(options: argparse.Namespace, env: Mapping[str, str]) -> str | None:
+def _token(options: Namespace, env: Mapping[str, str]) -> str | None:
     for name in ("token_env", "allow_host"):
         if options.http is None and getattr(options, name):
-            raise UsageError(
-                f"--{name.replace('_', '-')} is for --http; over standard input and output there is"
-                " only one client"
-            )
+            why = "over standard input and output there is only one client"
+            raise UsageError(f"{flag(name)} is for --http; {why}")
     if options.token_env is None:
         return None
     if not env.get(options.token_env):
-        raise UsageError(
-            f"the environment variable {options.token_env}, named by --token-env, is not set"
-        )
+        raise not_set(options.token_env, "--token-env")
     return env[options.token_env].strip()
 
 
-def _over_stdio(options: argparse.Namespace, env: Mapping[str, str], console: Console) -> Exit:
+def _over_stdio(options: Namespace, env: Mapping[str, str], console: Console) -> Exit:
     if sys.stdin.isatty():
-        console.notice(
-            "Serving MCP on standard input and output, for a client that starts this command."
-            " Ctrl-D ends it.",
-            "dim",
-        )
+        text = "Serving MCP on standard input and output, for a client that starts this command."
+        console.notice(f"{text} Ctrl-D ends it.", "dim")
     # Claimed before the config is read: output of its modules must not get onto the wire either.
     with claimed() as wire, toolset(options.config, options.workdir or ".", env) as tools:
         number = over_stdio(ToolServer(tools.manager, options.name, None, 32, tools.runtime), wire)
@@ -66,14 +57,13 @@ def _over_stdio(options: argparse.Namespace, env: Mapping[str, str], console: Co
 
 
 def _over_http(
-    options: argparse.Namespace, env: Mapping[str, str], console: Console, token: str | None
+    options: Namespace, env: Mapping[str, str], console: Console, token: str | None
 ) -> Exit:
     try:  # before modules are imported and anything is started
         check(address(options.http)[0], token)
     except ConfigurationError as error:
-        raise UsageError(
-            f"--http: {str(error).replace('Give a token', 'Give a token, with --token-env NAME,')}"
-        ) from error
+        option = "Give a token, with --token-env NAME,"
+        raise UsageError(f"--http: {str(error).replace('Give a token', option)}") from error
     with toolset(options.config, options.workdir or ".", env) as tools:
         number = serve(
             tools.manager,
@@ -85,13 +75,3 @@ def _over_http(
             on_ready=lambda url: console.notice(f"Serving MCP at {url}. Ctrl-C ends it."),
         )
     return SERVER_CODES[number]
-
-
-def _log_to_stderr(env: Mapping[str, str]) -> None:
-    """Log warnings to stderr, where the client or the operator keeps the log. A server has no
-    screen."""
-    if not env.get("HOLDFAST_DEBUG"):
-        handler = logging.StreamHandler()
-        handler.setLevel(logging.WARNING)
-        handler.setFormatter(logging.Formatter("holdfast: %(message)s"))
-        logging.getLogger("holdfast").addHandler(handler)

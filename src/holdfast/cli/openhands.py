@@ -1,5 +1,4 @@
-"""`holdfast import --from openhands` and `holdfast export --to openhands`: conversations in
-OpenHands' format, one folder each."""
+"""Conversations in OpenHands' format, for `holdfast import --from` and `holdfast export --to`."""
 
 from __future__ import annotations
 
@@ -13,13 +12,12 @@ from holdfast.cli.text import counted, one_line
 from holdfast.conversation import ConversationState
 from holdfast.errors import ConfigurationError
 from holdfast.openhands import read_conversation, write_conversation
-from holdfast.store import Summary
-from holdfast.store.transfer import VERSION, Exported, Header
+from holdfast.store import Summary, transfer
 
 _MAX_NOTES = 20  # on parts that could not be converted
 
 
-def imported(console: Console, folder: str) -> Exported:
+def imported(console: Console, folder: str) -> transfer.Exported:
     """Return the conversation of a folder in the form of an export. Raises `UsageError`."""
     if folder == "-":
         raise UsageError("--from openhands takes the folder of a conversation, not standard input")
@@ -27,20 +25,21 @@ def imported(console: Console, folder: str) -> Exported:
         found = read_conversation(path_of(folder))
     except (ConfigurationError, OSError) as error:
         raise UsageError(str(error).removesuffix(".")) from error
-    if not found.state.events:
+    state, events = found.state, found.state.events
+    if not events:
         raise UsageError(f"there is no event in {folder!r}")
     _show_notes(console, found.notes)
-    events = found.state.events
-    header = Header(
-        version=VERSION,
-        id=found.state.id,
-        title=_title(found.state),
-        status=found.state.status.value,
+    said = next((event.text for event in events if isinstance(event, ev.MessageAdded)), "")
+    header = transfer.Header(
+        version=transfer.VERSION,
+        id=state.id,
+        title=said.strip().split("\n", 1)[0][:80],
+        status=state.status.value,
         created=events[0].timestamp,
         updated=events[-1].timestamp,
         events=len(events),
     )
-    return Exported(header, events)
+    return transfer.Exported(header, events)
 
 
 def export(console: Console, entry: Summary, events: Sequence[ev.AnyEvent], folder: str) -> None:
@@ -50,11 +49,6 @@ def export(console: Console, entry: Summary, events: Sequence[ev.AnyEvent], fold
     except ConfigurationError as error:
         raise UsageError(str(error).removesuffix(".")) from error
     _show_notes(console, notes)
-
-
-def _title(state: ConversationState) -> str:
-    said = next((event.text for event in state.events if isinstance(event, ev.MessageAdded)), "")
-    return said.strip().split("\n", 1)[0][:80]
 
 
 def _show_notes(console: Console, notes: tuple[str, ...]) -> None:

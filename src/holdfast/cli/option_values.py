@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
@@ -23,18 +23,13 @@ from holdfast.llm.address import locate
 from holdfast.tools import Tool
 
 
-def model_of(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> LLM:
-    """Return the model that the options and the environment name, with its key.
-    `--model-key-name` refers to a variable of the server instead. Raises `UsageError`."""
+def model_of(options: Namespace, env: Mapping[str, str], stream: bool) -> LLM:
+    """Return the model with its key. `--model-key-name` refers to a variable of the server
+    instead. Raises `UsageError`."""
     model, url = model_name(options.model, env), base_url(options.base_url, env)
     retries = 5 if options.retries is None else options.retries
     try:
-        llm = LLM(
-            model,
-            base_url=url,
-            stream=stream and not options.no_stream,
-            max_retries=retries,
-        )
+        llm = LLM(model, base_url=url, stream=stream and not options.no_stream, max_retries=retries)
         if options.model_key_name is not None:
             return llm.replace(api_key=f"${{{options.model_key_name}}}")
         provider = locate(model, url).provider
@@ -45,9 +40,8 @@ def model_of(options: argparse.Namespace, env: Mapping[str, str], stream: bool) 
         raise UsageError(message) from error
 
 
-def agent_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the parameters of `Agent` that the options name, wherever it works. Raises
-    `UsageError`."""
+def agent_settings(options: Namespace) -> dict[str, Any]:
+    """Return the parameters of `Agent` that the options name. Raises `UsageError`."""
     prompt = options.system_prompt_file
     return {
         "system_prompt": None if prompt is None else read_text(prompt, "--system-prompt-file"),
@@ -78,9 +72,8 @@ def output_schema(path: str | None) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"--output-schema {path!r} cannot be read: {error}") from error
     if not isinstance(found, dict):
-        raise UsageError(
-            f"--output-schema {path!r} is not a JSON Schema: it contains no JSON object"
-        )
+        why = "it contains no JSON object"
+        raise UsageError(f"--output-schema {path!r} is not a JSON Schema: {why}")
     try:
         return cast("dict[str, Any]", Output(found).type)
     except ConfigurationError as error:
@@ -105,7 +98,7 @@ def sub_agents(folder: str | None) -> Mapping[str, SubAgent]:
 
 
 def observers_of(
-    options: argparse.Namespace, content: bool, secrets: Sequence[str], stack: ExitStack
+    options: Namespace, content: bool, secrets: Sequence[str], stack: ExitStack
 ) -> list[Observer]:
     """Return the observers of `--trace` and `--log`. `stack` closes them. Raises `UsageError`."""
     found: list[Observer] = []

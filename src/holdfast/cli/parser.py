@@ -12,16 +12,17 @@ from holdfast import __version__
 from holdfast.cli.exit_codes import Exit
 
 
-class Option(NamedTuple):
-    """The help of an option and the further parameters of its `add_argument`."""
+class Option:
+    """An option whose value has a type, choices or a default: the settings of `add_argument`."""
 
-    help: str
-    settings: Mapping[str, Any]
+    def __init__(self, help: str, **settings: Any) -> None:
+        self.settings: dict[str, Any] = {"help": help, **settings}
 
 
 # The options of a command: usage -> help, or an `Option`, or the options of a group with that
 # title. The usage is written as in a synopsis: `--flag`, `--option VALUE`, `--option VALUE ...`
-# (repeatable), `name VALUE` (positional), `name [VALUE]` (may be left out), `name [VALUE ...]`.
+# (repeatable), `name VALUE` (positional), `name [VALUE]` (may be left out), `name [VALUE ...]`. The
+# value `N` is a whole number from 1, unless the `Option` has another type.
 Options = Mapping[str, "str | Option | Options"]
 _USAGE = re.compile(
     r"(?P<names>-\S+(?: -\S+)*|\w+)"
@@ -30,11 +31,8 @@ _USAGE = re.compile(
 
 
 class CommandLine(NamedTuple):
-    """A subcommand with its help texts.
-
-    `takes_place`: its first argument is a file, or a server given with --server. `defaults` are
-    values of options that the command lacks.
-    """
+    """A subcommand with its help texts. `takes_place`: its first argument is a file, or a server
+    given with --server. `defaults` are values of options that the command lacks."""
 
     name: str
     summary: str
@@ -45,16 +43,10 @@ class CommandLine(NamedTuple):
     defaults: Mapping[str, Any] = {}
 
 
-def value(help: str, **settings: Any) -> Option:
-    """Declare an option whose value has a type, choices or a default."""
-    return Option(help, settings)
-
-
 def number(
     what: str, kind: Callable[[str], Any], low: float, high: float = float("inf"), *also: float
 ) -> Callable[[str], Any]:
-    """Return a parser of numbers from `low` to `high`, and those of `also`. `what` describes them
-    in the error."""
+    """Return a parser of numbers from `low` to `high` or in `also`, which errors call `what`."""
 
     def parse(text: str) -> Any:
         try:
@@ -68,55 +60,40 @@ def number(
     return parse
 
 
-COUNT = number("a whole number from 1", int, 1, 2**40)
+_COUNT = number("a whole number from 1", int, 1, 2**40)
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors look like those of the rest of the command: one line, and
-    a reference to the help."""
+    """An argument parser whose errors are one line with a reference to the help."""
 
     takes_place = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]: overloads
-        """See `argparse.ArgumentParser.parse_known_args`."""
-        try:
-            args = server_first(args or ()) if self.takes_place else args
-        except ValueError as error:
-            self.error(str(error))
+        args = self._server_first(args or ()) if self.takes_place else args
         return super().parse_known_args(args, namespace)
 
+    def _server_first(self, args: Sequence[str]) -> list[str]:
+        """Return the arguments with `--server URL` in the first place, where a file stands too."""
+        words = list(args)
+        end = words.index("--") if "--" in words else len(words)
+        for at, word in enumerate(words[:end]):
+            name, equals, url = word.partition("=")
+            if name != "--server" or (not equals and at + 1 == end):
+                continue
+            url, rest = (url, at + 1) if equals else (words[at + 1], at + 2)
+            if not url.startswith(("http://", "https://")):  # it would look like a file
+                form = "an agent server's address such as http://127.0.0.1:8765"
+                self.error(f"--server takes {form}, not {url!r}")
+            return [url, *words[:at], *words[rest:]]
+        return words
+
     def error(self, message: str) -> NoReturn:
-        """See `argparse.ArgumentParser.error`."""
         self.exit(Exit.USAGE, f"holdfast: {message}. See: {self.prog} --help\n")
-
-
-def server_first(args: Sequence[str]) -> list[str]:
-    """Return the arguments with `--server URL` moved to the first place, where a file may stand
-    too. Raises `ValueError`."""
-    words = list(args)
-    end = words.index("--") if "--" in words else len(words)
-    for at, word in enumerate(words[:end]):
-        if word == "--server" and at + 1 < end:
-            url, rest = words[at + 1], [*words[:at], *words[at + 2 :]]
-        elif word.startswith("--server="):
-            url, rest = word.partition("=")[2], [*words[:at], *words[at + 1 :]]
-        else:
-            continue
-        if not url.startswith(("http://", "https://")):  # it would look like a file
-            example = "http://127.0.0.1:8765"
-            raise ValueError(
-                f"--server takes an agent server's address such as {example}, not {url!r}"
-            )
-        return [url, *rest]
-    return words
 
 
 def make_parser(description: str, epilog: str, commands: Iterable[CommandLine]) -> Parser:
     """Return the parser for the whole command line."""
-    form: Any = {
-        "formatter_class": argparse.RawDescriptionHelpFormatter,
-        "allow_abbrev": False,
-    }
+    form: Any = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
     parser = Parser(prog="holdfast", description=description, epilog=epilog, **form)
     version = f"holdfast {__version__} (Python {sys.version.split()[0]})"
     parser.add_argument("--version", action="version", version=version)
@@ -134,28 +111,21 @@ def make_parser(description: str, epilog: str, commands: Iterable[CommandLine]) 
 
 def _add(parser: argparse._ActionsContainer, options: Options) -> None:  # pyright: ignore[reportPrivateUsage]: the base of parser and group
     for usage, declared in options.items():
-        if isinstance(declared, str):
-            _add_option(parser, usage, declared, {})
-        elif isinstance(declared, Option):
-            _add_option(parser, usage, declared.help, declared.settings)
-        else:
+        if isinstance(declared, Mapping):
             _add(parser.add_argument_group(usage), declared)
-
-
-def _add_option(
-    parser: argparse._ActionsContainer,  # pyright: ignore[reportPrivateUsage]: see `_add`
-    usage: str,
-    help: str,
-    settings: Mapping[str, Any],
-) -> None:
-    found = _USAGE.fullmatch(usage)
-    assert found is not None, usage
-    names, optional = found["names"].split(), found["optional"]
-    form: dict[str, Any] = {"help": help, "metavar": optional or found["metavar"]}
-    if optional:
-        form["nargs"] = "*" if found["many"] else "?"
-    elif found["repeatable"]:
-        form |= {"help": f"{help}; repeatable", "action": "append", "default": []}
-    elif names[0].startswith("-") and not found["metavar"] and "choices" not in settings:
-        form = {"help": help, "action": "store_true"}
-    parser.add_argument(*names, **{**form, **settings})
+            continue
+        found = _USAGE.fullmatch(usage)
+        assert found is not None, usage
+        names, optional = found["names"].split(), found["optional"]
+        settings = (Option(declared) if isinstance(declared, str) else declared).settings
+        form: dict[str, Any] = {"metavar": optional or found["metavar"]}
+        if found["metavar"] == "N":
+            form["type"] = _COUNT
+        if optional:
+            form["nargs"] = "*" if found["many"] else "?"
+        elif found["repeatable"]:
+            settings = {**settings, "help": f"{settings['help']}; repeatable"}
+            form |= {"action": "append", "default": []}
+        elif names[0].startswith("-") and not found["metavar"] and "choices" not in settings:
+            form = {"action": "store_true"}
+        parser.add_argument(*names, **dict[str, Any](form | settings))

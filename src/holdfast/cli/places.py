@@ -2,73 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
-from holdfast import events as ev
 from holdfast.cli.conversation_ids import chosen
 from holdfast.cli.exit_codes import UsageError
 from holdfast.cli.files import path_of, unreadable
-from holdfast.commands import Command
 from holdfast.errors import StoreError
 from holdfast.store import SQLiteStore, Summary
+
+if TYPE_CHECKING:
+    from holdfast.cli.server import ServerConversations
+
+Place: TypeAlias = "StoredConversations | ServerConversations"
 
 _MAGIC = b"SQLite format 3\0"  # sqlite.org/fileformat2.html, 1.3
 
 
-class Place(Protocol):
-    """The conversations of one place. A context manager."""
-
-    @property
-    def tells_duplicates(self) -> bool:
-        """True if `post` tells whether it dropped the command."""
-        ...
-
-    def __enter__(self) -> Place: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def list(self, *, status: str | None = None, limit: int | None = None) -> Sequence[Summary]:
-        """Return the conversations, the newest first."""
-        ...
-
-    def find(self, id: str) -> Summary:
-        """Return the conversation with this id or prefix of an id. Raises `UsageError`."""
-        ...
-
-    def read(self, id: str, /, after_seq: int = 0) -> Sequence[ev.AnyEvent]:
-        """Return the events after `after_seq`."""
-        ...
-
-    def follow(self, id: str, /, after_seq: int, timeout: float) -> Iterator[ev.AnyEvent]:
-        """Yield the events after `after_seq` as they come, until none has come for `timeout`
-        seconds."""
-        ...
-
-    def post(self, id: str, /, command: Command, key: str | None = None) -> bool:
-        """Post a command. Return False if another one was posted under `key` before."""
-        ...
-
-    def run(self, id: str) -> str:
-        """Have the place itself continue the conversation, unless it is paused. Return its status
-        then; "" if the place drives no conversations."""
-        ...
-
-    def watched(
-        self, notice: Callable[[str], object]
-    ) -> AbstractContextManager[Callable[[], bool]]:
-        """Call `notice` inside the context when the place disappears and comes back. The result is
-        True while the place is gone."""
-        ...
-
-
 class StoredConversations:
-    """The conversations of a store's file, which other processes drive."""
+    """The conversations of a store's file, which other processes drive. Has the same methods as
+    `ServerConversations`."""
 
-    tells_duplicates = True
+    tells_duplicates = True  # `post` tells whether it dropped the command
 
     def __init__(self, file: str, *, read_only: bool = False) -> None:
         self._file = file
@@ -76,37 +34,29 @@ class StoredConversations:
         self.read = self.store.read
         self.follow = self.store.follow
         self.post = self.store.post
-
-    def __enter__(self) -> StoredConversations:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.store.close()
+        self.close = self.store.close
 
     def list(self, *, status: str | None = None, limit: int | None = None) -> Sequence[Summary]:
-        """See `Place.list`."""
+        """Return the conversations, the newest first."""
         return self.store.list(status=status)[:limit]
 
     def find(self, id: str) -> Summary:
-        """See `Place.find`."""
+        """Return the conversation with this id or prefix of an id. Raises `UsageError`."""
         return chosen(self.store.list(), id, self._file)
 
     def run(self, id: str) -> str:
-        """See `Place.run`."""
+        """Return "": a store drives no conversations."""
         return ""
 
     def watched(
         self, notice: Callable[[str], object]
     ) -> AbstractContextManager[Callable[[], bool]]:
-        """See `Place.watched`."""
+        """Return a context whose value is never True: a file does not disappear."""
         return nullcontext(bool)
 
 
-def open_place(
-    options: argparse.Namespace, env: Mapping[str, str], *, read_only: bool = False
-) -> Place:
-    """Open the store or the agent server that `options.file` names. Raises `UsageError`,
-    `StoreError`."""
+def open_place(options: Namespace, env: Mapping[str, str], *, read_only: bool = False) -> Place:
+    """Open the store or the server that `options.file` names. Raises `UsageError`, `StoreError`."""
     if options.file.startswith(("http://", "https://")):
         from holdfast.cli.server import connect  # an HTTP client takes 100 ms to load
 
@@ -116,25 +66,24 @@ def open_place(
     return StoredConversations(options.file, read_only=read_only)
 
 
-def place_words(options: argparse.Namespace) -> str:
+def place_words(options: Namespace) -> str:
     """Return the words that name the place in a command line, each quoted for a shell."""
     key = options.server_key_file
     return shlex.join([options.file, *(["--server-key-file", key] if key is not None else [])])
 
 
-def place_text(options: argparse.Namespace) -> str:
+def place_text(options: Namespace) -> str:
     """Return the place with its preposition."""
     return f"{'on' if '://' in options.file else 'in'} {options.file!r}"
 
 
-# --- stores ---
-
-
-def open_store(file: str, *, read_only: bool = False, hint: str = "") -> SQLiteStore:
-    """Open an existing store. SQLite itself would create a missing file, and turn an empty one
-    into a store. Raises `UsageError`, which ends with `hint`."""
+def open_store(
+    file: str, *, read_only: bool = False, create: bool = False, hint: str = ""
+) -> SQLiteStore:
+    """Open a store. SQLite itself would create a missing one, and turn an empty file into one.
+    Raises `UsageError`, which ends with `hint`."""
     path = path_of(file)
-    if not is_sqlite(file):
+    if not create and not is_sqlite(file):
         raise UsageError(f"{str(path)!r} is not a Holdfast store{hint and f'. {hint}'}")
     try:
         return SQLiteStore(path, read_only=read_only)

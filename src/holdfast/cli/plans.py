@@ -1,5 +1,4 @@
-"""Display of plans, in full or only the changes, and their editing by the user who approves
-them."""
+"""Display of plans, in full or only the changes, and their editing by the user."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from holdfast.cli.text import TextLine, one_line, plain
+from holdfast.cli.text import TextLine, one_line, plain_line
 from holdfast.content import ToolCall
 from holdfast.events import PlanStep
 from holdfast.tools.plans import MARKS, PLAN, misfit, progress, read_steps, texts
@@ -29,46 +28,33 @@ def steps_of(call: ToolCall) -> tuple[PlanStep, ...]:
 
 
 def drawn(steps: Sequence[PlanStep], width: int | None) -> list[TextLine]:
-    """Return the lines of a whole plan: its progress, then every step with its mark, wrapped to
-    the width."""
+    """Return the lines of a whole plan: its progress, then every step with its mark."""
     return [_head(steps), *_steps(steps, range(len(steps)), width)]
 
 
 def changed(
     steps: Sequence[PlanStep], before: Sequence[PlanStep], width: int | None
 ) -> list[TextLine]:
-    """Return the lines for a plan that replaces `before`.
-
-    A plan with other steps is drawn in full. If only states differ, those steps are drawn. An
-    equal plan has no lines.
-    """
+    """Return the lines for a plan that replaces `before`: all steps if a text differs, else those
+    with another state; none if the plans are equal."""
     if steps == before:
         return []
     if texts(steps) != texts(before):
         return drawn(steps, width)
-    return [
-        _head(steps),
-        *_steps(steps, [n for n, step in enumerate(steps) if step.state != before[n].state], width),
-    ]
+    other = [n for n, step in enumerate(steps) if step.state != before[n].state]
+    return [_head(steps), *_steps(steps, other, width)]
 
 
 def current(steps: Sequence[PlanStep]) -> str:
-    """Return the step in progress in short form, `step 2 of 5, Fix the offset`; "" if there is
-    none."""
+    """Return the step in progress, such as `step 2 of 5, Fix the offset`; "" if there is none."""
     for number, step in enumerate(steps, 1):
         if step.state == "in_progress":
             return f"step {number} of {len(steps)}, {one_line(step.step)}"
     return ""
 
 
-def titled(steps: Sequence[PlanStep]) -> str:
-    """Return a call of `plan` in one line."""
-    return f"{PLAN} ({progress(steps)})"
-
-
 def compared(steps: Sequence[PlanStep], before: Sequence[str], width: int | None) -> list[TextLine]:
-    """Return the lines of a plan that needs approval. Steps approved before are dim; steps that
-    were removed are listed."""
+    """Return the lines of a plan to approve: steps approved before are dim, removed ones listed."""
     if not before:
         return drawn(steps, width)
     lines = [_head(steps)]
@@ -77,14 +63,13 @@ def compared(steps: Sequence[PlanStep], before: Sequence[str], width: int | None
         lines += [TextLine(style, line.text) for line in _steps(steps, [index], width)]
     for text in before:
         if text not in texts(steps):
-            wrapped = _wrapped("    without: ", plain(one_line(text)), width)
+            wrapped = _wrapped("    without: ", plain_line(text), width)
             lines += [TextLine("remove", line) for line in wrapped]
     return lines
 
 
 def edited(steps: Sequence[PlanStep], line: str) -> tuple[PlanStep, ...]:
-    """Return the plan after one line of editing. Raises `ValueError` with the reason if the line
-    is no valid edit."""
+    """Return the plan after one line of editing. Raises `ValueError` with the reason."""
     line = line.strip()
     what, number, text = "", "", ""
     if match := _EDIT.fullmatch(line):
@@ -117,16 +102,14 @@ def _steps(steps: Sequence[PlanStep], which: Sequence[int], width: int | None) -
     for index in which:
         step = steps[index]
         begin = f"  {MARKS[step.state]} {index + 1:>{digits}}. "
-        wrapped = _wrapped(begin, plain(one_line(step.step)), width)
+        wrapped = _wrapped(begin, plain_line(step.step), width)
         lines += [TextLine(_STYLES[step.state], line) for line in wrapped]
     return lines
 
 
 def _wrapped(begin: str, text: str, width: int | None) -> list[str]:
-    """Return a text after its mark, wrapped to the width."""
     if width is None:
         return [begin + text]
-    lines = textwrap.wrap(
-        text, max(_MIN_TEXT_COLUMNS, width - len(begin)), break_on_hyphens=False
-    ) or [""]
+    room = max(_MIN_TEXT_COLUMNS, width - len(begin))
+    lines = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
     return [begin + lines[0], *[" " * len(begin) + line for line in lines[1:]]]

@@ -1,19 +1,18 @@
-"""Prompts for the questions of a running call: the question with its asker, the form field by
-field, and the effect of an answer."""
+"""Prompts for the questions of a running call: the question, and its form field by field."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
 from holdfast.cli.dialog import Dialog, edit_lines, forget_typed, without_echo
 from holdfast.cli.render import as_json
 from holdfast.cli.signals import PromptWithdrawn
-from holdfast.cli.text import GAP, clip, one_line, plain, styled
+from holdfast.cli.text import GAP, clip, one_line, plain, plain_line, styled
 from holdfast.errors import ConfigurationError
 from holdfast.events import Question
 from holdfast.tools.question_forms import HIDDEN, complete_answer, form_fields, is_secret
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.cli.dialog import AnyConversation
 
 _DECLINE = "/decline"
-_WORDS = {
+_KINDS = {
     "string": "text",
     "integer": "whole number",
     "boolean": "y or n",
@@ -39,17 +38,17 @@ class _Declined(Exception):
 def ask_question(
     dialog: Dialog, conversation: AnyConversation, interrupt: Callable[[], None]
 ) -> None:
-    """Ask the first waiting question and pass on the answer. Ctrl-D declines, Ctrl-C calls
-    `interrupt`. Raises `EndRequested`."""
+    """Ask the first waiting question. Ctrl-D declines, Ctrl-C calls `interrupt`."""
     dialog.catch_up()
     waiting = conversation.state.pending_questions
     if not waiting:
         return
-    form = _Form(dialog, conversation, waiting[0][1])
+    question = waiting[0][1]
+    form = _Form(dialog, conversation, question, plain_line(question.asker) or "a tool")
     forget_typed()  # input typed before the question appeared is not its answer
     edit_lines()
     try:
-        form.ask()
+        form.settle(form.ask())
     except (EOFError, _Declined):
         dialog.console.notice("declined.", "dim")
         form.settle(None)
@@ -62,113 +61,100 @@ def ask_question(
         dialog.console.notice("The question no longer waits for an answer.", "dim")
 
 
-class _Form:
+class _Form(NamedTuple):
     """One question, from its first line to its answer."""
 
-    def __init__(self, dialog: Dialog, conversation: AnyConversation, question: Question) -> None:
-        self._dialog = dialog
-        self._console = dialog.console
-        self._conversation = conversation
-        self._question = question
-        self._asker = plain(one_line(question.asker)) or "a tool"
+    dialog: Dialog
+    conversation: AnyConversation
+    question: Question
+    asker: str
 
-    def ask(self) -> None:
-        """Show the question, read the answer, pass it on. Raises `_Declined`, and the errors of
-        `Dialog.ask`."""
-        question, console = self._question, self._console
+    def ask(self) -> dict[str, Any]:
+        """Show the question and return the answer. Raises `_Declined`."""
+        question, asker, console = self.question, self.asker, self.dialog.console
         message = plain(question.message).replace("\n", "\n  ")
-        console.show([GAP, *styled("call", f"{self._asker} asks: {message}")])
+        console.show([GAP, *styled("call", f"{asker} asks: {message}")])
         if question.url:
-            console.line(f"  {plain(one_line(question.url))}")
-            console.notice(
-                f"Open this address yourself if you trust {self._asker}, which gave it; Holdfast"
-                " does not open it.",
-                "dim",
-            )
-            self._yes("Done? [y,n] ")
-            return
+            console.line(f"  {plain_line(question.url)}")
+            trust = f"Open this address yourself if you trust {asker}, which gave it"
+            console.notice(f"{trust}; Holdfast does not open it.", "dim")
+            return self._yes("Done? [y,n] ")
         if not form_fields(question.schema):
-            self._yes("[y,n] ")
-            return
+            return self._yes("[y,n] ")
         console.notice(
-            f"{self._asker} receives the values that you fill in. Enter takes the value in [ ];"
+            f"{asker} receives the values that you fill in. Enter takes the value in [ ];"
             f" {_DECLINE} or Ctrl-D declines.",
             "dim",
         )
+        return self._values()
+
+    def _values(self) -> dict[str, Any]:
+        """Return the values that the user filled in and confirmed."""
+        console, fields = self.dialog.console, form_fields(self.question.schema)
         while True:
-            values = {
-                name: value
-                for name, field in form_fields(question.schema).items()
-                if (value := self._field(name, field)) is not None
-            }
-            shown = {
-                name: HIDDEN if is_secret(field) else values[name]
-                for name, field in form_fields(question.schema).items()
-                if name in values
-            }
+            read = {name: self._field(name, field) for name, field in fields.items()}
+            values = {name: value for name, value in read.items() if value is not None}
             try:
-                complete_answer("The answer", question.schema, values)
+                complete_answer("The answer", self.question.schema, values)
             except ConfigurationError as error:
                 console.notice(one_line(str(error)), "error")
                 continue
-            console.line(f"  {as_json(shown)}")
+            secret = dict.fromkeys([key for key in values if is_secret(fields[key])], HIDDEN)
+            console.line(f"  {as_json({**values, **secret})}")
             answer = self._choice(
-                f"Send this to {self._asker}? [y,n,e] ",
+                f"Send this to {self.asker}? [y,n,e] ",
                 "yne",
                 "[y] send it, [n] decline, [e] fill it in again",
             )
             if answer == "n":
                 raise _Declined
             if answer == "y":
-                self.settle(values)
-                return
+                return values
 
     def settle(self, values: dict[str, Any] | None) -> None:
         """Give the answer; None declines."""
         try:
-            self._conversation.answer(self._question.id, values)
+            self.conversation.answer(self.question.id, values)
         except ConfigurationError as error:
-            self._console.notice(one_line(str(error)), "error")
+            self.dialog.console.notice(one_line(str(error)), "error")
 
-    def _yes(self, prompt: str) -> None:
+    def _yes(self, prompt: str) -> dict[str, Any]:
         if self._choice(prompt, "yn", "[y] yes, [n] decline") == "n":
             raise _Declined
-        self.settle({})
+        return {}
 
     def _choice(self, prompt: str, letters: str, options: str) -> str:
         while True:
             answer = self._line(prompt).strip().lower()
             if answer and (answer in letters or answer in ("yes", "no")):
                 return answer[0]
-            self._console.notice(options, "dim")
+            self.dialog.console.notice(options, "dim")
 
     def _line(self, prompt: str, secret: bool = False) -> str:
         with without_echo() if secret else nullcontext():
-            line = self._dialog.ask(prompt, self._gone)
+            line = self.dialog.ask(prompt, self._gone)
         if secret:
-            self._console.notice("")  # the Enter was not echoed either
+            self.dialog.console.notice("")  # the Enter was not echoed either
         if line.strip() == _DECLINE:
             raise _Declined
         return line
 
     def _gone(self) -> bool:
-        return all(
-            question.id != self._question.id
-            for _, question in self._conversation.state.pending_questions
-        )
+        waiting = self.conversation.state.pending_questions
+        return all(question.id != self.question.id for _, question in waiting)
 
     def _field(self, name: str, field: Mapping[str, Any]) -> Any:
         """Return the value of one field, None for a field that is left out."""
-        console, label = self._console, plain(one_line(str(field.get("title") or name)))
+        console, label = self.dialog.console, plain_line(str(field.get("title") or name))
         about = str(field.get("description") or "")
         if about:
             console.show(styled("dim", plain(about), "  "))
         choices = _choices(field)
         for number, (value, title) in enumerate(choices, 1):
             exact = f" ({as_json(value)})" if title != value else ""
-            console.line(f"  {number}  {plain(one_line(title))}{exact}")
+            console.line(f"  {number}  {plain_line(title)}{exact}")
         default = field.get("default")
-        needed = name in ((self._question.schema or {}).get("required") or ())
+        needed = name in ((self.question.schema or {}).get("required") or ())
         hint = "" if needed else " [optional]"
         if default is not None and not is_secret(field):
             hint = f" [{as_json(default)}]"
@@ -194,47 +180,42 @@ class _Form:
 def _choices(field: Mapping[str, Any]) -> list[tuple[Any, str]]:
     """Return the choices of a field, each with its title."""
     place: Any = field.get("items") if field.get("type") == "array" else field
-    if not isinstance(place, Mapping):
+    if not isinstance(place, dict):
         return []
-    place = cast("Mapping[str, Any]", place)
+    place = cast("dict[str, Any]", place)
     titled: Any = place.get("oneOf") or place.get("anyOf")
     if isinstance(titled, list):
-        found = [
-            cast("Mapping[str, Any]", one)
-            for one in cast("list[Any]", titled)
-            if isinstance(one, Mapping) and "const" in one
+        found = cast("list[Any]", titled)
+        choices: list[dict[str, Any]] = [
+            one for one in found if isinstance(one, dict) and "const" in one
         ]
-        return [(one["const"], str(one.get("title") or one["const"])) for one in found]
+        return [(one["const"], str(one.get("title") or one["const"])) for one in choices]
     values: Any = place.get("enum")
     if not isinstance(values, list):
         return []
-    listed, names = cast("list[Any]", values), place.get("enumNames")
-    titles = (
-        cast("list[Any]", names)
-        if isinstance(names, list) and len(cast("list[Any]", names)) == len(listed)
-        else listed
-    )
-    return [(value, str(title)) for value, title in zip(listed, titles, strict=True)]
+    values = cast("list[Any]", values)
+    titles: Any = place.get("enumNames")
+    fit = isinstance(titles, list) and len(cast("list[Any]", titles)) == len(values)
+    titles = cast("list[Any]", titles) if fit else values
+    return [(value, str(title)) for value, title in zip(values, titles, strict=True)]
 
 
 def _kind(field: Mapping[str, Any], choices: list[tuple[Any, str]]) -> str:
     kind = str(field.get("type") or "text")
     if choices:
         return "several, separated by commas" if kind == "array" else "one of these"
-    return (
-        "secret" if is_secret(field) else str(field.get("format") or "") or _WORDS.get(kind, kind)
-    )
+    if is_secret(field):
+        return "secret"
+    return str(field.get("format") or "") or _KINDS.get(kind, kind)
 
 
 def _read(line: str, field: Mapping[str, Any], choices: list[tuple[Any, str]]) -> Any:
     """Convert the typed line to the field's type. Raises `ValueError`."""
     word, kind = line.strip(), field.get("type")
+    if choices and kind == "array":
+        return [_chosen(one.strip(), choices) for one in word.split(",") if one.strip()]
     if choices:
-        return (
-            [_chosen(one.strip(), choices) for one in word.split(",") if one.strip()]
-            if kind == "array"
-            else _chosen(word, choices)
-        )
+        return _chosen(word, choices)
     match kind:
         case "boolean":
             found = _BOOLEANS.get(word.lower())
@@ -242,15 +223,13 @@ def _read(line: str, field: Mapping[str, Any], choices: list[tuple[Any, str]]) -
                 raise ValueError("Type y or n.")
             return found
         case "integer" | "number":
-            reads: Callable[[str], Any] = int if kind == "integer" else float
             try:
-                value = reads(word)
+                value = int(word) if kind == "integer" else float(word)
             except ValueError:
                 value = math.nan
             if not math.isfinite(value):
-                raise ValueError(
-                    "That is not a whole number." if kind == "integer" else "That is not a number."
-                )
+                whole = "whole " if kind == "integer" else ""
+                raise ValueError(f"That is not a {whole}number.")
             return value
         case "array" | "object":
             try:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import secrets
 import shlex
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from urllib.parse import quote
@@ -15,116 +15,96 @@ from holdfast.cli.call_prompt import ConfirmOption, confirmation
 from holdfast.cli.console import Console
 from holdfast.cli.conversation_ids import already_there, began, not_empty
 from holdfast.cli.display import ConversationDisplay
-from holdfast.cli.exit_codes import UsageError
+from holdfast.cli.exit_codes import UsageError, flag
 from holdfast.cli.option_values import agent_in, agent_settings, model_of
 from holdfast.cli.server import ServerConversations, ServerSummary, connect, is_id, is_loopback
-from holdfast.cli.session import Parts
+from holdfast.cli.session import ConversationSource, Parts
 from holdfast.errors import HoldfastError
 from holdfast.remote import RemoteConversation
 from holdfast.tools.preset.asking import register_asking_tools
 
-_OBSERVE = "--log and --trace cannot be combined with --server; give them to `holdfast serve`"
+# Options that cannot be combined with --server, and the reason. None: `holdfast serve` has them.
 _LOCAL_OPTIONS = {
-    "agents": (
-        "--agents cannot be combined with --server: only an agent on this machine can delegate to"
-        " them"
-    ),
-    "log": _OBSERVE,
-    "trace": _OBSERVE,
+    "agents": "only an agent on this machine can delegate to them",
+    "log": None,
+    "trace": None,
     "workdir": (
-        "--workdir cannot be combined with --server: it is a folder of this machine. The agent"
-        " works in a folder of the server; --workspace W names it"
+        "it is a folder of this machine. The agent works in a folder of the server; --workspace W"
+        " names it"
     ),
-    "store": (
-        "--store cannot be combined with --server: it is a file of this machine. The server keeps"
-        " the conversation; --id names it"
-    ),
-    "allow_outside": (
-        "--allow-outside cannot be combined with --server: the file tools there work in the"
-        " workspace only"
-    ),
+    "store": "it is a file of this machine. The server keeps the conversation; --id names it",
+    "allow_outside": "the file tools there work in the workspace only",
     "env": (
-        "--env cannot be combined with --server: it passes on a variable of this machine. The"
-        " agent's commands have the server's environment"
+        "it passes on a variable of this machine. The agent's commands have the server's"
+        " environment"
     ),
 }
 # Options that have no effect on an existing conversation.
 _CREATION_OPTIONS = ("base_url", "api_key_env", "model_key_name", "retries", "max_steps")
 
 
-class ServerSource:
-    """A conversation on an agent server. See `session.ConversationSource`.
-
-    `agent` is None for an existing conversation, which has its own. `known` is the server's entry
-    of that conversation. `own` is True if this session made the workspace.
-    """
+class ServerSource(ConversationSource):
+    """A conversation on an agent server. `agent` is None for an existing one, which has its own.
+    `started`: it ran before this session. `own`: this session made the workspace."""
 
     def __init__(
         self,
         server: ServerConversations,
         id: str,
         agent: Agent | None = None,
-        known: ServerSummary | None = None,
+        *,
+        started: bool = False,
         own: bool = False,
     ) -> None:
-        self.runtime = server.workspace
-        self._server = server
-        self._id = id
+        super().__init__(server.workspace, ExitStack())
+        self._stack.callback(server.close)
+        self.server = server
+        self.id = id
         self._agent = agent
-        self._known = known
+        self._started = started
         self._own = own
-        self._conversation: RemoteConversation | None = None
-        self._stack = ExitStack()
-        self.unreachable: Callable[[], bool] = bool
+        self._gone: Callable[[], bool] = bool
 
     def open(
         self, display: ConversationDisplay, console: Console, asks: bool
     ) -> RemoteConversation:
-        """See `ConversationSource.open`. Notices on the console say when the server cannot be
-        reached."""
         streams = self._agent is None or getattr(self._agent.llm, "stream", False)
         try:
-            with self._server.understood():
-                self._conversation = RemoteConversation(
+            with self.server.understood():
+                conversation = RemoteConversation(
                     self._agent,
-                    self.runtime,
-                    self._id,
+                    self.server.workspace,
+                    self.id,
                     on_delta=display.on_delta if streams else None,
                     on_question="wait" if asks else None,
                 )
         except HoldfastError as error:
             if self._own:
-                forget_workspace(self._server)
+                forget_workspace(self.server)
             if "api_key: the variable" in str(error):
-                raise UsageError(
-                    "--model-key-name: the server has no such variable; `holdfast serve --variable"
-                    " NAME` gives it one"
-                ) from error
+                hint = "`holdfast serve --variable NAME` gives it one"
+                text = f"--model-key-name: the server has no such variable; {hint}"
+                raise UsageError(text) from error
             raise
-        watched = self._server.watched(lambda text: console.notice(text, "dim"))
-        self.unreachable = self._stack.enter_context(watched)
-        return self._conversation
+        watched = self.server.watched(lambda text: console.notice(text, "dim"))
+        self._gone = self._stack.enter_context(watched)
+        self._stack.callback(self._leave, conversation)
+        return conversation
 
     def start(self) -> None:
-        """See `ConversationSource.start`."""
-        if self._conversation is not None:
-            self._server.start(self._conversation.id)
+        self.server.start(self.id)
 
-    def waiting_child(self) -> None:
-        """Return None: the server asks about its sub-agents' calls."""
+    def unreachable(self) -> bool:
+        return self._gone()
 
-    def close(self) -> None:
-        """Stop the conversation, unless it ran before this session, or the server cannot be
-        reached and will continue it. Close the connections. Idempotent."""
-        if self._conversation is not None:
-            if self.unreachable():
-                self._conversation.detach(timeout=0.5)
-            elif self._known is not None and self._known.started:
-                self._conversation.detach()
-            else:
-                self._conversation.close()
-        self._stack.close()
-        self._server.close()
+    def _leave(self, conversation: RemoteConversation) -> None:
+        """Detach from a conversation that ran before, or whose server is gone; stop others."""
+        if self._gone():
+            conversation.detach(timeout=0.5)
+        elif self._started:
+            conversation.detach()
+        else:
+            conversation.close()
 
 
 def forget_workspace(server: ServerConversations) -> None:
@@ -135,17 +115,19 @@ def forget_workspace(server: ServerConversations) -> None:
             server.workspace.link.request("DELETE", path, timeout=2.0)
 
 
-def build_remote(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> Parts:
+def build_remote(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
     """Return all parts of a session on a server. Raises `UsageError`, `HoldfastError`."""
-    for name, message in _LOCAL_OPTIONS.items():
+    for name, why in _LOCAL_OPTIONS.items():
         if getattr(options, name) not in (None, False, []):
-            raise UsageError(message)
+            if why is None:
+                both = "--log and --trace cannot be combined with --server"
+                raise UsageError(f"{both}; give them to `holdfast serve`")
+            raise UsageError(f"{flag(name)} cannot be combined with --server: {why}")
     if options.id is not None and not is_id(not_empty(options.id)):
         raise UsageError(f"--id takes up to 128 letters, digits and any of ._-, not {options.id!r}")
     if options.model_key_name is not None and not options.model_key_name.isidentifier():
-        raise UsageError(
-            f"--model-key-name takes the name of a variable, not {options.model_key_name!r}"
-        )
+        given = f"not {options.model_key_name!r}"
+        raise UsageError(f"--model-key-name takes the name of a variable, {given}")
     server = connect(options, env, options.server, options.workspace)
     try:
         if options.id is None:
@@ -161,55 +143,34 @@ def build_remote(options: argparse.Namespace, env: Mapping[str, str], stream: bo
         raise
 
 
-def _existing(
-    options: argparse.Namespace, server: ServerConversations, known: ServerSummary
-) -> Parts:
-    made_with = (
-        ("confirm", options.confirm != "never"),
-        ("plan", options.plan),
-        ("ask", options.ask),
-        ("system-prompt-file", options.system_prompt_file),
-    )
-    for name, value in made_with:
-        if value:
-            raise UsageError(
-                f"--{name} is for a new conversation; {known.id!r} keeps its own setting. Leave"
-                f" --{name} out, or give another --id"
-            )
+def _existing(options: Namespace, server: ServerConversations, known: ServerSummary) -> Parts:
+    made_with = {name: getattr(options, name) for name in ("plan", "ask", "system_prompt_file")}
+    for name, given in {"confirm": options.confirm != "never", **made_with}.items():
+        if given:
+            hint = f"Leave {flag(name)} out, or give another --id"
+            kept = f"{known.id!r} keeps its own setting"
+            raise UsageError(f"{flag(name)} is for a new conversation; {kept}. {hint}")
     if options.workspace not in (None, known.workspace):
-        raise UsageError(
-            f"--workspace: {known.id!r} works in {known.workspace or 'none'!r}. Leave --workspace"
-            " out, or give another --id"
-        )
+        hint = "Leave --workspace out, or give another --id"
+        where = known.workspace or "none"
+        raise UsageError(f"--workspace: {known.id!r} works in {where!r}. {hint}")
     if options.model is not None:
-        model = next(
-            (
-                event.model
-                for event in server.read(known.id)
-                if isinstance(event, ev.AgentConfigured)
-            ),
-            None,
-        )
-        if model is not None and options.model.rpartition("/")[2] != model.rpartition("/")[2]:
-            raise UsageError(
-                f"--model: {known.id!r} has the model {model!r}. Leave --model out, or give another"
-                " --id"
-            )
-    left_out = [
-        f"--{name.replace('_', '-')}"
-        for name in _CREATION_OPTIONS
-        if getattr(options, name) is not None
-    ]
+        events = server.read(known.id)
+        models = [event.model for event in events if isinstance(event, ev.AgentConfigured)]
+        if models and options.model.rpartition("/")[2] != models[0].rpartition("/")[2]:
+            hint = "Leave --model out, or give another --id"
+            raise UsageError(f"--model: {known.id!r} has the model {models[0]!r}. {hint}")
+    left_out = [flag(name) for name in _CREATION_OPTIONS if getattr(options, name) is not None]
     notes: list[str] = []
     if left_out:
         notes.append(f"{known.id} keeps its agent: {', '.join(left_out)} has no effect.")
     if known.started:
         notes.append("The server runs this conversation by itself; leaving does not stop it.")
-    return _parts(server, known.id, ServerSource(server, known.id, known=known), notes)
+    return _parts(ServerSource(server, known.id, started=known.started), notes)
 
 
 def _new(
-    options: argparse.Namespace, env: Mapping[str, str], server: ServerConversations, stream: bool
+    options: Namespace, env: Mapping[str, str], server: ServerConversations, stream: bool
 ) -> Parts:
     llm = model_of(options, env, stream)
     settings, own = agent_settings(options), options.workspace is None
@@ -231,18 +192,17 @@ def _new(
             f"The server calls the model at {llm.base_url}: that address is on the server's"
             " machine, not on this one."
         )
-    parts = _parts(server, id, ServerSource(server, id, agent, own=own), notes)
-    return parts._replace(model=llm.model)
+    return _parts(ServerSource(server, id, agent, own=own), notes, llm.model)
 
 
-def _parts(
-    server: ServerConversations, id: str, source: ServerSource, notes: Sequence[str]
-) -> Parts:
+def _parts(source: ServerSource, notes: Sequence[str], model: str = "") -> Parts:
+    words = source.server.words
     return Parts(
         source,
-        go_on=shlex.join(["holdfast", "chat", *server.words, "--id", id]),
-        tell=shlex.join(["holdfast", "tell", *server.words, id]),
+        model,
+        go_on=shlex.join(["holdfast", "chat", *words, "--id", source.id]),
+        tell=shlex.join(["holdfast", "tell", *words, source.id]),
         # The server decides which calls wait; this object remembers the tools allowed here.
-        policy=ConfirmOption(frozenset()),
+        policy=ConfirmOption([]),
         notes=notes,
     )

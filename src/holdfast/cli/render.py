@@ -1,5 +1,4 @@
-"""Rendering of events and calls as lines. Independent of the terminal: a line is a style's name
-and safe text."""
+"""Rendering of events and calls as lines: a line is a style's name and safe text."""
 
 from __future__ import annotations
 
@@ -7,13 +6,14 @@ import difflib
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar, cast
 
 import msgspec
 
+from holdfast import content
 from holdfast import events as ev
-from holdfast.cli.plans import changed, drawn, steps_of, titled
+from holdfast.cli.plans import changed, drawn, steps_of
 from holdfast.cli.text import (
     GAP,
     TextLine,
@@ -22,21 +22,16 @@ from holdfast.cli.text import (
     duration,
     one_line,
     plain,
+    plain_line,
     safe,
     size,
     styled,
 )
-from holdfast.content import (
-    AudioContent,
-    ImageContent,
-    ResourceLink,
-    TextContent,
-    ToolCall,
-    ToolResult,
-    Usage,
-)
+from holdfast.content import ToolCall, ToolResult, Usage
 from holdfast.nesting import MAX_DEPTH, too_deep
-from holdfast.tools.plans import PLAN, plan_of, read_steps
+from holdfast.tools.plans import PLAN, plan_of, progress, read_steps
+
+E = TypeVar("E")
 
 # The last lines of a command's output matter most (an error, a test's verdict), the first lines of
 # any other output.
@@ -47,6 +42,12 @@ _MAX_DIFF_CHARS = 1_000_000  # comparing longer texts takes longer than reading 
 # name=value.
 _TELLING = ("command", "pattern", "query", "url", "path", "file_path", "text", "task", "name")
 
+# The style and words of the statuses that are shown.
+_STATUSES = {
+    "paused": ("dim", "paused"),
+    "stuck": ("error", "stuck"),
+    "waiting_for_confirmation": ("dim", "waiting for you"),
+}
 _DECISIONS = {
     "allow": "allowed:",
     "ask": "waits for you:",
@@ -59,15 +60,14 @@ _CONTENTS = ("old", "new", "content")
 
 
 def call_title(name: str, arguments: dict[str, Any]) -> str:
-    """Return a call in one line: `$ command` for a shell, else the tool's name, its most telling
-    argument, and the other short ones."""
+    """Return a call in one line: `$ command`, or the tool's name and its most telling arguments."""
     command = arguments.get("command")
     if name == "terminal" and isinstance(command, str):
         first, _, rest = command.strip().partition("\n")
-        more = counted(len(rest.splitlines()), "more line")
-        return f"$ {one_line(first)}" + (f" (and {more})" if rest.strip() else "")
+        more = f" (and {counted(len(rest.splitlines()), 'more line')})" if rest.strip() else ""
+        return f"$ {one_line(first)}{more}"
     if name == PLAN and (steps := read_steps(arguments)):
-        return titled(steps)
+        return f"{PLAN} ({progress(steps)})"
     texts = {key: value for key, value in arguments.items() if isinstance(value, str)}
     short = [key for key, value in texts.items() if "\n" not in value]
     telling = next((key for key in _TELLING if key in texts), next(iter(short), None))
@@ -83,8 +83,7 @@ def call_title(name: str, arguments: dict[str, Any]) -> str:
 
 
 def whole(call: ToolCall, current: Callable[[str], str | None]) -> list[TextLine]:
-    """Return the lines of a complete call: its command or name, every argument, an edit as a
-    diff. `current` reads the present content of a file."""
+    """Return the lines of a complete call. `current` reads the present content of a file."""
     left = dict(call.arguments)
     command = left.get("command")
     if call.name == "terminal" and isinstance(command, str):
@@ -93,37 +92,40 @@ def whole(call: ToolCall, current: Callable[[str], str | None]) -> list[TextLine
     else:
         lines = [TextLine("call", plain(call.name))]
     diff: list[TextLine] = []
-    old, new, content, path = (left.get(name) for name in ("old", "new", "content", "path"))
+    old, new, text, path = (left.get(name) for name in ("old", "new", "content", "path"))
     if call.name == "edit_file" and isinstance(old, str) and isinstance(new, str):
         del left["old"], left["new"]
         diff = _diff(old, new, numbered=False)
-    elif call.name == "write_file" and isinstance(content, str) and isinstance(path, str):
+    elif call.name == "write_file" and isinstance(text, str) and isinstance(path, str):
         del left["content"]
-        diff = _replacement(current(path), content)
+        diff = _replacement(current(path), text)
     for name, value in left.items():
-        lines += _argument(plain(one_line(name)), value)
+        name = f"  {plain_line(name)}:"
+        if not isinstance(value, str) or not value or value != value.strip():
+            lines.append(TextLine("plain", f"{name} {as_json(value)}"))
+        elif "\n" in value:
+            lines += [TextLine("plain", name), *styled("plain", plain(value), "    ")]
+        else:
+            lines.append(TextLine("plain", f"{name} {plain(value)}"))
     return lines + diff
 
 
-def _replacement(before: str | None, content: str) -> list[TextLine]:
+def _replacement(before: str | None, after: str) -> list[TextLine]:
     """Return the lines for a file's new content; `before` is None for a new file."""
+
+    def all_lines(sign: str, style: str, text: str) -> list[TextLine]:
+        whole = plain(text).removesuffix("\n")
+        return [TextLine(style, f"  {sign}{line}") for line in whole.split("\n")] if text else []
+
     if not before:
         head = [] if before is None else [TextLine("dim", "  replaces an empty file:")]
-        return head + [TextLine("add", f"  +{line}") for line in _lines(content)]
+        return head + all_lines("+", "add", after)
     head = [TextLine("dim", "  replaces the present content:")]
-    if not content:
-        return head + [TextLine("remove", f"  -{line}") for line in _lines(before)]
-    return head + _diff(before, content)
-
-
-def _lines(text: str) -> list[str]:
-    """Return the lines of a whole file. An empty file has none."""
-    return plain(text).removesuffix("\n").split("\n") if text else []
+    return head + (_diff(before, after) if after else all_lines("-", "remove", before))
 
 
 def _diff(old: str, new: str, *, numbered: bool = True) -> list[TextLine]:
-    """Return an exact diff, in which a difference in line ends alone is a line of its own.
-    `numbered`: the texts are whole files."""
+    """Return an exact diff; other line ends alone are a difference. `numbered`: of whole files."""
     if old == new:
         return [TextLine("dim", "  (no change)")]
     before, after = plain(old).split("\n"), plain(new).split("\n")
@@ -138,17 +140,8 @@ def _diff(old: str, new: str, *, numbered: bool = True) -> list[TextLine]:
     ]
 
 
-def _argument(name: str, value: Any) -> list[TextLine]:
-    if not isinstance(value, str) or not value or value != value.strip():
-        return [TextLine("plain", f"  {name}: {as_json(value)}")]
-    if "\n" in value:
-        return [TextLine("plain", f"  {name}:"), *styled("plain", plain(value), "    ")]
-    return [TextLine("plain", f"  {name}: {plain(value)}")]
-
-
 def as_json(value: Any, ascii_only: bool = False) -> str:
-    """Return JSON on one line that a terminal shows completely: invisible characters are
-    escaped."""
+    """Return JSON on one line, in which invisible characters are escaped."""
     return re.sub(r"[^\x20-\x7e]", _escaped, json.dumps(value, ensure_ascii=ascii_only))
 
 
@@ -159,38 +152,43 @@ def _escaped(match: re.Match[str]) -> str:
     return json.dumps(char)[1:-1] if char != "\x7f" else "\\u007f"
 
 
-def _duplicate_key(text: str) -> str | None:
-    """Return a key that an object in this JSON has more than once, None if there is none."""
-    found: list[str] = []
+def read_arguments(text: str) -> dict[str, Any]:
+    """Parse a call's arguments, typed as JSON. Raises `ValueError` with the reason."""
+    twice: list[str] = []
 
     def look(pairs: list[tuple[str, Any]]) -> None:
         keys: set[str] = set()
         for key, _ in pairs:
             if key in keys:
-                found.append(key)
+                twice.append(key)
             keys.add(key)
 
-    json.loads(text, object_pairs_hook=look)
-    return found[0] if found else None
-
-
-def read_arguments(text: str) -> dict[str, Any]:
-    """Parse a call's arguments, typed as JSON. Raises `ValueError` with the reason."""
     if too_deep(text):
         raise ValueError(f"The arguments are nested deeper than {MAX_DEPTH} levels.")
     try:
         found: Any = msgspec.json.decode(text)
-        twice = _duplicate_key(text)
+        json.loads(text, object_pairs_hook=look)
     except ValueError as error:
         raise ValueError(f"That is not JSON: {error}.") from error
-    if twice is not None:  # nobody can know which one is meant
-        raise ValueError(f"The key {twice!r} appears twice.")
+    if twice:  # nobody can know which one is meant
+        raise ValueError(f"The key {twice[0]!r} appears twice.")
     if not isinstance(found, dict):
         raise ValueError('The arguments must be a JSON object, such as {"path": "a.txt"}.')
     return cast("dict[str, Any]", found)
 
 
 # --- events ---
+
+
+def last(events: Sequence[ev.AnyEvent], kind: type[E]) -> E | None:
+    """Return the last event of a class, None if there is none."""
+    return next((event for event in reversed(events) if isinstance(event, kind)), None)
+
+
+# The events that record the usage of a model.
+_Priced = (
+    ev.AssistantReplied | ev.HistoryCondensed | ev.DecisionMade | ev.MessageAdded | ev.NoteRecorded
+)
 
 
 class RunTotals:
@@ -201,29 +199,19 @@ class RunTotals:
         self.cost: float | None = None
 
     def count(self, event: ev.AnyEvent) -> None:
-        """Add one event."""
         self.steps += isinstance(event, ev.AssistantReplied)
         if isinstance(event, ev.AssistantReplied | ev.ToolCallFinished):
             self.seconds += event.duration
-        if isinstance(
-            event,
-            ev.AssistantReplied
-            | ev.HistoryCondensed
-            | ev.DecisionMade
-            | ev.MessageAdded
-            | ev.NoteRecorded,
-        ) and (event.usage != Usage() or event.cost):
+        if isinstance(event, _Priced) and (event.usage != Usage() or event.cost):
             self.usage += event.usage
             self.cost = self.cost if event.cost is None else (self.cost or 0.0) + event.cost
 
 
 class Renderer:
-    """A renderer for the events of one conversation, in order. It remembers the calls, so that it
-    can label their results.
+    """A renderer for the events of one conversation, in order, which labels results by their calls.
 
     Lines are cut at `width` characters (None: never). Results, diffs and commands are cut to a
-    few lines unless `full`.
-    """
+    few lines unless `full`."""
 
     def __init__(self, width: int | None = 120, full: bool = False) -> None:
         self.width = width
@@ -241,11 +229,8 @@ class Renderer:
         match event:
             case ev.AgentConfigured():
                 model = f"model {event.model}, " if event.model else ""
-                yield self._cut(
-                    "dim",
-                    f"{model}{counted(len(event.tools), 'tool')}:"
-                    f" {', '.join(tool.name for tool in event.tools)}",
-                )
+                names = ", ".join(tool.name for tool in event.tools)
+                yield self._cut("dim", f"{model}{counted(len(event.tools), 'tool')}: {names}")
             case ev.MessageAdded():
                 yield from self.message(event)
             case ev.AssistantReplied():
@@ -259,15 +244,9 @@ class Renderer:
                 yield from self._decision(event)
             case ev.HistoryCondensed():
                 yield self._cut("dim", _condensed(event))
-            case ev.StatusChanged() if event.status in (
-                "paused",
-                "stuck",
-                "waiting_for_confirmation",
-            ):
-                why = f" ({event.reason})" if event.reason else ""
-                waits = event.status == "waiting_for_confirmation"
-                status = "waiting for you" if waits else event.status
-                yield self._cut("error" if event.status == "stuck" else "dim", f"{status}{why}")
+            case ev.StatusChanged() if event.status in _STATUSES:
+                style, status = _STATUSES[event.status]
+                yield self._cut(style, status + (f" ({event.reason})" if event.reason else ""))
             case ev.ErrorRecorded():
                 yield TextLine("error", one_line(f"{event.error}: {event.message}"))
             case ev.NoteRecorded():
@@ -282,7 +261,6 @@ class Renderer:
     # --- messages and answers ---
 
     def message(self, event: ev.MessageAdded) -> Iterator[TextLine]:
-        """Yield the lines of a message to the agent."""
         kind, _, name = event.about.partition(":")
         if not self.full and kind in ("skill", "instructions"):
             yield self._cut("dim", f"({kind} {name}: {len(event.text):,} characters)")
@@ -291,11 +269,8 @@ class Renderer:
             yield self._cut("dim", f"(told the model: {event.text})")
             return
         yield GAP
-        lines = safe(event.text).strip("\n").split("\n") if event.text.strip() else []
-        lines += [
-            f"({_other(block)})" for block in event.content if not isinstance(block, TextContent)
-        ]
-        for line in lines:
+        text = safe(event.text).strip("\n") if event.text.strip() else ""
+        for line in _block_lines(text, event.content):
             yield TextLine("user", f"> {line}".rstrip())
 
     def answer(self, event: ev.AssistantReplied) -> Iterator[TextLine]:
@@ -310,8 +285,7 @@ class Renderer:
         yield from self.notes(event)
 
     def notes(self, event: ev.AssistantReplied) -> Iterator[TextLine]:
-        """Yield the model that answered, if it changed, and the notes on content that the model
-        did not receive."""
+        """Yield the model that answered, if it changed, and notes on content that it lacks."""
         if event.route != self._route:
             self._route = event.route
             yield self._cut("dim", f"(answered by {event.route or event.model})")
@@ -325,7 +299,6 @@ class Renderer:
             self._batch = len(event.calls)
 
     def calls(self, event: ev.AssistantReplied) -> Iterator[TextLine]:
-        """Yield the calls of an answer, one line each."""
         self.know(event)
         for call in event.calls:
             command = call.arguments.get("command")
@@ -351,12 +324,9 @@ class Renderer:
         return call is not None and call.name in ("delegate", "delegate_collect")
 
     def child(self, progress: str) -> list[TextLine]:
-        """Return the line for a sub-agent's progress."""
         return [self._cut("dim", f"    {progress}")]
 
     def _decision(self, event: ev.DecisionMade) -> Iterator[TextLine]:
-        """Yield the lines of a decision: its author and reason, or a call's question and its
-        answer."""
         why = f": {event.reason}" if event.reason else ""
         if (question := event.question) is not None:
             url = f" ({question.url})" if question.url else ""
@@ -385,8 +355,7 @@ class Renderer:
             yield self._cut("dim", f"    with other arguments: {arguments}")
 
     def asked_plan(self, event: ev.DecisionMade) -> tuple[ev.PlanStep, ...]:
-        """Return the plan that this decision asks the user to approve. The plan counts as drawn
-        from now on."""
+        """Return the plan that this decision asks about, which counts as drawn from now on."""
         call = self._calls.get(event.call_id)
         if call is None or event.decision != "ask" or event.question is not None:
             return ()
@@ -418,10 +387,7 @@ class Renderer:
         code = result.meta.get("exitCode")
         if code is not None:  # the last line shows it
             text = text.removesuffix(f"[exit code {code}]").rstrip("\n")
-        found = text.split("\n") if text.strip() else []
-        found += [
-            f"({_other(block)})" for block in result.content if not isinstance(block, TextContent)
-        ]
+        found = _block_lines(text, result.content)
         style = "error" if result.is_error else "dim"
         head, tail = (COMMAND_HEAD, COMMAND_TAIL) if command else (RESULT_LINES, 0)
         left_out = len(found) - head - tail
@@ -445,11 +411,9 @@ class Renderer:
 
     def _outcome(self, event: ev.ToolCallFinished) -> TextLine:
         result = event.result
-        parts: list[str] = []
-        code, bad = result.meta.get("exitCode"), result.is_error
-        if code is not None:
-            parts.append(f"exit {one_line(str(code))}")
-            bad = bad or code != 0
+        code = result.meta.get("exitCode")
+        bad = result.is_error or code not in (None, 0)
+        parts = [] if code is None else [f"exit {one_line(str(code))}"]
         if result.meta.get("running") is True:
             parts.append("still running")
         if result.is_error and code is None:
@@ -457,8 +421,8 @@ class Renderer:
         child = result.meta.get("holdfast/child")
         if isinstance(child, dict) and "steps" in child:
             found = cast("dict[str, Any]", child)
-            agent = one_line(str(found.get("agent")))
-            parts.append(f"{agent}: {counted(int(found['steps']), 'step')}")
+            agent, steps = one_line(str(found.get("agent"))), int(found["steps"])
+            parts.append(f"{agent}: {counted(steps, 'step')}")
         parts.append(duration(event.duration))
         return self._cut("error" if bad else "dim", f"  {', '.join(parts)}")
 
@@ -469,16 +433,21 @@ class Renderer:
         return TextLine(style, clip(text, self.width))
 
 
-def _other(block: object) -> str:
-    """Describe a block that a terminal cannot show."""
-    match block:
-        case ImageContent() | AudioContent():
-            kind = "image" if isinstance(block, ImageContent) else "sound"
-            return f"{kind}, {one_line(block.mime_type)}, {size(len(block.data))}"
-        case ResourceLink():
-            return f"resource {one_line(block.uri)}"
-        case _:
-            return "an embedded resource"
+def _block_lines(text: str, blocks: Iterable[object]) -> list[str]:
+    """Return the lines of a text, and descriptions of the blocks that a terminal cannot show."""
+    lines = text.split("\n") if text.strip() else []
+    for block in blocks:
+        match block:
+            case content.TextContent():
+                pass
+            case content.ImageContent() | content.AudioContent():
+                kind = "image" if isinstance(block, content.ImageContent) else "sound"
+                lines.append(f"({kind}, {one_line(block.mime_type)}, {size(len(block.data))})")
+            case content.ResourceLink():
+                lines.append(f"(resource {one_line(block.uri)})")
+            case _:
+                lines.append("(an embedded resource)")
+    return lines
 
 
 def _condensed(event: ev.HistoryCondensed) -> str:

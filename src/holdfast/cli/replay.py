@@ -1,14 +1,13 @@
-"""`holdfast replay`: runs conversations again without model or tools, and shows how today's
-code, or another agent, differs."""
+"""`holdfast replay`: runs conversations again without model or tools, and shows differences."""
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 from holdfast import events as ev
@@ -18,7 +17,7 @@ from holdfast.cli.conversation_ids import chosen
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.files import path_of
 from holdfast.cli.places import is_sqlite, open_store
-from holdfast.cli.signals import EndRequested, Signals
+from holdfast.cli.signals import Signals
 from holdfast.cli.text import counted, one_line, plain
 from holdfast.conversation.replay import replay as run_again
 from holdfast.errors import ConfigurationError, StoreError
@@ -32,49 +31,39 @@ class _Found(NamedTuple):
     events: Sequence[ev.AnyEvent] | StoreError
 
 
-def replay(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
-    """Replay the conversations of a file and print the differences. Raises `UsageError`,
-    `HoldfastError`."""
+def replay(options: Namespace, env: Mapping[str, str]) -> Exit:
+    """Replay the conversations of a file. Raises `UsageError`, `HoldfastError`."""
     console = Console(env)
-    with Signals() as signals:
-        try:
-            with signals.prompting():
-                return _replay(options, console)
-        except EndRequested as ended:
-            return ended.code
-        finally:
-            console.close()
+    with Signals() as signals, closing(console), signals.prompting():
+        return _replay(options, console)
 
 
-def _replay(options: argparse.Namespace, console: Console) -> Exit:
+def _replay(options: Namespace, console: Console) -> Exit:
     stored = is_sqlite(options.file)
-    found = _stored(options) if stored else _exported(options)
-    code, count, differ = Exit.FINISHED, 0, 0
+    failed, count, differ = False, 0, 0
     with _opened(None if options.agent is None else load(options.agent)) as agent:
-        for id, number, total, events in found:
+        for id, number, total, events in _stored(options) if stored else _exported(options):
             count += 1
             of = f" ({number} of {total})" if total > 1 else ""
             console.status(f"replaying {one_line(id)}{of}")
             if isinstance(events, StoreError):
                 console.error(f"{id}: {events}")
-                code = Exit.FAILED
+                failed = True
                 continue
-            if not _same(console, id, events, agent):
-                differ += 1
+            differ += not _same(console, id, events, agent)
             if console.broken:
                 return console.loss
     console.status("")
     if not count and not stored:
-        raise UsageError(
-            f"{options.file!r} is empty: neither a store nor the output of `holdfast export`"
-        )
+        neither = "neither a store nor the output of `holdfast export`"
+        raise UsageError(f"{options.file!r} is empty: {neither}")
     if not count:
         console.error(f"there is no conversation in {options.file!r} yet.")
     if count > 1:
         verb = "differs" if differ == 1 else "differ"
         differences = f", {differ:,} of them {verb}" if differ else ""
         console.notice(f"{counted(count, 'conversation')}{differences}.", "dim")
-    return Exit.FAILED if differ else code
+    return Exit.FAILED if differ or failed else Exit.FINISHED
 
 
 def _same(console: Console, id: str, events: Sequence[ev.AnyEvent], agent: Agent | None) -> bool:
@@ -93,10 +82,7 @@ def _same(console: Console, id: str, events: Sequence[ev.AnyEvent], agent: Agent
     return False
 
 
-# --- the conversations ---
-
-
-def _stored(options: argparse.Namespace) -> Iterator[_Found]:
+def _stored(options: Namespace) -> Iterator[_Found]:
     with open_store(options.file, read_only=True) as store:
         entries = store.list()
         if options.id is not None:
@@ -109,19 +95,19 @@ def _stored(options: argparse.Namespace) -> Iterator[_Found]:
             yield _Found(entry.id, number, len(entries), events)
 
 
-def _exported(options: argparse.Namespace) -> Iterator[_Found]:
+def _exported(options: Namespace) -> Iterator[_Found]:
     with path_of(options.file).open("rb") as lines:
         if options.id is None:
             for number, found in enumerate(_read(lines, options.file), 1):
                 yield _Found(found.header.id, number, 0, found.events)
-        else:
-            matches = {
-                found.header.id: found
-                for found in _read(lines, options.file)
-                if found.header.id.startswith(options.id)
-            }
-            id = chosen([found.summary for found in matches.values()], options.id, options.file).id
-            yield _Found(id, 1, 1, matches[id].events)
+            return
+        matches = {
+            found.header.id: found
+            for found in _read(lines, options.file)
+            if found.header.id.startswith(options.id)
+        }
+        id = chosen([found.summary for found in matches.values()], options.id, options.file).id
+        yield _Found(id, 1, 1, matches[id].events)
 
 
 def _read(lines: Iterable[bytes], file: str) -> Iterator[Exported]:
@@ -135,12 +121,8 @@ def _read(lines: Iterable[bytes], file: str) -> Iterator[Exported]:
         raise UsageError(f"{file!r} cannot be read: {error.strerror}") from error
 
 
-# --- the agent ---
-
-
 def load(spec: str) -> Agent:
-    """Return the agent that `MODULE:NAME` names, or that the function of that name returns.
-    Raises `UsageError`."""
+    """Return the agent that `MODULE:NAME` names, or its function returns. Raises `UsageError`."""
     module_name, _, name = spec.partition(":")
     if not module_name or not name or module_name.startswith("."):
         raise UsageError(f"--agent takes MODULE:NAME, such as my_agents:reviewer, not {spec!r}")
@@ -153,9 +135,8 @@ def load(spec: str) -> Agent:
         if not isinstance(found, Agent) and callable(found) and not isinstance(found, type):
             found = found()
     except (Exception, SystemExit) as error:  # the module may raise anything
-        raise UsageError(
-            f"--agent {spec}: {type(error).__name__}: {one_line(str(error))}"
-        ) from error
+        what = f"{type(error).__name__}: {one_line(str(error))}"
+        raise UsageError(f"--agent {spec}: {what}") from error
     if not isinstance(found, Agent):
         raise UsageError(
             f"--agent {spec} is a {type(found).__name__}; it takes an Agent or a function without"

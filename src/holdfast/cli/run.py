@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from holdfast.cli.build import build
 from holdfast.cli.console import Console
 from holdfast.cli.exit_codes import Exit, UsageError
+from holdfast.cli.files import read_standard_input
 from holdfast.cli.session import Session
-from holdfast.cli.signals import EndRequested, Signals
+from holdfast.cli.signals import Signals
 from holdfast.cli.text import json_shown
 from holdfast.conversation import ConversationStatus
 
 PAUSED = "[Enter] resume, type a message to steer, Ctrl-C again to close: "
 
 
-def run(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def run(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Run the task to its end. Raises `UsageError`, `HoldfastError`."""
     with Signals() as signals:
-        try:
-            task = _task(options.task, signals)
-        except KeyboardInterrupt:
-            return Exit.INTERRUPTED
-        except EndRequested as ended:
-            return ended.code
+        task = _task(options.task, signals)
         structured = options.output_schema is not None
         console = Console(env, out=sys.stderr if structured else None)
         outputs: list[Any] = []
@@ -37,26 +34,18 @@ def run(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             outputs.append(session.conversation.state.output)
             return code
 
-        with Session(
-            build(options, env, console.is_terminal), console, signals, full=options.full
-        ) as session:
+        parts = build(options, env, console.is_terminal)
+        with closing(Session(parts, console, signals, full=options.full)) as session:
             code = session.main(work)
         if structured and code is Exit.FINISHED:
-            sys.stdout.write(
-                json_shown(json.dumps(outputs[0], ensure_ascii=False, indent=2)) + "\n"
-            )
+            text = json.dumps(outputs[0], ensure_ascii=False, indent=2)
+            sys.stdout.write(f"{json_shown(text)}\n")
         return code
 
 
 def _task(words: list[str], signals: Signals) -> str:
     if words == ["-"]:
-        try:
-            with signals.prompting():
-                task = sys.stdin.read()
-        except UnicodeDecodeError as error:
-            raise UsageError(
-                f"the task on standard input is not {error.encoding.upper()}"
-            ) from error
+        task = read_standard_input(signals, "the task")
         if not task.strip():
             raise UsageError("the task on standard input is empty")
         return task
@@ -77,10 +66,10 @@ def _work(session: Session, task: str) -> Exit:
             match session.conversation.status:
                 case ConversationStatus.WAITING_FOR_CONFIRMATION if session.interactive:
                     code = call_prompt.ask()
+                case ConversationStatus.PAUSED if session.was_interrupted:
+                    code = _paused(session)
                 case ConversationStatus.PAUSED:
-                    code = (
-                        _paused(session) if session.was_interrupted else session.wait_while_paused()
-                    )
+                    code = session.wait_while_paused()
                 case _:
                     code = session.outcome()
         if code is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import fcntl
@@ -13,12 +12,14 @@ import ssl
 import sys
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.agent.load import load_agent
-from holdfast.cli.console import Console
+from holdfast.cli.console import Console, log_to_stderr
+from holdfast.cli.environment import not_set
 from holdfast.cli.exit_codes import SERVER_CODES, Exit, UsageError
 from holdfast.cli.files import path_of, read_key, reason
 from holdfast.cli.option_values import observers_of
@@ -42,7 +43,7 @@ _THREAD_SECONDS = 3.0  # for threads to end after that
 
 
 class _Settings(NamedTuple):
-    """The settings that options and environment give, checked before anything is started."""
+    """The settings from options and environment, checked before anything is started."""
 
     address: tuple[str, int]
     tls: ssl.SSLContext | None
@@ -50,12 +51,10 @@ class _Settings(NamedTuple):
     variables: Mapping[str, str]
 
 
-def serve(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def serve(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Run the server. Raises `UsageError`, `HoldfastError`."""
-    try:
+    with _naming("--listen"):
         place = address(options.listen)
-    except ConfigurationError as error:
-        raise UsageError(f"--listen: {error}") from None
     tls = _tls(options)
     if tls is None and not options.insecure and not is_loopback(place[0]):
         raise UsageError(
@@ -70,17 +69,21 @@ def serve(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
         "HOLDFAST_SERVER_KEY",
         *(text.rpartition(":")[2] for text in options.variable if "=" not in text),
     )
-    _log_to_stderr(env, options.access_log)
+    log_to_stderr(env, "%(asctime)s holdfast: %(message)s")
+    if options.access_log and not env.get("HOLDFAST_DEBUG"):
+        logging.getLogger("holdfast.server.access").setLevel(logging.INFO)
     store = store_path(options)
     with _exclusive(store):
         return _serve(options, Console(env, out=sys.stderr), store, settings)
 
 
-def _serve(options: argparse.Namespace, console: Console, path: Path, settings: _Settings) -> Exit:
+def _serve(options: Namespace, console: Console, path: Path, settings: _Settings) -> Exit:
     policy = Policy(options.allow_tools)
     root = _root(options, path)
     agents = _agents(options, settings.variables)
-    sending = _sending(options)
+    with _naming("--webhook-allow", "."):
+        give_up = options.webhook_days * 86_400.0
+        sending = Sending(allow=tuple(options.webhook_allow), give_up=give_up)
     for file in (path, beside(path, "db")):
         # Readable by its owner only. SQLite gives its -wal and -shm the same permissions.
         with contextlib.suppress(FileExistsError):
@@ -89,7 +92,12 @@ def _serve(options: argparse.Namespace, console: Console, path: Path, settings: 
         listening = stack.enter_context(contextlib.closing(listen(*settings.address)))
         records = stack.enter_context(opened_records(path))
         keys = Keys(records)
-        _add_first_key(keys, settings.key, options.tenant or "default", console)
+        tenant = options.tenant or "default"
+        if settings.key is not None:
+            keys.add(tenant, settings.key, "given at the start")
+        elif not keys.list():
+            key = keys.create(tenant, "made at the first start")
+            console.notice(f"The server's key, which is shown only this once: {key}")
         store = stack.enter_context(SQLiteStore(path))
         observers = observers_of(options, False, [settings.key] if settings.key else [], stack)
         # An open conversation takes a process, or a few KB.
@@ -116,15 +124,13 @@ def _serve(options: argparse.Namespace, console: Console, path: Path, settings: 
             agents=agents,
         )
         server = AgentServer(app, listening, tls=settings.tls, grace=_GRACE_SECONDS)
-        number = server.run(
-            lambda: console.notice(f"Serving agents at {server.url}. Ctrl-C ends it.")
-        )
+        ready = f"Serving agents at {server.url}. Ctrl-C ends it."
+        number = server.run(lambda: console.notice(ready))
     # A tool that cannot be stopped must not keep the process alive. The journal shows that its call
     # started.
     if left := _threads():
-        logging.getLogger("holdfast.server").warning(
-            "%d threads did not end in time; the process ends without waiting for them", len(left)
-        )
+        text = "%d threads did not end in time; the process ends without waiting for them"
+        logging.getLogger("holdfast.server").warning(text, len(left))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(int(SERVER_CODES[number]))
@@ -132,28 +138,16 @@ def _serve(options: argparse.Namespace, console: Console, path: Path, settings: 
 
 
 def _threads() -> list[threading.Thread]:
-    """Return the threads that would keep the process alive, after a short wait for those that
-    are ending."""
+    """Return the threads that would keep the process alive, after a short wait for their end."""
     deadline = time.monotonic() + _THREAD_SECONDS
-    left = [
-        thread
-        for thread in threading.enumerate()
-        if thread is not threading.current_thread() and not thread.daemon
-    ]
+    others = set(threading.enumerate()) - {threading.current_thread()}
+    left = [thread for thread in others if not thread.daemon]
     for thread in left:
         thread.join(max(0.0, deadline - time.monotonic()))
     return [thread for thread in left if thread.is_alive()]
 
 
-def _add_first_key(keys: Keys, given: str | None, tenant: str, console: Console) -> None:
-    if given is not None:
-        keys.add(tenant, given, "given at the start")
-    elif not keys.list():
-        key = keys.create(tenant, "made at the first start")
-        console.notice(f"The server's key, which is shown only this once: {key}")
-
-
-def _root(options: argparse.Namespace, store: Path) -> Path:
+def _root(options: Namespace, store: Path) -> Path:
     root = store.with_name(f"{store.name}.workspaces")
     if options.root is not None:
         root = path_of(options.root).absolute()
@@ -168,8 +162,7 @@ def _root(options: argparse.Namespace, store: Path) -> Path:
 
 @contextlib.contextmanager
 def _exclusive(store: Path) -> Generator[None]:
-    """Lock the store against other servers inside the context. Two servers would compete for its
-    conversations, and both would fail."""
+    """Lock the store against other servers, which would compete for its conversations."""
     path = beside(store, "lock")
     try:
         file = open(path, "a+")  # noqa: SIM115
@@ -180,32 +173,34 @@ def _exclusive(store: Path) -> Generator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.seek(0)
-            raise UsageError(
-                f"--store: another server (process {file.read(20).strip() or 'unknown'}) uses"
-                f" {str(store)!r}"
-            ) from None
+            other = f"another server (process {file.read(20).strip() or 'unknown'})"
+            raise UsageError(f"--store: {other} uses {str(store)!r}") from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         yield
 
 
-# --- options ---
+@contextlib.contextmanager
+def _naming(option: str, end: str = "") -> Generator[None]:
+    """Name the option in errors inside the context, without their `end`."""
+    try:
+        yield
+    except (ConfigurationError, OSError) as error:
+        raise UsageError(f"{option}: {str(error).removesuffix(end)}") from None
 
 
-def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
+def _tls(options: Namespace) -> ssl.SSLContext | None:
     if options.tls_cert is None:
         if options.tls_key is not None:
             raise UsageError("--tls-key needs --tls-cert, which is missing")
         return None
-    try:
+    with _naming("--tls-cert"):
         key = None if options.tls_key is None else str(path_of(options.tls_key))
         return tls_context(str(path_of(options.tls_cert)), key)
-    except ConfigurationError as error:
-        raise UsageError(f"--tls-cert: {error}") from None
 
 
-def _variables(options: argparse.Namespace, env: Mapping[str, str]) -> dict[str, str]:
+def _variables(options: Namespace, env: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in options.variable:
         place, given, value = text.partition("=")
@@ -213,19 +208,12 @@ def _variables(options: argparse.Namespace, env: Mapping[str, str]) -> dict[str,
         if not name.isidentifier() or (colon and not re.fullmatch(r"[a-z0-9.-]+", provider)):
             raise UsageError(f"--variable takes NAME, NAME=VALUE or PROVIDER:NAME, not {place!r}")
         if not given and name not in env:
-            raise UsageError(f"the environment variable {name}, named by --variable, is not set")
+            raise not_set(name, "--variable")
         found[name] = found[place] = value if given else env[name]
     return found
 
 
-def _sending(options: argparse.Namespace) -> Sending:
-    try:
-        return Sending(allow=tuple(options.webhook_allow), give_up=options.webhook_days * 86_400.0)
-    except ConfigurationError as error:
-        raise UsageError(f"--webhook-allow: {str(error).removesuffix('.')}") from None
-
-
-def _agents(options: argparse.Namespace, variables: Mapping[str, str]) -> dict[str, Published]:
+def _agents(options: Namespace, variables: Mapping[str, str]) -> dict[str, Published]:
     found: dict[str, Published] = {}
     if not options.agent:
         return found
@@ -237,20 +225,15 @@ def _agents(options: argparse.Namespace, variables: Mapping[str, str]) -> dict[s
                 raise UsageError(f"--agent takes NAME=FILE, not {text!r}")
             if name in found:
                 raise UsageError(f"--agent: {name!r} is given twice")
-            path = path_of(file)
-            try:
-                agent = load_agent(
-                    path, variables=variables, builtins={tool.name: tool for tool in runtime.tools}
-                )
+            path, builtins = path_of(file), {tool.name: tool for tool in runtime.tools}
+            with _naming(f"--agent {name}", "."):
+                agent = load_agent(path, variables=variables, builtins=builtins)
                 found[name] = publish(name, agent)
-            except (ConfigurationError, OSError) as error:
-                raise UsageError(f"--agent {name}: {str(error).removesuffix('.')}") from None
     return found
 
 
 def _forget(*names: str) -> None:
-    """Remove variables from the environment, also from /proc/PID/environ: commands run as the
-    same user and could read them there."""
+    """Remove variables from the environment and /proc/PID/environ, which commands could read."""
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_void_p
     for name in names:
@@ -258,17 +241,3 @@ def _forget(*names: str) -> None:
             if place := getenv(os.fsencode(name)):
                 ctypes.memset(place, ord("x"), len(ctypes.string_at(place)))
             del os.environ[name]
-
-
-def _log_to_stderr(env: Mapping[str, str], access: bool) -> None:
-    """Log warnings to stderr, where the operator keeps the log."""
-    if env.get("HOLDFAST_DEBUG"):
-        return
-    handler = logging.StreamHandler()
-    handler.setLevel(logging.INFO)
-    handler.setFormatter(logging.Formatter("%(asctime)s holdfast: %(message)s"))
-    log = logging.getLogger("holdfast")
-    log.addHandler(handler)
-    log.setLevel(logging.WARNING)
-    if access:
-        logging.getLogger("holdfast.server.access").setLevel(logging.INFO)

@@ -1,10 +1,9 @@
-"""`holdfast serve keys`: manages the keys of an agent server, and finds the files beside its
-store."""
+"""`holdfast serve keys`: manages the keys of an agent server, which stand beside its store."""
 
 from __future__ import annotations
 
-import argparse
 import os
+from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
@@ -16,7 +15,7 @@ from holdfast.server.records import Records
 from holdfast.server.sealing import Seal
 
 
-def serve_keys(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def serve_keys(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Add, list or remove keys. Raises `UsageError`, `HoldfastError`."""
     path = store_path(options)
     if options.action is None:
@@ -24,10 +23,8 @@ def serve_keys(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     if options.id is not None and options.action != "remove":
         raise UsageError(f"serve keys {options.action} takes no ID")
     if options.action != "add" and not beside(path, "db").exists():
-        raise UsageError(
-            f"{str(path)!r} is not an agent server's store: there are no keys beside it. Name the"
-            " store with --store FILE"
-        )
+        why = "there are no keys beside it. Name the store with --store FILE"
+        raise UsageError(f"{str(path)!r} is not an agent server's store: {why}")
     with opened_records(path) as records:
         keys = Keys(records)
         match options.action:
@@ -43,7 +40,7 @@ def serve_keys(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     return Exit.FINISHED
 
 
-def _remove(options: argparse.Namespace, keys: Keys) -> None:
+def _remove(options: Namespace, keys: Keys) -> None:
     if options.id is None and options.tenant is None:
         raise UsageError(
             "serve keys remove takes the ID that `serve keys list` shows, or --tenant T for all"
@@ -62,7 +59,7 @@ def _remove(options: argparse.Namespace, keys: Keys) -> None:
         keys.revoke(id)
 
 
-def store_path(options: argparse.Namespace) -> Path:
+def store_path(options: Namespace) -> Path:
     """Return the absolute path of `--store`. Raises `UsageError` unless it can be written."""
     path = path_of(options.store).absolute()
     if not path.parent.is_dir():

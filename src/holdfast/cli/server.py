@@ -1,17 +1,16 @@
-"""A client of an agent server for the commands: finds the server by address and key, and lists,
-reads, follows and commands its conversations."""
+"""A client of an agent server for the commands, which acts on the conversations there."""
 
 from __future__ import annotations
 
-import argparse
 import queue
 import re
 import shlex
 import threading
+from argparse import Namespace
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -30,6 +29,8 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.remote import RemoteConversation, RemoteWorkspace
+from holdfast.remote.journal_copy import read_page
+from holdfast.remote.server_client import conversation_path
 from holdfast.store import Summary
 from holdfast.tools import Cancellation
 
@@ -48,11 +49,8 @@ _OPTIONS_BY_ERROR = {
 
 
 class ServerSummary(Summary, frozen=True):
-    """A conversation in the server's listing, with its workspace.
-
-    `started`: the server continues it by itself. `driven`: it was started, or runs until it
-    rests.
-    """
+    """A conversation in the server's listing, with its workspace. `started`: the server continues
+    it by itself. `driven`: it was started, or runs until it rests."""
 
     workspace: str = ""
     started: bool = False
@@ -61,17 +59,13 @@ class ServerSummary(Summary, frozen=True):
 
     @property
     def standing(self) -> str:
-        """See `Summary.standing`."""
         undriven = self.status == "running" and not self.driven and not self.spawned_by
         return "running (not driven)" if undriven else self.status
 
 
 class ServerConversations:
-    """A connection to an agent server. A context manager.
-
-    `words` are the options that name the server in a command line. Raises `UsageError`,
-    `StoreError`.
-    """
+    """A connection to an agent server, which `words` name in a command line. Its methods raise
+    `UsageError`, `StoreError`."""
 
     tells_duplicates = False
 
@@ -81,14 +75,11 @@ class ServerConversations:
         self.words = words
         if not url.startswith(("http://", "https://")):
             hint = "" if "://" in url else f". Did you mean http://{url}?"
-            raise UsageError(
-                "--server takes an agent server's address such as http://127.0.0.1:8765, not"
-                f" {url!r}{hint}"
-            )
+            form = "an agent server's address such as http://127.0.0.1:8765"
+            raise UsageError(f"--server takes {form}, not {url!r}{hint}")
         if workspace is not None and not is_id(workspace):
-            raise UsageError(
-                f"--workspace takes up to 128 letters, digits and any of ._-, not {workspace!r}"
-            )
+            form = "up to 128 letters, digits and any of ._-"
+            raise UsageError(f"--workspace takes {form}, not {workspace!r}")
         try:
             self.workspace = RemoteWorkspace(
                 url, key, id=workspace, timeout=_REQUEST_SECONDS, connect_timeout=_CONNECT_SECONDS
@@ -103,12 +94,6 @@ class ServerConversations:
         self._followed: RemoteConversation | None = None
         self._events_queue: queue.SimpleQueue[ev.AnyEvent] = queue.SimpleQueue()
 
-    def __enter__(self) -> ServerConversations:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close the connections. Nothing ends on the server. Idempotent."""
         if self._followed is not None:
@@ -119,9 +104,8 @@ class ServerConversations:
 
     def check(self) -> None:
         """Raise an error unless the server answers and accepts the key."""
-        other = (
-            f"{self.address} is not an agent server's address, or the server has another version"
-        )
+        where = f"{self.address} is not an agent server's address"
+        other = f"{where}, or the server has another version"
         for timeout in (_FIRST_SECONDS, _SLOW_SECONDS):
             try:
                 self._get("/api/conversations", _Page, timeout, limit=1)
@@ -146,10 +130,8 @@ class ServerConversations:
     def _unreachable(self, error: StoreError) -> HoldfastError | UsageError:
         text = str(error)
         if "certificate" in text.lower():
-            return UsageError(
-                f"{text.rstrip('.')}. SSL_CERT_FILE=FILE names the certificates to trust, such as"
-                " the server's own"
-            )
+            hint = "SSL_CERT_FILE=FILE names the certificates to trust, such as the server's own"
+            return UsageError(f"{text.rstrip('.')}. {hint}")
         if " TLS " in text:
             return StoreError(f"{text.rstrip('.')}. Does the server use plain http?")
         if "could not be reached" in text and is_loopback(self.address):
@@ -161,34 +143,28 @@ class ServerConversations:
         for timeout in (_FIRST_SECONDS, _SLOW_SECONDS):
             try:
                 self._link.request("GET", "/health", timeout=timeout, cancelled=cancelled)
+                return True
             except StoreError as error:
                 if not isinstance(error.__cause__, LLMTimeout):
                     return False
             except HoldfastError:
                 return True  # any answer shows that the server is there
-            else:
-                return True
         return False
 
     @contextmanager
     def watched(self, notice: Callable[[str], object]) -> Generator[Callable[[], bool]]:
-        """See `Place.watched`."""
+        """Call `notice` inside the context when the server disappears and comes back. The result
+        is True while it is gone."""
         stop, gone = Cancellation(), threading.Event()
+        away = f"waiting for the agent server, which cannot be reached now ({self.address}) ..."
 
         def watch() -> None:
             while not stop.wait(_RETURN_SECONDS if gone.is_set() else _WATCH_SECONDS):
                 there = self._answers(stop)
                 if stop or there is not gone.is_set():
                     continue
-                if there:
-                    gone.clear()
-                    notice("the agent server is back.")
-                else:
-                    gone.set()
-                    notice(
-                        "waiting for the agent server, which cannot be reached now"
-                        f" ({self.address}) ..."
-                    )
+                gone.clear() if there else gone.set()
+                notice("the agent server is back." if there else away)
 
         thread = threading.Thread(target=watch, name="holdfast-watch", daemon=True)
         thread.start()
@@ -212,7 +188,6 @@ class ServerConversations:
     # --- conversations ---
 
     def list(self, *, status: str | None = None, limit: int | None = None) -> list[ServerSummary]:
-        """Return the conversations, the newest first."""
         found: list[ServerSummary] = []
         cursor: str | None = None
         while limit is None or len(found) < limit:
@@ -227,38 +202,36 @@ class ServerConversations:
     def entry(self, id: str) -> ServerSummary | None:
         """Return one conversation, None for an unknown id."""
         try:
-            return self._get(_path(id), ServerSummary)
+            return self._get(conversation_path(id), ServerSummary)
         except ConversationNotFound:
             return None
 
     def matching(self, id: str) -> ServerSummary | None:
-        """Return the conversation that `id` names, by its id or a prefix; None if there is none.
-        Raises `UsageError`."""
+        """Return the conversation with this id or prefix, or None. Raises `UsageError`."""
         exact = self.entry(id) if is_id(id) else None
         return matching(self.list(), id) if exact is None else exact
 
     def find(self, id: str) -> ServerSummary:
-        """Return the conversation that `id` names, by its id or a prefix. Raises `UsageError`."""
+        """Return the conversation with this id or prefix. Raises `UsageError`."""
         found = self.matching(id)
         if found is None:
             hint = shlex.join(["holdfast", "list", *self.words])
             raise UsageError(f"there is no conversation {id!r} on {self.address}. See: {hint}")
         return found
 
-    def read(self, id: str, after_seq: int = 0) -> list[ev.AnyEvent]:
-        """Return the events after `after_seq`."""
+    def read(self, id: str) -> list[ev.AnyEvent]:
         found: list[ev.AnyEvent] = []
         while True:
-            page = self._get(f"{_path(id)}/events", _Events, after_seq=after_seq, limit=_PAGE)
+            query = {"after_seq": found[-1].seq if found else 0, "limit": _PAGE}
+            answer = self._link.request("GET", f"{conversation_path(id)}/events", query=query)
             with self.understood():
-                found += [ev.decode(bytes(raw)) for raw in page.events]
-            after_seq = found[-1].seq if found else after_seq
-            if not page.events or after_seq >= page.last_seq:
+                events, last_seq = read_page(answer.read())
+            found += events
+            if not events or events[-1].seq >= last_seq:
                 return found
 
     def follow(self, id: str, after_seq: int, timeout: float) -> Iterator[ev.AnyEvent]:
-        """Yield the events after `after_seq` as they come, across restarts of the server. Ends
-        when none has come for `timeout` seconds."""
+        """Yield the events after `after_seq` until none has come for `timeout` seconds."""
         if self._followed is None:
             self._followed = RemoteConversation(None, self.workspace, id)
             self._followed.register_event_callback(self._events_queue.put, after_seq)
@@ -272,39 +245,43 @@ class ServerConversations:
             if event.seq > after_seq:
                 yield event
 
-    def _get(self, path: str, kind: Any, timeout: float | None = None, **query: object) -> Any:
+    def _get(
+        self,
+        path: str,
+        kind: Any,
+        timeout: float | None = None,
+        method: str = "GET",
+        **query: object,
+    ) -> Any:
         with self.understood():
-            answer = self._link.request("GET", path, query=query, timeout=timeout).read()
+            answer = self._link.request(method, path, query=query, timeout=timeout).read()
             return msgspec.json.decode(answer, type=kind)
 
     # --- commands ---
 
     def post(self, id: str, command: cmd.Command, key: str | None = None) -> bool:
-        """Have the server carry out a command, and return when it has. The server ignores a
-        `key` that it has seen before."""
+        """Have the server carry out a command, unless it has seen the `key` before."""
         what, body = _order(command)
-        self._link.request("POST", f"{_path(id)}/{what}", body, once=key)
+        self._link.request("POST", f"{conversation_path(id)}/{what}", body, once=key)
         return True
 
     def start(self, id: str) -> None:
         """Make the server continue the conversation from now on, with or without clients."""
-        self._link.request("POST", f"{_path(id)}/start")
+        self._link.request("POST", f"{conversation_path(id)}/start")
 
     def run(self, id: str) -> str:
-        """See `Place.run`."""
+        """Have the server continue the conversation, unless it is paused. Return its status."""
         entry = self.find(id)
         if entry.started or entry.status == "paused":
             return entry.status
-        with self.understood():
-            answer = self._link.request("POST", f"{_path(id)}/run").read()
-            return msgspec.json.decode(answer, type=_Standing).status
+        return self._get(f"{conversation_path(id)}/run", _Standing, method="POST").status
 
 
 def connect(
-    options: argparse.Namespace, env: Mapping[str, str], url: str, workspace: str | None = None
+    options: Namespace, env: Mapping[str, str], url: str, workspace: str | None = None
 ) -> ServerConversations:
-    """Return the conversations of the server at `url`, once it has answered and accepted the key
-    from the options or the environment. Raises `UsageError`, `HoldfastError`."""
+    """Return the conversations of the server at `url`, once it has accepted the key from options or
+    environment. Raises `UsageError`, `HoldfastError`."""
     words, file = ["--server", url], options.server_key_file
     key = env.get("HOLDFAST_SERVER_KEY", "").strip()
     if file is not None:
@@ -329,10 +306,6 @@ def is_loopback(url: str) -> bool:
 def is_id(text: str) -> bool:
     """Return True if a server accepts the text as an id."""
     return re.fullmatch(r"[A-Za-z0-9._-]{1,128}", text) is not None and text.strip("._-") != ""
-
-
-def _path(id: str) -> str:
-    return f"/api/conversations/{quote(id, safe='')}"
 
 
 def _order(command: cmd.Command) -> tuple[str, dict[str, Any]]:
@@ -360,8 +333,3 @@ class _Page(msgspec.Struct):
 
 class _Standing(msgspec.Struct):
     status: str
-
-
-class _Events(msgspec.Struct, rename="camel"):
-    events: list[msgspec.Raw]
-    last_seq: int = 0

@@ -1,5 +1,4 @@
-"""An agent's session in a terminal: its conversation, its dialog, and the waiting for both. Shared
-by run, chat and demo."""
+"""An agent's session in a terminal: its conversation, its dialog, and the waiting for both."""
 
 from __future__ import annotations
 
@@ -8,18 +7,19 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast import events as ev
-from holdfast.cli.call_prompt import CallPrompt, Confirmable, ConfirmOption
+from holdfast.cli.call_prompt import WAITING, CallPrompt, ConfirmOption
 from holdfast.cli.console import Console
 from holdfast.cli.dialog import Dialog
 from holdfast.cli.display import ConversationDisplay, ReadingPace
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.plans import drawn
 from holdfast.cli.question_prompt import ask_question
-from holdfast.cli.render import Renderer
-from holdfast.cli.signals import EndRequested, Signals
+from holdfast.cli.render import Renderer, last
+from holdfast.cli.signals import ENDING, EndRequested, Signals
 from holdfast.cli.text import counted, one_line, status_text, summary
 from holdfast.content import Usage
 from holdfast.conversation import Conversation, ConversationStatus
@@ -34,33 +34,32 @@ if TYPE_CHECKING:
 SLICE = 0.1  # seconds between two checks for signals and typed lines
 
 
-class ConversationSource(Protocol):
-    """The place of a session's conversation: this process, or an agent server."""
+class ConversationSource:
+    """The place of a session's conversation, with its folder `runtime`. `stack` holds all that the
+    source closes."""
 
-    @property
-    def runtime(self) -> LocalRuntime | RemoteWorkspace:
-        """The folder that the agent works in."""
-        ...
+    def __init__(self, runtime: LocalRuntime | RemoteWorkspace, stack: ExitStack) -> None:
+        self.runtime = runtime
+        self._stack = stack
 
     def open(self, display: ConversationDisplay, console: Console, asks: bool) -> AnyConversation:
         """Open or create the conversation. `asks`: a user answers its questions."""
-        ...
+        raise NotImplementedError
 
     def start(self) -> None:
         """Have the conversation driven, also if another client has stopped it meanwhile."""
-        ...
 
     def unreachable(self) -> bool:
         """Return True while the conversation cannot be reached."""
-        ...
+        return False
 
     def waiting_child(self) -> Conversation | None:
         """Return a descendant that waits for confirmation here, None if there is none."""
-        ...
+        return None
 
     def close(self) -> None:
         """Close the conversation and everything that the source holds. Idempotent."""
-        ...
+        self._stack.close()
 
 
 class Parts(NamedTuple):
@@ -76,8 +75,7 @@ class Parts(NamedTuple):
 
 
 class Session:
-    """A driver and display of one conversation. A context manager that closes everything it
-    opened."""
+    """A driver and display of one conversation. `close` closes what it opened."""
 
     def __init__(
         self,
@@ -93,12 +91,12 @@ class Session:
         self._retries = _show_retries(console)
         self._interrupted = False
         self._began = time.monotonic()
+        self.console = console
+        self.signals = signals
         renderer = Renderer(None if full else console.width, full)
         display = ConversationDisplay(
             console, renderer, lambda: self.conversation.state.last_seq, pace
         )
-        self.console = console
-        self.signals = signals
         self.dialog = Dialog(console, signals, display)
         self.interactive = self.dialog.interactive
         try:
@@ -109,15 +107,8 @@ class Session:
 
     # --- start and end ---
 
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Close the conversation and everything that it started. A conversation in a store can
-        be continued later. Idempotent."""
+        """Close everything. A conversation in a store can be continued later. Idempotent."""
         logging.getLogger("holdfast.retry").removeHandler(self._retries)
         self._source.close()
         self.console.close()
@@ -129,7 +120,7 @@ class Session:
             self._start()
             code = work(self)
         except EndRequested as ended:
-            code = ended.code
+            code = Exit(ended.code)
         code = self.signals.ending or code
         if code >= 128:
             self.dialog.finish()
@@ -138,8 +129,7 @@ class Session:
         begun = self.conversation.state.last_seq > 0
         self.close()
         if console.broken:  # nobody reads the output
-            told = (Exit.HUNG_UP, Exit.TERMINATED, Exit.INTERRUPTED)
-            return code if code in told else console.loss
+            return code if code in (*ENDING.values(), Exit.INTERRUPTED) else console.loss
         if totals.steps:
             seconds = time.monotonic() - self._began
             usage = totals.usage if self._parts.shows_tokens else Usage()
@@ -157,11 +147,8 @@ class Session:
         for note in self._parts.notes:
             self.console.notice(note, "dim")
         if state.last_seq:
-            self.console.notice(
-                f"continuing {conversation.id} ({counted(state.last_seq, 'event')},"
-                f" {status_text(state.status)})",
-                "dim",
-            )
+            events, status = counted(state.last_seq, "event"), status_text(state.status)
+            self.console.notice(f"continuing {conversation.id} ({events}, {status})", "dim")
             if unfinished(state.plan):
                 self.console.show(drawn(state.plan, self.console.width))
         self.dialog.display.begin(state, self.interactive)
@@ -171,13 +158,10 @@ class Session:
     # --- user input ---
 
     def say(self, text: str, echoed: bool = False) -> None:
-        """Send a message, and resume the agent if it is paused. `echoed`: the text is on the
-        screen already, because the user typed it there."""
+        """Send a message, and resume a paused agent. `echoed`: the user typed it on the screen."""
         if echoed and self._source.unreachable():
-            self.console.notice(
-                "Not sent: the agent server cannot be reached. Type it again when it is back.",
-                "error",
-            )
+            text = "Not sent: the agent server cannot be reached. Type it again when it is back."
+            self.console.notice(text, "error")
             return
         self._source.start()
         if echoed:
@@ -187,17 +171,13 @@ class Session:
             self.resume()
 
     def resume(self) -> None:
-        """Continue after a pause or an error."""
         self._interrupted = False
         self._source.start()
         self.conversation.resume()
 
     def pause(self) -> None:
         """Pause as after Ctrl-C, but leave waiting calls as they are."""
-        if self.conversation.status in (
-            ConversationStatus.RUNNING,
-            ConversationStatus.WAITING_FOR_CONFIRMATION,
-        ):
+        if self.conversation.status in (ConversationStatus.RUNNING, WAITING):
             self.conversation.pause()
         self._interrupted = self.conversation.status is ConversationStatus.PAUSED
 
@@ -209,13 +189,10 @@ class Session:
     # --- waiting ---
 
     def wait_while_paused(self) -> Exit | None:
-        """Wait until another process resumes a conversation that another process paused. Return
-        an exit code if the command must end."""
+        """Wait for another process to resume. Return an exit code if the command must end."""
         self.dialog.catch_up()
-        if self._parts.tell:
-            self.console.notice(
-                f"paused from elsewhere; continue with: {self._parts.tell} resume", "dim"
-            )
+        if tell := self._parts.tell:
+            self.console.notice(f"paused from elsewhere; continue with: {tell} resume", "dim")
         while self.conversation.status is ConversationStatus.PAUSED:
             if (code := self._ending()) is not None:
                 return code
@@ -232,10 +209,9 @@ class Session:
     def drive(self, poll: Callable[[], None] | None = None) -> Exit | None:
         """Wait until the agent rests; return an exit code instead if the command must end.
 
-        Meanwhile, ask the user the questions of its calls, and call `poll` ten times a second.
-        The first Ctrl-C interrupts the agent, which then rests, paused. The second one, or the
-        first one without a terminal, ends the command.
-        """
+        Meanwhile, ask the user the questions of its calls, and call `poll` ten times a second. The
+        first Ctrl-C interrupts the agent, which then rests, paused. The second one, or the first
+        one without a terminal, ends the command."""
         while True:
             began = time.monotonic()
             self.conversation.wait(SLICE)
@@ -246,11 +222,8 @@ class Session:
                 if self._interrupted:
                     return Exit.INTERRUPTED
                 if self._source.unreachable():
-                    self.console.notice(
-                        "The pause could not be sent; the agent continues when the agent server"
-                        " does.",
-                        "dim",
-                    )
+                    text = "The pause could not be sent; the agent continues when the agent server"
+                    self.console.notice(f"{text} does.", "dim")
                     return Exit.INTERRUPTED
                 self.interrupt()
                 if not self.interactive:
@@ -270,10 +243,8 @@ class Session:
 
     @property
     def model(self) -> str:
-        """The name of the model."""
-        history = reversed(self.conversation.get_history())
-        heads = (event.model for event in history if isinstance(event, ev.AgentConfigured))
-        return self._parts.model or next(heads, "unknown")
+        head = last(self.conversation.get_history(), ev.AgentConfigured)
+        return self._parts.model or (head.model if head is not None else "unknown")
 
     @property
     def was_interrupted(self) -> bool:
@@ -284,44 +255,44 @@ class Session:
 
     def call_prompt(self, other: Callable[[str], bool] | None = None) -> CallPrompt:
         """Return the prompt for waiting calls. `other` processes a line that is no answer."""
-        own = Confirmable(
+        return CallPrompt(
+            self.dialog,
             self.conversation,
             self._source.runtime.read_file,
             self._parts.policy,
             pause=self.pause,
             outcome=self.outcome,
             list_waiting=self.list_waiting,
+            other=other,
         )
-        return CallPrompt(self.dialog, own, other)
 
     def _confirm_child(self, child: Conversation) -> Exit | None:
-        """Ask the user about a sub-agent's call. Return an exit code if the call is left waiting,
-        or if no user is at the terminal."""
+        """Ask the user about a sub-agent's call. Return an exit code if it is left waiting."""
+        id = one_line(child.id)
 
         def list_waiting() -> Exit:
             tell = shlex.split(self._parts.tell)
             return self.dialog.list_waiting(
                 child,
-                f"calls of the sub-agent {one_line(child.id)} are left waiting for confirmation.",
+                f"calls of the sub-agent {id} are left waiting for confirmation.",
                 f"{shlex.join([*tell[:-1], child.id])} approve" if tell else "",
             )
 
         if not self.interactive:
             return list_waiting()
-        self.console.notice(f"The sub-agent {one_line(child.id)} waits for you:", "dim")
-        confirmable = Confirmable(
+        self.console.notice(f"The sub-agent {id} waits for you:", "dim")
+        return CallPrompt(
+            self.dialog,
             child,
             self._source.runtime.read_file,
             self._parts.policy,
             pause=self.interrupt,  # the whole tree
             outcome=lambda: None,  # the child continued by itself
             list_waiting=list_waiting,
-        )
-        return CallPrompt(self.dialog, confirmable).ask()
+        ).ask()
 
     def list_waiting(self) -> Exit:
-        """List the calls that are left waiting, and the command that approves them. Return the
-        exit code for that."""
+        """List the calls that are left waiting, and how to approve them. Return the exit code."""
         waiting = [pending.call for pending in self.conversation.state.pending_confirmations]
         headline = f"{counted(len(waiting), 'call')} left waiting for confirmation."
         if not waiting:
@@ -340,8 +311,7 @@ class Session:
     # --- outcome ---
 
     def outcome(self) -> Exit:
-        """Return the exit code for the status in which the agent rests. Print the reason to
-        stderr unless it finished."""
+        """Return the exit code for the agent's status. Print the reason unless it finished."""
         self.dialog.catch_up()
         status = self.conversation.status
         match status:
@@ -352,11 +322,8 @@ class Session:
             case ConversationStatus.WAITING_FOR_CONFIRMATION:
                 return self.list_waiting()
             case ConversationStatus.STUCK:
-                history = reversed(self.conversation.get_history())
-                reason = next(
-                    (one.reason for one in history if isinstance(one, ev.StatusChanged)), ""
-                )
-                reason = reason or "the model gives no usable answer"
+                change = last(self.conversation.get_history(), ev.StatusChanged)
+                reason = (change and change.reason) or "the model gives no usable answer"
                 self.console.error(f"the agent is stuck: {reason}.")
             case _:
                 self.console.error(f"the agent stopped with the status {status_text(status)}.")

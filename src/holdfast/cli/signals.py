@@ -1,5 +1,4 @@
-"""Handling of Ctrl-C and termination: signals are recorded when they arrive, and the waiting
-code acts on them."""
+"""Handling of Ctrl-C and termination: signals are recorded, and the waiting code acts on them."""
 
 from __future__ import annotations
 
@@ -18,16 +17,11 @@ from holdfast.cli.exit_codes import Exit
 _NUDGE_SECONDS = 0.05  # after which an unhandled signal is sent again
 _POLL_SECONDS = 0.1  # between two checks if a prompt is still needed
 _WAKE = signal.SIGURG  # wakes a prompt; ignored if nothing handles it
-_ENDING = {signal.SIGTERM: Exit.TERMINATED, signal.SIGHUP: Exit.HUNG_UP}
+ENDING = {signal.SIGTERM: Exit.TERMINATED, signal.SIGHUP: Exit.HUNG_UP}
 
 
-class EndRequested(Exception):
-    """A request to end the process, received while it waited for a line. `code` is the exit
-    code."""
-
-    def __init__(self, code: Exit) -> None:
-        super().__init__(code.name)
-        self.code = code
+class EndRequested(SystemExit):
+    """A request to end the process with the exit `code`, received while it waited for a line."""
 
 
 class PromptWithdrawn(Exception):
@@ -35,13 +29,11 @@ class PromptWithdrawn(Exception):
 
 
 class Signals:
-    """A recorder of SIGINT, SIGTERM and SIGHUP. Inside the context, signals no longer raise at
-    arbitrary points of the program.
+    """A recorder of SIGINT, SIGTERM and SIGHUP, which inside the context no longer raise.
 
     An exception at an arbitrary point could break off an append half-way. A recorded signal is
     handled where that is safe. Only inside `prompting` do signals raise (`KeyboardInterrupt`,
-    `Ended`), because nothing else ends a wait for a line.
-    """
+    `EndRequested`), because nothing else ends a wait for a line."""
 
     def __init__(self) -> None:
         self.ending: Exit | None = None
@@ -55,19 +47,17 @@ class Signals:
         self._overtaken = False
 
     def __enter__(self) -> Signals:
-        if (
-            threading.current_thread() is threading.main_thread()
-        ):  # other threads may not set handlers
+        # Other threads may not set handlers.
+        if threading.current_thread() is threading.main_thread():
             self._pipe = os.pipe()
             for end in self._pipe:
                 os.set_blocking(end, False)
             signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-            for number in (signal.SIGINT, *_ENDING):
+            for number in (signal.SIGINT, *ENDING):
                 self._before[number] = signal.signal(number, self._handle)
             self._before[_WAKE] = signal.signal(_WAKE, self._wake)
-            self._nudger = threading.Thread(
-                target=self._nudge, name="holdfast-signals", daemon=True
-            )
+            name = "holdfast-signals"
+            self._nudger = threading.Thread(target=self._nudge, name=name, daemon=True)
             self._nudger.start()
         return self
 
@@ -100,8 +90,7 @@ class Signals:
                     signal.pthread_kill(main, number)
 
     def _unserved(self) -> bytes:
-        """Return the numbers of the signals that arrived and that no handler has seen. They
-        count as seen from now on."""
+        """Return the numbers of the signals that no handler has seen, and mark them as seen."""
         try:
             return os.read(self._pipe[0], 64)
         except BlockingIOError:
@@ -112,7 +101,7 @@ class Signals:
         if number == signal.SIGINT:
             self._interrupts += 1
         else:
-            self.ending = _ENDING[signal.Signals(number)]
+            self.ending = ENDING[signal.Signals(number)]
         if self._prompting:
             self._raise()
 
@@ -143,11 +132,9 @@ class Signals:
         """Let signals raise inside the context; those recorded before raise at once. Raise
         `PromptWithdrawn` when `until`, called on another thread, returns True."""
         stop = threading.Event()
-        watch = (
-            None
-            if until is None or self._nudger is None
-            else threading.Thread(target=self._watch, args=(until, stop), daemon=True)
-        )
+        watch = None
+        if until is not None and self._nudger is not None:
+            watch = threading.Thread(target=self._watch, args=(until, stop), daemon=True)
         self._prompting = True
         try:
             self._raise()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from holdfast.cli.exit_codes import Exit
 from holdfast.cli.places import open_store
 from holdfast.cli.text import GAP, TextLine, clip, counted, duration, json_shown, one_line
 from holdfast.content import Usage
-from holdfast.observe.stats import NOTHING, CallTotals, LongCall, Stats, tree
+from holdfast.observe.stats import NOTHING, CallTotals, Stats, tree
 from holdfast.observe.stats import stats as counted_up
 
 _MIN_BAR_WIDTH = 60  # columns; a narrower screen has no bars
@@ -23,17 +23,15 @@ _MAX_NAME_COLUMNS = 28
 _MAX_BAR_COLUMNS = 24
 
 
-def stats(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def stats(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Show the time, tokens and cost of conversations. Raises `UsageError`, `StoreError`."""
     console = Console(env)
     found: list[Stats] = []
     whole = NOTHING
     with open_store(options.file, read_only=True) as store:
-        summaries = (
-            store.list()
-            if options.id is None
-            else tree(store, chosen(store.list(), options.id, options.file).id)
-        )
+        summaries = store.list()
+        if options.id is not None:
+            summaries = tree(store, chosen(summaries, options.id, options.file).id)
         for number, summary in enumerate(summaries):
             if console.is_terminal:
                 console.status(f"reading {number + 1} of {counted(len(summaries), 'conversation')}")
@@ -42,10 +40,7 @@ def stats(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             found.append(one)
     console.status("")
     if options.json:
-        shown: dict[str, Any] = {
-            "whole": _data(whole),
-            "conversations": [_data(one) for one in found],
-        }
+        shown = {"whole": _data(whole), "conversations": [_data(one) for one in found]}
         console.line(json_shown(msgspec.json.encode(shown).decode()))
     elif not found:
         console.notice(f"There is no conversation in {options.file}.", "dim")
@@ -58,14 +53,9 @@ def stats(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
 
 
 def _data(one: Stats) -> dict[str, Any]:
-    made = msgspec.to_builtins(one)
-    return {
-        **made,
-        "usage": msgspec.to_builtins(one.usage),
-        "cost": one.cost,
-        "unpriced": one.unpriced,
-        "cached": round(one.cached, 4),
-    }
+    usage, cached = msgspec.to_builtins(one.usage), round(one.cached, 4)
+    more = {"usage": usage, "cost": one.cost, "unpriced": one.unpriced, "cached": cached}
+    return msgspec.to_builtins(one) | more
 
 
 class StatsTable(NamedTuple):
@@ -91,9 +81,12 @@ class StatsTable(NamedTuple):
             if shares:
                 lines += [GAP, TextLine("call", title), *self._table(shares)]
         if whole.longest:
-            longest = whole.longest[: min(self.limit, 5)]
             lines += [GAP, TextLine("call", "longest calls")]
-            lines += [self._long_call(one, whole.conversations > 1) for one in longest]
+            for call in whole.longest[: min(self.limit, 5)]:
+                where = f"{one_line(call.conversation)} " if whole.conversations > 1 else ""
+                error = f"  {one_line(call.error)}" if call.error else ""
+                name = f"  {duration(call.seconds):>12}  {one_line(call.name)}"
+                lines.append(self._line(f"{name}{error}  {where}event {call.seq}"))
         if len(found) > 1:
             lines += [GAP, TextLine("call", "conversations")]
             for one in sorted(found, key=lambda one: -one.seconds)[: self.limit]:
@@ -110,8 +103,7 @@ class StatsTable(NamedTuple):
     def _wrapped(self, parts: Sequence[str]) -> list[TextLine]:
         """Return the parts, separated by commas, on as many lines as they need."""
         lines = [""]
-        for number, part in enumerate(parts):
-            part += "," if number < len(parts) - 1 else ""
+        for part in [*(f"{part}," for part in parts[:-1]), *parts[-1:]]:
             if lines[-1] and len(lines[-1]) + 1 + len(part) > self.width:
                 lines.append("")
             lines[-1] = f"{lines[-1]} {part}" if lines[-1] else part
@@ -138,12 +130,6 @@ class StatsTable(NamedTuple):
             lines.append(TextLine("dim", f"  and {len(shares) - self.limit:,} more"))
         return lines
 
-    def _long_call(self, one: LongCall, several: bool) -> TextLine:
-        where = f"{one_line(one.conversation)} " if several else ""
-        error = f"  {one_line(one.error)}" if one.error else ""
-        name = f"  {duration(one.seconds):>12}  {one_line(one.name)}"
-        return self._line(f"{name}{error}  {where}event {one.seq}")
-
 
 def _sums(one: Stats) -> list[str]:
     parts = [counted(one.steps, "step"), f"{duration(one.seconds)} at work"]
@@ -160,11 +146,9 @@ def _sums(one: Stats) -> list[str]:
 def _tokens(usage: Usage) -> list[str]:
     if not usage.input_tokens and not usage.output_tokens:
         return []
-    cached = (
-        f" ({usage.cached_input_tokens / usage.input_tokens:.0%} cached)"
-        if usage.cached_input_tokens
-        else ""
-    )
+    cached = ""
+    if usage.cached_input_tokens:
+        cached = f" ({usage.cached_input_tokens / usage.input_tokens:.0%} cached)"
     return [f"{usage.input_tokens:,} tokens in{cached}", f"{usage.output_tokens:,} out"]
 
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
-import sys
 import time
+from argparse import Namespace
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.cli.console import Console
 from holdfast.cli.exit_codes import Exit, UsageError
+from holdfast.cli.files import read_standard_input
 from holdfast.cli.places import Place, open_place, place_words
-from holdfast.cli.render import as_json, read_arguments
-from holdfast.cli.signals import EndRequested, Signals
-from holdfast.cli.text import one_line, plain, status_text
+from holdfast.cli.render import as_json, last, read_arguments
+from holdfast.cli.signals import Signals
+from holdfast.cli.text import one_line, plain_line, status_text
 from holdfast.content import TextContent
 from holdfast.conversation import ConversationState, ConversationStatus
 from holdfast.conversation.state import AT_REST, PendingConfirmation
@@ -33,193 +34,192 @@ _CALL = re.compile(r"\d+\.\d+")  # a call's id
 _QUESTION = re.compile(r"\d+\.\d+\?\d+")  # a question's id
 
 
-def tell(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def tell(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Post one command. Raises `UsageError`, `HoldfastError`."""
     console = Console(env)
     _check(options)
     with Signals() as signals:
-        try:
-            if options.words == ["-"] and options.what == "send":
-                with signals.prompting():
-                    options.words = [_standard_input()]
-            return _tell(options, env, console, signals)
-        except EndRequested as ended:
-            return ended.code
+        if options.words == ["-"] and options.what == "send":
+            options.words = [read_standard_input(signals, "the text")]
+        with closing(open_place(options, env)) as place:
+            id = place.find(options.id).id
+            state = ConversationState(id, place.read(id))
+            return _Tell(options, place, state, console, signals).post()
 
 
-def _tell(
-    options: argparse.Namespace, env: Mapping[str, str], console: Console, signals: Signals
-) -> Exit:
-    with open_place(options, env) as place:
-        id = place.find(options.id).id
-        state = ConversationState(id, place.read(id))
-        command = _command(options, state)
-        posted = place.post(id, command, options.key)
+def _check(options: Namespace) -> None:
+    what, words = options.what, options.words
+    given = f"not {' '.join(words)!r}"
+    if what == "send" and not words:
+        raise UsageError("tell send takes the text, or - to read it from standard input")
+    if what == "approve" and len(words) > 1:
+        raise UsageError(f"tell approve takes one call, {given}")
+    if what == "answer" and len(words) > 2:
+        form = "one question and the values as one JSON object"
+        raise UsageError(f"tell answer takes {form}, {given}")
+    if what in ("pause", "resume", "interrupt") and words:
+        raise UsageError(f"tell {what} takes no text, {given}")
+    if options.arguments is not None and what != "approve":
+        raise UsageError("--arguments is for approve only")
+
+
+class _Tell(NamedTuple):
+    """A command for one conversation, whose `state` is that before the command."""
+
+    options: Namespace
+    place: Place
+    state: ConversationState
+    console: Console
+    signals: Signals
+
+    def post(self) -> Exit:
+        """Post the command, and wait for its effect with `--wait`. Raises `UsageError`."""
+        options, console, id = self.options, self.console, self.state.id
+        command = self._command()
+        posted = self.place.post(id, command, options.key)
         told = f"posted: {_description(command)}"
         if not posted:
             told = f"dropped: another command was posted under the key {options.key!r} before"
         console.line(one_line(told))
         if options.what not in ("pause", "interrupt"):
-            _go_on(options, console, place, id)
+            self._go_on()
         if options.wait is None:
             return Exit.FINISHED
+        if _idle(command, self.state.status):
+            status = status_text(self.state.status)
+            console.notice(f"There is nothing to wait for: the conversation is {status}.", "dim")
+            return Exit.FINISHED
         # A command that was posted earlier may also have been carried out earlier.
-        fresh = posted and (place.tells_duplicates or options.key is None)
-        effect = _Effect(place, id, command, state.last_seq if fresh else 0)
-        return effect.wait(console, signals, state.status, options.wait)
+        fresh = posted and (self.place.tells_duplicates or options.key is None)
+        return self._wait(command, self.state.last_seq if fresh else 0)
 
+    def _go_on(self) -> None:
+        """Have a server continue after the command, which it carried out at once."""
+        match self.place.run(self.state.id):
+            case "":
+                return
+            case "paused":
+                text = "The conversation is paused; resume continues it."
+            case "waiting_for_confirmation":
+                text = "The conversation waits for a decision."
+            case _:
+                words = f"{place_words(self.options)} {shlex.join([self.state.id])}"
+                follow = f"holdfast show {words} --follow"
+                text = f"The server continues the conversation. Watch it with: {follow}"
+        self.console.notice(text, "dim")
 
-def _go_on(options: argparse.Namespace, console: Console, place: Place, id: str) -> None:
-    """Have a server continue after the command, which it carried out at once."""
-    match place.run(id):
-        case "":
-            pass
-        case "paused":
-            console.notice("The conversation is paused; resume continues it.", "dim")
-        case "waiting_for_confirmation":
-            console.notice("The conversation waits for a decision.", "dim")
-        case _:
-            follow = f"holdfast show {place_words(options)} {shlex.join([id])} --follow"
-            console.notice(f"The server continues the conversation. Watch it with: {follow}", "dim")
+    def _command(self) -> cmd.Command:
+        options, words = self.options, list[str](self.options.words)
+        match options.what:
+            case "send":
+                text = " ".join(words)
+                if not text.strip():
+                    raise UsageError("the text is empty")
+                return cmd.Send((TextContent(clean(text)),))
+            case "approve":
+                pending = self._pending(words[0] if words else None)
+                arguments = None if options.arguments is None else self._arguments(pending)
+                return cmd.Approve(pending.call.id, pending.arguments_hash, arguments)
+            case "reject":
+                call = words.pop(0) if words and _CALL.fullmatch(words[0]) else None
+                return cmd.Reject(self._pending(call).call.id, clean(" ".join(words)))
+            case "answer" | "decline":
+                asked = words.pop(0) if words and _QUESTION.fullmatch(words[0]) else None
+                question = self._question(asked)
+                if options.what == "decline":
+                    return cmd.Answer(question.id, None, clean(" ".join(words)))
+                if len(words) > 1:
+                    raise UsageError(f"{words[0]!r} is not a question's id, which looks like 4.0?1")
+                return cmd.Answer(question.id, _values(words[0] if words else "{}", question))
+            case "pause":
+                return cmd.Pause()
+            case "resume":
+                return cmd.Resume()
+            case "condense":
+                return cmd.Condense(clean(" ".join(words)))
+            case _:
+                return cmd.Interrupt()
 
+    def _pending(self, id: str | None) -> PendingConfirmation:
+        waiting = {one.call.id: (one, _described(one)) for one in self.state.pending_confirmations}
+        return self._only(waiting, id, "call", "a decision")
 
-def _standard_input() -> str:
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the text on standard input is not {error.encoding.upper()}") from error
+    def _question(self, id: str | None) -> ev.Question:
+        waiting = {
+            one.id: (one, f"{plain_line(one.asker)}: {plain_line(one.message)}")
+            for _, one in self.state.pending_questions
+        }
+        return self._only(waiting, id, "question", "an answer")
 
+    def _only(
+        self, waiting: Mapping[str, tuple[T, str]], id: str | None, what: str, awaited: str
+    ) -> T:
+        """Return the entry with that id, or the only one. Raises `UsageError`, which lists all."""
+        if not waiting:
+            does = f"waits for {awaited}" if what == "call" else "asks a question"
+            status = status_text(self.state.status)
+            raise UsageError(f"no call of {self.state.id!r} {does}: the conversation is {status}")
+        listed = "; ".join(f"{one_line(key)} {text}" for key, (_, text) in waiting.items())
+        if id is None and len(waiting) > 1:
+            words = shlex.join([self.state.id, self.options.what])
+            again = f"holdfast tell {place_words(self.options)} {words} {what.upper()}"
+            raise UsageError(f"several {what}s wait; say which with {again}: {listed}")
+        if id is not None and id not in waiting:
+            unknown = f"the {what} {id!r} does not wait for {awaited}"
+            raise UsageError(f"{unknown}; these do: {listed}")
+        return waiting[next(iter(waiting)) if id is None else id][0]
 
-def _check(options: argparse.Namespace) -> None:
-    what, words = options.what, options.words
-    if what == "send" and not words:
-        raise UsageError("tell send takes the text, or - to read it from standard input")
-    if what == "approve" and len(words) > 1:
-        raise UsageError(f"tell approve takes one call, not {' '.join(words)!r}")
-    if what == "answer" and len(words) > 2:
-        raise UsageError(
-            "tell answer takes one question and the values as one JSON object, not"
-            f" {' '.join(words)!r}"
+    def _arguments(self, pending: PendingConfirmation) -> dict[str, Any]:
+        """Parse other arguments for a call. The tool's schema in the journal validates them."""
+        try:
+            found = read_arguments(self.options.arguments)
+            agent = last(self.state.events, ev.AgentConfigured)
+            for tool in agent.tools if agent is not None else ():
+                if tool.name == pending.call.name:
+                    from_json_schema(tool.name, tool.input_schema, untrusted=True)(found)
+        except (ToolValidationError, ValueError) as error:
+            raise UsageError(f"--arguments: {error}") from error
+        return found
+
+    def _wait(self, command: cmd.Command, seq: int) -> Exit:
+        """Wait until the events after `seq` show that the command was carried out."""
+        seconds: float = self.options.wait
+        deadline = time.monotonic() + seconds
+        while True:
+            rest = min(_POLL_SECONDS, max(0.0, deadline - time.monotonic()))
+            for event in self.place.follow(self.state.id, seq, rest):
+                seq = event.seq
+                if _shows(event, command):
+                    self.console.line(f"done: event {seq}")
+                    return Exit.FINISHED
+                if (other_outcome := _overtaken(event, command)) is not None:
+                    self.console.error(f"not done: {other_outcome} (event {seq})")
+                    return Exit.FAILED
+                if self.signals.pending:
+                    break
+            if self.signals.ending is not None:
+                return self.signals.ending
+            if self.signals.take_interrupt():
+                return Exit.INTERRUPTED
+            if time.monotonic() >= deadline:
+                break
+        self.console.error(
+            f"not done within {seconds:g} s. The command stays posted; the process that drives the"
+            " conversation, or the next one that opens it, carries it out."
         )
-    if what in ("pause", "resume", "interrupt") and words:
-        raise UsageError(f"tell {what} takes no text, not {' '.join(words)!r}")
-    if options.arguments is not None and what != "approve":
-        raise UsageError("--arguments is for approve only")
-
-
-def _command(options: argparse.Namespace, state: ConversationState) -> cmd.Command:
-    words: list[str] = list(options.words)
-    match options.what:
-        case "send":
-            text = " ".join(words)
-            if not text.strip():
-                raise UsageError("the text is empty")
-            return cmd.Send((TextContent(clean(text)),))
-        case "approve":
-            pending = _pending(options, state, words[0] if words else None)
-            given = options.arguments
-            arguments = None if given is None else _arguments(given, pending, state)
-            return cmd.Approve(pending.call.id, pending.arguments_hash, arguments)
-        case "reject":
-            call = words.pop(0) if words and _CALL.fullmatch(words[0]) else None
-            return cmd.Reject(_pending(options, state, call).call.id, clean(" ".join(words)))
-        case "answer" | "decline":
-            asked = words.pop(0) if words and _QUESTION.fullmatch(words[0]) else None
-            question = _question(options, state, asked)
-            if options.what == "decline":
-                return cmd.Answer(question.id, None, clean(" ".join(words)))
-            if len(words) > 1:
-                raise UsageError(f"{words[0]!r} is not a question's id, which looks like 4.0?1")
-            return cmd.Answer(question.id, _values(words[0] if words else "{}", question))
-        case "pause":
-            return cmd.Pause()
-        case "resume":
-            return cmd.Resume()
-        case "condense":
-            return cmd.Condense(clean(" ".join(words)))
-        case _:
-            return cmd.Interrupt()
-
-
-def _pending(
-    options: argparse.Namespace, state: ConversationState, call_id: str | None
-) -> PendingConfirmation:
-    """Return the waiting call with that id, or the only one. Raises `UsageError`, which lists
-    the waiting calls."""
-    waiting = {pending.call.id: pending for pending in state.pending_confirmations}
-    if not waiting:
-        raise UsageError(
-            f"no call of {state.id!r} waits for a decision: the conversation is"
-            f" {status_text(state.status)}"
-        )
-    listed = "; ".join(f"{one_line(id)} {described(one)}" for id, one in waiting.items())
-    unknown = f"the call {call_id!r} does not wait for a decision; these do: {listed}"
-    several = f"several calls wait; say which with {_again(options, state)} CALL: {listed}"
-    return _only(waiting, call_id, unknown, several)
-
-
-def _question(
-    options: argparse.Namespace, state: ConversationState, question_id: str | None
-) -> ev.Question:
-    """Return the waiting question with that id, or the only one. Raises `UsageError`, which
-    lists the waiting questions."""
-    waiting = {question.id: question for _, question in state.pending_questions}
-    if not waiting:
-        raise UsageError(
-            f"no call of {state.id!r} asks a question: the conversation is"
-            f" {status_text(state.status)}"
-        )
-    listed = "; ".join(
-        f"{one_line(one.id)} {plain(one_line(one.asker))}: {plain(one_line(one.message))}"
-        for one in waiting.values()
-    )
-    unknown = f"the question {question_id!r} does not wait for an answer; these do: {listed}"
-    several = f"several questions wait; say which with {_again(options, state)} QUESTION: {listed}"
-    return _only(waiting, question_id, unknown, several)
-
-
-def _only(waiting: Mapping[str, T], id: str | None, unknown: str, several: str) -> T:
-    found = list(waiting.values()) if id is None else [waiting[id]] if id in waiting else []
-    if len(found) != 1:
-        raise UsageError(several if id is None else unknown)
-    return found[0]
-
-
-def _again(options: argparse.Namespace, state: ConversationState) -> str:
-    return f"holdfast tell {place_words(options)} {shlex.join([state.id, options.what])}"
+        return Exit.FAILED
 
 
 def _values(text: str, question: ev.Question) -> dict[str, Any]:
-    """Parse and validate the values of a form, typed as JSON."""
     try:
         return complete_answer("the answer", question.schema, read_arguments(text)) or {}
     except ValueError as error:
         raise UsageError(str(error)) from error
 
 
-def described(pending: PendingConfirmation) -> str:
-    """Return a waiting call on one line: its tool, its full arguments and their hash."""
-    return (
-        f"{plain(one_line(pending.call.name))} {as_json(pending.call.arguments)} (arguments"
-        f" {pending.arguments_hash[:12]})"
-    )
-
-
-def _arguments(text: str, pending: PendingConfirmation, state: ConversationState) -> dict[str, Any]:
-    """Parse other arguments for a call, and validate them against the tool's schema in the
-    journal."""
-    try:
-        found = read_arguments(text)
-        agent = next(
-            (event for event in reversed(state.events) if isinstance(event, ev.AgentConfigured)),
-            None,
-        )
-        for tool in agent.tools if agent is not None else ():
-            if tool.name == pending.call.name:
-                from_json_schema(tool.name, tool.input_schema, untrusted=True)(found)
-    except (ToolValidationError, ValueError) as error:
-        raise UsageError(f"--arguments: {error}") from error
-    return found
+def _described(pending: PendingConfirmation) -> str:
+    call, hash = pending.call, pending.arguments_hash[:12]
+    return f"{plain_line(call.name)} {as_json(call.arguments)} (arguments {hash})"
 
 
 def _description(command: cmd.Command) -> str:
@@ -236,55 +236,8 @@ def _description(command: cmd.Command) -> str:
             return type(command).__name__.lower()
 
 
-# --- waiting for the effect ---
-
-
-class _Effect(NamedTuple):
-    """The events of a conversation after `seq`, in which a command's effect is expected."""
-
-    place: Place
-    id: str
-    command: cmd.Command
-    seq: int
-
-    def wait(
-        self, console: Console, signals: Signals, status: ConversationStatus, seconds: float
-    ) -> Exit:
-        """Wait until the journal shows that the command was carried out."""
-        if _idle(self.command, status):
-            console.notice(
-                f"There is nothing to wait for: the conversation is {status_text(status)}.", "dim"
-            )
-            return Exit.FINISHED
-        seq, deadline = self.seq, time.monotonic() + seconds
-        while True:
-            rest = min(_POLL_SECONDS, max(0.0, deadline - time.monotonic()))
-            for event in self.place.follow(self.id, seq, rest):
-                seq = event.seq
-                if _shows(event, self.command):
-                    console.line(f"done: event {seq}")
-                    return Exit.FINISHED
-                if (other_outcome := _overtaken(event, self.command)) is not None:
-                    console.error(f"not done: {other_outcome} (event {seq})")
-                    return Exit.FAILED
-                if signals.pending:
-                    break
-            if signals.ending is not None:
-                return signals.ending
-            if signals.take_interrupt():
-                return Exit.INTERRUPTED
-            if time.monotonic() >= deadline:
-                break
-        console.error(
-            f"not done within {seconds:g} s. The command stays posted; the process that drives the"
-            " conversation, or the next one that opens it, carries it out."
-        )
-        return Exit.FAILED
-
-
 def _idle(command: cmd.Command, status: ConversationStatus) -> bool:
-    """Return True if a command changes nothing in this status, so that no event could show its
-    effect."""
+    """Return True if the command changes nothing in this status, so that no event follows."""
     paused = status is ConversationStatus.PAUSED
     match command:
         case cmd.Pause():
@@ -298,20 +251,15 @@ def _idle(command: cmd.Command, status: ConversationStatus) -> bool:
 
 
 def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
-    """Return True if an event is the effect of a command."""
     match command, event:
         case cmd.Send(content), ev.MessageAdded(sender="user"):
             return event.content == content
-        case cmd.Answer(question_id, values), ev.DecisionMade(decision="approve" | "reject"):
-            return event.question_id == question_id and (event.decision == "reject") == (
-                values is None
-            )
-        case cmd.Approve(call_id, arguments=arguments), ev.DecisionMade(
-            decision="approve", question_id=""
-        ):
-            return event.call_id == call_id and event.arguments == arguments
-        case cmd.Reject(call_id, reason), ev.DecisionMade(decision="reject", question_id=""):
-            return event.call_id == call_id and event.reason == reason
+        case cmd.Answer(id, values), ev.DecisionMade(decision="approve" | "reject" as decision):
+            return event.question_id == id and (decision == "reject") == (values is None)
+        case cmd.Approve(id, _, arguments), ev.DecisionMade(decision="approve", question_id=""):
+            return event.call_id == id and event.arguments == arguments
+        case cmd.Reject(id, reason), ev.DecisionMade(decision="reject", question_id=""):
+            return event.call_id == id and event.reason == reason
         case cmd.Pause() | cmd.Interrupt(), ev.StatusChanged():
             return event.status == ConversationStatus.PAUSED
         case cmd.Condense(instructions), ev.HistoryCondensed():
@@ -323,28 +271,22 @@ def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
 
 
 def _overtaken(event: ev.AnyEvent, command: cmd.Command) -> str | None:
-    """Return another outcome of the call or question that a command decides, None if this event
-    shows none."""
-    if isinstance(command, cmd.Answer):
-        match event:
-            case ev.DecisionMade(question_id=command.question_id):
-                what = "answered" if event.decision == "approve" else "declined"
-                return f"the question was {what} by {event.by or 'somebody'}"
-            case ev.ToolCallFinished() if command.question_id.startswith(f"{event.call_id}?"):
-                return "the call that asked has ended"
-            case _:
-                return None
-    if not isinstance(command, cmd.Approve | cmd.Reject):
-        return None
-    if getattr(event, "call_id", None) != command.call_id:
-        return None
-    match event:
-        case ev.DecisionMade(decision="approve" | "reject" as decision, question_id=""):
+    """Return another outcome of the command's call or question, None if there is none."""
+    match command, event:
+        case cmd.Answer(id), ev.DecisionMade() if event.question_id == id:
+            what = "answered" if event.decision == "approve" else "declined"
+            return f"the question was {what} by {event.by or 'somebody'}"
+        case cmd.Answer(id), ev.ToolCallFinished() if id.startswith(f"{event.call_id}?"):
+            return "the call that asked has ended"
+        case (
+            cmd.Approve(id) | cmd.Reject(id),
+            ev.DecisionMade(decision="approve" | "reject" as decision, question_id=""),
+        ) if event.call_id == id:
             what = "approved" if event.arguments is None else "approved with other arguments"
             what = "rejected" if decision == "reject" else what
             why = f": {event.reason}" if event.reason else ""
             return f"the call was {what} by {event.by or 'somebody'}{why}"
-        case ev.ToolCallFinished():
+        case cmd.Approve(id) | cmd.Reject(id), ev.ToolCallFinished() if event.call_id == id:
             return "the call was answered without a decision"
         case _:
             return None

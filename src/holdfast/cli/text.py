@@ -17,11 +17,8 @@ _UNSAFE = re.compile(
 
 
 class TextLine(NamedTuple):
-    """One line to show.
-
-    `style` is plain, user, call, dim, error, add, remove, or gap. A gap is a blank line unless
-    the line before it is blank.
-    """
+    """One line to show. Styles: plain, user, call, dim, error, add, remove, and gap, a blank line
+    unless the line before it is blank."""
 
     style: str
     text: str = ""
@@ -31,7 +28,6 @@ GAP = TextLine("gap")
 
 
 def styled(style: str, text: str, indent: str = "") -> list[TextLine]:
-    """Return the lines of a text in one style."""
     return [TextLine(style, f"{indent}{line}") for line in text.split("\n")]
 
 
@@ -56,12 +52,8 @@ def plain(text: str) -> str:
     text = safe(text.replace("\r", "^M"))
     if text.isascii():
         return text
-    return "".join(
-        [
-            f"\\u{ord(char):04x}" if unicodedata.category(char) in ("Cf", "Zl", "Zp") else char
-            for char in text
-        ]
-    )
+    hidden = {char for char in text if unicodedata.category(char) in ("Cf", "Zl", "Zp")}
+    return "".join([f"\\u{ord(char):04x}" if char in hidden else char for char in text])
 
 
 def one_line(text: str) -> str:
@@ -69,9 +61,12 @@ def one_line(text: str) -> str:
     return safe(" ".join(text.split()))
 
 
+def plain_line(text: str) -> str:
+    return plain(one_line(text))
+
+
 def clip(text: str, width: int) -> str:
-    """Return at most `width` characters of one line, with `…` as the last one of a longer line.
-    Tabs count as blanks to the next multiple of 4."""
+    """Return at most `width` characters of one line, `…` at a cut. Tabs stop every 4 columns."""
     text = text.expandtabs(4)
     return text if len(text) <= width else text[: max(1, width - 1)].rstrip() + "…"
 
@@ -85,9 +80,9 @@ def duration(seconds: float) -> str:
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    return (
-        f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
-    )
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s"
+    return f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def size(count: int) -> str:
@@ -98,7 +93,6 @@ def size(count: int) -> str:
 
 
 def status_text(status: str) -> str:
-    """Return a conversation's status in words."""
     return status.replace("_", " ")
 
 
@@ -120,6 +114,5 @@ def summary(steps: int, seconds: float, usage: Usage, cost: float | None) -> str
 
 
 def json_shown(text: str) -> str:
-    """Return JSON that cannot control a terminal. Characters that JSON leaves raw in strings
-    (DEL, C1, separators, bidirectional controls) are escaped."""
+    """Return JSON that cannot control a terminal: characters that JSON leaves raw are escaped."""
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

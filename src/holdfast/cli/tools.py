@@ -2,50 +2,57 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import logging
 import os
+import re
+import signal
 import sys
 import threading
 import warnings
-from collections.abc import Generator, Mapping
+from argparse import Namespace
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, TextIO, cast
 
+import msgspec
+
+from holdfast import content
 from holdfast.cli.console import Console
+from holdfast.cli.environment import shell_environment
 from holdfast.cli.exit_codes import Exit, UsageError
-from holdfast.cli.text import GAP, TextLine, clip, json_shown, one_line, safe, size, styled
-from holdfast.cli.tool_options import Toolset, toolset
-from holdfast.cli.tools_check import check
-from holdfast.content import (
-    AudioContent,
-    ImageContent,
-    ResourceLink,
-    TextContent,
-    ToolCall,
-    ToolResult,
+from holdfast.cli.files import folder_of, path_of
+from holdfast.cli.text import (
+    GAP,
+    TextLine,
+    clip,
+    counted,
+    duration,
+    json_shown,
+    one_line,
+    safe,
+    size,
+    styled,
 )
+from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ToolNotFound
-from holdfast.tools import Tool, ToolContext
+from holdfast.runtime import LocalRuntime
+from holdfast.tools import Tool, ToolContext, ToolManager
+from holdfast.tools.document import load
 
-if TYPE_CHECKING:
-    from holdfast.tools import ToolManager
-
+_MENTIONED = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)(:-)?")
 _MAX_LINES, _MAX_CHARS = 200, 20_000  # of a result on a terminal; a pipe gets all of it
+_HEALTH_SECONDS = 10.0  # for a service's health check
 _STOP_SECONDS = 2.0  # for a call to stop after Ctrl-C
 
 
-def tools(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def tools(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Run the chosen action. Raises `UsageError`, `HoldfastError`."""
     if (options.what in ("describe", "call")) != (options.name is not None):
-        wanted = (
-            "takes no NAME"
-            if options.name
-            else "takes the NAME of a tool: see `holdfast tools list`"
-        )
-        raise UsageError(f"tools {options.what} {wanted}")
+        wanted = "takes the NAME of a tool: see `holdfast tools list`"
+        raise UsageError(f"tools {options.what} {'takes no NAME' if options.name else wanted}")
     if options.words and options.what != "call":
         raise UsageError(f"tools {options.what} takes no ARGUMENT")
     with _reserved_stdout() as out:
@@ -53,25 +60,304 @@ def tools(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
         try:
             # `check` prints the collected warnings; the other actions print those they need.
             with _collected() as collected, toolset(options.config, options.workdir, env) as found:
+                command = _Command(options, found, console, status)
                 match options.what:
                     case "list":
-                        code = _list(options, found.manager, console, status)
+                        code = command.list()
                     case "describe":
-                        code = _describe(options, found.manager, console, status)
+                        code = command.describe()
                     case "call":
-                        code = _call(options, found, console, status)
+                        code = command.call()
                     case _:
-                        code = check(options, found.manager, console, status, collected)
+                        code = command.check(collected)
         finally:
             status.close()
             console.close()
         return console.loss if console.broken else code
 
 
+class _Command(NamedTuple):
+    """The actions of the command. `status` writes to stderr."""
+
+    options: Namespace
+    toolset: Toolset
+    console: Console
+    status: Console
+
+    def list(self) -> Exit:
+        manager, console = self.toolset.manager, self.console
+        self.status.status("asking services")
+        manager.discover()
+        self.status.status("")
+        infos = [manager.get_tool_info(tool.name) for tool in manager.list_tools()]
+        if self.options.json:
+            self._json(infos)
+        elif infos:
+            names = max(len(info["name"]) for info in infos)
+            services = max(len(info["service"] or "-") for info in infos)
+            for info in infos:
+                about = one_line(info["description"].strip().partition("\n")[0])
+                service = info["service"] or "-"
+                text = safe(f"{info['name']:<{names}}  {service:<{services}}  {about}").rstrip()
+                short = console.is_terminal and not self.options.full
+                console.line(clip(text, console.width) if short else text)
+        for id, state in manager.summary()["services"].items():
+            if state == "not asked":
+                self.status.notice(
+                    f"{id} is lazy and was not asked; `holdfast tools describe {id}.TOOL` asks it,"
+                    " `holdfast tools check` asks all services",
+                    "dim",
+                )
+            elif isinstance(state, str):
+                self.status.error(state)
+        for name, change in manager.held.items():
+            self.status.error(f"{name} is quarantined until it is approved: {change}")
+        return Exit.FINISHED
+
+    def describe(self) -> Exit:
+        info = self.toolset.manager.get_tool_info(self._find().name)
+        if self.options.json:
+            self._json(info)
+            return Exit.FINISHED
+        schemas = {key: info.pop(key) for key in ("input_schema", "output_schema")}
+        name, description = info.pop("name"), info.pop("description")
+        lines = [TextLine("call", safe(name)), GAP]
+        lines += [*(TextLine("plain", safe(line)) for line in description.splitlines()), GAP]
+        required = set(schemas["input_schema"].get("required", ()))
+        for name, schema in schemas["input_schema"].get("properties", {}).items():
+            known = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+            lines += _parameter(name, known, name in required)
+        lines.append(GAP)
+        for key, value in info.items():
+            if isinstance(value, dict):
+                pairs = cast("dict[str, Any]", value).items()
+                value = ", ".join(f"{name}={item}" for name, item in pairs) or None
+            if value is not None:
+                lines.append(TextLine("dim", one_line(f"{key.replace('_', ' ')}: {value}")))
+        for key, schema in schemas.items():
+            if schema is not None:
+                lines += [GAP, TextLine("dim", f"{key.replace('_', ' ')}:")]
+                lines += styled("plain", safe(json.dumps(schema, ensure_ascii=False, indent=2)))
+        self.console.show(lines)
+        return Exit.FINISHED
+
+    def call(self) -> Exit:
+        tool, console = self._find(), self.console
+        result = self._run(ToolCall("1", tool.name, _arguments(self.options.words, tool)))
+        if result is None:
+            return Exit.INTERRUPTED
+        if self.options.json:
+            console.line(result.to_json().decode())
+        elif shown := "\n".join(map(_shown, result.content)):
+            shown = shown.removesuffix("\n")
+            if console.is_terminal:
+                shown = safe(shown) if self.options.full else _bounded(safe(shown))
+            if result.is_error:
+                self.status.line(shown, "error")
+            else:
+                console.line(shown)
+        elif result.structured_content is not None:
+            self._json(result.structured_content)
+        return Exit.FAILED if result.is_error else Exit.FINISHED
+
+    def check(self, warnings: Iterable[str]) -> Exit:
+        """Ask every service and print the problems. `warnings` are the library's meanwhile."""
+        manager, console = self.toolset.manager, self.console
+        self.status.status("asking services")
+        manager.discover()
+        manager.search("")  # asks all lazy services at once
+        for id in manager.summary()["services"]:
+            manager.discover(id)
+        self.status.status("checking the health of services")
+        health = manager.health(_HEALTH_SECONDS)
+        self.status.status("")
+        summary, errors = manager.summary(), manager.errors
+        services: dict[str, Any] = summary["services"]
+        # Without the warnings about services and quarantined tools, which are shown below.
+        unusable = [
+            text
+            for text in dict.fromkeys(warnings)
+            if text not in errors.values() and not any(repr(name) in text for name in manager.held)
+        ]
+        healthy = all(one.ok for one in health.values())
+        sound = healthy and not (errors or summary["held"] or unusable)
+        code = Exit.FINISHED if sound else Exit.FAILED
+        if self.options.json:
+            states = {
+                id: {
+                    "tools": state if isinstance(state, int) else 0,
+                    "error": errors.get(id),
+                    "health": msgspec.to_builtins(health.get(id)),
+                }
+                for id, state in services.items()
+            }
+            found = {"ok": sound, "tools": summary["tools"], "services": states}
+            self._json({**found, "held": summary["held"], "warnings": unusable})
+            return code
+        for id, state in services.items():
+            one = health.get(id)
+            if id in errors:
+                console.line(one_line(f"{id}: {errors[id]}"), "error")
+            elif one is not None and not one.ok:
+                unhealthy = f"{id}: {counted(state, 'tool')}, but unhealthy: {one.detail}"
+                console.line(one_line(unhealthy), "error")
+            else:
+                took = "" if one is None else f", answers in {duration(one.seconds)}"
+                console.line(one_line(f"{id}: {counted(state, 'tool')}{took}"))
+        for name, change in summary["held"].items():
+            console.line(one_line(f"{name}: quarantined until it is approved: {change}"), "error")
+        for text in unusable:
+            console.line(one_line(text), "error")
+        tools = [manager.get_tool_info(tool.name) for tool in manager.list_tools()]
+        local = summary["tools"] - sum(tool["service"] is not None for tool in tools)
+        verdict = "no problems" if sound else "there are problems"
+        console.line(f"{counted(summary['tools'], 'tool')}, {local:,} of them local: {verdict}.")
+        return code
+
+    def _json(self, value: Any) -> None:
+        self.console.line(json_shown(json.dumps(value, ensure_ascii=False, indent=2)))
+
+    def _find(self) -> Tool:
+        """Return the named tool. Asks only the service that it names. Raises `UsageError`."""
+        manager, name = self.toolset.manager, self.options.name
+        if not manager.exists(name):
+            id = name.partition(".")[0]
+            known = id in manager.summary()["services"]
+            self.status.status(f"asking {id}" if known else "asking services")
+            manager.discover(id if known else None)
+            self.status.status("")
+        try:
+            return manager.get(name)
+        except ToolNotFound as error:
+            raise UsageError(" ".join([str(error), *manager.errors.values()])) from error
+
+    def _run(self, call: ToolCall) -> ToolResult | None:
+        """Return the call's result, None if Ctrl-C interrupted it. The call runs on a thread."""
+        status = self.status
+        results: list[ToolResult] = []
+        done = threading.Event()
+        cleanups: dict[object, Any] = {}
+        context = ToolContext(
+            "shell",
+            call.id,
+            runtime=self.toolset.runtime,
+            progress=lambda message: status.status(one_line(message)),
+            on_close=cleanups.setdefault,
+        )
+
+        def work() -> None:
+            try:
+                results.append(self.toolset.manager.run(call, context))
+            except BaseException as error:  # such as a tool that calls sys.exit
+                text = f"{call.name!r} failed: {type(error).__name__}: {error}"
+                results.append(ToolResult.failure(text))
+            done.set()
+
+        status.status(f"calling {call.name}")
+        try:
+            # Within `try`: Ctrl-C can come while `start` waits for a call that runs already.
+            threading.Thread(target=work, name="holdfast-call", daemon=True).start()
+            done.wait()
+        except KeyboardInterrupt:
+            context.cancelled.cancel()
+            if not done.wait(_STOP_SECONDS):
+                status.notice(
+                    "The call did not stop when asked to. It ends with this command; its effects"
+                    " may have happened."
+                )
+            return None
+        finally:
+            context.cancelled.cancel()
+            status.status("")
+            for cleanup in cleanups.values():
+                cleanup()
+        return results[0]
+
+
+def _parameter(name: str, schema: dict[str, Any], required: bool) -> list[TextLine]:
+    kind = schema.get("type") or "any"
+    kind = " or ".join(cast("list[str]", kind)) if isinstance(kind, list) else str(kind)
+    if "enum" in schema:
+        kind = " | ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"])
+    more = ", required" if required else ""
+    if "default" in schema and not required:
+        more = f", {json.dumps(schema['default'], ensure_ascii=False)} if not given"
+    about = [line.strip() for line in str(schema.get("description", "")).splitlines()]
+    return [
+        TextLine("plain", "  " + one_line(f"{name} ({kind}{more})")),
+        *[TextLine("dim", safe(f"      {line}")) for line in about],
+    ]
+
+
+def _arguments(words: list[str], tool: Tool) -> dict[str, Any]:
+    if not words:
+        return {}
+    if words[0] == "-" or words[0].lstrip().startswith("{"):
+        if len(words) > 1:
+            raise UsageError(
+                "tools call takes its arguments as one JSON object or as key=value pairs, not both"
+            )
+        try:
+            found: Any = json.loads(sys.stdin.read() if words[0] == "-" else words[0])
+        except ValueError as error:
+            raise UsageError(f"the arguments are not JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise UsageError(f"the arguments must be a JSON object, not {type(found).__name__}")
+        return cast("dict[str, Any]", found)
+    arguments: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise UsageError(
+                f"{word!r} is neither a JSON object nor a key=value pair, such as path=README.md"
+            )
+        if name in arguments:
+            raise UsageError(f"the argument {name!r} is given twice")
+        arguments[name] = _value(value, tool.input_schema.get("properties", {}).get(name))
+    return arguments
+
+
+def _value(text: str, schema: Any) -> Any:
+    """Convert a text to its parameter's type: as JSON, unless the parameter may be a string."""
+    kinds = cast("dict[str, Any]", schema).get("type") if isinstance(schema, dict) else None
+    looks_like_json = kinds is None and text.startswith(("{", "["))
+    if (kinds is None or "string" in kinds) and not looks_like_json:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text  # the tool's own validation explains the problem better
+
+
+def _shown(block: Any) -> str:
+    match block:
+        case content.TextContent():
+            return block.text
+        case content.ImageContent() | content.AudioContent():
+            return f"[{block.mime_type}, {size(len(block.data))}]"
+        case content.ResourceLink():
+            return f"[{block.name or 'resource'}: {block.uri}]"
+        case _:
+            resource: dict[str, Any] = block.resource
+            kind = resource.get("mimeType", "binary")
+            return str(resource.get("text") or f"[{resource.get('uri', 'resource')}, {kind}]")
+
+
+def _bounded(text: str) -> str:
+    lines = text.split("\n")
+    kept = "\n".join(lines[:_MAX_LINES])[:_MAX_CHARS]
+    if len(kept) == len(text):
+        return text
+    left_out = size(len(text) - len(kept))
+    return f"{kept}\n… {left_out} more; --full shows all of it, and a pipe gets all of it"
+
+
+# --- the streams ---
+
+
 @contextmanager
 def _reserved_stdout() -> Generator[TextIO]:
-    """Reserve standard output for the command's own output inside the context. Output of
-    modules, tools and their child processes goes to stderr."""
+    """Reserve standard output for the command; modules, tools and children write to stderr."""
     sys.stdout.flush()
     try:
         ours = os.dup(1)
@@ -122,237 +408,71 @@ def _collected() -> Generator[list[str]]:
         logger.removeHandler(collector)
 
 
-def _json(console: Console, value: Any) -> None:
-    console.line(json_shown(json.dumps(value, ensure_ascii=False, indent=2)))
+# --- the tools ---
 
 
-# --- list ---
+class Toolset(NamedTuple):
+    """A tool manager, and the runtime of its builtin tools."""
+
+    manager: ToolManager
+    runtime: LocalRuntime
 
 
-def _list(
-    options: argparse.Namespace, manager: ToolManager, console: Console, status: Console
-) -> Exit:
-    status.status("asking services")
-    manager.discover()
-    status.status("")
-    infos = [manager.get_tool_info(tool.name) for tool in manager.list_tools()]
-    if options.json:
-        _json(console, infos)
-    elif infos:
-        names = max(len(info["name"]) for info in infos)
-        services = max(len(info["service"] or "-") for info in infos)
-        for info in infos:
-            about = one_line(info["description"].strip().partition("\n")[0])
-            service = info["service"] or "-"
-            text = safe(f"{info['name']:<{names}}  {service:<{services}}  {about}").rstrip()
-            short = console.is_terminal and not options.full
-            console.line(clip(text, console.width) if short else text)
-    for id, state in manager.summary()["services"].items():
-        if state == "not asked":
-            status.notice(
-                f"{id} is lazy and was not asked; `holdfast tools describe {id}.TOOL` asks it,"
-                " `holdfast tools check` asks all services",
-                "dim",
-            )
-        elif isinstance(state, str):
-            status.error(state)
-    for name, change in manager.held.items():
-        status.error(f"{name} is quarantined until it is approved: {change}")
-    return Exit.FINISHED
+@contextmanager
+def toolset(config: str | None, workdir: str, env: Mapping[str, str]) -> Generator[Toolset]:
+    """Yield the tools of a config, or the builtin ones. They are closed at the end, also when a
+    signal ends the process. Raises `UsageError`, `ConfigurationError`."""
+    folder, passed = folder_of(workdir), shell_environment(env, ())
+    with _ended_by_signals(), LocalRuntime(folder, env=passed) as runtime:
+        if config is None:
+            manager = ToolManager(runtime.tools)
+        else:
+            path = path_of(config)
+            found = _variables(path, env)
+            for place in (os.getcwd(), str(path.resolve().parent)):
+                if place not in sys.path:
+                    sys.path.insert(0, place)
+            manager = ToolManager.from_config(path, runtime.tools, variables=found, discover=False)
+        with manager:
+            yield Toolset(manager, runtime)
 
 
-# --- describe ---
+def _variables(path: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a config mentions as `${NAME}`. Raises `UsageError`."""
+    found: dict[str, str] = {}
+    for text in _texts(load(path)[0]):
+        for name, default in _MENTIONED.findall(text):
+            if name in env:
+                found[name] = env[name]
+            elif not default:
+                raise UsageError(
+                    f"the environment variable {name}, which {str(path)!r} mentions, is not set."
+                    f" Set it, or write a default: ${{{name}:-...}}"
+                )
+    return found
 
 
-def _find(manager: ToolManager, name: str, status: Console) -> Tool:
-    """Return a tool. Asks only the service that the name points to. Raises `UsageError`."""
-    if not manager.exists(name):
-        services = manager.summary()["services"]
-        id = name.partition(".")[0]
-        status.status(f"asking {id}" if id in services else "asking services")
-        manager.discover(id if id in services else None)
-        status.status("")
+def _texts(document: Any) -> Generator[str]:
+    if isinstance(document, str):
+        yield document
+    elif isinstance(document, dict):
+        yield from _texts([*cast("dict[str, Any]", document).values()])
+    elif isinstance(document, list):
+        for value in cast("list[Any]", document):
+            yield from _texts(value)
+
+
+@contextmanager
+def _ended_by_signals() -> Generator[None]:
+    """Make SIGTERM and SIGHUP raise inside the context, so that started servers are ended."""
+    codes = {signal.SIGTERM: Exit.TERMINATED, signal.SIGHUP: Exit.HUNG_UP}
+
+    def end(number: int, _: object) -> NoReturn:
+        raise SystemExit(int(codes[signal.Signals(number)]))
+
+    before = {number: signal.signal(number, end) for number in codes}
     try:
-        return manager.get(name)
-    except ToolNotFound as error:
-        raise UsageError(" ".join([str(error), *manager.errors.values()])) from error
-
-
-def _describe(
-    options: argparse.Namespace, manager: ToolManager, console: Console, status: Console
-) -> Exit:
-    info = manager.get_tool_info(_find(manager, options.name, status).name)
-    if options.json:
-        _json(console, info)
-        return Exit.FINISHED
-    schemas = {key: info.pop(key) for key in ("input_schema", "output_schema")}
-    head = {key: info.pop(key) for key in ("name", "description")}
-    lines = [TextLine("call", safe(head["name"])), GAP]
-    lines += [TextLine("plain", safe(line)) for line in head["description"].splitlines()]
-    lines.append(GAP)
-    required = set(schemas["input_schema"].get("required", ()))
-    for name, schema in schemas["input_schema"].get("properties", {}).items():
-        known = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
-        lines += _parameter(name, known, name in required)
-    lines.append(GAP)
-    for key, value in info.items():
-        if isinstance(value, dict):
-            pairs = cast("dict[str, Any]", value).items()
-            value = ", ".join(f"{name}={item}" for name, item in pairs) or None
-        if value is not None:
-            lines.append(TextLine("dim", one_line(f"{key.replace('_', ' ')}: {value}")))
-    for key, schema in schemas.items():
-        if schema is not None:
-            lines += [GAP, TextLine("dim", f"{key.replace('_', ' ')}:")]
-            lines += styled("plain", safe(json.dumps(schema, ensure_ascii=False, indent=2)))
-    console.show(lines)
-    return Exit.FINISHED
-
-
-def _parameter(name: str, schema: dict[str, Any], required: bool) -> list[TextLine]:
-    kind = schema.get("type") or "any"
-    kind = " or ".join(cast("list[str]", kind)) if isinstance(kind, list) else str(kind)
-    if "enum" in schema:
-        kind = " | ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"])
-    more = ", required" if required else ""
-    if "default" in schema and not required:
-        more = f", {json.dumps(schema['default'], ensure_ascii=False)} if not given"
-    about = [line.strip() for line in str(schema.get("description", "")).splitlines()]
-    return [
-        TextLine("plain", "  " + one_line(f"{name} ({kind}{more})")),
-        *[TextLine("dim", safe(f"      {line}")) for line in about],
-    ]
-
-
-# --- call ---
-
-
-def _call(options: argparse.Namespace, found: Toolset, console: Console, status: Console) -> Exit:
-    tool = _find(found.manager, options.name, status)
-    arguments = _arguments(options.words, tool)
-    result = _run(found, ToolCall("1", tool.name, arguments), status)
-    if result is None:
-        return Exit.INTERRUPTED
-    if options.json:
-        console.line(result.to_json().decode())
-    elif shown := "\n".join(map(_shown, result.content)):
-        shown = shown.removesuffix("\n")
-        if console.is_terminal:
-            shown = safe(shown) if options.full else _bounded(safe(shown))
-        (status if result.is_error else console).show(
-            [TextLine("error" if result.is_error else "plain", shown)]
-        )
-    elif result.structured_content is not None:
-        _json(console, result.structured_content)
-    return Exit.FAILED if result.is_error else Exit.FINISHED
-
-
-def _arguments(words: list[str], tool: Tool) -> dict[str, Any]:
-    if not words:
-        return {}
-    if words[0] == "-" or words[0].lstrip().startswith("{"):
-        if len(words) > 1:
-            raise UsageError(
-                "tools call takes its arguments as one JSON object or as key=value pairs, not both"
-            )
-        try:
-            found: Any = json.loads(sys.stdin.read() if words[0] == "-" else words[0])
-        except ValueError as error:
-            raise UsageError(f"the arguments are not JSON: {error}") from None
-        if not isinstance(found, dict):
-            raise UsageError(f"the arguments must be a JSON object, not {type(found).__name__}")
-        return cast("dict[str, Any]", found)
-    arguments: dict[str, Any] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name:
-            raise UsageError(
-                f"{word!r} is neither a JSON object nor a key=value pair, such as path=README.md"
-            )
-        if name in arguments:
-            raise UsageError(f"the argument {name!r} is given twice")
-        arguments[name] = _value(value, tool.input_schema.get("properties", {}).get(name))
-    return arguments
-
-
-def _value(text: str, schema: Any) -> Any:
-    """Convert a text to its parameter's type: unchanged if the parameter may be a string, else
-    as JSON."""
-    kinds = cast("dict[str, Any]", schema).get("type") if isinstance(schema, dict) else None
-    looks_like_json = kinds is None and text.startswith(("{", "["))
-    if (kinds is None or "string" in kinds) and not looks_like_json:
-        return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text  # the tool's own validation explains the problem better
-
-
-def _run(found: Toolset, call: ToolCall, status: Console) -> ToolResult | None:
-    """Return the call's result, None if it was interrupted. The call runs on a thread, so that
-    Ctrl-C can ask it to stop."""
-    results: list[ToolResult | BaseException] = []
-    done = threading.Event()
-    cleanups: dict[object, Any] = {}
-    context = ToolContext(
-        "shell",
-        call.id,
-        runtime=found.runtime,
-        progress=lambda message: status.status(one_line(message)),
-        on_close=cleanups.setdefault,
-    )
-
-    def work() -> None:
-        try:
-            results.append(found.manager.run(call, context))
-        except BaseException as error:  # such as a tool that calls sys.exit
-            results.append(error)
-        done.set()
-
-    status.status(f"calling {call.name}")
-    try:
-        # Within `try`: Ctrl-C can come while `start` waits for a call that runs already.
-        threading.Thread(target=work, name="holdfast-call", daemon=True).start()
-        done.wait()
-    except KeyboardInterrupt:
-        context.cancelled.cancel()
-        if not done.wait(_STOP_SECONDS):
-            status.notice(
-                "The call did not stop when asked to. It ends with this command; its effects may"
-                " have happened."
-            )
-        return None
+        yield
     finally:
-        context.cancelled.cancel()
-        status.status("")
-        for cleanup in cleanups.values():
-            cleanup()
-    outcome = results[0]
-    if isinstance(outcome, BaseException):
-        return ToolResult.failure(f"{call.name!r} failed: {type(outcome).__name__}: {outcome}")
-    return outcome
-
-
-def _shown(block: Any) -> str:
-    match block:
-        case TextContent():
-            return block.text
-        case ImageContent() | AudioContent():
-            return f"[{block.mime_type}, {size(len(block.data))}]"
-        case ResourceLink():
-            return f"[{block.name or 'resource'}: {block.uri}]"
-        case _:
-            resource: dict[str, Any] = block.resource
-            return str(
-                resource.get("text")
-                or f"[{resource.get('uri', 'resource')}, {resource.get('mimeType', 'binary')}]"
-            )
-
-
-def _bounded(text: str) -> str:
-    lines = text.split("\n")
-    kept = "\n".join(lines[:_MAX_LINES])[:_MAX_CHARS]
-    if len(kept) == len(text):
-        return text
-    left_out = size(len(text) - len(kept))
-    return f"{kept}\n… {left_out} more; --full shows all of it, and a pipe gets all of it"
+        for number, handler in before.items():
+            signal.signal(number, handler)

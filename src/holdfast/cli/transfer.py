@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -21,37 +21,26 @@ from holdfast.cli.files import path_of, unreadable
 from holdfast.cli.places import open_store
 from holdfast.cli.text import counted, one_line
 from holdfast.errors import ConfigurationError, Conflict, StoreError
-from holdfast.store import SQLiteStore, Summary
+from holdfast.store import SQLiteStore, Summary, transfer
 from holdfast.store.salvage import SalvageReader
-from holdfast.store.transfer import (
-    Exported,
-    blobs_of,
-    exported,
-    import_conversation,
-    only,
-    open_calls,
-    read_exported,
-)
 
 # --- export ---
 
 
-def export(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def export(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Write conversations of a store. Raises `UsageError`, `StoreError`."""
     console = Console(env)
     path = path_of(options.file)
     if options.to is not None:
         return _to_openhands(console, options)
     output = None if options.output is None else _target(path, options.output)
-    lines = _salvaged(console, env, path, options) if options.salvage else _stored(console, options)
-    code = Exit.FINISHED
+    losses: list[str] = []
+    lines = _stored(console, options)
+    if options.salvage:
+        lines = _salvaged(console, env, options, losses)
     try:
         with closing(lines), _writing(output) as out:
-            for line in lines:
-                if isinstance(line, Exit):
-                    code = line
-                else:
-                    out.write(line)
+            out.writelines(lines)
             out.flush()
     except (StoreError, BrokenPipeError):
         raise
@@ -60,10 +49,10 @@ def export(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
         where = "the output" if output is None else f"{options.output!r}"
         console.error(f"{where} cannot be written: {error.strerror}.")
         return Exit.FAILED
-    return code
+    return Exit.FAILED if losses else Exit.FINISHED
 
 
-def _to_openhands(console: Console, options: argparse.Namespace) -> Exit:
+def _to_openhands(console: Console, options: Namespace) -> Exit:
     if options.output is None or options.salvage or len(options.ids) != 1:
         raise UsageError(
             "--to openhands takes one ID, and the new folder with -o; it cannot be combined with"
@@ -82,52 +71,51 @@ def _to_openhands(console: Console, options: argparse.Namespace) -> Exit:
     return Exit.USAGE
 
 
-def _stored(console: Console, options: argparse.Namespace) -> Generator[bytes | Exit]:
+def _stored(console: Console, options: Namespace) -> Generator[bytes]:
     with _open(options.file) as store:
         for entry in _chosen(console, store.list(), options):
             try:
                 events = store.read(entry.id)
             except StoreError as error:
-                raise StoreError(
-                    f"{error} See: holdfast check {options.file}. --salvage exports the readable"
-                    " part."
-                ) from error
+                hint = f"See: holdfast check {options.file}. --salvage exports the readable part."
+                raise StoreError(f"{error} {hint}") from error
             _tell_open(console, entry.id, events)
-            yield from exported(entry, events, partial(_blob, store))
+            yield from transfer.exported(entry, events, partial(_blob, store))
 
 
 def _salvaged(
-    console: Console, env: Mapping[str, str], path: Path, options: argparse.Namespace
-) -> Generator[bytes | Exit]:
+    console: Console, env: Mapping[str, str], options: Namespace, losses: list[str]
+) -> Generator[bytes]:
+    """Yield the lines of what can be read. The parts that cannot are printed and added to
+    `losses`."""
+
+    def lose(where: str, what: object) -> None:
+        losses.append(one_line(f"{where}: {what}"))
+        console.notice(losses[-1])
+
     try:
         with progress(env, f"reading {options.file}") as report_progress:
-            remains = SalvageReader(path, report_progress)
+            remains = SalvageReader(path_of(options.file), report_progress)
     except StoreError as error:
         raise UsageError(str(error).removesuffix(".")) from error
-    code = Exit.FINISHED
     with remains:
         for entry in _chosen(console, remains.list(), options):
             found = remains.read(entry.id)
-            blobs = dict.fromkeys(id for event in found.events for id in blobs_of(event))
+            blobs = dict.fromkeys(id for event in found.events for id in transfer.blobs_of(event))
             lost = [f"the blob {id} is lost" for id in blobs if remains.blob(id) is None]
-            for problem in [*map(str, found.gaps), *found.notes, *lost]:
-                console.notice(one_line(f"{entry.id}: {problem}"))
-                code = Exit.FAILED
+            for problem in [*found.gaps, *found.notes, *lost]:
+                lose(entry.id, problem)
             _tell_open(console, entry.id, found.events)
-            yield from exported(found.summary, found.events, remains.blob)
+            yield from transfer.exported(found.summary, found.events, remains.blob)
         for trouble in remains.troubles:
-            console.notice(one_line(f"{options.file}: {trouble}"))
-            code = Exit.FAILED
-    yield code
+            lose(options.file, trouble)
 
 
 def _open(file: str) -> SQLiteStore:
     return open_store(file, read_only=True, hint=f"If it is damaged, see: holdfast check {file}")
 
 
-def _chosen(
-    console: Console, found: Sequence[Summary], options: argparse.Namespace
-) -> list[Summary]:
+def _chosen(console: Console, found: Sequence[Summary], options: Namespace) -> list[Summary]:
     if not found:
         console.error(f"there is no conversation in {options.file!r} yet.")
     if not options.ids:
@@ -137,8 +125,7 @@ def _chosen(
 
 
 def _tell_open(console: Console, id: str, events: Iterable[ev.AnyEvent]) -> None:
-    calls = open_calls(events)
-    if calls:
+    if calls := transfer.open_calls(events):
         names = ", ".join(dict.fromkeys(call.name for call in calls))
         are = "is" if len(calls) == 1 else "are"
         told = f"{id}: {counted(len(calls), 'call')} {are} open ({names}). If the conversation"
@@ -166,8 +153,7 @@ def _target(store: Path, output: str) -> Path:
 
 @contextmanager
 def _writing(path: Path | None) -> Generator[BinaryIO]:
-    """Yield the output stream. A file gets its name only after everything is written, so that
-    the named file is always complete."""
+    """Yield the output stream. A file gets its name only after everything is written."""
     if path is None:
         yield sys.stdout.buffer
     elif path.exists() and not path.is_file():  # a device or a pipe
@@ -188,7 +174,7 @@ def _writing(path: Path | None) -> Generator[BinaryIO]:
 # --- import ---
 
 
-def import_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+def import_(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Write exported conversations into a store. Raises `UsageError`, `StoreError`."""
     console = Console(env)
     if options.id is not None and not options.id.strip():
@@ -196,54 +182,40 @@ def import_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     code = Exit.FINISHED
     store: SQLiteStore | None = None
     with ExitStack() as stack:
-        for conversation in _named_errors(_found(console, options, stack), options):
+        for conversation in _found(console, options):
             # Opened only now, so that a wrong FILE leaves no new store behind.
-            store = store or stack.enter_context(_open_or_create(path_of(options.store)))
+            store = store or stack.enter_context(open_store(options.store, create=True))
             id = options.id or conversation.header.id
             events = counted(len(conversation.events), "event")
             try:
-                new = import_conversation(store, conversation, id)
+                new = transfer.import_conversation(store, conversation, id)
+                old = f"already in the store, with the same {events}"
+                console.line(one_line(f"{id}: {f'{events} imported' if new else old}"))
             except (ConfigurationError, Conflict) as error:
                 console.error(f"{error} Use --id NEW.")
                 code = Exit.USAGE
-            else:
-                done = f"{events} imported"
-                if not new:
-                    done = f"already in the store, with the same {events}"
-                console.line(one_line(f"{id}: {done}"))
     if store is None:
         raise UsageError(f"there is no conversation in {options.file!r}")
     return console.loss if console.broken and code == Exit.FINISHED else code
 
 
-def _named_errors(found: Iterable[Exported], options: argparse.Namespace) -> Iterator[Exported]:
-    """Yield the conversations; errors in their lines name the file."""
+def _found(console: Console, options: Namespace) -> Iterator[transfer.Exported]:
+    """Yield the conversations of FILE; errors in its lines name the file."""
     file: str = options.file
-    try:
-        yield from found if options.id is None else only(found)
-    except ConfigurationError as error:
-        raise UsageError(
-            f"{'standard input' if file == '-' else file}, {error}".removesuffix(".")
-        ) from error
-    except OSError as error:
-        raise UsageError(f"{file!r} cannot be read: {error.strerror}") from error
+    with ExitStack() as stack:
+        if options.origin:
+            from holdfast.cli import openhands  # few imports need it, and it takes 20 ms to load
 
-
-def _found(console: Console, options: argparse.Namespace, stack: ExitStack) -> Iterable[Exported]:
-    """Return the conversations of FILE, which `stack` closes."""
-    file: str = options.file
-    if options.origin:
-        from holdfast.cli import openhands  # few imports need it, and it takes 20 ms to load
-
-        return [openhands.imported(console, file)]
-    if file == "-":
-        return read_exported(sys.stdin.buffer)
-    with unreadable(repr(file)):
-        return read_exported(stack.enter_context(path_of(file).open("rb")))
-
-
-def _open_or_create(path: Path) -> SQLiteStore:
-    try:
-        return SQLiteStore(path)
-    except StoreError as error:
-        raise UsageError(str(error)) from error
+            found = [openhands.imported(console, file)]
+        elif file == "-":
+            found = transfer.read_exported(sys.stdin.buffer)
+        else:
+            with unreadable(repr(file)):
+                found = transfer.read_exported(stack.enter_context(path_of(file).open("rb")))
+        try:
+            yield from found if options.id is None else transfer.only(found)
+        except ConfigurationError as error:
+            where = "standard input" if file == "-" else file
+            raise UsageError(f"{where}, {error}".removesuffix(".")) from error
+        except OSError as error:
+            raise UsageError(f"{file!r} cannot be read: {error.strerror}") from error

@@ -1,5 +1,4 @@
-"""Calls that an agent server offers to its clients: claim them, run them here with the agent's
-own tools, and return their results."""
+"""Calls that an agent server offers to its clients: claimed, run here, their results returned."""
 
 from __future__ import annotations
 
@@ -33,31 +32,11 @@ _MAX_RESULT_BYTES = 1_000_000  # a result above this size may be one that the se
 
 
 class ClientCalls:
-    """The calls of one conversation that this client runs, at most `parallel_calls` at once, each
-    on a thread.
+    """A conversation's calls that this client runs, `parallel_calls` at once, each on a thread.
 
     Call `update` when the copy has news; `cancel` and `close` end running calls. A call that this
     client claimed stays its own over any number of reconnects. One that another client claimed
-    is left alone.
-    """
-
-    __slots__ = (
-        "_agent",
-        "_asks",
-        "_cleanups",
-        "_copy",
-        "_done",
-        "_ended",
-        "_on_idle",
-        "_on_progress",
-        "_queue",
-        "_refused_at_seq",
-        "_running",
-        "_runtime",
-        "_threads",
-        "closing",
-        "context",
-    )
+    is left alone."""
 
     def __init__(
         self,
@@ -84,8 +63,6 @@ class ClientCalls:
         self._threads: set[threading.Thread] = set()
         self._cleanups: dict[object, Callable[[], None]] = {}
 
-    # --- news from the stream ---
-
     def update(self) -> None:
         """Start offered calls, and cancel those that are no longer wanted. Does not block."""
         copy = self._copy
@@ -99,23 +76,21 @@ class ClientCalls:
             if fold.status is ConversationStatus.RUNNING and not self.closing:
                 for item in fold.offers:
                     call = item.effective
-                    if item.runner in ("", copy.client) and self._is_new(call) and self._has(call):
+                    if item.runner in ("", copy.client) and self._is_ours(call):
                         self._running[call.id] = Cancellation()
                         self._queue.append(call)
                 self._start_threads()
         for token in stale:
             token.cancel()
 
-    def _is_new(self, call: ToolCall) -> bool:
-        return not (
-            call.id in self._running
-            or call.id in self._done
-            or self._refused_at_seq.get(call.id) == self._copy.fold.last_seq
-        )
-
-    def _has(self, call: ToolCall) -> bool:
+    def _is_ours(self, call: ToolCall) -> bool:
+        """Return True if this client has the tool, and neither began the call nor was refused."""
+        if call.id in self._running or call.id in self._done:
+            return False
         tools = self._agent.tools
-        return tools.exists(call.name) or tools.exists(tools.canonical(call.name))
+        return self._refused_at_seq.get(call.id) != self._copy.fold.last_seq and (
+            tools.exists(call.name) or tools.exists(tools.canonical(call.name))
+        )
 
     def _interrupted(self) -> bool:
         fold = self._copy.fold
@@ -126,20 +101,14 @@ class ClientCalls:
 
     def _start_threads(self) -> None:
         for _ in range(min(len(self._queue), self._agent.parallel_calls - len(self._threads))):
-            thread = threading.Thread(
-                target=self.context.copy().run,
-                args=(self._work,),
-                name=f"holdfast-call-{self._queue[0].id}",
-                daemon=True,
-            )
+            run, name = self.context.copy().run, f"holdfast-call-{self._queue[0].id}"
+            thread = threading.Thread(target=run, args=(self._work,), name=name, daemon=True)
             self._threads.add(thread)
             try:
                 thread.start()
             except RuntimeError:  # the system has no further thread; the existing ones do the work
                 self._threads.discard(thread)
                 return
-
-    # --- call threads ---
 
     def _work(self) -> None:
         inside.set((*inside.get(), self._copy.mark))
@@ -157,9 +126,8 @@ class ClientCalls:
             except WrongProcess:
                 raise
             except Exception:
-                _log.exception(
-                    "conversation %s: call %s failed in its client", self._copy.id, call.id
-                )
+                what = "conversation %s: call %s failed in its client"
+                _log.exception(what, self._copy.id, call.id)
                 done = True
             with self._copy.changed:
                 self._running.pop(call.id, None)
@@ -171,7 +139,7 @@ class ClientCalls:
 
     def _run_one(self, call: ToolCall, token: Cancellation) -> bool:
         """Claim a call, run it and post its result; return False if it was not ours to run."""
-        path = f"{self._copy.path}/calls/{quote(call.id, safe='')}"
+        path = f"/calls/{quote(call.id, safe='')}"
         if token or self.closing or not self._claim(f"{path}/claim", call, token):
             return False
         began = time.monotonic()
@@ -192,25 +160,17 @@ class ClientCalls:
             if type(error) is not StoreError:
                 with self._copy.changed:
                     self._refused_at_seq[call.id] = self._copy.fold.last_seq
-            _log.info(
-                "conversation %s: call %s is not run by this client: %s",
-                self._copy.id,
-                call.id,
-                error,
-            )
+            what = "conversation %s: call %s is not run by this client: %s"
+            _log.info(what, self._copy.id, call.id, error)
             return False
 
     def _send(
         self, path: str, body: dict[str, Any], key: str | None, stopped: Callable[[], bool]
     ) -> None:
-        server, client = self._copy.server, self._copy.client
-        send_until_answered(
-            lambda: server.request(
-                "POST", path, body, client=client, once=key, cancelled=self._ended
-            ),
-            self._ended,
-            stopped,
-        )
+        def send() -> None:
+            self._copy.request("POST", path, body, once=key, cancelled=self._ended)
+
+        send_until_answered(send, self._ended, stopped)
 
     def _result(self, call: ToolCall, token: Cancellation) -> ToolResult:
         def report(message: str) -> None:
@@ -261,14 +221,8 @@ class ClientCalls:
                 body["result"] = ToolResult.failure(f"{text} {error}", "internal")
                 self._send(path, body, f"{key}-cut", lambda: self.closing)
         except HoldfastError as error:
-            _log.warning(
-                "conversation %s: the agent server refused the result of call %s: %s",
-                self._copy.id,
-                call.id,
-                error,
-            )
-
-    # --- closing ---
+            what = "conversation %s: the agent server refused the result of call %s: %s"
+            _log.warning(what, self._copy.id, call.id, error)
 
     def close_when_idle(self, on_idle: Callable[[], None]) -> bool:
         """Start no call, and call `on_idle` after the last one; return False if none runs."""
@@ -278,7 +232,6 @@ class ClientCalls:
             return bool(self._threads)
 
     def cancel(self) -> None:
-        """Cancel the running calls."""
         with self._copy.changed:
             tokens = list(self._running.values())
         for token in tokens:

@@ -1,5 +1,4 @@
-"""`RemoteConversation`: an agent at work on an agent server, with the methods of a
-`Conversation`."""
+"""`RemoteConversation`: an agent at work on an agent server, like a `Conversation`."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import contextvars
 import json
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +19,7 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.output import made
+from holdfast.agent.serial_form import all_tools, form_of, tools_of
 from holdfast.content import ContentLike, Message, ToolResult
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.interface import ConversationInterface
@@ -42,15 +43,8 @@ from holdfast.remote.calls import ClientCalls
 from holdfast.remote.follower import StreamFollower
 from holdfast.remote.journal_copy import JournalCopy
 from holdfast.remote.questions import ClientQuestions
-from holdfast.remote.shapes import (
-    ID,
-    CreateReply,
-    agent_request,
-    created,
-    needs_workspace,
-    tools_request,
-)
-from holdfast.remote.workspace import RemoteWorkspace
+from holdfast.remote.server_client import conversation_path
+from holdfast.remote.workspace import BUILTIN, RemoteTool, RemoteWorkspace
 from holdfast.tools.callables import refuse_async
 
 if TYPE_CHECKING:
@@ -58,8 +52,40 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast.remote")
 
+ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
 RUNNING = ConversationStatus.RUNNING
+_HOW = "RemoteConversation(agent, workspace, id=...)"  # opens an existing conversation
+_CAMEL = {"call_id": "callId", "question_id": "questionId", "arguments_hash": "argumentsHash"}
 _STATUS_POLL_SECONDS = 15.0  # seconds of silence after which the server is asked for its status
+
+
+class ToolPlacement(msgspec.Struct, rename="camel"):
+    """The place where a tool runs: `server`, `client` or `unavailable`."""
+
+    name: str
+    executor: str = "server"
+    module: str = ""
+    warning: str = ""
+
+
+class CreateReply(msgspec.Struct, rename="camel"):
+    """The server's description of a new or existing conversation."""
+
+    id: str
+    status: str = ""
+    workspace: str = ""
+    tools: list[ToolPlacement] = []
+    warnings: list[str] = []
+    started: bool = False
+    busy: bool = False
+    open: bool = False
+    driven: bool | None = None  # None from a server that does not report it
+    error: str = ""
+
+    @property
+    def clients(self) -> bool:
+        return any(tool.executor == "client" for tool in self.tools)
 
 
 class RemoteConversation(ConversationInterface):
@@ -92,13 +118,8 @@ class RemoteConversation(ConversationInterface):
             "To continue with another agent use conversation.fork(agent=...); other tools are"
             " registered with agent.tools."
         ),
-        "workspace": (
-            "Open the conversation anew with RemoteConversation(agent, workspace, id=...)."
-        ),
-        "id": (
-            "Give the id to RemoteConversation(agent, workspace, id=...), or fork the conversation"
-            " under another one."
-        ),
+        "workspace": f"Open the conversation anew with {_HOW}.",
+        "id": f"Give the id to {_HOW}, or fork the conversation under another one.",
         "client": "The agent server knows this object by that name.",
         "warnings": "They come from the agent server.",
     }
@@ -116,22 +137,18 @@ class RemoteConversation(ConversationInterface):
         on_question: OnQuestion = None,
         _made: CreateReply | None = None,
     ) -> None:
-        self._options: dict[str, Any] = {
-            "client_tools": client_tools,
-            "deltas": deltas,
-            "on_delta": on_delta,
-            "on_progress": on_progress,
-            "on_question": on_question,
-        }
-        _check(agent, workspace, id, self._options)
+        listeners = {"on_delta": on_delta, "on_progress": on_progress, "on_question": on_question}
+        self._options: dict[str, Any] = {"client_tools": client_tools, "deltas": deltas} | listeners
+        _check(agent, workspace, id, listeners)
         assert workspace is not None
         self.agent = agent
         self.workspace = workspace
         self.client = os.urandom(16).hex()
         self._server = workspace.link
         self._sent_tools = None if agent is None else agent.tools.definitions()
-        found = _made if _made is not None else self._create(id)
+        found = self._create(id) if _made is None else _made
         self.id = found.id
+        self._title = f"Conversation {found.id!r}"
         self.warnings = tuple(found.warnings)
         self._log_warnings(found)
         workspace.adopt(found.workspace)
@@ -164,12 +181,9 @@ class RemoteConversation(ConversationInterface):
             assert id is not None
             return self._info(id)
         tools = tools_request(agent, self.workspace, options["client_tools"])
-        body: dict[str, Any] = {
-            **agent_request(agent),
-            **tools,
-            "questions": options["on_question"] is not None,
-            "deltas": options["deltas"] or options["on_delta"] is not None,
-        }
+        body = agent_request(agent) | tools
+        body["questions"] = options["on_question"] is not None
+        body["deltas"] = options["deltas"] or options["on_delta"] is not None
         if id is not None:
             body["id"] = id
             with suppress(ConversationNotFound):
@@ -179,9 +193,7 @@ class RemoteConversation(ConversationInterface):
         return self._server.read(created, "POST", "/api/conversations", body, client=self.client)
 
     def _info(self, id: str) -> CreateReply:
-        return self._server.read(
-            created, "GET", f"/api/conversations/{quote(id, safe='')}", client=self.client
-        )
+        return self._server.read(created, "GET", conversation_path(id), client=self.client)
 
     def _log_warnings(self, found: CreateReply) -> None:
         for warning in found.warnings:
@@ -219,23 +231,17 @@ class RemoteConversation(ConversationInterface):
         new = not self._copy.fold.last_seq
         try:
             if new and state.events:
-                self._server.request(
-                    "PUT",
-                    f"{self._copy.path}/state",
-                    msgspec.Raw(state.to_json()),
-                    client=self.client,
-                )
+                self._copy.request("PUT", "/state", msgspec.Raw(state.to_json()))
             elif state.events:
                 raise Conflict("It has events.")
             self._catch_up()
         except Conflict as error:
-            raise Conflict(
-                f"from_state: conversation {self.id!r} has events already; give another id."
-            ) from error
+            text = f"conversation {self.id!r} has events already; give another id"
+            raise Conflict(f"from_state: {text}.") from error
         except ConfigurationError:
             if new:
                 with suppress(HoldfastError):
-                    self._server.request("DELETE", self._copy.path, client=self.client)
+                    self._copy.request("DELETE")
             raise
 
     def fork(
@@ -258,11 +264,9 @@ class RemoteConversation(ConversationInterface):
         if agent is not None:
             body |= agent_request(agent)
             body |= tools_request(agent, self.workspace, options["client_tools"])
-        path = f"{self._copy.path}/fork"
-        found = self._server.read(created, "POST", path, body, client=self.client)
-        return RemoteConversation(
-            agent or self.agent, self.workspace, found.id, **options, _made=found
-        )
+        made = self._copy.read(created, "POST", "/fork", body)
+        agent = agent or self.agent
+        return RemoteConversation(agent, self.workspace, made.id, **options, _made=made)
 
     # --- state ---
 
@@ -311,12 +315,8 @@ class RemoteConversation(ConversationInterface):
         end. Raises `NotFound` if the call has no result."""
         if not call_id or "/" in call_id or call_id in (".", ".."):  # not possible in a path
             raise NotFound(f"get_output: call {call_id!r} has no result.", "call", call_id)
-        return self._server.read(
-            ToolResult.from_json,
-            "GET",
-            f"{self._copy.path}/outputs/{quote(call_id, safe='')}",
-            client=self.client,
-        )
+        path = f"/outputs/{quote(call_id, safe='')}"
+        return self._copy.read(ToolResult.from_json, "GET", path)
 
     def __repr__(self) -> str:
         return (
@@ -332,7 +332,7 @@ class RemoteConversation(ConversationInterface):
         self._check_open()
         self._send_tools()
         event_id, before = os.urandom(16).hex(), self._copy.fold.last_seq
-        self._post("messages", {"content": content, "eventId": event_id})
+        self._copy.request("POST", "/messages", {"content": content, "eventId": event_id})
         deadline, number = time.monotonic() + self._server.timeout, 0
         while True:
             self._catch_up()
@@ -341,10 +341,8 @@ class RemoteConversation(ConversationInterface):
                 return found
             number += 1
             if time.monotonic() > deadline:
-                raise StoreError(
-                    f"Conversation {self.id!r}: the agent server took the message, but did not"
-                    f" journal it within {self._server.timeout:g} s."
-                )
+                took = f"{self._title}: the agent server took the message, but did not journal it"
+                raise StoreError(f"{took} within {self._server.timeout:g} s.")
             time.sleep(min(0.01 * number, 0.5))
 
     def start_thread(self) -> None:
@@ -352,15 +350,13 @@ class RemoteConversation(ConversationInterface):
         self._check_open()
         with self._lock:
             if self._runner is not None:
-                raise ConversationBusy(
-                    f"Conversation {self.id!r} is being run by {self._runner.name!r}; start_thread"
-                    " after that."
-                )
+                busy = f"{self._title} is being run by {self._runner.name!r}"
+                raise ConversationBusy(f"{busy}; start_thread after that.")
             if self._started and self._drives:
                 return
             self._prepare()
             self._send_tools()
-            self._post("start")
+            self._copy.request("POST", "/start")
             self._started = True
         self._catch_up()
 
@@ -371,15 +367,13 @@ class RemoteConversation(ConversationInterface):
         self._not_inside("run")
         with self._lock:
             if self._started or self._runner is not None:
-                raise ConversationBusy(
-                    f"Conversation {self.id!r} is driven by the agent server; use wait()."
-                )
+                raise ConversationBusy(f"{self._title} is driven by the agent server; use wait().")
             self._runner = threading.current_thread()
         try:
             self._prepare()
             self._send_tools()
             self._follow()
-            self._post("run")
+            self._copy.request("POST", "/run")
             self._catch_up()
             self._wait(None)
         except KeyboardInterrupt:
@@ -471,23 +465,16 @@ class RemoteConversation(ConversationInterface):
         """Return True if the server drives the conversation, whichever client started it."""
         found = self._info(self.id)
         if found.error:
-            _log.warning(
-                "conversation %s: the agent server cannot drive it now: %s", self.id, found.error
-            )
+            what = "conversation %s: the agent server cannot drive it now: %s"
+            _log.warning(what, self.id, found.error)
         driven = found.open if found.driven is None else found.driven
-        return (
-            found.started
-            or found.busy
-            or driven
-            or any(item.offered for item in self._copy.fold.open.values())
-        )
+        offered = any(item.offered for item in self._copy.fold.open.values())
+        return found.started or found.busy or driven or offered
 
     def _not_inside(self, method: str) -> None:
         if self._copy.mark in inside.get():
-            raise ConversationBusy(
-                f"Conversation {self.id!r}: its own model, tool or listener called {method}(),"
-                " which would wait for itself forever."
-            )
+            own = f"{self._title}: its own model, tool or listener called {method}()"
+            raise ConversationBusy(f"{own}, which would wait for itself forever.")
 
     def _subscribe(self, callback: Callback, after_seq: int | None) -> Subscription:
         self._check_open()
@@ -548,12 +535,9 @@ class RemoteConversation(ConversationInterface):
         self._stop_on_server(deadline)
         running = [] if self._calls is None else self._calls.close(deadline)
         if running:
-            _log.warning(
-                "conversation %s closed while calls that ignore their cancellation still run: %s",
-                self.id,
-                ", ".join(running),
-            )
-        if self._follower.started and self._follower.lost is None:
+            what = "conversation %s closed while calls that ignore their cancellation still run: %s"
+            _log.warning(what, self.id, ", ".join(running))
+        if self._follower.thread is not None and self._follower.lost is None:
             with suppress(HoldfastError):  # callbacks also get the last events
                 self._copy.catch_up(timeout=max(0.5, deadline - time.monotonic()))
         self._follower.stop(max(0.1, deadline - time.monotonic()))
@@ -570,41 +554,28 @@ class RemoteConversation(ConversationInterface):
         stop, self._stops_server = self._stops_server, False
         if stop and self._follower.lost is None:
             try:
-                self._post("close", timeout=max(1.0, deadline - time.monotonic()))
+                timeout = max(1.0, deadline - time.monotonic())
+                self._copy.request("POST", "/close", timeout=timeout)
             except HoldfastError as error:
-                _log.warning(
-                    "conversation %s: the request to stop it on the agent server failed: %s",
-                    self.id,
-                    error,
-                )
+                what = "conversation %s: the request to stop it on the agent server failed: %s"
+                _log.warning(what, self.id, error)
 
     def __reduce__(self) -> Any:
-        raise TypeError(
-            "A RemoteConversation is not pickled; open it there with RemoteConversation(agent,"
-            " workspace, id=...)."
-        )
+        raise TypeError(f"A RemoteConversation is not pickled; open it there with {_HOW}.")
 
     # --- requests to the server ---
 
     def _check_open(self) -> None:
         if self._closing:
-            raise ConversationClosed(
-                f"Conversation {self.id!r} is closed. Open it again with RemoteConversation(agent,"
-                " workspace, id=...)."
-            )
+            raise ConversationClosed(f"{self._title} is closed. Open it again with {_HOW}.")
         if self._follower.lost is not None:
             raise self._follower.lost.with_traceback(None)
-
-    def _post(self, path: str, body: dict[str, Any] | None = None, **options: Any) -> None:
-        self._server.request(
-            "POST", f"{self._copy.path}/{path}", body, client=self.client, **options
-        )
 
     def _command(self, name: str, once: str | None = None, **fields: Any) -> None:
         """Send a command to the server, and read the resulting events."""
         self._check_open()
         body = {
-            _camel(field): value
+            _CAMEL.get(field, field): value
             for field, value in fields.items()
             if value is not None or field == "values"
         }
@@ -612,7 +583,7 @@ class RemoteConversation(ConversationInterface):
             json.dumps(body.get("values"))
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"{name}: values must be valid JSON: {error}.") from error
-        self._post(name, body, once=once)
+        self._copy.request("POST", f"/{name}", body, once=once)
         self._catch_up()
 
     def _only_question(self) -> str:
@@ -622,20 +593,14 @@ class RemoteConversation(ConversationInterface):
         if not ids:
             raise NotPending("No question waits for an answer.")
         if len(ids) > 1:
-            raise ConfigurationError(
-                f"Several questions wait for an answer; say which: {', '.join(ids)}."
-            )
+            several = "Several questions wait for an answer; say which"
+            raise ConfigurationError(f"{several}: {', '.join(ids)}.")
         return ids[0]
 
     def _send_answer(self, question_id: str, values: Any, reason: str) -> None:
-        self._command(
-            "answer",
-            once=f"{self.client}-{question_id}",
-            question_id=question_id,
-            values=values,
-            reason=reason,
-            by="on_question",
-        )
+        once, by = f"{self.client}-{question_id}", "on_question"
+        answer = {"question_id": question_id, "values": values, "reason": reason, "by": by}
+        self._command("answer", once=once, **answer)
 
     def _prepare(self) -> None:
         """Give the caller's context to calls and questions, so that none waits for itself."""
@@ -658,9 +623,7 @@ class RemoteConversation(ConversationInterface):
         with self._lock:
             if now != self._sent_tools:
                 body = tools_request(agent, self.workspace, self._options["client_tools"])
-                found = self._server.read(
-                    created, "PUT", f"{self._copy.path}/tools", body, client=self.client
-                )
+                found = self._copy.read(created, "PUT", "/tools", body)
                 self._log_warnings(found)
                 self._has_client_tools = found.clients and self._calls is not None
             self._sent_tools = now
@@ -668,13 +631,12 @@ class RemoteConversation(ConversationInterface):
                 self._follow()
 
     def _catch_up(self) -> None:
-        """Bring the copy up to date with the server."""
         self._copy.catch_up()
         self._on_events()
 
     def _follow(self) -> None:
         """Follow the event stream from now on."""
-        if not self._follower.started and not self._closing:
+        if self._follower.thread is None and not self._closing:
             self._copy.catch_up()
             self._follower.start()
             self._on_events()
@@ -685,11 +647,6 @@ class RemoteConversation(ConversationInterface):
         if self._calls is not None and self._has_client_tools:
             self._calls.update()
         self._questions.update()
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
 
 
 def _check_same_agent(agent: Agent, head: ev.AgentConfigured | None, id: str) -> None:
@@ -715,27 +672,56 @@ def _check_same_agent(agent: Agent, head: ev.AgentConfigured | None, id: str) ->
         )
 
 
-def _check(agent: Any, workspace: Any, id: Any, options: dict[str, Any]) -> None:
+def _check(agent: Any, workspace: Any, id: Any, listeners: dict[str, Any]) -> None:
     def refuse(what: str, value: object) -> ConfigurationError:
         return ConfigurationError(f"RemoteConversation: {what}, not {value!r}.")
 
     if not isinstance(workspace, RemoteWorkspace):
         raise refuse("workspace takes a RemoteWorkspace(url, key)", workspace)
     if agent is None and id is None:
-        raise ConfigurationError(
-            "RemoteConversation: agent takes an Agent; only an existing conversation (id=...) needs"
-            " none."
-        )
+        needs = "only an existing conversation (id=...) needs none"
+        raise ConfigurationError(f"RemoteConversation: agent takes an Agent; {needs}.")
     if agent is not None and not isinstance(agent, Agent):
         raise refuse("agent takes an Agent", agent)
     if id is not None and (not isinstance(id, str) or not ID.fullmatch(id)):
         raise refuse("id takes 1 to 128 letters, digits, '.', '_' or '-', or None", id)
-    for name in ("on_delta", "on_progress", "on_question"):
-        value = options[name]
+    for name, value in listeners.items():
         refuse_async(f"RemoteConversation: {name}", value)
-        if value is None or callable(value):
+        if value is None or callable(value) or (name, value) == ("on_question", "wait"):
             continue
-        if name != "on_question":
-            raise refuse(f"{name} takes a function or None", value)
-        if value != "wait":
-            raise refuse("on_question takes a function of a Question, 'wait' or None", value)
+        kinds = "a function of a Question, 'wait'" if name == "on_question" else "a function"
+        raise refuse(f"{name} takes {kinds} or None", value)
+
+
+def created(data: bytes) -> CreateReply:
+    """Decode a `Created`. Raises `ValueError`, also for an invalid id."""
+    found = msgspec.json.decode(data, type=CreateReply)
+    if not ID.fullmatch(found.id):
+        raise ValueError(f"the id {found.id[:80]!r}")
+    return found
+
+
+def tools_request(agent: Agent, workspace: RemoteWorkspace, client_tools: bool) -> dict[str, Any]:
+    """Return an agent's tools as sent to the server, with the modules that may hold them."""
+    forms = tools_of(agent)
+    for index, (form, tool) in enumerate(zip(forms, all_tools(agent), strict=True)):
+        if isinstance(tool, RemoteTool):  # a tool of another workspace is an HTTP call from here
+            forms[index] = msgspec.structs.replace(
+                form, module=BUILTIN if tool.workspace is workspace else ""
+            )
+    return {
+        "tools": forms,
+        "tool_module_qualnames": {form.name: form.module for form in forms if form.module},
+        "client_tools": client_tools,
+    }
+
+
+def agent_request(agent: Agent) -> dict[str, Any]:
+    """Return an agent's serial form with its secrets apart."""
+    form = form_of(agent)
+    return {"agent": form.mapping, "secrets": form.secrets}
+
+
+def needs_workspace(request: dict[str, Any]) -> bool:
+    """Return True if the server may run a tool of the request, and so needs a workspace."""
+    return bool(request["tool_module_qualnames"])

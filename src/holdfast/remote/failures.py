@@ -29,8 +29,7 @@ class _Body(msgspec.Struct, frozen=True):
 
 
 def failure(status: int, body: bytes, address: str, what: str) -> HoldfastError:
-    """Return the error for a failed response; `what` names the request. The class of an unknown
-    error follows from its status."""
+    """Return the error for a failed response to the request `what`, by its name or its status."""
     try:
         error = msgspec.json.decode(body, type=_Body).error
     except ValueError:
@@ -68,11 +67,9 @@ def named(
 
 
 def _by_status(status: int) -> type[HoldfastError]:
-    if status == 404:
-        return ConversationNotFound
-    if status == 409:
-        return Conflict
-    return ConfigurationError if status in (400, 413, 422) else StoreError
+    if status in (400, 413, 422):
+        return ConfigurationError
+    return {404: ConversationNotFound, 409: Conflict}.get(status, StoreError)
 
 
 def _hint(status: int) -> str:

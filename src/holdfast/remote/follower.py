@@ -37,17 +37,6 @@ class StreamFollower:
     following: the server does not know the conversation or the key.
     """
 
-    __slots__ = (
-        "_copy",
-        "_delta_listeners",
-        "_on_events",
-        "_on_progress",
-        "_stopping",
-        "_thread",
-        "lost",
-        "silence",
-    )
-
     def __init__(
         self,
         copy: JournalCopy,
@@ -62,12 +51,7 @@ class StreamFollower:
         self._delta_listeners = () if on_delta is None else (guarded(on_delta),)
         self._on_progress = None if on_progress is None else guarded(on_progress)
         self._stopping = Cancellation()
-        self._thread: threading.Thread | None = None
-
-    @property
-    def started(self) -> bool:
-        """True once `start` was called."""
-        return self._thread is not None
+        self.thread: threading.Thread | None = None
 
     @property
     def has_listeners(self) -> bool:
@@ -87,25 +71,21 @@ class StreamFollower:
     def start(self) -> None:
         """Begin to follow. Idempotent."""
         with self._copy.changed:
-            if self._thread is not None or self._stopping:
+            if self.thread is not None or self._stopping:
                 return
-            self._thread = threading.Thread(
-                target=self._run, name=f"holdfast-follower-{self._copy.id}", daemon=True
-            )
-            self._thread.start()
+            name = f"holdfast-follower-{self._copy.id}"
+            self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self.thread.start()
 
     def stop(self, timeout: float) -> None:
         """Stop following, and wait for the thread for `timeout` seconds. Idempotent."""
         self._stopping.cancel()
-        thread = self._thread
+        thread = self.thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(max(0.0, timeout))
             if thread.is_alive():
-                _log.warning(
-                    "conversation %s: a listener blocks the thread that follows it, which was left"
-                    " behind",
-                    self._copy.id,
-                )
+                blocked = "conversation %s: a listener blocks the thread that follows it, which was"
+                _log.warning(f"{blocked} left behind", self._copy.id)
 
     def _run(self) -> None:
         # a listener that waits would wait for this thread
@@ -130,12 +110,8 @@ class StreamFollower:
                 why = type(error).__name__
             failures = 0 if self._copy.fold.last_seq > before else failures + 1
             wait = pause(failures)
-            _log.info(
-                "conversation %s: the event stream ended (%s); reconnecting in %.1f s",
-                self._copy.id,
-                why,
-                wait,
-            )
+            what = "conversation %s: the event stream ended (%s); reconnecting in %.1f s"
+            _log.info(what, self._copy.id, why, wait)
             if self._stopping.wait(wait):
                 return
 
@@ -150,14 +126,8 @@ class StreamFollower:
     def _follow(self) -> None:
         copy, reader = self._copy, EventReader()
         last = copy.fold.last_seq
-        with copy.server.stream(
-            f"{copy.path}/stream",
-            {"after_seq": last},
-            {"Last-Event-ID": str(last)},
-            copy.client,
-            silence=self.silence,
-            cancelled=self._stopping,
-        ) as chunks:
+        path = f"{copy.path}/stream"
+        with copy.server.stream(path, last, copy.client, self.silence, self._stopping) as chunks:
             self._on_events()  # work that waited for the server
             size = 0  # bytes since the last whole event
             for chunk in chunks:
@@ -165,9 +135,8 @@ class StreamFollower:
                 whole = reader.feed(chunk)
                 size = 0 if whole else size + len(chunk)
                 if size > MAX_EVENT_BYTES:
-                    raise StoreError(
-                        f"{copy.server.address} sent {size:,} bytes of a stream without an event"
-                    )
+                    sent = f"{size:,} bytes of a stream without an event"
+                    raise StoreError(f"{copy.server.address} sent {sent}")
                 for name, data in whole:
                     if name in (b"delta", b"progress"):
                         self._take(batch)
@@ -204,7 +173,6 @@ class StreamFollower:
             raise
 
     def _take(self, events: list[ev.AnyEvent]) -> None:
-        """Move events to the copy."""
         if not events:
             return
         batch, events[:] = list(events), []

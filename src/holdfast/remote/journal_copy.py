@@ -1,12 +1,11 @@
-"""The client's copy of a journal on an agent server: its events so far, their fold, and their
-lock."""
+"""The client's copy of a journal on an agent server: its events, their fold, and their lock."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from urllib.parse import quote
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -14,8 +13,8 @@ from holdfast import events as ev
 from holdfast.conversation.journal_lock import JournalLock
 from holdfast.conversation.state import Fold
 from holdfast.errors import StoreError
-from holdfast.remote.pool import TooLong
-from holdfast.remote.server_client import ServerClient
+from holdfast.llm.http import Response
+from holdfast.remote.server_client import Found, ServerClient, TooLong, conversation_path
 
 PAGE_EVENTS = 1000  # events per request
 
@@ -29,22 +28,11 @@ class JournalCopy:
 
     # Has the attributes of a `Journal` that subscriptions and event streams read.
 
-    __slots__ = (
-        "_events",
-        "_fetching",
-        "changed",
-        "client",
-        "closed",
-        "fold",
-        "id",
-        "mark",
-        "server",
-    )
-
     def __init__(self, id: str, server: ServerClient, client: str) -> None:
         self.id = id
         self.server = server
         self.client = client
+        self.path = conversation_path(id)
         self.mark = hash((server.address, id))
         self.changed = JournalLock()
         self.closed = False
@@ -52,10 +40,21 @@ class JournalCopy:
         self._events: list[ev.AnyEvent] = []
         self._fetching = threading.Lock()
 
-    @property
-    def path(self) -> str:
-        """The conversation's path on its server."""
-        return f"/api/conversations/{quote(self.id, safe='')}"
+    def request(self, method: str, path: str = "", body: Any = None, **options: Any) -> Response:
+        """Send a request about the conversation. See `ServerClient.request`."""
+        return self.server.request(method, self.path + path, body, client=self.client, **options)
+
+    def read(
+        self,
+        decode: Callable[[bytes], Found],
+        method: str,
+        path: str = "",
+        body: Any = None,
+        **options: Any,
+    ) -> Found:
+        """Send a request, and decode the response. See `ServerClient.read`."""
+        options["client"] = self.client
+        return self.server.read(decode, method, self.path + path, body, **options)
 
     def take(self, events: Sequence[ev.AnyEvent]) -> bool:
         """Add the events that follow; return False if events between are missing."""
@@ -73,26 +72,17 @@ class JournalCopy:
             return not events or events[-1].seq <= last
 
     def catch_up(self, timeout: float | None = None) -> None:
-        """Read the server's further events, within `timeout` seconds in all. Raises as
-        `ServerClient.request`.
-
-        Without a `timeout` the server client's counts from the last whole page: a long journal may
-        take longer.
-        """
+        """Read the server's further events, within `timeout` seconds in all; without it, within the
+        server client's for each page. Raises as `ServerClient.request`."""
         with self._fetching:  # two threads at once would read the same events
             limit, seconds = PAGE_EVENTS, self.server.timeout if timeout is None else timeout
             deadline = time.monotonic() + seconds
             while True:
                 before = self.fold.last_seq
                 try:
-                    events, last = self.server.read(
-                        _page,
-                        "GET",
-                        f"{self.path}/events",
-                        query={"after_seq": before, "limit": limit},
-                        client=self.client,
-                        timeout=max(deadline - time.monotonic(), 0.001),
-                    )
+                    query = {"after_seq": before, "limit": limit}
+                    left = max(deadline - time.monotonic(), 0.001)
+                    events, last = self.read(read_page, "GET", "/events", query=query, timeout=left)
                 except StoreError as error:
                     if not isinstance(error.__cause__, TooLong) or limit == 1:
                         raise
@@ -104,17 +94,13 @@ class JournalCopy:
                     return
                 where = f"GET {self.path}/events: {self.server.address}"
                 if now == before:
-                    raise StoreError(
-                        f"{where} sent events {events[0].seq}..{events[-1].seq} instead of event"
-                        f" {before + 1}."
-                    )
+                    sent = f"sent events {events[0].seq}..{events[-1].seq}"
+                    raise StoreError(f"{where} {sent} instead of event {before + 1}.")
                 if timeout is None and len(events) == limit:
                     deadline = time.monotonic() + seconds
                 if time.monotonic() >= deadline:
-                    raise StoreError(
-                        f"{where} reports {last} events, but sent only {now} of them in"
-                        f" {seconds:g} s."
-                    )
+                    sent = f"sent only {now} of them in {seconds:g} s"
+                    raise StoreError(f"{where} reports {last} events, but {sent}.")
 
     def after(self, seq: int) -> list[ev.AnyEvent]:
         """Return the events after `seq`. Needs the lock."""
@@ -131,7 +117,8 @@ class JournalCopy:
             return next((event for event in self._events[after:] if event.id == event_id), None)
 
 
-def _page(data: bytes) -> tuple[list[ev.AnyEvent], int]:
+def read_page(data: bytes) -> tuple[list[ev.AnyEvent], int]:
+    """Return the events of a page of a journal, and the journal's last seq."""
     page = msgspec.json.decode(data, type=_Page)
     return [ev.decode(bytes(raw)) for raw in page.events], page.last_seq
 

@@ -1,5 +1,4 @@
-"""Questions to the user of this program: those of calls on the server, through the journal, and
-those of the client's own calls."""
+"""Questions to the user of this program: of calls on the server, and of the client's own calls."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from holdfast import events as ev
@@ -30,7 +30,7 @@ class ClientQuestions:
         self, copy: JournalCopy, on_question: OnQuestion, answer: Callable[[str, Any, str], None]
     ) -> None:
         self._copy = copy
-        self._on_question = on_question
+        self._function = on_question if callable(on_question) else None
         self._answer = answer
         self._seen: set[str] = set()
         self._own_questions = 0
@@ -39,46 +39,34 @@ class ClientQuestions:
 
     def update(self) -> None:
         """Ask the new questions in the journal. Does not block."""
-        if not callable(self._on_question):
+        if self._function is None:
             return
         with self._copy.changed:
             for item in self._copy.fold.open.values():
                 for question in item.questions:
                     if question.id not in self._seen:
                         self._seen.add(question.id)
-                        threading.Thread(
-                            target=self.context.copy().run,
-                            args=(self._ask_user, question),
-                            name=f"holdfast-question-{question.id}",
-                            daemon=True,
-                        ).start()
+                        run, name = self.context.copy().run, f"holdfast-question-{question.id}"
+                        args = (self._ask_user, self._function, question)
+                        threading.Thread(target=run, args=args, name=name, daemon=True).start()
 
-    def _ask_user(self, question: ev.Question) -> None:
+    def _ask_user(self, function: Callable[[ev.Question], Any], question: ev.Question) -> None:
         inside.set((*inside.get(), self._copy.mark))
         values, reason = None, "the user declined"
         try:
-            assert callable(self._on_question)
-            values = self._on_question(question)
+            values = function(question)
         except Exception as error:
-            _log.exception(
-                "conversation %s: on_question raised, so that question %s has no answer",
-                self._copy.id,
-                question.id,
-            )
+            what = "conversation %s: on_question raised, so that question %s has no answer"
+            _log.exception(what, self._copy.id, question.id)
             reason = f"on_question raised {type(error).__name__}"
         if values not in (None, False):
             reason = ""
         try:  # until the server takes it, so that the user is not asked again
-            send_until_answered(
-                lambda: self._answer(question.id, values, reason), self._ended, lambda: False
-            )
+            answer = partial(self._answer, question.id, values, reason)
+            send_until_answered(answer, self._ended, bool)
         except HoldfastError as error:
-            _log.warning(
-                "conversation %s: the agent server refused the answer to question %s: %s",
-                self._copy.id,
-                question.id,
-                error,
-            )
+            what = "conversation %s: the agent server refused the answer to question %s: %s"
+            _log.warning(what, self._copy.id, question.id, error)
 
     def close(self) -> None:
         """Send no further answer."""
@@ -87,7 +75,7 @@ class ClientQuestions:
     @property
     def reachable(self) -> bool:
         """True if this program has a function that asks its user."""
-        return callable(self._on_question)
+        return self._function is not None
 
     def ask(
         self,
@@ -102,12 +90,10 @@ class ClientQuestions:
         """Ask this program's user for a call that runs here (`ToolContext.ask`). Not journaled."""
         if schema is not None:
             schema = check_form(schema)
-        if not callable(self._on_question):
+        if self._function is None:
             return None
         with self._copy.changed:
             self._own_questions += 1
             id = f"{call_id}?{self._own_questions}"
-        answer = self._on_question(
-            ev.Question(id, clean(message), schema, clean(url), clean(asker))
-        )
+        answer = self._function(ev.Question(id, clean(message), schema, clean(url), clean(asker)))
         return complete_answer("on_question", schema, answer)

@@ -1,5 +1,4 @@
-"""`ServerClient`: a client's requests to an agent server over HTTP. A request that is sent again
-takes effect once."""
+"""`ServerClient`: requests to an agent server over HTTP, each of which takes effect once."""
 
 from __future__ import annotations
 
@@ -10,20 +9,19 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from holdfast.conversation.observer import headers_of
-from holdfast.errors import Cancelled, ConfigurationError, LLMError, StoreError
+from holdfast.errors import BadResponse, Cancelled, ConfigurationError, LLMError, StoreError
 from holdfast.llm.address import split_url
-from holdfast.llm.http import Response, header_text
+from holdfast.llm.http import HTTPPool, Response, header_text
 from holdfast.llm.retry import retry_after
 from holdfast.llm.secrets import redact_url
 from holdfast.processes import OwnerProcess
 from holdfast.remote.failures import failure
-from holdfast.remote.pool import ServerPool
 from holdfast.tools.trace_headers import trace_headers
 
 if TYPE_CHECKING:
@@ -40,6 +38,8 @@ RETRY_CAP_SECONDS = 5.0  # seconds, the longest wait: a restarted server is foun
 SILENCE_SECONDS = 20.0
 WORKING_SECONDS = 5.0  # seconds after which a failed request counts as having been at work
 TEMPORARY_STATUSES = frozenset((408, 425, 429, 502, 503, 504))  # statuses of temporary failures
+# bytes of one response; more than the largest file or command output in JSON
+MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 
 _log = logging.getLogger("holdfast.remote")
 
@@ -47,6 +47,69 @@ Found = TypeVar("Found")
 UNEXPECTED_ANSWER = (
     "sent an answer unlike an agent server's ({}). Is another service at that address?"
 )
+
+
+class TooLong(BadResponse):
+    """A response that is longer than any of an agent server."""
+
+    retryable = False
+
+
+class ResponseLimits(NamedTuple):
+    """Limits: seconds between two bytes, the `time.monotonic()` of the end, the cancellation."""
+
+    read_timeout: float
+    deadline: float
+    cancelled: Cancellation | None = None
+
+
+class BoundedResponse(Response):
+    """A response whose `read` raises `TooLong` after `MAX_RESPONSE_BYTES` bytes."""
+
+    __slots__ = ()
+
+    def read(self) -> bytes:
+        if self._body is None:
+            found = bytearray()
+            try:
+                for chunk in self:
+                    found += chunk
+                    if len(found) > MAX_RESPONSE_BYTES:
+                        raise TooLong(
+                            f"The server sent an answer of more than {MAX_RESPONSE_BYTES:,} bytes."
+                            " The rest was not read."
+                        )
+            finally:
+                self.close()
+            self._body = bytes(found)
+        return self._body
+
+
+class ServerPool(HTTPPool):
+    """An `HTTPPool` for every method, with read timeouts and bounded responses."""
+
+    _answer = BoundedResponse
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: str,
+        limits: ResponseLimits,
+        stream: bool = False,
+    ) -> Response:
+        """Send a request and return once the response's head is there; without `stream` the body
+        too.
+
+        A reused connection may turn out to be closed before any byte of a response. It is
+        replaced once, silently, since every request here may be repeated (see `ServerClient`).
+        Raises `LLMConnectionError`, `LLMTimeout`, `Cancelled`, `BadResponse`.
+        """
+        counted = body or method not in ("GET", "DELETE")
+        length = f"Content-Length: {len(body)}\r\n" if counted else ""
+        head = f"{method} {self._target}{path} HTTP/1.1\r\n{self._always}{headers}{length}\r\n"
+        return self._exchange(head.encode("latin-1"), body, *limits, stream)
 
 
 class ServerClient:
@@ -58,18 +121,6 @@ class ServerClient:
     server acts once. Redirects are not followed. `timeouts` are those of a connection and of a
     request, in seconds.
     """
-
-    __slots__ = (
-        "_headers",
-        "_lock",
-        "_observers",
-        "_pool",
-        "_prefix",
-        "_users",
-        "address",
-        "owner",
-        "timeout",
-    )
 
     def __init__(
         self,
@@ -102,12 +153,9 @@ class ServerClient:
         except ConfigurationError:  # the original error would show the key
             raise ConfigurationError("RemoteWorkspace: key takes one line of ASCII.") from None
         self._prefix = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
-        self._pool = ServerPool(
-            f"{parts.scheme}://{parts.netloc}",
-            timeout=timeouts,
-            ssl_context=ssl_context,
-        )
-        self.address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        origin = f"{parts.scheme}://{parts.netloc}"
+        self._pool = ServerPool(origin, timeout=timeouts, ssl_context=ssl_context)
+        self.address = f"{origin}{parts.path.rstrip('/')}"
         self.timeout = timeouts[1]
         self._lock = threading.Lock()
         self.owner = OwnerProcess()
@@ -155,15 +203,8 @@ class ServerClient:
             asked: float | None = None
             cause: LLMError | None = None
             try:
-                response = self._pool.request(
-                    method,
-                    target,
-                    data,
-                    headers,
-                    read_timeout=max(silence, 0.001),
-                    deadline=until,
-                    cancelled=cancelled,
-                )
+                limits = ResponseLimits(max(silence, 0.001), until, cancelled)
+                response = self._pool.request(method, target, data, headers, limits)
                 status = response.status
                 answer = b"" if 200 <= status < 300 else response.read()
             except Cancelled:
@@ -181,10 +222,8 @@ class ServerClient:
             now = time.monotonic()
             if patience is not None and now >= until:  # its time is used up
                 raise error from cause
-            # the attempt was at work, not only connecting
-            if patience is not None and now - began > max(
-                WORKING_SECONDS, self._pool.connect_timeout + 1.0
-            ):
+            connecting = max(WORKING_SECONDS, self._pool.connect_timeout + 1.0)
+            if patience is not None and now - began > connecting:  # the attempt was at work
                 deadline, number = now + timeout, 0
             wait = pause(number, asked)
             if time.monotonic() + wait >= deadline:
@@ -209,37 +248,21 @@ class ServerClient:
         try:
             return decode(answer)
         except (ValueError, RecursionError) as error:
-            raise StoreError(
-                f"{method} {path}: {self.address} {UNEXPECTED_ANSWER.format(error)}"
-            ) from error
+            unexpected = f"{self.address} {UNEXPECTED_ANSWER.format(error)}"
+            raise StoreError(f"{method} {path}: {unexpected}") from error
 
     @contextmanager
     def stream(
-        self,
-        path: str,
-        query: Mapping[str, object],
-        headers: Mapping[str, str],
-        client: str,
-        *,
-        silence: float,
-        cancelled: Cancellation,
+        self, path: str, after_seq: int, client: str, silence: float, cancelled: Cancellation
     ) -> Generator[Iterator[bytes]]:
-        """Yield the bytes of an event stream; end it after `silence` seconds without any. One
-        attempt; raises as `request`."""
-        head = self._head(client).replace(
-            "Accept: application/json", "Accept: text/event-stream"
-        ) + header_text(headers)
+        """Yield the bytes of the stream of events after `after_seq`; end it after `silence`
+        seconds without any. One attempt; raises as `request`."""
+        head = self._head(client).replace("Accept: application/json", "Accept: text/event-stream")
+        head += header_text({"Last-Event-ID": str(after_seq)})
+        target = self._target(path, {"after_seq": after_seq})
         with self._reached():
-            response = self._pool.request(
-                "GET",
-                self._target(path, query),
-                b"",
-                head,
-                read_timeout=silence,
-                deadline=float("inf"),
-                cancelled=cancelled,
-                stream=True,
-            )
+            limits = ResponseLimits(silence, float("inf"), cancelled)
+            response = self._pool.request("GET", target, b"", head, limits, stream=True)
             answer = b"" if response.status == 200 else response.read()
         if response.status != 200:
             error = failure(response.status, answer, self.address, f"GET {path}")
@@ -298,6 +321,10 @@ class ServerClient:
             "A link to an agent server holds its key and is not pickled; make another"
             " RemoteWorkspace(url, key) there."
         )
+
+
+def conversation_path(id: str) -> str:
+    return f"/api/conversations/{quote(id, safe='')}"
 
 
 def pause(number: int, asked: float | None = None) -> float:

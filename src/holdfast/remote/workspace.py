@@ -1,5 +1,4 @@
-"""`RemoteWorkspace`: a working directory on an agent server, with the methods of a
-`LocalRuntime`."""
+"""`RemoteWorkspace`: a working directory on an agent server, like a `LocalRuntime`."""
 
 from __future__ import annotations
 
@@ -15,22 +14,31 @@ import msgspec
 
 from holdfast.content import ToolResult
 from holdfast.conversation.observer import Observing, observers
-from holdfast.errors import Cancelled, ConfigurationError, Conflict, HoldfastError, RuntimeFault
+from holdfast.errors import (
+    Cancelled,
+    ConfigurationError,
+    Conflict,
+    HoldfastError,
+    RuntimeFault,
+    ToolCancelled,
+)
 from holdfast.llm.http import Response
 from holdfast.remote.failures import as_fault
 from holdfast.remote.server_client import UNEXPECTED_ANSWER, Found, ServerClient
-from holdfast.remote.tools import Described, RemoteTool
 from holdfast.runtime.microagents import Microagent
+from holdfast.tools import Tool, ToolAnnotations, ToolContext
+from holdfast.tools.json_values import copy_json
 
 if TYPE_CHECKING:
     import ssl
 
-    from holdfast.tools import Cancellation, Tool
+    from holdfast.tools import Cancellation
 
 _log = logging.getLogger("holdfast.remote")
 
 _REMOVAL_SECONDS = 5.0  # seconds to remove the workspace in `close`
 MAX_COMMAND_SECONDS = 3600.0  # seconds that a command may take under the server's own timeout
+BUILTIN = "holdfast.runtime"  # the module of a runtime's own tools, which every server has
 
 
 class RemoteWorkspace:
@@ -68,26 +76,19 @@ class RemoteWorkspace:
     ) -> None:
         for name, value in (("timeout", timeout), ("connect_timeout", connect_timeout)):
             if not isinstance(value, int | float) or not value > 0:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-                raise ConfigurationError(
-                    f"RemoteWorkspace: {name} takes seconds, more than 0, not {value!r}."
-                )
+                what = f"{name} takes seconds, more than 0, not {value!r}"
+                raise ConfigurationError(f"RemoteWorkspace: {what}.")
         if id is not None and (not isinstance(id, str) or not id.strip()):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(
-                f"RemoteWorkspace: id takes a non-empty str or None, not {id!r}."
-            )
+            what = f"id takes a non-empty str or None, not {id!r}"
+            raise ConfigurationError(f"RemoteWorkspace: {what}.")
         if not verify and ssl_context is None:
             import ssl
 
             ssl_context = ssl.create_default_context()
             ssl_context.check_hostname = False
             ssl_context.verify_mode = ssl.CERT_NONE
-        self.link = ServerClient(
-            url,
-            key,
-            (connect_timeout, timeout),
-            ssl_context,
-            observers("RemoteWorkspace: observer", observer),
-        )
+        observing = observers("RemoteWorkspace: observer", observer)
+        self.link = ServerClient(url, key, (connect_timeout, timeout), ssl_context, observing)
         self.id = id
         self._keep_on_close = id is not None
         self._open = False
@@ -140,11 +141,7 @@ class RemoteWorkspace:
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
         """Run a command in the conversation's shell there, like `LocalRuntime.run_command`."""
-        body: dict[str, Any] = {"command": command}
-        if timeout is not None:
-            body["timeout"] = timeout
-        if conversation_id:
-            body["conversationId"] = conversation_id
+        body = _given(command=command, timeout=timeout, conversationId=conversation_id or None)
         # seconds to end the command's processes
         patience = MAX_COMMAND_SECONDS if timeout is None else timeout + 30.0
         try:
@@ -177,21 +174,15 @@ class RemoteWorkspace:
     ) -> Path:
         """Clone a repository on the server, like `LocalRuntime.clone_repo`, and return the
         folder there. Raises `RuntimeFault` with git's message."""
-        body = {
-            "repo": repo,
-            "branch": branch,
-            "target": None if target is None else os.fspath(target),
-            "timeout": timeout,
-        }
-        fields = {name: value for name, value in body.items() if value is not None}
-        answer = self._ask("POST", "/clone", fields, patience=timeout + 30.0)
+        folder = None if target is None else os.fspath(target)
+        body = _given(repo=repo, branch=branch, target=folder, timeout=timeout)
+        answer = self._ask("POST", "/clone", body, patience=timeout + 30.0)
         return Path(PurePosixPath(self._read(msgspec.json.Decoder(_Cloned).decode, answer).path))
 
     def load_microagents(self, folder: str | os.PathLike[str] | None = None) -> list[Microagent]:
         """Return the microagents there, like `LocalRuntime.load_microagents`."""
-        answer = self._ask(
-            "GET", "/microagents", query={"folder": None if folder is None else os.fspath(folder)}
-        )
+        query = {"folder": None if folder is None else os.fspath(folder)}
+        answer = self._ask("GET", "/microagents", query=query)
         return self._read(msgspec.json.Decoder(_Microagents).decode, answer).microagents
 
     # --- for agents ---
@@ -217,16 +208,9 @@ class RemoteWorkspace:
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
         """Run one of the workspace's tools there. Raises `ToolError`, `Cancelled`."""
-        body: dict[str, Any] = {"arguments": arguments}
-        if conversation_id:
-            body["conversationId"] = conversation_id
-        answer = self._ask(
-            "POST",
-            f"/tools/{quote(name, safe='')}",
-            body,
-            patience=MAX_COMMAND_SECONDS,
-            cancelled=cancelled,
-        )
+        body = _given(arguments=arguments, conversationId=conversation_id or None)
+        path, patience = f"/tools/{quote(name, safe='')}", MAX_COMMAND_SECONDS
+        answer = self._ask("POST", path, body, patience=patience, cancelled=cancelled)
         return self._read(ToolResult.from_json, answer)
 
     # --- closing ---
@@ -251,10 +235,8 @@ class RemoteWorkspace:
             remove = self._open and not self._keep_on_close
         try:
             if remove:
-                timeout = min(_REMOVAL_SECONDS, self.link.timeout)
-                self.link.request(
-                    "DELETE", f"/api/workspaces/{quote(self.id or '', safe='')}", timeout=timeout
-                )
+                path = f"/api/workspaces/{quote(self.id or '', safe='')}"
+                self.link.request("DELETE", path, timeout=min(_REMOVAL_SECONDS, self.link.timeout))
         except HoldfastError as error:
             # not raised: the `with` block may be ending with an error of its own
             _log.warning("workspace %s was not removed from the agent server: %s", self.id, error)
@@ -282,27 +264,69 @@ class RemoteWorkspace:
         except (ValueError, RecursionError) as error:
             raise RuntimeFault(f"{self.url} {UNEXPECTED_ANSWER.format(error)}") from error
 
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        query: dict[str, object] | None = None,
-        patience: float | None = None,
-        cancelled: Cancellation | None = None,
-        raw: bytes | None = None,
-    ) -> Response:
+    def _ask(self, method: str, path: str, body: Any = None, **options: Any) -> Response:
+        """Send a request about the workspace, with the options of `ServerClient.request`."""
         where = f"/api/workspaces/{quote(self.made(), safe='')}{path}"
         try:
-            return self.link.request(
-                method, where, body, query=query, patience=patience, cancelled=cancelled, raw=raw
-            )
+            return self.link.request(method, where, body, **options)
         except HoldfastError as error:
             found = as_fault(error)
             if found is error:
                 raise
             raise found from error.__cause__
+
+
+class Described(msgspec.Struct, frozen=True, rename="camel"):
+    """The server's description of a tool."""
+
+    name: str
+    description: str = ""
+    input_schema: dict[str, Any] = {}
+    output_schema: dict[str, Any] | None = None
+    annotations: ToolAnnotations = ToolAnnotations()
+    category: str = "general"
+    timeout: float | None = None
+
+
+class RemoteTool(Tool):
+    """One tool of a `RemoteWorkspace`. In a `RemoteConversation` of that workspace the server
+    runs it itself; anywhere else a call is an HTTP request."""
+
+    tool_type = "local_function"
+    untrusted = True
+
+    def __init__(self, workspace: RemoteWorkspace, described: Described) -> None:
+        super().__init__(
+            described.name,
+            described.description,
+            None,
+            described.input_schema or {"type": "object", "properties": {}},
+            described.output_schema,
+            described.annotations,
+            described.category,
+            described.timeout,
+        )
+        self.module_qualname = f"{BUILTIN}.builtin"
+        self.workspace = workspace
+        self._schema_there = described.input_schema or super().input_schema
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The server's schema, unchanged, so that conversations share a provider's cache."""
+        return copy_json(self._schema_there)
+
+    def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        """Run the tool in the workspace. Raises `ToolCancelled`, and the server's errors."""
+        try:
+            return self.workspace.call_tool(
+                self.name,
+                arguments,
+                conversation_id=context.conversation_id,
+                cancelled=context.cancelled,
+            )
+        except Cancelled:
+            text = f"{self.name!r} was cancelled; its effect may have happened."
+            raise ToolCancelled(text) from None
 
 
 class _Cloned(msgspec.Struct):
@@ -315,6 +339,10 @@ class _Microagents(msgspec.Struct):
 
 class _Tools(msgspec.Struct):
     tools: list[Described]
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _file(path: str | os.PathLike[str]) -> str:
