@@ -81,7 +81,7 @@ def _check_by_sql(
     file: StoreFile, sql: SQLRows, marked: Sequence[Mark], progress: Progress
 ) -> Report | None:
     """Check a file through SQLite; return None if that finds it damaged. Raises one of `DAMAGE`."""
-    older = lost(marked, sql.tables, sql.query)
+    older = lost(marked, sql.query)
     if older and not sql.tables:
         raise StoreError(f"{str(file.path)!r}: {older[0]}")
     file.check_is_store()

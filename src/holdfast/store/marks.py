@@ -72,9 +72,10 @@ def owners_folder(store: Path) -> Path:
     return Path(f"{store.resolve()}-owners")
 
 
-def lost(found: Iterable[Mark], tables: Iterable[str], query: Query) -> list[str]:
+def lost(found: Iterable[Mark], query: Query) -> list[str]:
     """Return one sentence for each mark that is newer than the database."""
-    known = {"conversations", "events", "sqlite_sequence"} <= set(tables)
+    tables = {name for (name,) in query("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    known = {"conversations", "events", "sqlite_sequence"} <= tables
     return [problem for mark in found if (problem := _lost(mark, query if known else None))]
 
 
