@@ -51,17 +51,12 @@ def marks(store: Path) -> list[Mark]:
         return []
     for name in names:
         try:
-            with (folder / name).open("rb") as file:
-                file.seek(MARK_OFFSET)
-                data = file.read(_SIZE)
+            data = (folder / name).read_bytes()[MARK_OFFSET : MARK_OFFSET + _SIZE]
         except OSError:  # its owner has just closed
             continue
-        if (
-            len(data) == _SIZE
-            and zlib.crc32(data[: _MARK.size]) == _CRC.unpack_from(data, _MARK.size)[0]
-        ):
+        if len(data) == _SIZE:
             magic, number, epoch, last_seq = _MARK.unpack_from(data)
-            if magic == _MAGIC:
+            if magic == _MAGIC and data == packed(number, epoch, last_seq):
                 found.append(Mark(folder / name, number, epoch, last_seq))
     return found
 

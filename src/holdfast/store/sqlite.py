@@ -281,7 +281,7 @@ class SQLiteStore(Store):
         self._committer()
         number, epoch = self._held.get(lease.conversation_id, (0, 0))
         if epoch == lease.epoch:
-            del self._held[lease.conversation_id]
+            self._held.pop(lease.conversation_id, None)
             self._watcher.drop(number, epoch)
         key = (lease.conversation_id, lease.epoch)
         query = f"{_RELEASE} id = ? AND epoch = ? AND holder <> ''"
@@ -509,12 +509,14 @@ class SQLiteStore(Store):
         waiting: bool = False,
         spawned_by: str | None = None,
     ) -> list[Summary]:
-        conditions = [_UNDONE if waiting else "last_seq > 0"]
-        conditions += [_SPAWNED] * (spawned_by is not None)
-        conditions += [_OF_IDS] * (ids is not None)
-        conditions += ["status = :status"] * (status is not None)
+        conditions = (
+            _UNDONE if waiting else "last_seq > 0",
+            "" if spawned_by is None else _SPAWNED,
+            "" if ids is None else _OF_IDS,
+            "" if status is None else "status = :status",
+        )
         order = " ORDER BY updated DESC, number DESC" if ids is None else ""
-        query = _LIST + " AND ".join(conditions) + order
+        query = _LIST + " AND ".join(filter(None, conditions)) + order
         values = {"spawner": spawned_by, "status": status, "ids": json.dumps(list(ids or ()))}
 
         def look(db: sqlite3.Connection) -> list[Any]:
