@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
@@ -31,20 +30,16 @@ class StreamEnd:
     async def aclose(self) -> None:
         raise NotImplementedError
 
-    async def __aenter__(self) -> Any:
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *failure: Any) -> None:
         await self.aclose()
 
 
 class Inbox(StreamEnd):
-    """Messages from a server until `end`. `on_empty()` is called when none waits any more."""
+    """Messages from a server until `end`: an async iterator. `on_empty()` is called when none
+    waits any more."""
 
     def __init__(self, on_empty: Callable[[], None] = lambda: None) -> None:
         self._items: deque[SessionMessage | Exception] = deque()
@@ -75,26 +70,19 @@ class Inbox(StreamEnd):
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    async def receive(self) -> SessionMessage | Exception:
-        """Return the next message. Raises anyio's `EndOfStream` after the last."""
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
         while not self._items:
             if self._ended.is_set() or self._closed:
-                raise anyio.EndOfStream
+                raise StopAsyncIteration
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
         item = self._items.popleft()
         if not self._items:
             self._on_empty()
         return item
-
-    def __aiter__(self) -> Inbox:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
 
     async def aclose(self) -> None:
         """Close the reader's side and drop later messages; the server has not ended."""
@@ -118,5 +106,4 @@ class Outbox(StreamEnd):
         await self._deliver(item)
 
     async def aclose(self) -> None:
-        """Refuse all later messages."""
         self._closed = True
