@@ -93,13 +93,13 @@ class A2AConnection:
         self._client = None  # the new card replaces the old one
         if self._http is None:
             self._http = self._open_http()
-        async with asyncio.timeout(self._remote.timeout):
+        timeout = self._remote.timeout
+        async with asyncio.timeout(timeout):
             base, _, path = self._remote.card_url.rpartition(
                 "/" if self._remote.url.endswith(".json") else CARD_PATH
             )
-            card = await A2ACardResolver(self._http, base, path or CARD_PATH).get_agent_card(
-                http_kwargs={"timeout": self._remote.timeout}
-            )
+            resolver = A2ACardResolver(self._http, base, path or CARD_PATH)
+            card = await resolver.get_agent_card(http_kwargs={"timeout": timeout})
             self._keep_usable(card)
             # The card's own order of transports is the agent's preference.
             config = ClientConfig(
@@ -110,23 +110,31 @@ class A2AConnection:
                 ],
             )
             client = ClientFactory(config).create(card)
-            interface = card.supported_interfaces[0]
+            endpoint = card.supported_interfaces[0]
             # The extended card may name skills that only authenticated clients may use.
             if card.capabilities.extended_agent_card and self._remote.credentials():
                 try:
                     card = await client.get_extended_agent_card(
-                        GetExtendedAgentCardRequest(), context=limited(self._remote.timeout)
+                        GetExtendedAgentCardRequest(), context=limited(timeout)
                     )
                 except Exception as error:
-                    reason = self._remote.redact(reason_of(error, self._remote.timeout)[0])
                     _log.warning(
                         "A2A agent %r did not return its extended card, so its public card is"
                         " used: %s",
                         self.name,
-                        reason,
+                        self._remote.redact(reason_of(error, timeout)[0]),
                     )
         self._client = client
-        return _read_card(card, interface)
+        skills = [
+            AgentSkill(
+                skill.id,
+                describe(card.name, skill.description or skill.name, skill.examples),
+                tuple(skill.input_modes or card.default_input_modes),
+            )
+            for skill in card.skills
+        ]
+        protocol = f"A2A {endpoint.protocol_version or '1.0'} over {endpoint.protocol_binding}"
+        return AgentCardSummary(card.name, card.version, protocol, tuple(skills))
 
     def _keep_usable(self, card: AgentCard) -> None:
         """Remove from a card the endpoints that use another protocol or may not get the
@@ -137,13 +145,10 @@ class A2AConnection:
             if one.protocol_binding in ("JSONRPC", "HTTP+JSON") and origin(one.url):
                 supported.append(one)
         if not supported:
-            named = (
-                ", ".join(sorted({one.protocol_binding for one in card.supported_interfaces}))
-                or "none"
-            )
+            named = {one.protocol_binding for one in card.supported_interfaces}
             raise ToolError(
                 "its card names no endpoint for JSONRPC or HTTP+JSON over HTTP; it has"
-                f" {clip(named)}.",
+                f" {clip(', '.join(sorted(named)) or 'none')}.",
                 retryable=False,
             )
         allowed = supported
@@ -195,9 +200,7 @@ class A2AConnection:
         return httpx.AsyncClient(
             # The call's own timeout limits how long an agent takes; reading has no limit.
             timeout=httpx.Timeout(self._remote.timeout, read=None),
-            limits=httpx.Limits(
-                max_connections=None, max_keepalive_connections=20, keepalive_expiry=30.0
-            ),
+            limits=httpx.Limits(max_keepalive_connections=20, keepalive_expiry=30.0),
             trust_env=False,
             headers={"Accept-Encoding": "identity"},
             event_hooks={"request": [authenticate], "response": [bound]},
@@ -246,17 +249,15 @@ class A2AConnection:
         try:
             yield
         except Exception as error:
-            text, kind = (
-                (str(error), error.error_type)
-                if isinstance(error, ToolError)
-                else reason_of(error, self._remote.timeout)
-            )
+            retryable = None
+            if isinstance(error, ToolError):
+                text, kind, retryable = str(error), error.error_type, error.retryable
+            else:
+                text, kind = reason_of(error, self._remote.timeout)
             message = self._remote.redact(f"A2A agent {self.name!r} {what}: {text}")
             if kind == "timeout":
                 raise ToolTimeout(message) from None
-            raise ToolError(
-                message, kind, retryable=error.retryable if isinstance(error, ToolError) else None
-            ) from None
+            raise ToolError(message, kind, retryable=retryable) from None
 
     async def end(self) -> None:
         """Cancel the running calls at their agents and close the connections. Idempotent."""
@@ -289,23 +290,6 @@ async def _leave(exchange: Exchange, work: asyncio.Task[AgentAnswer]) -> None:
                 work.cancel()
             await exchange.cancel_task()
     await asyncio.gather(work, return_exceptions=True)
-
-
-def _read_card(card: AgentCard, interface: AgentInterface) -> AgentCardSummary:
-    skills = [
-        AgentSkill(
-            skill.id,
-            describe(card.name, skill.description or skill.name, skill.examples),
-            tuple(skill.input_modes or card.default_input_modes),
-        )
-        for skill in card.skills
-    ]
-    return AgentCardSummary(
-        card.name,
-        card.version,
-        f"A2A {interface.protocol_version or '1.0'} over {interface.protocol_binding}",
-        tuple(skills),
-    )
 
 
 # --- the thread ---
