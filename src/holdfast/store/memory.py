@@ -159,7 +159,8 @@ class MemoryStore(Store):
                         spawned_by=kept.spawned_by,
                     )
                 record.summary = summary
-            self._ledger.settle(batch.settlements)
+            if batch.settlements:
+                self._ledger.settle(batch.settlements)
             wanted = batch.reservation
             held = wanted is not None and self._ledger.reserve(lease, wanted) is None
             if self._appended is not None:

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -23,7 +24,7 @@ from holdfast.processes import OwnerProcess
 from holdfast.store import base, lineage, schema
 from holdfast.store.base import Batch, Lease, Posted, Store, Summary
 from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage, SQLLedger
-from holdfast.store.commit import Committer, FunctionJob, Job
+from holdfast.store.commit import Committer, Job
 from holdfast.store.files import ReadConnection, ReadOnlyConnection, trouble
 from holdfast.store.marks import Mark, lost, marks, owners_folder
 from holdfast.store.owner import Owner
@@ -64,75 +65,6 @@ _OF_IDS = "id IN (SELECT value FROM json_each(:ids))"
 _RELEASE = "UPDATE conversations SET holder = '', notes = '', epoch = epoch + 1 WHERE"
 
 
-class _Append(Job[bool]):
-    __slots__ = ("batch", "blobs", "lease", "living", "number", "rows")
-
-    def __init__(
-        self, lease: Lease, number: int, batch: Batch, living: Callable[[str], object]
-    ) -> None:
-        self.mark = None
-        # As in `Job.__init__`; calling that would take a twentieth of an append's time.
-        self.done = False
-        self.error = self.result = self.gate = None
-        self.lease = lease
-        self.number = number
-        self.batch = batch
-        self.rows = _rows(number, batch.events)
-        self.living = living
-        self.blobs = [((number << 32) + blob.seq, blob.id, blob.data) for blob in batch.blobs]
-
-    def work(self, db: sqlite3.Cursor) -> bool:
-        number, epoch, batch = self.number, self.lease.epoch, self.batch
-        summary, events = batch.summary, batch.events
-        if events:
-            first, last = events[0], events[-1]
-            updated = (summary.updated or last.timestamp).isoformat()
-            shown = (summary.status, summary.title, updated, summary.condensed)
-            before = first.seq - 1
-            if not db.execute(_MOVE, (last.seq, *shown, number, epoch, before)).rowcount:
-                raise StoreError(
-                    f"Conversation {self.lease.conversation_id!r}: event {first.seq} does not"
-                    f" follow event {self._fence(db)}. Nothing was written."
-                )
-            if first.seq == 1:
-                created = (summary.created or first.timestamp).isoformat()
-                origin = (summary.parent_seq, summary.parent, summary.spawned_by)
-                db.execute(_FIRST, (created, *origin, number))
-            db.executemany(_INSERT, self.rows)
-            self.mark = (number, epoch, last.seq)
-        else:
-            self._fence(db)
-        if batch.done_commands:
-            db.executemany(
-                "UPDATE inbox SET data = NULL WHERE number = ? AND conversation = ?",
-                [(command, number) for command in batch.done_commands],
-            )
-        if self.blobs:
-            db.executemany(
-                "INSERT OR IGNORE INTO blobs (id, data) VALUES (?, ?)",
-                [(id, data) for _, id, data in self.blobs],
-            )
-            db.executemany(
-                "INSERT OR IGNORE INTO blob_refs (key, id) VALUES (?, ?)",
-                [(key, id) for key, id, _ in self.blobs],
-            )
-        if not batch.settlements and batch.reservation is None:
-            return False
-        ledger = SQLLedger(db, number, self.living)
-        ledger.settle(batch.settlements)
-        wanted = batch.reservation
-        return wanted is not None and ledger.reserve(self.lease, wanted) is None
-
-    def _fence(self, db: sqlite3.Cursor) -> int:
-        row = db.execute(
-            "SELECT last_seq FROM conversations WHERE number = ? AND epoch = ?",
-            (self.number, self.lease.epoch),
-        ).fetchone()
-        if row is None:
-            raise base.fenced(self.lease)
-        return row[0]
-
-
 _INSERT = "INSERT INTO events (key, crc, data) VALUES (?, ?, ?)"
 
 
@@ -143,6 +75,15 @@ def _rows(number: int, events: Sequence[AnyEvent]) -> list[tuple[int, int, bytes
         (first + event.seq, zlib.crc32(data), data)
         for event, data in zip(events, ev.records(events), strict=True)
     ]
+
+
+def _fence(db: sqlite3.Cursor, number: int, lease: Lease) -> int:
+    """Return the conversation's last seq. Raises `Fenced`."""
+    query = "SELECT last_seq FROM conversations WHERE number = ? AND epoch = ?"
+    row = db.execute(query, (number, lease.epoch)).fetchone()
+    if row is None:
+        raise base.fenced(lease)
+    return row[0]
 
 
 class SQLiteStore(Store):
@@ -337,12 +278,56 @@ class SQLiteStore(Store):
         if len(events) > 1:
             base.check_dense(events)
         number, epoch = self._held.get(lease.conversation_id, (0, 0))
-        # Numbers begin at 1, so 0 matches no row for a lease that is not held here.
-        job = _Append(lease, number if epoch == lease.epoch else 0, batch, self._living)
-        reserved = (self._writer or self._committer()).run(job)
+        if epoch != lease.epoch:
+            number = 0  # numbers begin at 1, so no row has this one
+        rows = _rows(number, events)
+        blobs = [((number << 32) + blob.seq, blob.id, blob.data) for blob in batch.blobs]
+        work = partial(self._write_batch, lease, number, batch, rows, blobs)
+        mark = (number, epoch, events[-1].seq) if events else None
+        reserved = (self._writer or self._committer()).run(Job(work, mark))
         if events and self._watcher.followers:
             self._watcher.appended(lease.conversation_id, events[-1].seq)
         return reserved
+
+    def _write_batch(
+        self,
+        lease: Lease,
+        number: int,
+        batch: Batch,
+        rows: list[tuple[int, int, bytes]],
+        blobs: list[tuple[int, str, bytes]],
+        db: sqlite3.Cursor,
+    ) -> bool:
+        summary, events = batch.summary, batch.events
+        if events:
+            first, last = events[0], events[-1]
+            updated = (summary.updated or last.timestamp).isoformat()
+            shown = (summary.status, summary.title, updated, summary.condensed)
+            key = (number, lease.epoch, first.seq - 1)
+            if not db.execute(_MOVE, (last.seq, *shown, *key)).rowcount:
+                raise StoreError(
+                    f"Conversation {lease.conversation_id!r}: event {first.seq} does not follow"
+                    f" event {_fence(db, number, lease)}. Nothing was written."
+                )
+            if first.seq == 1:
+                created = (summary.created or first.timestamp).isoformat()
+                origin = (summary.parent_seq, summary.parent, summary.spawned_by)
+                db.execute(_FIRST, (created, *origin, number))
+            db.executemany(_INSERT, rows)
+        else:
+            _fence(db, number, lease)
+        if batch.done_commands:
+            query = "UPDATE inbox SET data = NULL WHERE number = ? AND conversation = ?"
+            db.executemany(query, [(command, number) for command in batch.done_commands])
+        for key, id, data in blobs:
+            db.execute("INSERT OR IGNORE INTO blobs (id, data) VALUES (?, ?)", (id, data))
+            db.execute("INSERT OR IGNORE INTO blob_refs (key, id) VALUES (?, ?)", (key, id))
+        if not batch.settlements and batch.reservation is None:
+            return False
+        ledger = SQLLedger(db, number, self._living)
+        ledger.settle(batch.settlements)
+        wanted = batch.reservation
+        return wanted is not None and ledger.reserve(lease, wanted) is None
 
     def read(
         self, conversation_id: str, after_seq: int = 0, limit: int | None = None
@@ -627,7 +612,7 @@ class SQLiteStore(Store):
         return self._writer
 
     def _write(self, work: Callable[[sqlite3.Cursor], T]) -> T:
-        return self._committer().run(FunctionJob(work))
+        return self._committer().run(Job(work))
 
     def _row(self, db: sqlite3.Cursor, columns: str, conversation_id: str) -> tuple[Any, ...]:
         """Return columns of a conversation. Raises `ConversationNotFound`."""
