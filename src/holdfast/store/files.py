@@ -196,9 +196,13 @@ class ReadOnlyConnection(ReadConnection):
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         for _ in range(100):
-            db = self._connection()
+            if self._db is None or not self._unchanged():
+                self._disconnect()
+                self._stamp = self._file_stamp()
+                self._connections += 1
+                self._db, self._copy, self._live = connect_unchanged(self._path, self._timeout)
             try:
-                found = work(db)
+                found = work(self._db)
             except (*DAMAGE, StoreError):
                 if self._unchanged():
                     raise
@@ -222,15 +226,6 @@ class ReadOnlyConnection(ReadConnection):
             with suppress(FileNotFoundError):
                 found.append(os.stat(f"{self._path}{end}"))
         return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in found]
-
-    def _connection(self) -> sqlite3.Connection:
-        if self._db is not None and self._unchanged():
-            return self._db
-        self._disconnect()
-        self._stamp = self._file_stamp()
-        self._connections += 1
-        self._db, self._copy, self._live = connect_unchanged(self._path, self._timeout)
-        return self._db
 
     def _disconnect(self) -> None:
         super()._disconnect()

@@ -159,10 +159,15 @@ class PageRows:
         for cell in cells:
             if cell.kinds == "NIB":
                 events.append(cell)
-            elif cell.kinds == "TB":
-                self._take_blob(number, cell)
-            elif cell.kinds == "NITN":
-                self._take_mark(cell)
+            elif cell.kinds in ("TB", "NITN"):
+                match self._image.values(cell):
+                    case (str() as id, bytes() as data) if blob_id(data) == id:
+                        self._blobs.setdefault(id, _place(number, cell))
+                    # The store's mark that the remaining events of this number may be freed.
+                    case (None, int() as freed, "", None):
+                        self._freed.add(freed)
+                    case _:
+                        pass
             elif rows and not self.whole:
                 self._take_conversation(cell)
         for cell in _ascending(events):
@@ -187,17 +192,6 @@ class PageRows:
         self._events[key] = _place(page, cell)
         self._bad.discard(key)
         return True
-
-    def _take_blob(self, page: int, cell: Cell) -> None:
-        values = self._image.values(cell)
-        if values is not None and isinstance(values[1], bytes) and blob_id(values[1]) == values[0]:
-            self._blobs.setdefault(str(values[0]), _place(page, cell))
-
-    def _take_mark(self, cell: Cell) -> None:
-        values = self._image.values(cell)
-        # The store's mark that the remaining events of this number may be freed.
-        if values is not None and values[2] == "":
-            self._freed.add(cast(int, values[1]))
 
     def _take_conversation(self, cell: Cell) -> None:
         row = self._conversation(cell)

@@ -96,7 +96,14 @@ def export_conversation(store: Store, id: str) -> Iterator[bytes]:
     found = next((entry for entry in store.list() if entry.id == id), None)
     if found is None:
         raise ConversationNotFound(f"No conversation {id!r} with events in this store.")
-    yield from exported(found, store.read(id), lambda blob: _found(store, blob))
+
+    def bytes_of(blob: str) -> bytes | None:
+        try:
+            return store.blob(blob)
+        except StoreError:
+            return None
+
+    yield from exported(found, store.read(id), bytes_of)
 
 
 def exported(
@@ -128,12 +135,10 @@ def blobs_of(event: AnyEvent) -> list[str]:
     """Return the ids of the blobs that an event refers to in its result's `meta`."""
     if not isinstance(event, ev.ToolCallFinished):
         return []
-    items = event.result.meta.get(BLOBS)
-    if not isinstance(items, list):
-        return []
+    items: Any = event.result.meta.get(BLOBS)
     ids = [
         cast("dict[str, Any]", item).get("id")
-        for item in cast("list[Any]", items)
+        for item in (cast("list[Any]", items) if isinstance(items, list) else ())
         if isinstance(item, dict)
     ]
     return [id for id in ids if isinstance(id, str)]
@@ -148,13 +153,6 @@ def open_calls(events: Iterable[AnyEvent]) -> list[ToolCall]:
         elif isinstance(event, ev.ToolCallFinished):
             found.pop(event.call_id, None)
     return list(found.values())
-
-
-def _found(store: Store, id: str) -> bytes | None:
-    try:
-        return store.blob(id)
-    except StoreError:
-        return None
 
 
 # --- reading ---

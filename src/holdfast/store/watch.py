@@ -8,11 +8,9 @@ listens. It reads the tables only if the counter moved. The same thread is the o
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 
 from holdfast.errors import StoreError
 from holdfast.processes import OwnerProcess
@@ -30,11 +28,7 @@ _UNDONE_AND_HELD = """
 SELECT 0, conversation, max(number) FROM inbox WHERE data IS NOT NULL GROUP BY conversation
 UNION ALL SELECT 1, number, epoch FROM conversations WHERE holder = ? AND holder <> ''
 """
-
-
-def _last_seq(conversation_id: str, db: sqlite3.Connection) -> tuple[int] | None:
-    query = "SELECT last_seq FROM conversations WHERE id = ?"
-    return db.execute(query, (conversation_id,)).fetchone()
+_LAST_SEQ = "SELECT last_seq FROM conversations WHERE id = ?"
 
 
 class _Held:
@@ -203,7 +197,8 @@ class Watcher:
                     continue
                 _call_notify(lease.notify)
         for conversation_id in list(self.followers):
-            row = reader.read(partial(_last_seq, conversation_id))
+            key = (conversation_id,)
+            row = reader.read(lambda db, key=key: db.execute(_LAST_SEQ, key).fetchone())
             if row is not None:
                 self.appended(conversation_id, row[0])
 

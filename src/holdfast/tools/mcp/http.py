@@ -131,7 +131,7 @@ async def sse(
 ) -> AsyncGenerator[tuple[Inbox, Outbox]]:
     """Connect to an SSE server. `lost()` is called when its stream ends. Raises `httpx2.HTTPError`,
     or `ValueError` if the server does not speak MCP."""
-    inbox = Inbox()
+    inbox = Inbox(lost)
     endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def read() -> None:
@@ -143,7 +143,6 @@ async def sse(
             raise httpx2.RemoteProtocolError("the event stream ended")
         except (httpx2.HTTPError, httpx2.SSEError, ValueError) as error:
             if endpoint.done():
-                lost()
                 inbox.end()
             else:
                 endpoint.set_exception(error)

@@ -85,12 +85,12 @@ class StderrFile:
 class _Pipes(asyncio.Protocol):
     """The stdout of the process: it splits lines and puts the messages into `inbox`."""
 
-    def __init__(self) -> None:
+    def __init__(self, lost: Callable[[], None]) -> None:
         self._line = bytearray()
         self._searched = 0
         self._reading: asyncio.ReadTransport | None = None
         self._paused = False
-        self.inbox = Inbox(self._resume)
+        self.inbox = Inbox(lost, self._resume)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._reading = cast("asyncio.ReadTransport", transport)
@@ -199,20 +199,20 @@ async def stdio(
         bufsize=0,
     )
     stdin, stdout = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
-    pipes, writing = _Pipes(), _Writing()
+    pipes, writing = _Pipes(lost), _Writing()
     incoming: asyncio.ReadTransport | None = None
     watch = _watch(process, loop, pipes.inbox.end)
     try:
         incoming, _ = await loop.connect_read_pipe(lambda: pipes, stdout)
         await loop.connect_write_pipe(lambda: writing, stdin)
-        tasks = [loop.create_task(_trim(errors)), loop.create_task(_until_end(pipes.inbox, lost))]
+        trimming = loop.create_task(_trim(errors))
         try:
             yield pipes.inbox, Outbox(writing.send)
         finally:
-            for task in tasks:
-                task.cancel()
+            trimming.cancel()
     finally:
         with anyio.CancelScope(shield=True):
+            await pipes.inbox.aclose()  # the end of the process is no loss from now on
             await writing.close()
             if writing.transport is None:
                 stdin.close()
@@ -230,11 +230,6 @@ async def _trim(errors: StderrFile) -> None:
         await asyncio.sleep(_TRIM_SECONDS)
         with contextlib.suppress(OSError):
             errors.trim()
-
-
-async def _until_end(inbox: Inbox, lost: Callable[[], None]) -> None:
-    await inbox.ended()
-    lost()
 
 
 # --- the end of a process ---

@@ -38,14 +38,16 @@ class StreamEnd:
 
 
 class Inbox(StreamEnd):
-    """Messages from a server until `end`: an async iterator. `on_empty()` is called when none
-    waits any more."""
+    """Messages from a server until `end`: an async iterator. `on_end()` is called when the server
+    ends before the reader closes, `on_empty()` when no message waits any more."""
 
-    def __init__(self, on_empty: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, on_end: Callable[[], None], on_empty: Callable[[], None] = lambda: None
+    ) -> None:
         self._items: deque[SessionMessage | Exception] = deque()
         self._waiting: asyncio.Future[None] | None = None
-        self._ended = asyncio.Event()
-        self._closed = False
+        self._over = False  # True if one of the two sides has ended
+        self._on_end = on_end
         self._on_empty = on_empty
 
     def __len__(self) -> int:
@@ -53,18 +55,17 @@ class Inbox(StreamEnd):
 
     def put(self, item: SessionMessage | Exception) -> None:
         """Add a message. An exception stands for a text that is not a message."""
-        if not self._ended.is_set() and not self._closed:
+        if not self._over:
             self._items.append(item)
             self._wake()
 
     def end(self) -> None:
         """Mark the end: no more messages will come."""
-        self._ended.set()
-        self._wake()
-
-    async def ended(self) -> None:
-        """Wait until the end is marked."""
-        await self._ended.wait()
+        if not self._over:
+            self._over = True
+            self._wake()
+            # After the reader, which still finds the last messages.
+            asyncio.get_running_loop().call_soon(self._on_end)
 
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
@@ -75,7 +76,7 @@ class Inbox(StreamEnd):
 
     async def __anext__(self) -> SessionMessage | Exception:
         while not self._items:
-            if self._ended.is_set() or self._closed:
+            if self._over:
                 raise StopAsyncIteration
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
@@ -87,7 +88,7 @@ class Inbox(StreamEnd):
     async def aclose(self) -> None:
         """Close the reader's side and drop later messages; the server has not ended."""
         self._items.clear()
-        self._closed = True
+        self._over = True
         self._wake()
         self._on_empty()
 
