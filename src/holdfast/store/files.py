@@ -43,11 +43,9 @@ def connect(path: Path, timeout: float, options: str = "") -> sqlite3.Connection
 def trouble(path: Path, error: Exception, timeout: float, *, sure: bool = True) -> StoreError:
     """Return the error for a failed write: the file, the cause, and the remedy. `sure` is False if
     the write may have reached the disk."""
-    outcome = (
-        "Nothing was written"
-        if sure
-        else "It is not known whether the data was written; open the store again and read it"
-    )
+    outcome = "Nothing was written"
+    if not sure:
+        outcome = "It is not known whether the data was written; open the store again and read it"
     return StoreError(f"Store {str(path)!r}: {error}. {outcome}.{_advice(error, timeout)}")
 
 

@@ -232,9 +232,8 @@ class SalvageReader(StoreFile):
         if sql := self.sound_sql():
             try:
                 found = assemble(sql, row)
-                undecoded = sum(
-                    isinstance(event, ev.DamagedEvent) and bool(event.raw) for event in found.events
-                )
+                damaged = [one for one in found.events if isinstance(one, ev.DamagedEvent)]
+                undecoded = sum(bool(event.raw) for event in damaged)
                 if sum(gap.last - gap.first + 1 for gap in found.gaps) == undecoded:
                     return found  # the pages hold no more events
             except DAMAGE as error:
@@ -307,11 +306,9 @@ def assemble(rows: RowSource, row: ConversationRow) -> Salvaged:
             event = ev.DamagedEvent(seq=seq, id=f"damaged-{seq}", timestamp=before, reason=event)
         before = event.timestamp
         events.append(event)
-    summary = (
-        _summary_of_events(row.summary, events)
-        if row.lost
-        else msgspec.structs.replace(row.summary, last_seq=len(events))
-    )
+    summary = msgspec.structs.replace(row.summary, last_seq=len(events))
+    if row.lost:
+        summary = _summary_of_events(row.summary, events)
     return Salvaged(summary, tuple(events), tuple(gaps), tuple(row_defects(row, len(events))))
 
 

@@ -188,9 +188,8 @@ class SQLiteStore(Store):
 
         def take(db: sqlite3.Cursor) -> tuple[int, int, str, str, tuple[Budget, ...]]:
             token = self._own().token
-            query = (
-                "SELECT number, epoch, holder, notes, spawned_by FROM conversations WHERE id = ?"
-            )
+            columns = "number, epoch, holder, notes, spawned_by"
+            query = f"SELECT {columns} FROM conversations WHERE id = ?"
             found = db.execute(query, (conversation_id,)).fetchone()
             if found is None:
                 now = datetime.now(UTC).isoformat()
@@ -199,10 +198,8 @@ class SQLiteStore(Store):
                 return number, number, "", "", ()
             number, epoch, holder, notes, spawned_by = found
             self._refuse_if_held(conversation_id, holder)
-            db.execute(
-                "UPDATE conversations SET epoch = ?, holder = ? WHERE number = ?",
-                (epoch + 1, token, number),
-            )
+            query = "UPDATE conversations SET epoch = ?, holder = ? WHERE number = ?"
+            db.execute(query, (epoch + 1, token, number))
             above = SQLLedger(db).above(conversation_id, spawned_by)
             return number, epoch + 1, notes, spawned_by, above
 
@@ -440,15 +437,13 @@ class SQLiteStore(Store):
         """A command of a newer version stays in the inbox."""
         self._committer()
 
+        undone = "conversation = ? AND data IS NOT NULL"
+        query = f"SELECT number, key, data FROM inbox WHERE {undone} ORDER BY number"
+
         def look(db: sqlite3.Connection) -> list[tuple[int, str, bytes]]:
             db.execute("BEGIN")
             try:
-                number = self._check_held(db, lease)
-                query = (
-                    "SELECT number, key, data FROM inbox WHERE conversation = ? AND data IS NOT"
-                    " NULL ORDER BY number"
-                )
-                return db.execute(query, (number,)).fetchall()
+                return db.execute(query, (self._check_held(db, lease),)).fetchall()
             finally:
                 db.execute("COMMIT")
 

@@ -95,20 +95,14 @@ class A2AConnection:
             self._http = self._open_http()
         timeout = self._remote.timeout
         async with asyncio.timeout(timeout):
-            base, _, path = self._remote.card_url.rpartition(
-                "/" if self._remote.url.endswith(".json") else CARD_PATH
-            )
+            separator = "/" if self._remote.url.endswith(".json") else CARD_PATH
+            base, _, path = self._remote.card_url.rpartition(separator)
             resolver = A2ACardResolver(self._http, base, path or CARD_PATH)
             card = await resolver.get_agent_card(http_kwargs={"timeout": timeout})
             self._keep_usable(card)
             # The card's own order of transports is the agent's preference.
-            config = ClientConfig(
-                httpx_client=self._http,
-                supported_protocol_bindings=[
-                    TransportProtocol.JSONRPC,
-                    TransportProtocol.HTTP_JSON,
-                ],
-            )
+            bindings: list[str] = [TransportProtocol.JSONRPC, TransportProtocol.HTTP_JSON]
+            config = ClientConfig(httpx_client=self._http, supported_protocol_bindings=bindings)
             client = ClientFactory(config).create(card)
             endpoint = card.supported_interfaces[0]
             # The extended card may name skills that only authenticated clients may use.
@@ -220,9 +214,8 @@ class A2AConnection:
         self._calls.add(task)
         try:
             async with self._named("failed the call"):
-                exchange = Exchange(
-                    await self._connected(), message, answered, self._remote.timeout, tell
-                )
+                client = await self._connected()
+                exchange = Exchange(client, message, answered, self._remote.timeout, tell)
                 work = asyncio.create_task(exchange.run(look_first))
                 try:
                     return await asyncio.shield(work)
@@ -370,6 +363,5 @@ class A2AConnections:
 async def _end(connections: dict[str, A2AConnection]) -> None:
     import asyncio
 
-    await asyncio.gather(
-        *[connection.end() for connection in connections.values()], return_exceptions=True
-    )
+    ends = [connection.end() for connection in connections.values()]
+    await asyncio.gather(*ends, return_exceptions=True)

@@ -149,10 +149,8 @@ class McpConnection:
             await stack.enter_async_context(client)
             version = client.protocol_version
             if server.mode == "2026-07-28" and version not in MODERN_PROTOCOL_VERSIONS:
-                self._fail_to_connect(
-                    f"it speaks MCP {version}, and its configuration says mode 2026-07-28.",
-                    "not_found",
-                )
+                problem = f"it speaks MCP {version}, and its configuration says mode 2026-07-28."
+                self._fail_to_connect(problem, "not_found")
                 return
             self._client = client
             self.tools = await self._list(client)
@@ -175,9 +173,8 @@ class McpConnection:
             self._stderr = StderrFile(log)
             return stdio(server, self._stderr, lambda: self._client is not None, self._lost)
         provider = None if auth is None else provider_of(server.url, auth, self._asking)
-        http = await stack.enter_async_context(
-            http_client(server, self.spec.timeout, provider, self.ready.done)
-        )
+        client = http_client(server, self.spec.timeout, provider, self.ready.done)
+        http = await stack.enter_async_context(client)
         if server.type == "sse":
             return sse(http, server.url, self._lost)
         return streamable_http_client(
@@ -186,12 +183,8 @@ class McpConnection:
 
     def _overdue(self) -> None:
         garbage = " Its stdout has text that is not JSON-RPC." if self._sent_garbage else ""
-        self._fail(
-            ToolTimeout(
-                f"MCP server {self.name!r} did not answer within {self.spec.timeout:g}"
-                f" s.{garbage}{self._stderr_tail()}"
-            )
-        )
+        problem = f"MCP server {self.name!r} did not answer within {self.spec.timeout:g} s."
+        self._fail(ToolTimeout(f"{problem}{garbage}{self._stderr_tail()}"))
         self._scope.cancel()
 
     def _fail_to_connect(self, reason: str, kind: str) -> None:
@@ -218,12 +211,8 @@ class McpConnection:
         """Begin to close. `task` ends when the process or the connection has ended. A server
         that never answered is cancelled at once."""
         if not self.ready.done():
-            self._fail(
-                ToolError(
-                    f"MCP server {self.name!r}: the client was closed before it was connected.",
-                    "network",
-                )
-            )
+            problem = f"MCP server {self.name!r}: the client was closed before it was connected."
+            self._fail(ToolError(problem, "network"))
             self._scope.cancel()
         self._lost()
         # For HTTP's DELETE; stopping a process has limits of its own.
@@ -368,9 +357,8 @@ class McpConnection:
 
     @property
     def _modern(self) -> bool:
-        return (
-            self._client is not None and self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
-        )
+        client = self._client
+        return client is not None and client.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     async def _list(self, client: Client) -> list[ListedTool]:
         tools: list[ListedTool] = []

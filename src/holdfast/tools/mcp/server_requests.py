@@ -183,9 +183,8 @@ async def answer_sampling(
             kind,
             exc_info=True,
         )
-        return mcp_types.ErrorData(
-            code=mcp_types.INTERNAL_ERROR, message=f"The model failed: {kind}"
-        )
+        problem = f"The model failed: {kind}"
+        return mcp_types.ErrorData(code=mcp_types.INTERNAL_ERROR, message=problem)
     finally:
         cancelled.cancel()
     name = str(completion.model or getattr(model, "model", "") or "unknown")
@@ -211,9 +210,7 @@ async def answer_roots(roots: Roots) -> mcp_types.ListRootsResult:
     """Return the folders as absolute `file://` URLs."""
     from mcp_types import ListRootsResult
 
-    folders = await on_thread(
-        lambda: [Path(one).absolute() for one in (roots() if callable(roots) else roots)]
-    )
-    return ListRootsResult.model_validate(
-        {"roots": [{"uri": path.as_uri(), "name": path.name} for path in folders]}
-    )
+    folders = await on_thread(lambda: list(roots() if callable(roots) else roots))
+    paths = [Path(folder).absolute() for folder in folders]
+    found = [{"uri": path.as_uri(), "name": path.name} for path in paths]
+    return ListRootsResult.model_validate({"roots": found})

@@ -49,9 +49,8 @@ class MCPTool(Tool):
         )
         self._source = source
         self.remote_name = listed.name
-        self._schema_problem = (
-            None if self.output_schema is None else result_checker(self.name, self.output_schema)
-        )
+        schema = self.output_schema
+        self._schema_problem = None if schema is None else result_checker(self.name, schema)
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Call the tool on its server.
@@ -215,9 +214,8 @@ class MCPSource:
             try:
                 changed()
             except Exception:
-                _log.exception(
-                    "MCP server %r: a callback for changed tools raised an exception", self.id
-                )
+                problem = "MCP server %r: a callback for changed tools raised an exception"
+                _log.exception(problem, self.id)
 
     def health(self, timeout: float) -> SourceHealth:
         """Check that the server answers in time; connect if necessary. Does not raise."""

@@ -228,15 +228,10 @@ def _locked(root: int) -> Generator[None]:
 
 def _parts(path: str) -> list[str]:
     """Return the segments of a note's path. Raises `ToolError` for an invalid path."""
-    parts = [
-        part for part in unicodedata.normalize("NFC", path).split("/") if part not in ("", ".")
-    ]
-    if (
-        not parts
-        or path.startswith("/")
-        or ".." in parts
-        or any(ord(char) < 32 or char == "\\" for char in path)
-    ):
+    segments = unicodedata.normalize("NFC", path).split("/")
+    parts = [part for part in segments if part not in ("", ".")]
+    control = any(ord(char) < 32 or char == "\\" for char in path)
+    if not parts or path.startswith("/") or ".." in parts or control:
         raise ToolValidationError(
             f"{path!r} is not the path of a note. Give one such as 'build.md' or 'people/ada.md'."
         )
