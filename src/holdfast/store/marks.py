@@ -55,8 +55,8 @@ def marks(store: Path) -> list[Mark]:
         except OSError:  # its owner has just closed
             continue
         if len(data) == _SIZE:
-            magic, number, epoch, last_seq = _MARK.unpack_from(data)
-            if magic == _MAGIC and data == packed(number, epoch, last_seq):
+            _, number, epoch, last_seq = _MARK.unpack_from(data)
+            if data == packed(number, epoch, last_seq):
                 found.append(Mark(folder / name, number, epoch, last_seq))
     return found
 
@@ -71,29 +71,29 @@ def lost(found: Iterable[Mark], query: Query) -> list[str]:
     """Return one sentence for each mark that is newer than the database."""
     tables = {name for (name,) in query("SELECT name FROM sqlite_master WHERE type = 'table'")}
     known = {"conversations", "events", "sqlite_sequence"} <= tables
-    return [problem for mark in found if (problem := _lost(mark, query if known else None))]
+    return [
+        f"The file is older than the data that was written to it: {loss}. Its -wal was removed, or"
+        " the file was replaced by an older copy. Put the -wal back before anything is written; to"
+        f" continue with the present data, remove {str(mark.file)!r}."
+        for mark in found
+        if (loss := _loss(mark, query if known else None))
+    ]
 
 
-def _lost(mark: Mark, query: Query | None) -> str:
+def _loss(mark: Mark, query: Query | None) -> str:
+    """Return the loss that a mark proves, "" for none. Without tables `query` is None."""
     row = highest = None
     if query is not None:
         conversations = "SELECT id, epoch, last_seq FROM conversations"
         row = query(f"{conversations} WHERE number = {mark.number:d}").fetchone()
         sequence = "SELECT seq FROM sqlite_sequence WHERE name = 'conversations'"
         highest = query(sequence).fetchone()
-    if row is not None:
-        if (row[1], row[2]) >= (mark.epoch, mark.last_seq):
-            return ""
-        what = (
+    if row is not None and (row[1], row[2]) < (mark.epoch, mark.last_seq):
+        return (
             f"conversation {row[0]!r} has {row[2]:,} events, and had {mark.last_seq:,} when they"
             " were acknowledged"
         )
-    elif highest is not None and highest[0] >= mark.number:
-        return ""  # the conversation was deleted
-    else:
-        what = f"a conversation of {mark.last_seq:,} acknowledged events is missing"
-    return (
-        f"The file is older than the data that was written to it: {what}. Its -wal was removed, or"
-        " the file was replaced by an older copy. Put the -wal back before anything is written; to"
-        f" continue with the present data, remove {str(mark.file)!r}."
-    )
+    deleted = highest is not None and highest[0] >= mark.number
+    if row is not None or deleted:
+        return ""
+    return f"a conversation of {mark.last_seq:,} acknowledged events is missing"

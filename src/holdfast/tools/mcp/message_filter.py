@@ -176,7 +176,7 @@ def _reason(error: ValidationError) -> str:
 
 
 def parsed(text: str | bytes) -> SessionMessage | UnreadableMessage:
-    """Return the message in a text from a server, or the error for a text that is none."""
+    """Return the message in a text from a server, or the error for a text without one."""
     try:
         message = mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False)
     except ValueError as error:
