@@ -329,7 +329,7 @@ def look(path: Path) -> dict[str, Salvaged]:
 @pytest.mark.parametrize("how", ["zeroed", "torn", "garbage"])
 def test_any_page_may_be_lost(path: Path, how: str) -> None:
     sound = path.read_bytes()
-    with PageFile(path) as image:
+    with contextlib.closing(PageFile(path)) as image:
         leaves = [
             n
             for n in range(2, image.count + 1)
@@ -618,7 +618,7 @@ def test_a_damaged_wal_header_does_not_cost_the_wal(crashed: Path) -> None:
 
 def test_a_wal_that_was_torn_at_its_end_is_an_ordinary_crash(crashed: Path) -> None:
     wal = Path(f"{crashed}-wal")
-    with PageFile(crashed) as image:
+    with contextlib.closing(PageFile(crashed)) as image:
         end = max(image._frames.values()) + PAGE  # pyright: ignore[reportPrivateUsage]
     data = wal.read_bytes()[:end]
     wal.write_bytes(data + data[:FRAME] + bytes(100))

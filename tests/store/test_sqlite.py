@@ -21,7 +21,6 @@ from holdfast.errors import ConfigurationError, Fenced, LeaseHeld, StoreError, U
 from holdfast.store import Batch, SQLiteStore
 from holdfast.store.commit import Committer
 from holdfast.store.owner import Owner
-from holdfast.store.sqlite import _Append
 from tests.store.test_store import NOW, append, message, seqs, summary
 from tests.store_parts import Start, files, heard, starting
 
@@ -516,17 +515,17 @@ def test_ctrl_c_leaves_no_append_behind_for_a_later_commit(path: Path) -> None:
 
 
 def test_ctrl_c_within_a_commit_writes_all_of_it_or_nothing(path: Path) -> None:
-    work = _Append.work
-
-    def interrupted(job: Any, db: Any) -> None:
-        work(job, db)
-        if job.lease.conversation_id == "c1":
-            raise KeyboardInterrupt
-
     with SQLiteStore(path) as store:
+        write_batch = store._write_batch
+
+        def interrupted(lease: Any, *rest: Any) -> None:
+            write_batch(lease, *rest)
+            if lease.conversation_id == "c1":
+                raise KeyboardInterrupt
+
         leases = [store.acquire(f"c{n}") for n in range(3)]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_Append, "work", interrupted)
+            patch.setattr(store, "_write_batch", interrupted)
             outcomes = together(
                 store, [lambda lease=lease: append(store, lease, 1) for lease in leases]
             )

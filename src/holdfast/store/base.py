@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from holdfast.content import Data
-from holdfast.errors import StoreError
+from holdfast.errors import Conflict, ConversationNotFound, Fenced, StoreError
 from holdfast.events import AnyEvent
 from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage
 
@@ -272,6 +272,33 @@ class Store(Protocol):
         """Release files and locks. Leases that are still held end; every other method raises
         `StoreError` afterwards."""
         ...
+
+
+# --- the errors of both stores ---
+
+
+def fenced(lease: Lease) -> Fenced:
+    """Return the error for a write under a lease that is not the newest."""
+    return Fenced(
+        f"Conversation {lease.conversation_id!r} was taken over; epoch {lease.epoch} may not write"
+        " any more."
+    )
+
+
+def not_found(conversation_id: str, place: str) -> ConversationNotFound:
+    """Return the error for an unknown conversation. `place` names the store."""
+    return ConversationNotFound(
+        f"No conversation {conversation_id!r} in {place}.", "conversation", conversation_id
+    )
+
+
+def check_fork(conversation_id: str, last: int, seq: int, fork: str, exists: bool) -> None:
+    """Raise `Conflict` if the id `fork` exists, `StoreError` if the first `seq` events of a
+    conversation that has `last` cannot be shared."""
+    if exists:
+        raise Conflict(f"Conversation {fork!r} exists already; give the fork another id.")
+    if not 0 <= seq <= last:
+        raise StoreError(f"Conversation {conversation_id!r} has {last} events, not {seq}.")
 
 
 def check_dense(events: Sequence[AnyEvent]) -> None:

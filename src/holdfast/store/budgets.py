@@ -19,6 +19,8 @@ import msgspec
 if TYPE_CHECKING:
     import sqlite3
 
+    from holdfast.store.base import Lease
+
 # The unit of costs is a billionth of a dollar, in whole numbers, so that sums are exact.
 DOLLAR = 1_000_000_000
 
@@ -101,13 +103,9 @@ class Account(msgspec.Struct, array_like=True):
 
     def bound(self, budget: Budget | None) -> None:
         """Set the limits; None removes them."""
-        found = budget or Budget("")
-        self.most_steps, self.most_tokens, self.most_cost, self.most_seconds = (
-            found.steps,
-            found.tokens,
-            found.cost,
-            found.seconds,
-        )
+        limits = budget or Budget("")
+        self.most_steps, self.most_tokens = limits.steps, limits.tokens
+        self.most_cost, self.most_seconds = limits.cost, limits.seconds
 
     def budget(self, root: str) -> Budget:
         """Return the limits as the `Budget` of `root`."""
@@ -164,13 +162,18 @@ class Account(msgspec.Struct, array_like=True):
         self.tokens += amount.tokens
         self.cost += amount.cost
 
-    def short(self, amount: Amount, held: Amount | None = None) -> tuple[str, float, float] | None:
-        """Return the first limit that another `amount` would exceed, None if there is room.
+    def shortage(self, root: str, amount: Amount) -> Shortage | None:
+        """Return the first limit that another `amount` would exceed, None if there is room."""
+        held = Amount(self.held_steps, self.held_tokens, self.held_cost)
+        exceeded = self._exceeded(amount, held)
+        if exceeded is None:
+            return None
+        # There is room once all reservations are given back.
+        wait = self._exceeded(amount, Amount()) is None
+        return Shortage(root, *exceeded, wait)
 
-        The result is the limit's type, the value that is spent or held, and the limit. `held`
-        overrides the amount that is held now.
-        """
-        held = Amount(self.held_steps, self.held_tokens, self.held_cost) if held is None else held
+    def _exceeded(self, amount: Amount, held: Amount) -> tuple[str, float, float] | None:
+        """Return type, value and limit of the first limit that `amount` would exceed."""
         for type, limit, value, more, unit in (
             ("steps", self.most_steps, self.steps + held.steps, amount.steps, 1),
             ("tokens", self.most_tokens, self.tokens + held.tokens, amount.tokens, 1),
@@ -182,13 +185,6 @@ class Account(msgspec.Struct, array_like=True):
         if self.most_seconds is not None and seconds >= self.most_seconds:
             return "seconds", seconds, self.most_seconds
         return None
-
-    def shortage(self, root: str, amount: Amount) -> Shortage:
-        """Return the `Shortage` for an amount without room, once dead owners' holds are spent."""
-        found = self.short(amount)
-        assert found is not None
-        wait = self.short(amount, Amount()) is None  # there is room once all holds are given back
-        return Shortage(root, *found, wait)
 
 
 # --- the budgets of a store ---
@@ -207,8 +203,8 @@ class Ledger(ABC):
         """Keep an account, a new one too."""
 
     @abstractmethod
-    def add(self, key: str, root: str, amount: Amount) -> None:
-        """Keep a reservation."""
+    def add(self, lease: Lease, key: str, root: str, amount: Amount) -> None:
+        """Keep a reservation of the owner of `lease`."""
 
     @abstractmethod
     def take(self, key: str) -> list[tuple[str, Amount]]:
@@ -222,6 +218,10 @@ class Ledger(ABC):
     def forget(self, root: str) -> None:
         """Remove the budget of a tree whose root conversation is deleted."""
 
+    @abstractmethod
+    def spawned_by(self, conversation_id: str) -> str:
+        """Return the `Summary.spawned_by` of a conversation, "" for an unknown one."""
+
     def bound(self, root: str, budget: Budget | None) -> None:
         """Set the limits of the tree of `root`. Amounts already spent stay counted."""
         account = self.account(root)
@@ -229,10 +229,6 @@ class Ledger(ABC):
             account = account or Account()
             account.bound(budget)
             self.save(root, account)
-
-    @abstractmethod
-    def spawned_by(self, conversation_id: str) -> str:
-        """Return the `Summary.spawned_by` of a conversation, "" for an unknown one."""
 
     def above(self, conversation_id: str, spawned_by: str) -> tuple[Budget, ...]:
         """Return the budgets that a conversation spends from: its own first, then those of its
@@ -247,7 +243,7 @@ class Ledger(ABC):
             spawned_by = self.spawned_by(conversation_id) if conversation_id else ""
         return tuple(budgets)
 
-    def reserve(self, wanted: Reservation) -> Shortage | None:
+    def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
         """Hold an amount in all budgets of `wanted.roots`, or in none and return the shortage."""
         amount = wanted.amount
         accounts = [
@@ -255,17 +251,18 @@ class Ledger(ABC):
         ]
         for root, account in accounts:
             account.works(wanted.since, wanted.now)
-            if account.short(amount) is not None:
-                for dead in self.take_dead(root):
-                    account.hold(dead, -1)
-                    account.spend(dead)
-                    self.save(root, account)
-                if account.short(amount) is not None:
-                    return account.shortage(root, amount)
+            if account.shortage(root, amount) is None:
+                continue
+            for dead in self.take_dead(root):
+                account.hold(dead, -1)
+                account.spend(dead)
+                self.save(root, account)
+            if shortage := account.shortage(root, amount):
+                return shortage
         for root, account in accounts:
             account.hold(amount)
             self.save(root, account)
-            self.add(wanted.key, root, amount)
+            self.add(lease, wanted.key, root, amount)
         return None
 
     def settle(self, settled: Sequence[Settlement]) -> None:
@@ -285,51 +282,6 @@ class Ledger(ABC):
             self.save(root, account)
 
 
-class MemoryLedger(Ledger):
-    """A ledger in memory."""
-
-    def __init__(
-        self, living: Callable[[str, int], bool], spawned_by: Callable[[str], str]
-    ) -> None:
-        self._living = living
-        self._spawned_by = spawned_by
-        self._accounts: dict[str, Account] = {}
-        # By key and root: the amount, and the conversation and epoch of the owner's lease.
-        self._held: dict[str, dict[str, tuple[Amount, str, int]]] = {}
-        self.owner: tuple[str, int] = (
-            "",
-            0,
-        )  # conversation and epoch of the lease under which `add` is called
-
-    def spawned_by(self, conversation_id: str) -> str:
-        return self._spawned_by(conversation_id)
-
-    def account(self, root: str) -> Account | None:
-        return self._accounts.get(root)
-
-    def save(self, root: str, account: Account) -> None:
-        self._accounts[root] = account
-
-    def add(self, key: str, root: str, amount: Amount) -> None:
-        self._held.setdefault(key, {})[root] = (amount, *self.owner)
-
-    def take(self, key: str) -> list[tuple[str, Amount]]:
-        return [(root, held[0]) for root, held in self._held.pop(key, {}).items()]
-
-    def take_dead(self, root: str) -> list[Amount]:
-        dead = [
-            key
-            for key, held in self._held.items()
-            if root in held and not self._living(*held[root][1:])
-        ]
-        return [self._held[key].pop(root)[0] for key in dead]
-
-    def forget(self, root: str) -> None:
-        if self._accounts.pop(root, None) is not None:
-            for held in self._held.values():
-                held.pop(root, None)
-
-
 _COLUMNS = ", ".join(Account.__struct_fields__)
 _READ = f"SELECT {_COLUMNS} FROM budgets WHERE root = ?"
 _SAVE = (
@@ -347,18 +299,17 @@ WHERE r.root = ?
 
 
 class SQLLedger(Ledger):
-    """A ledger in an SQLite file, within one transaction. The owner of new reservations is the
-    conversation `number` under the lease `epoch`; `living` tells whether a holder lives."""
+    """A ledger in an SQLite file, within one transaction. New reservations belong to the
+    conversation `number`; `living` tells whether a holder lives."""
 
     def __init__(
         self,
         db: sqlite3.Cursor,
         number: int = 0,
-        epoch: int = 0,
         living: Callable[[str], object] = lambda holder: True,
     ) -> None:
         self._db = db
-        self._owner = (number, epoch)
+        self._number = number
         self._living = living
 
     def spawned_by(self, conversation_id: str) -> str:
@@ -373,8 +324,9 @@ class SQLLedger(Ledger):
     def save(self, root: str, account: Account) -> None:
         self._db.execute(_SAVE, (root, *msgspec.structs.astuple(account)))
 
-    def add(self, key: str, root: str, amount: Amount) -> None:
-        self._db.execute(_ADD, (key, root, *self._owner, amount.steps, amount.tokens, amount.cost))
+    def add(self, lease: Lease, key: str, root: str, amount: Amount) -> None:
+        owner = (self._number, lease.epoch)
+        self._db.execute(_ADD, (key, root, *owner, *msgspec.structs.astuple(amount)))
 
     def take(self, key: str) -> list[tuple[str, Amount]]:
         found = self._db.execute(_FIND, (key,)).fetchall()

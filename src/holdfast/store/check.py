@@ -9,11 +9,12 @@ from holdfast import commands
 from holdfast import events as ev
 from holdfast.content import Data
 from holdfast.errors import StoreError
+from holdfast.store import salvage
 from holdfast.store.base import blob_id
 from holdfast.store.files import DAMAGE
 from holdfast.store.marks import Mark, lost, marks
-from holdfast.store.rows import ConversationRow, Progress, RowSource, SQLRows, silent
-from holdfast.store.salvage import Gap, StoreFile, add_gap, journal, problem_of, row_defects
+from holdfast.store.rows import ConversationRow, Progress, SQLRows, silent
+from holdfast.store.salvage import Gap, RowSource, StoreFile
 from holdfast.store.schema import APPLICATION, FORMAT
 
 _PROGRESS_EVENTS = 500  # events between two calls of `progress`
@@ -63,117 +64,112 @@ def check(path: str | Path, progress: Progress = silent) -> Report:
     path = Path(path).absolute()
     marked = marks(path)  # read before the file, so that no mark is newer
     with StoreFile(path, progress) as file:
+        checking = _Check(file, progress)
         if file.sql is not None:
             try:
-                if (report := _check_by_sql(file, file.sql, marked, progress)) is not None:
-                    return report
+                if checking.through_sqlite(file.sql, marked):
+                    return checking.report()
+            except StoreError:
+                raise
             except (*DAMAGE, OSError) as error:
-                if isinstance(error, StoreError):
-                    raise
                 file.add_trouble(error)
+                checking = _Check(file, progress)
         pages = file.pages()
-        checking = _Check(path, pages, 0 if file.sql is None else file.sql.format, progress)
         checking.problems = file.troubles
-        return checking.conversations(pages.conversations()).report()
-
-
-def _check_by_sql(
-    file: StoreFile, sql: SQLRows, marked: Sequence[Mark], progress: Progress
-) -> Report | None:
-    """Check a file through SQLite; return None if that finds it damaged. Raises one of `DAMAGE`."""
-    older = lost(marked, sql.tables, sql.query)
-    if older and not sql.tables:
-        raise StoreError(f"{str(file.path)!r}: {older[0]}")
-    file.check_is_store()
-    if sql.application == APPLICATION and sql.format > FORMAT:
-        raise StoreError(
-            f"{str(file.path)!r} was written by a newer Holdfast (format {sql.format}, this one"
-            f" reads {FORMAT}). `holdfast export --salvage` reads what it can of it."
-        )
-    file.troubles += [f"SQLite finds: {line}" for line in sql.integrity(progress)]
-    if sql.application != APPLICATION:
-        file.troubles.append("the file is not marked as a Holdfast store (application id)")
-    if file.troubles:
-        file.troubles += older
-        return None
-    checking = _Check(file.path, sql, sql.format, progress)
-    checking.problems += older
-    return checking.everything(sql)
+        checking.conversations(pages, pages.conversations())
+        return checking.report()
 
 
 class _Check:
-    def __init__(self, path: Path, rows: RowSource, format: int, progress: Progress) -> None:
+    """The findings of one check so far."""
+
+    def __init__(self, file: StoreFile, progress: Progress) -> None:
         self.problems: list[str] = []
-        self._path = path
-        self._rows = rows
-        self._format = format
+        self._file = file
         self._progress = progress
         self._findings: list[ConversationDefects] = []
         self._conversations = self._events = self._blobs = 0
         self._total = 0
 
     def report(self) -> Report:
-        sound = not self._findings and not self.problems
-        counts = (self._conversations, self._events, self._blobs)
-        found = (tuple(self._findings), tuple(self.problems))
-        return Report(str(self._path), self._format, sound, *counts, *found)
+        return Report(
+            file=str(self._file.path),
+            format=0 if self._file.sql is None else self._file.sql.format,
+            sound=not self._findings and not self.problems,
+            conversations=self._conversations,
+            events=self._events,
+            blobs=self._blobs,
+            findings=tuple(self._findings),
+            problems=tuple(self.problems),
+        )
 
-    def everything(self, sql: SQLRows) -> Report:
-        """Run all checks through SQLite. Raises one of `DAMAGE` if SQLite fails later."""
-        missing = {
-            "conversations",
-            "events",
-            *(("inbox", "blobs", "blob_refs") if sql.format >= 2 else ()),
-        } - sql.tables
+    def through_sqlite(self, sql: SQLRows, marked: Sequence[Mark]) -> bool:
+        """Run all checks through SQLite. Return False if it finds the file damaged. Raises one of
+        `DAMAGE`."""
+        file = self._file
+        older = lost(marked, sql.query)
+        if older and not sql.tables:
+            raise StoreError(f"{str(file.path)!r}: {older[0]}")
+        file.check_is_store()
+        if sql.application == APPLICATION and sql.format > FORMAT:
+            raise StoreError(
+                f"{str(file.path)!r} was written by a newer Holdfast (format {sql.format}, this one"
+                f" reads {FORMAT}). `holdfast export --salvage` reads what it can of it."
+            )
+        file.troubles += [f"SQLite finds: {line}" for line in sql.integrity(self._progress)]
+        if sql.application != APPLICATION:
+            file.troubles.append("the file is not marked as a Holdfast store (application id)")
+        if file.troubles:
+            file.troubles += older
+            return False
+        self.problems += older
+        newer = ("inbox", "blobs", "blob_refs") if sql.format >= 2 else ()
+        missing = {"conversations", "events", *newer} - sql.tables
         if missing:
             self.problems.append(f"missing tables: {', '.join(sorted(missing))}")
         if {"conversations", "events"} & missing:
-            return self.report()
+            return True
         rows = sql.conversations()
         self._total = sum(row.summary.last_seq for row in rows)
-        self.conversations(rows)
-        self._strays(sql, rows)
+        self.conversations(sql, rows)
+        # A deleted conversation is freed in steps. Until then a mark in the inbox stands for it.
+        freed: set[int] = set()
+        if "inbox" in sql.tables:
+            freed = {int(n) for (n,) in sql.query("SELECT conversation FROM inbox WHERE key = ''")}
+        self._strays(sql, rows, freed)
         if {"blobs", "blob_refs"} <= sql.tables:
             self._kept_blobs(sql)
         if "inbox" in sql.tables:
-            self._inbox(sql, {row.number: row.id for row in rows})
-        return self.report()
+            self._inbox(sql, {row.number: row.id for row in rows}, freed)
+        return True
 
-    # --- conversations ---
-
-    def conversations(self, rows: Sequence[ConversationRow]) -> _Check:
+    def conversations(self, source: RowSource, rows: Sequence[ConversationRow]) -> None:
         """Check each conversation by itself."""
         for row in rows:
             gaps: list[Gap] = []
             calls = _Calls()
             count = 0
-            for seq, event in journal(self._rows, row):
+            for seq, event in salvage.journal(source, row):
                 count += 1
-                if problem := problem_of(event):
-                    add_gap(gaps, seq, problem)
+                if problem := salvage.problem_of(event):
+                    salvage.add_gap(gaps, seq, problem)
                     calls.unknown.add(seq)
                 elif not isinstance(event, str):
-                    if isinstance(event, ev.DamagedEvent):
-                        calls.unknown.add(seq)
                     calls.take(event)
                     self._events += 1
                 if not self._events % _PROGRESS_EVENTS:
-                    self._progress(self._events, max(self._total, self._events))
-            problems = row_defects(row, count) + calls.problems
+                    self._tell_progress()
+            problems = salvage.row_defects(row, count) + calls.problems
             if gaps or problems:
                 self._findings.append(ConversationDefects(row.id, tuple(gaps), tuple(problems)))
             self._conversations += bool(count)
-        return self
 
-    def _strays(self, sql: SQLRows, rows: Sequence[ConversationRow]) -> None:
+    def _tell_progress(self) -> None:
+        self._progress(self._events, max(self._total, self._events))
+
+    def _strays(self, sql: SQLRows, rows: Sequence[ConversationRow], freed: set[int]) -> None:
         """Find events that belong to no conversation and that no fork shares."""
-        ends = {row.number: 1 << 32 for row in rows}
-        # A deleted conversation is freed in steps. Until then a mark in the inbox stands for it.
-        if "inbox" in sql.tables:
-            ends |= {
-                int(number): 1 << 32
-                for (number,) in sql.query("SELECT conversation FROM inbox WHERE key = ''")
-            }
+        ends = dict.fromkeys([*(row.number for row in rows), *freed], 1 << 32)
         for row in rows:
             for number, last in row.base or ():
                 ends[number] = max(ends.get(number, 0), last)
@@ -191,28 +187,26 @@ class _Check:
     def _kept_blobs(self, sql: SQLRows) -> None:
         for id, data in sql.query("SELECT id, data FROM blobs"):
             self._blobs += 1
-            self._progress(self._events, max(self._total, self._events))
+            self._tell_progress()
             if type(data) is not bytes or blob_id(data) != id:
                 self.problems.append(f"the content of the blob {id} does not match its id")
-        query = "SELECT count(*) FROM blob_refs WHERE id NOT IN (SELECT id FROM blobs)"
-        if count := sql.query(query).fetchone()[0]:
-            self.problems.append(f"{count:,} blobs that events refer to are missing")
-        query = "SELECT count(*) FROM blob_refs WHERE key NOT IN (SELECT key FROM events)"
-        if count := sql.query(query).fetchone()[0]:
-            self.problems.append(f"{count:,} blobs are kept for events that do not exist")
+        for condition, problem in (
+            ("id NOT IN (SELECT id FROM blobs)", "that events refer to are missing"),
+            ("key NOT IN (SELECT key FROM events)", "are kept for events that do not exist"),
+        ):
+            query = f"SELECT count(*) FROM blob_refs WHERE {condition}"
+            if count := sql.query(query).fetchone()[0]:
+                self.problems.append(f"{count:,} blobs {problem}")
 
-    def _inbox(self, sql: SQLRows, ids: dict[int, str]) -> None:
-        freed = {number for (number,) in sql.query("SELECT conversation FROM inbox WHERE key = ''")}
+    def _inbox(self, sql: SQLRows, ids: dict[int, str], freed: set[int]) -> None:
         for number, conversation, data in sql.query("SELECT number, conversation, data FROM inbox"):
-            what = (
-                f"the command {number} in the inbox of"
-                f" {ids.get(conversation, f'conversation number {conversation}')!r}"
-            )
+            owner = ids.get(conversation, f"conversation number {conversation}")
+            what = f"the command {number} in the inbox of {owner!r}"
             if conversation not in ids and conversation not in freed:
                 self.problems.append(f"{what}: there is no such conversation")
-            elif data is not None and isinstance(
-                command := commands.posted(data), commands.UnreadableCommand
-            ):
+                continue
+            command = None if data is None else commands.posted(data)
+            if isinstance(command, commands.UnreadableCommand):
                 self.problems.append(f"{what} cannot be read: {command.reason}")
 
 
@@ -229,7 +223,7 @@ class _Calls:
         """Process the next event."""
         if isinstance(event, ev.AssistantReplied):
             self._known.update(call.id for call in event.calls)
-        elif isinstance(event, ev.UnknownEvent):
+        elif isinstance(event, ev.UnknownEvent | ev.DamagedEvent):
             self.unknown.add(event.seq)
         elif (
             isinstance(event, ev.ToolCallStarted | ev.ToolCallFinished)

@@ -33,45 +33,31 @@ _CROWD_SHARE = 0.75
 
 
 class Job(Generic[T]):
-    """One write, which any thread may run inside its transaction. A `HoldfastError` from `work`
-    means that nothing was written."""
+    """One write, which any thread may run inside its transaction.
 
-    __slots__ = ("done", "error", "gate", "mark", "result")
+    `work` runs a second time if the first transaction was rolled back. A `HoldfastError` from it
+    means that nothing was written. `mark` is, for an append: the conversation's number, its
+    epoch, the last seq.
+    """
 
-    def __init__(self) -> None:
-        # Of an append: the conversation's number, its epoch, the last seq.
-        self.mark: tuple[int, int, int] | None = None
+    __slots__ = ("done", "error", "gate", "mark", "result", "work")
+
+    def __init__(
+        self, work: Callable[[sqlite3.Cursor], T], mark: tuple[int, int, int] | None = None
+    ) -> None:
+        self.work = work
+        self.mark = mark
         self.done = False
         self.error: Exception | None = None
         self.result: T | None = None
         # The thread of the job waits at this lock, which `wake` releases.
         self.gate: threading.Lock | None = None
 
-    def work(self, db: sqlite3.Cursor) -> T:
-        """Write to the database. Runs a second time if the first transaction was rolled back."""
-        raise NotImplementedError
-
     def wake(self) -> None:
         """Wake the thread that waits for this job. Harmless if the thread is awake."""
         if self.gate is not None:
-            try:
+            with contextlib.suppress(RuntimeError):
                 self.gate.release()
-            except RuntimeError:
-                pass
-
-
-class FunctionJob(Job[T]):
-    """A job that calls a function."""
-
-    __slots__ = ("function",)
-
-    def __init__(self, function: Callable[[sqlite3.Cursor], T]) -> None:
-        super().__init__()
-        self.function = function
-
-    def work(self, db: sqlite3.Cursor) -> T:
-        """See `Job.work`."""
-        return self.function(db)
 
 
 class Committer:
@@ -162,10 +148,8 @@ class Committer:
             job.gate.acquire(timeout=0.05)
 
     def _wake_next(self) -> None:
-        try:
+        with contextlib.suppress(IndexError):  # another thread took it
             self.queue[0].wake()
-        except IndexError:  # another thread took it
-            pass
 
     def _commit(self) -> list[Job[object]]:
         """Write all queued jobs and return them. The caller holds the lock."""

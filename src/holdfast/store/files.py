@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -42,43 +43,38 @@ def connect(path: Path, timeout: float, options: str = "") -> sqlite3.Connection
 def trouble(path: Path, error: Exception, timeout: float, *, sure: bool = True) -> StoreError:
     """Return the error for a failed write: the file, the cause, and the remedy. `sure` is False if
     the write may have reached the disk."""
-    outcome = (
-        "Nothing was written"
-        if sure
-        else "It is not known whether the data was written; open the store again and read it"
-    )
+    outcome = "Nothing was written"
+    if not sure:
+        outcome = "It is not known whether the data was written; open the store again and read it"
     return StoreError(f"Store {str(path)!r}: {error}. {outcome}.{_advice(error, timeout)}")
 
 
-def unreadable(path: Path, error: Exception, timeout: float) -> StoreError:
-    """Return the error for a failed read."""
-    return StoreError(f"Store {str(path)!r} cannot be read: {error}.{_advice(error, timeout)}")
+_NOT_WRITABLE = (
+    " The file, its folder and its -wal must be writable; read_only=True opens it for reading."
+)
+_BUSY = (
+    " Another process has been writing for longer than timeout={timeout:g} seconds; try again, or"
+    " give a longer timeout."
+)
+_ADVICE = {
+    sqlite3.SQLITE_FULL: " Free some space on the disk and try again.",
+    sqlite3.SQLITE_BUSY: _BUSY,
+    sqlite3.SQLITE_LOCKED: _BUSY,
+    sqlite3.SQLITE_READONLY: _NOT_WRITABLE,
+    sqlite3.SQLITE_CANTOPEN: _NOT_WRITABLE,
+    sqlite3.SQLITE_PERM: _NOT_WRITABLE,
+    sqlite3.SQLITE_CORRUPT: " The file is damaged; copy it with its -wal before anything else.",
+    sqlite3.SQLITE_NOTADB: " The file is damaged; copy it with its -wal before anything else.",
+    sqlite3.SQLITE_IOERR: (
+        " The disk refused the operation; check free space, quotas and the system's log, and try"
+        " again."
+    ),
+}
 
 
 def _advice(error: Exception, timeout: float) -> str:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    match code:
-        case sqlite3.SQLITE_FULL:
-            return " Free some space on the disk and try again."
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return (
-                f" Another process has been writing for longer than timeout={timeout:g} seconds;"
-                " try again, or give a longer timeout."
-            )
-        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
-            return (
-                " The file, its folder and its -wal must be writable; read_only=True opens it for"
-                " reading."
-            )
-        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return " The file is damaged; copy it with its -wal before anything else."
-        case sqlite3.SQLITE_IOERR:
-            return (
-                " The disk refused the operation; check free space, quotas and the system's log,"
-                " and try again."
-            )
-        case _:
-            return ""
+    return _ADVICE.get(code, "").format(timeout=timeout)
 
 
 def connect_unchanged(
@@ -101,11 +97,10 @@ def connect_unchanged(
         try:
             db.execute("SELECT 1 FROM sqlite_master").fetchone()
             return db, None, True
-        except sqlite3.OperationalError:
+        except BaseException as error:
             db.close()
-        except BaseException:
-            db.close()
-            raise
+            if not isinstance(error, sqlite3.OperationalError):
+                raise
     wal = Path(f"{path}-wal")
     if not wal.exists() or not wal.stat().st_size:
         return connect(path, timeout, "mode=ro&immutable=1"), None, False
@@ -147,7 +142,10 @@ class ReadConnection:
                     " existing store."
                 ) from error
             except (*DAMAGE, OSError) as error:
-                raise unreadable(self._path, error, self._timeout) from error
+                advice = _advice(error, self._timeout)
+                raise StoreError(
+                    f"Store {str(self._path)!r} cannot be read: {error}.{advice}"
+                ) from error
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         if self._db is None:
@@ -186,8 +184,7 @@ class ReadOnlyConnection(ReadConnection):
         super().__init__(path, timeout)
         self._copy: TemporaryFolder | None = None
         self._live = False
-        self._stamp: list[tuple[int, int, int] | None] = []
-        self._inode = 0
+        self._stamp: list[tuple[int, int, int]] = []
         try:
             if self.read(lambda db: schema.format_of(db, path)) == 0:
                 raise StoreError(f"{str(self._path)!r} is not a Holdfast store.")
@@ -197,9 +194,13 @@ class ReadOnlyConnection(ReadConnection):
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         for _ in range(100):
-            db = self._connection()
+            if self._db is None or not self._unchanged():
+                self._disconnect()
+                self._stamp = self._file_stamp()
+                self._connections += 1
+                self._db, self._copy, self._live = connect_unchanged(self._path, self._timeout)
             try:
-                found = work(db)
+                found = work(self._db)
             except (*DAMAGE, StoreError):
                 if self._unchanged():
                     raise
@@ -211,33 +212,18 @@ class ReadOnlyConnection(ReadConnection):
         )
 
     def _unchanged(self) -> bool:
-        if self._live:
-            return self._inode == os.stat(self._path).st_ino
+        if self._live:  # SQLite sees every change of the same file
+            return self._stamp[0][0] == os.stat(self._path).st_ino
         return self._stamp == self._file_stamp()
 
-    def _file_stamp(self) -> list[tuple[int, int, int] | None]:
-        """Return inode, size and time of the file, its -wal and its -shm."""
-        found: list[tuple[int, int, int] | None] = []
-        for end in ("", "-wal", "-shm"):
-            try:
-                stat = os.stat(f"{self._path}{end}")
-            except FileNotFoundError:
-                if not end:
-                    raise
-                found.append(None)
-            else:
-                found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
-        return found
-
-    def _connection(self) -> sqlite3.Connection:
-        if self._db is not None and self._unchanged():
-            return self._db
-        self._disconnect()
-        self._stamp = self._file_stamp()
-        self._connections += 1
-        self._inode = os.stat(self._path).st_ino
-        self._db, self._copy, self._live = connect_unchanged(self._path, self._timeout)
-        return self._db
+    def _file_stamp(self) -> list[tuple[int, int, int]]:
+        """Return inode, size and time of the file, its -wal and its -shm, if they exist.
+        Raises `FileNotFoundError` if the file itself is missing."""
+        found = [os.stat(self._path)]
+        for end in ("-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                found.append(os.stat(f"{self._path}{end}"))
+        return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in found]
 
     def _disconnect(self) -> None:
         super()._disconnect()

@@ -27,11 +27,14 @@ def stretches(number: int, last_seq: int, base: str) -> list[Stretch]:
     """Return the ranges of rows that hold a conversation's events, in order."""
     found: list[Stretch] = []
     after = 0
-    for source, last in json.loads(base) if base else ():
+    for source, last in (*_shared(base), (number, last_seq)):
         found.append(Stretch(source, after, last))
         after = last
-    found.append(Stretch(number, after, last_seq))
     return found
+
+
+def _shared(base: str) -> list[tuple[int, int]]:
+    return json.loads(base) if base else []
 
 
 def base_of_fork(number: int, base: str, seq: int) -> str:
@@ -97,13 +100,10 @@ def read(
 
 def mark_to_free(db: sqlite3.Cursor, number: int, base: str) -> None:
     """Mark the events of a removed conversation and of its removed origins for freeing."""
-    numbers = {number, *(source for source, _ in (json.loads(base) if base else ()))}
-    for each in numbers:
-        if db.execute("SELECT 1 FROM conversations WHERE number = ?", (each,)).fetchone() is None:
-            db.execute(
-                "INSERT OR IGNORE INTO inbox (conversation, key, data) VALUES (?, '', NULL)",
-                (each,),
-            )
+    mark = "INSERT OR IGNORE INTO inbox (conversation, key, data) VALUES (?, '', NULL)"
+    for one in {number, *(source for source, _ in _shared(base))}:
+        if db.execute("SELECT 1 FROM conversations WHERE number = ?", (one,)).fetchone() is None:
+            db.execute(mark, (one,))
 
 
 _SIZES = """
@@ -132,37 +132,29 @@ def free_slice(db: sqlite3.Cursor) -> bool:
     if until is None:
         db.execute("DELETE FROM inbox WHERE conversation = ?", (number,))
         until = end
-    ids = db.execute(
-        "SELECT DISTINCT id FROM blob_refs WHERE key > ? AND key <= ?", (start, until)
-    ).fetchall()
-    db.execute("DELETE FROM blob_refs WHERE key > ? AND key <= ?", (start, until))
-    db.executemany(
-        "DELETE FROM blobs WHERE id = ? AND id NOT IN (SELECT id FROM blob_refs)",
-        ids,
-    )
-    db.execute("DELETE FROM events WHERE key > ? AND key <= ?", (start, until))
+    keys = (start, until)
+    query = "SELECT DISTINCT id FROM blob_refs WHERE key > ? AND key <= ?"
+    ids = db.execute(query, keys).fetchall()
+    db.execute("DELETE FROM blob_refs WHERE key > ? AND key <= ?", keys)
+    query = "DELETE FROM blobs WHERE id = ? AND id NOT IN (SELECT id FROM blob_refs)"
+    db.executemany(query, ids)
+    db.execute("DELETE FROM events WHERE key > ? AND key <= ?", keys)
     return True
 
 
 def _needed(db: sqlite3.Cursor, number: int) -> int:
     """Return the last event under this number that a fork shares."""
-    name = f"[{number},"
-    bases = db.execute(
-        "SELECT base FROM conversations WHERE base <> '' AND instr(base, ?)", (name,)
-    )
-    return max(
-        (last for (base,) in bases for source, last in json.loads(base) if source == number),
-        default=0,
-    )
+    query = "SELECT base FROM conversations WHERE base <> '' AND instr(base, ?)"
+    bases = db.execute(query, (f"[{number},",))
+    shared = [last for (base,) in bases for source, last in _shared(base) if source == number]
+    return max(shared, default=0)
 
 
 def free_pages(db: sqlite3.Connection) -> int:
     """Return the number of pages that `auto_vacuum` can return to the file system."""
-    return (
-        db.execute("PRAGMA freelist_count").fetchone()[0]
-        if db.execute("PRAGMA auto_vacuum").fetchone()[0]
-        else 0
-    )
+    if not db.execute("PRAGMA auto_vacuum").fetchone()[0]:
+        return 0
+    return db.execute("PRAGMA freelist_count").fetchone()[0]
 
 
 # Run as a script: Python takes one step of a statement, which would free a single page.

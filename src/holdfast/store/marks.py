@@ -51,17 +51,12 @@ def marks(store: Path) -> list[Mark]:
         return []
     for name in names:
         try:
-            with (folder / name).open("rb") as file:
-                file.seek(MARK_OFFSET)
-                data = file.read(_SIZE)
+            data = (folder / name).read_bytes()[MARK_OFFSET : MARK_OFFSET + _SIZE]
         except OSError:  # its owner has just closed
             continue
-        if (
-            len(data) == _SIZE
-            and zlib.crc32(data[: _MARK.size]) == _CRC.unpack_from(data, _MARK.size)[0]
-        ):
-            magic, number, epoch, last_seq = _MARK.unpack_from(data)
-            if magic == _MAGIC:
+        if len(data) == _SIZE:
+            _, number, epoch, last_seq = _MARK.unpack_from(data)
+            if data == packed(number, epoch, last_seq):
                 found.append(Mark(folder / name, number, epoch, last_seq))
     return found
 
@@ -72,32 +67,33 @@ def owners_folder(store: Path) -> Path:
     return Path(f"{store.resolve()}-owners")
 
 
-def lost(found: Iterable[Mark], tables: Iterable[str], query: Query) -> list[str]:
+def lost(found: Iterable[Mark], query: Query) -> list[str]:
     """Return one sentence for each mark that is newer than the database."""
-    known = {"conversations", "events", "sqlite_sequence"} <= set(tables)
-    return [problem for mark in found if (problem := _lost(mark, query if known else None))]
+    tables = {name for (name,) in query("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    known = {"conversations", "events", "sqlite_sequence"} <= tables
+    return [
+        f"The file is older than the data that was written to it: {loss}. Its -wal was removed, or"
+        " the file was replaced by an older copy. Put the -wal back before anything is written; to"
+        f" continue with the present data, remove {str(mark.file)!r}."
+        for mark in found
+        if (loss := _loss(mark, query if known else None))
+    ]
 
 
-def _lost(mark: Mark, query: Query | None) -> str:
+def _loss(mark: Mark, query: Query | None) -> str:
+    """Return the loss that a mark proves, "" for none. Without tables `query` is None."""
     row = highest = None
     if query is not None:
         conversations = "SELECT id, epoch, last_seq FROM conversations"
         row = query(f"{conversations} WHERE number = {mark.number:d}").fetchone()
         sequence = "SELECT seq FROM sqlite_sequence WHERE name = 'conversations'"
         highest = query(sequence).fetchone()
-    if row is not None:
-        if (row[1], row[2]) >= (mark.epoch, mark.last_seq):
-            return ""
-        what = (
+    if row is not None and (row[1], row[2]) < (mark.epoch, mark.last_seq):
+        return (
             f"conversation {row[0]!r} has {row[2]:,} events, and had {mark.last_seq:,} when they"
             " were acknowledged"
         )
-    elif highest is not None and highest[0] >= mark.number:
-        return ""  # the conversation was deleted
-    else:
-        what = f"a conversation of {mark.last_seq:,} acknowledged events is missing"
-    return (
-        f"The file is older than the data that was written to it: {what}. Its -wal was removed, or"
-        " the file was replaced by an older copy. Put the -wal back before anything is written; to"
-        f" continue with the present data, remove {str(mark.file)!r}."
-    )
+    deleted = highest is not None and highest[0] >= mark.number
+    if row is not None or deleted:
+        return ""
+    return f"a conversation of {mark.last_seq:,} acknowledged events is missing"

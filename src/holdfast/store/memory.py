@@ -8,16 +8,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
-from holdfast.errors import Conflict, ConversationNotFound, Fenced, LeaseHeld, StoreError
+from holdfast.errors import LeaseHeld, StoreError
 from holdfast.events import AnyEvent, records
 from holdfast.processes import OwnerProcess
-from holdfast.store.base import Batch, Blob, Lease, Posted, Store, Summary, check_dense
-from holdfast.store.budgets import Budget, MemoryLedger, Reservation, Settlement, Shortage
+from holdfast.store import base
+from holdfast.store.base import Batch, Blob, Lease, Posted, Store, Summary
+from holdfast.store.budgets import Account, Amount, Budget, Ledger, Reservation, Settlement
 
 if TYPE_CHECKING:
     from holdfast.commands import Command
+    from holdfast.store.budgets import Shortage
 
 
 class _Record:
@@ -35,6 +37,49 @@ class _Record:
         self.blobs: list[Blob] | None = None
 
 
+class _Ledger(Ledger):
+    """The budgets and reservations of the conversations in `records`."""
+
+    def __init__(self, records: dict[str, _Record]) -> None:
+        self._records = records
+        self._accounts: dict[str, Account] = {}
+        # By key and root: the amount, and the lease of its owner.
+        self._held: dict[str, dict[str, tuple[Amount, Lease]]] = {}
+
+    def spawned_by(self, conversation_id: str) -> str:
+        record = self._records.get(conversation_id)
+        return "" if record is None else record.summary.spawned_by
+
+    def account(self, root: str) -> Account | None:
+        return self._accounts.get(root)
+
+    def save(self, root: str, account: Account) -> None:
+        self._accounts[root] = account
+
+    def add(self, lease: Lease, key: str, root: str, amount: Amount) -> None:
+        self._held.setdefault(key, {})[root] = (amount, lease)
+
+    def take(self, key: str) -> list[tuple[str, Amount]]:
+        return [(root, amount) for root, (amount, _) in self._held.pop(key, {}).items()]
+
+    def take_dead(self, root: str) -> list[Amount]:
+        dead = [
+            key
+            for key, held in self._held.items()
+            if root in held and not self._lives(held[root][1])
+        ]
+        return [self._held[key].pop(root)[0] for key in dead]
+
+    def _lives(self, lease: Lease) -> bool:
+        record = self._records.get(lease.conversation_id)
+        return record is not None and record.held and record.epoch == lease.epoch
+
+    def forget(self, root: str) -> None:
+        if self._accounts.pop(root, None) is not None:
+            for held in self._held.values():
+                held.pop(root, None)
+
+
 class MemoryStore(Store):
     """A `Store` in this process's memory. Events are frozen, so it keeps the objects themselves."""
 
@@ -46,7 +91,7 @@ class MemoryStore(Store):
         # One counter for all conversations: no old lease fits a conversation created again.
         self._epoch = 0
         self._posted = 0
-        self._ledger: MemoryLedger | None = None  # created for the first budget
+        self._ledger = _Ledger(self._records)
         self._closed = False
 
     # --- leases ---
@@ -57,19 +102,14 @@ class MemoryStore(Store):
             record = self._records.get(conversation_id)
             if record is None:
                 record = self._records[conversation_id] = _Record(Summary(conversation_id))
-            elif record.held:
-                raise _lease_held(conversation_id)
+            self._refuse_if_held(conversation_id, record)
             self._epoch += 1
             record.held = True
             record.epoch = self._epoch
             record.notify = notify
             by = record.summary.spawned_by
-            above = () if self._ledger is None else self._ledger.above(conversation_id, by)
-            return Lease(conversation_id, record.epoch, (), by, above)
-
-    def _spawned_by(self, conversation_id: str) -> str:
-        record = self._records.get(conversation_id)
-        return "" if record is None else record.summary.spawned_by
+            budgets = self._ledger.above(conversation_id, by)
+            return Lease(conversation_id, record.epoch, (), by, budgets)
 
     def renew(self, lease: Lease) -> None:
         with self._lock:
@@ -90,7 +130,7 @@ class MemoryStore(Store):
 
     def append(self, lease: Lease, batch: Batch) -> bool:
         events, summary = batch.events, batch.summary
-        check_dense(events)
+        base.check_dense(events)
         records(events)
         with self._lock:
             record = self._held(lease)
@@ -112,16 +152,17 @@ class MemoryStore(Store):
                 if kept.parent or (
                     events[0].seq > 1 and (kept.spawned_by or summary.spawned_by or summary.parent)
                 ):
-                    summary = msgspec.structs.replace(
+                    summary = replace(
                         summary,
                         parent=kept.parent,
                         parent_seq=kept.parent_seq,
                         spawned_by=kept.spawned_by,
                     )
                 record.summary = summary
-            if self._ledger is not None:
+            if batch.settlements:
                 self._ledger.settle(batch.settlements)
-            held = batch.reservation is not None and self._reserve(lease, batch.reservation) is None
+            wanted = batch.reservation
+            held = wanted is not None and self._ledger.reserve(lease, wanted) is None
             if self._appended is not None:
                 self._appended.notify_all()
             return held
@@ -132,12 +173,12 @@ class MemoryStore(Store):
         first = max(after_seq, 0)
         with self._lock:
             self._check_open()
-            record = self._records.get(conversation_id)
-            return (
-                []
-                if record is None
-                else record.events[first : None if limit is None else first + max(limit, 0)]
-            )
+            end = None if limit is None else first + max(limit, 0)
+            return self._events(conversation_id)[first:end]
+
+    def _events(self, conversation_id: str) -> list[AnyEvent]:
+        record = self._records.get(conversation_id)
+        return [] if record is None else record.events
 
     def tail(self, conversation_id: str) -> list[AnyEvent]:
         """See `Store.tail`. Returns all events, because none needs decoding."""
@@ -147,13 +188,12 @@ class MemoryStore(Store):
         self, conversation_id: str, after_seq: int = 0, timeout: float | None = None
     ) -> Iterator[AnyEvent]:
         seq = max(after_seq, 0)
-        found: list[AnyEvent] = []
         while True:
             until = None if timeout is None else time.monotonic() + timeout
             with self._lock:
                 if self._appended is None:
                     self._appended = threading.Condition(self._lock)
-                while not self._closed and not (found := self._after(conversation_id, seq)):
+                while not (found := self._events(conversation_id)[seq:]) and not self._closed:
                     seconds = None if until is None else until - time.monotonic()
                     if seconds is not None and seconds <= 0:
                         return
@@ -163,10 +203,6 @@ class MemoryStore(Store):
             for event in found:
                 seq = event.seq
                 yield event
-
-    def _after(self, conversation_id: str, seq: int) -> list[AnyEvent]:
-        record = self._records.get(conversation_id)
-        return [] if record is None else record.events[seq:]
 
     def blob(self, id: str) -> bytes:
         with self._lock:
@@ -182,30 +218,17 @@ class MemoryStore(Store):
     def bound(self, lease: Lease, budget: Budget | None) -> None:
         with self._lock:
             self._held(lease)
-            if self._ledger is None:
-                self._ledger = MemoryLedger(self._living, self._spawned_by)
             self._ledger.bound(lease.conversation_id, budget)
 
     def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
         with self._lock:
             self._held(lease)
-            return self._reserve(lease, wanted)
-
-    def _reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
-        if self._ledger is None:
-            return None
-        self._ledger.owner = (lease.conversation_id, lease.epoch)
-        return self._ledger.reserve(wanted)
-
-    def _living(self, conversation_id: str, epoch: int) -> bool:
-        record = self._records.get(conversation_id)
-        return record is not None and record.held and record.epoch == epoch
+            return self._ledger.reserve(lease, wanted)
 
     def settle(self, settled: Sequence[Settlement]) -> None:
         with self._lock:
             self._check_open()
-            if self._ledger is not None:
-                self._ledger.settle(settled)
+            self._ledger.settle(settled)
 
     # --- the inbox ---
 
@@ -235,24 +258,15 @@ class MemoryStore(Store):
     # --- conversations ---
 
     def fork(self, conversation_id: str, summary: Summary, events: Sequence[AnyEvent] = ()) -> None:
-        check_dense(events)
+        base.check_dense(events)
         records(events)
+        seq = summary.last_seq - len(events)
         with self._lock:
             record = self._existing(conversation_id)
-            if summary.id in self._records:
-                raise Conflict(
-                    f"Conversation {summary.id!r} exists already; give the fork another id."
-                )
-            seq = summary.last_seq - len(events)
-            if not 0 <= seq <= len(record.events):
-                raise StoreError(
-                    f"Conversation {conversation_id!r} has {len(record.events)} events, not {seq}."
-                )
-            fork = self._records[summary.id] = _Record(
-                msgspec.structs.replace(
-                    summary, parent=conversation_id, parent_seq=seq, spawned_by=""
-                )
-            )
+            exists = summary.id in self._records
+            base.check_fork(conversation_id, len(record.events), seq, summary.id, exists)
+            summary = replace(summary, parent=conversation_id, parent_seq=seq, spawned_by="")
+            fork = self._records[summary.id] = _Record(summary)
             fork.events = [*record.events[:seq], *events]
             fork.blobs = [blob for blob in record.blobs or () if blob.seq <= seq] or None
 
@@ -285,19 +299,17 @@ class MemoryStore(Store):
 
     def delete(self, conversation_id: str) -> None:
         with self._lock:
-            if self._existing(conversation_id).held:
-                raise _lease_held(conversation_id)
+            self._refuse_if_held(conversation_id, self._existing(conversation_id))
             todo = [conversation_id]
             while todo:
                 gone = todo.pop()
                 del self._records[gone]
-                if self._ledger is not None:
-                    self._ledger.forget(gone)
+                self._ledger.forget(gone)
                 for id, record in self._records.items():
                     if not record.summary.spawned_by or record.summary.spawner != gone:
                         continue
                     if record.held:
-                        record.summary = msgspec.structs.replace(record.summary, spawned_by="")
+                        record.summary = replace(record.summary, spawned_by="")
                     else:
                         todo.append(id)
 
@@ -327,23 +339,18 @@ class MemoryStore(Store):
         self._check_open()
         record = self._records.get(conversation_id)
         if record is None:
-            raise ConversationNotFound(
-                f"No conversation {conversation_id!r} in this store.",
-                "conversation",
-                conversation_id,
-            )
+            raise base.not_found(conversation_id, "this store")
         return record
 
     def _held(self, lease: Lease) -> _Record:
         self._check_open()
         record = self._records.get(lease.conversation_id)
         if record is None or record.epoch != lease.epoch or not record.held:
-            raise Fenced(
-                f"Conversation {lease.conversation_id!r} was taken over; epoch {lease.epoch} may"
-                " not write any more."
-            )
+            raise base.fenced(lease)
         return record
 
-
-def _lease_held(conversation_id: str) -> LeaseHeld:
-    return LeaseHeld(conversation_id, f"another Conversation in this process ({os.getpid()})")
+    @staticmethod
+    def _refuse_if_held(conversation_id: str, record: _Record) -> None:
+        if record.held:
+            holder = f"another Conversation in this process ({os.getpid()})"
+            raise LeaseHeld(conversation_id, holder)

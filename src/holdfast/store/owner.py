@@ -103,10 +103,14 @@ class Owner:
             except BlockingIOError:
                 living = True
             else:
-                living = (
-                    not (locked and self._within_reach(place))
-                    and self._age(fd) <= self._lease_seconds
-                )
+                boot, _, node = place.partition("/")
+                here = not place or (boot and boot == self._host.boot) or node == self._host.node
+                if locked and here:  # a living owner's lock would have been seen
+                    living = False
+                else:
+                    self.touch()  # the age by the clock of the disk
+                    now = os.stat(self._folder / self._name).st_mtime
+                    living = now - os.fstat(fd).st_mtime <= self._lease_seconds
             if living:
                 return (
                     os.pread(fd, 200, 0).rstrip(b"\0").decode(errors="replace") or "another process"
@@ -115,16 +119,6 @@ class Owner:
             return None
         finally:
             os.close(fd)
-
-    def _within_reach(self, place: str) -> bool:
-        """Return True if a lock held at that place is visible here."""
-        boot, _, node = place.partition("/")
-        return not place or (bool(boot) and boot == self._host.boot) or node == self._host.node
-
-    def _age(self, fd: int) -> float:
-        """Return the seconds since a file was touched, by the clock of its disk."""
-        self.touch()
-        return os.stat(self._folder / self._name).st_mtime - os.fstat(fd).st_mtime
 
     def touch(self) -> None:
         """Renew the file's time as a sign of life. Creates the file again if it was removed."""

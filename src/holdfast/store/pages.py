@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 from holdfast.store.wal import SIZES, Wal
 
-MAGIC = b"SQLite format 3\0"  # 1.3
-LEAF, INTERIOR, INDEX_LEAF, INDEX_INTERIOR = 0x0D, 0x05, 0x0A, 0x02  # a page's first byte (1.6)
+_MAGIC = b"SQLite format 3\0"  # 1.3
+# A page's first byte (1.6).
+LEAF, INTERIOR, INDEX_LEAF, INDEX_INTERIOR = KINDS = (0x0D, 0x05, 0x0A, 0x02)
 
 Value = int | float | bytes | str | None
 
@@ -68,6 +69,11 @@ def _as_varint(value: int) -> bytes:
     return found
 
 
+def _kind(serial: int) -> str:
+    """Return the letter of a column's serial type (2.1), see `Cell.kinds`."""
+    return "NIIIIIIFIIII"[serial] if serial < 12 else "T" if serial & 1 else "B"
+
+
 def _size(serial: int) -> int:
     """Return the number of bytes of a column (2.1)."""
     return (serial - 12) >> 1 if serial >= 12 else (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0)[serial]
@@ -91,13 +97,7 @@ def _layout(data: bytes, start: int, length: int | None) -> tuple[int, str, tupl
         return None
     if at != end or (length is not None and header + sum(map(_size, serials)) != length):
         return None
-    kinds = "".join(
-        [
-            "N" if s == 0 else "F" if s == 7 else "I" if s < 12 else "T" if s & 1 else "B"
-            for s in serials
-        ]
-    )
-    return header, kinds, tuple(serials)
+    return header, "".join(map(_kind, serials)), tuple(serials)
 
 
 class PageFile:
@@ -105,36 +105,28 @@ class PageFile:
     Pages are numbered from 1.
 
     `count` is the number of pages present, `expected` the number that there should be. `troubles`
-    lists defects of the file itself. A context manager. Raises `OSError` if the file cannot be
-    opened.
+    lists defects of the file itself. Raises `OSError` if the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
         self.troubles: list[str] = []
         self.overflow: set[int] = set()  # overflow pages of rows that were read
+        self._log = _read_log(path)
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._wal = -1
         try:
             self._size = os.fstat(self._fd).st_size
-            try:
-                self._wal = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
-                pass
-            wal = Wal(_read_all(self._wal)) if self._wal >= 0 else None
-            header = self._bytes(self._fd, 0, 100)
-            self.page_size = (
-                _page_size(header) or (wal.page_size if wal is not None else 0) or self._guess()
-            )
+            wal = Wal(self._log)
+            self.page_size = _page_size(self._bytes(0, 100)) or wal.page_size or self._guess()
             # Page -> offset of its newest committed content in the -wal.
             self._frames: dict[int, int] = {}
             self._older: list[int] = []
             committed = 0
-            if wal is not None and wal.page_size == self.page_size:
+            if wal.page_size == self.page_size:
                 self._frames, self._older, committed = wal.pages, wal.older, wal.committed
                 self.troubles += wal.troubles
             self.count = self.expected = max(committed, -(-self._size // self.page_size))
             first = self.page(1)
-            self.is_sqlite = first.startswith(MAGIC) and bool(_page_size(first))
+            self.is_sqlite = bool(_page_size(first))
             self.usable = self.page_size - (
                 first[20] if self.is_sqlite and first[20] <= self.page_size - 480 else 0
             )
@@ -153,21 +145,14 @@ class PageFile:
             raise
 
     def close(self) -> None:
-        """Close the files. Idempotent."""
-        for fd in (self._fd, self._wal):
-            if fd >= 0:
-                os.close(fd)
-        self._fd = self._wal = -1
+        """Close the file. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
 
-    def __enter__(self) -> PageFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _bytes(self, fd: int, offset: int, length: int) -> bytes:
+    def _bytes(self, offset: int, length: int) -> bytes:
         try:
-            return os.pread(fd, length, offset)
+            return os.pread(self._fd, length, offset)
         except OSError:  # a bad sector; the rest of the file may be readable
             return b""
 
@@ -176,10 +161,10 @@ class PageFile:
 
         def fits(size: int) -> int:
             offsets = range(0, min(self._size, size * 2000), size)
-            heads = [self._bytes(self._fd, offset, 8) for offset in offsets]
+            heads = [self._bytes(offset, 8) for offset in offsets]
             return sum(
                 len(head) == 8
-                and head[0] in (LEAF, INTERIOR, INDEX_LEAF, INDEX_INTERIOR)
+                and head[0] in KINDS
                 and 0 < _at2(head, 3) < size // 6
                 and 8 <= (_at2(head, 5) or 65536) <= size
                 for head in heads
@@ -192,20 +177,19 @@ class PageFile:
     def page(self, number: int) -> bytes:
         """Return a page's newest committed bytes, zeros for bytes that cannot be read."""
         at = self._frames.get(number)
-        if at is None:
-            found = self._bytes(self._fd, (number - 1) * self.page_size, self.page_size)
-        else:
-            found = self._bytes(self._wal, at, self.page_size)
+        return self._stored(number) if at is None else self._logged(at)
+
+    def _stored(self, number: int) -> bytes:
+        found = self._bytes((number - 1) * self.page_size, self.page_size)
         return found.ljust(self.page_size, b"\0")
+
+    def _logged(self, at: int) -> bytes:
+        return self._log[at : at + self.page_size]
 
     def superseded(self) -> Iterator[bytes]:
         """Yield older versions of pages, from the file and from earlier frames of the -wal."""
-        for number in self._frames:
-            found = self._bytes(self._fd, (number - 1) * self.page_size, self.page_size)
-            if len(found) == self.page_size:
-                yield found
-        for at in self._older:
-            yield self._bytes(self._wal, at, self.page_size).ljust(self.page_size, b"\0")
+        yield from (self._stored(number) for number in self._frames)
+        yield from map(self._logged, self._older)
 
     def free(self) -> set[int]:
         """Return the unused pages (1.5), as far as the freelist can be read."""
@@ -217,11 +201,8 @@ class PageFile:
             found.add(trunk)
             data = self.page(trunk)
             leaves = min(_at(data, 4), self.usable // 4 - 2)
-            found.update(
-                leaf
-                for leaf in struct.unpack_from(f">{leaves}I", data, 8)
-                if 1 < leaf <= self.count
-            )
+            entries = struct.unpack_from(f">{leaves}I", data, 8)
+            found.update(leaf for leaf in entries if 1 < leaf <= self.count)
             trunk = _at(data, 0)
         return found
 
@@ -240,29 +221,33 @@ class PageFile:
                 break
         return found
 
-    def tree(self, root: int) -> tuple[set[int], bool]:
-        """Return the pages of the table or index at `root` (1.6), and True if every branch could
-        be followed."""
-        found: set[int] = set()
+    def table(self, root: int) -> tuple[list[Cell], bool]:
+        """Return the rows of the table or index at `root` (1.6), True if none is missing."""
+        rows: list[Cell] = []
+        seen: set[int] = set()
         whole = True
         todo = [root]
         while todo:
             number = todo.pop()
-            if not 0 < number <= self.count or number in found:
+            if not 0 < number <= self.count or number in seen:
                 whole = False
                 continue
+            seen.add(number)
             data = self.page(number)
             start = 100 if number == 1 else 0
             kind = data[start]
-            cells = self._cells(data, start)
-            if cells is None or kind not in (LEAF, INTERIOR, INDEX_LEAF, INDEX_INTERIOR):
+            offsets = self._cells(data, start)
+            if offsets is None or kind not in KINDS:
                 whole = False
                 continue
-            found.add(number)
             if kind in (INTERIOR, INDEX_INTERIOR):
                 todo.append(_at(data, start + 8))
-                todo += [_at(data, cell) if cell + 4 <= len(data) else 0 for cell in cells]
-        return found, whole
+                todo += [_at(data, at) if at + 4 <= len(data) else 0 for at in offsets]
+            if kind != INTERIOR:
+                found, complete = self.rows(data, start)
+                rows += found
+                whole = whole and complete
+        return rows, whole
 
     def _cells(self, data: bytes, start: int) -> tuple[int, ...] | None:
         """Return the offsets of a page's cells, None if its header makes no sense."""
@@ -367,11 +352,13 @@ class PageFile:
         return tuple(found)
 
 
-def _read_all(fd: int) -> bytes:
+def _read_log(path: Path) -> bytes:
+    """Return the -wal of the file at `path` up to the first byte that cannot be read."""
     parts: list[bytes] = []
     try:
-        while part := os.read(fd, 1 << 20):
-            parts.append(part)
+        with open(f"{path}-wal", "rb", buffering=0) as file:
+            while part := file.read(1 << 20):
+                parts.append(part)
     except OSError:
         pass
     return b"".join(parts)
@@ -379,7 +366,7 @@ def _read_all(fd: int) -> bytes:
 
 def _page_size(header: bytes) -> int:
     """Return the page size in a file's header (1.3.2), 0 if it is invalid."""
-    if len(header) < 100 or not header.startswith(MAGIC):
+    if len(header) < 100 or not header.startswith(_MAGIC):
         return 0
     size = _at2(header, 16)
     size = 65536 if size == 1 else size

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -44,33 +44,6 @@ class ConversationRow(NamedTuple):
     def id(self) -> str:
         """The conversation's id."""
         return self.summary.id
-
-
-class RowSource(Protocol):
-    """A source of a store's rows. `size` is the number of bytes that the file should have."""
-
-    size: int
-
-    def conversations(self) -> list[ConversationRow]:
-        """Return all conversations."""
-        ...
-
-    def events(self, number: int, first: int, last: int) -> Iterator[tuple[int, bytes | None]]:
-        """Yield seq and JSON of a conversation's events from `first` to `last`, in order. The
-        JSON is None if its checksum does not match."""
-        ...
-
-    def last(self, number: int) -> int:
-        """Return the highest seq of a conversation's own events, 0 if it has none."""
-        ...
-
-    def blob(self, id: str) -> bytes | None:
-        """Return the bytes of the blob `id`, None if they are missing or do not match the id."""
-        ...
-
-    def close(self) -> None:
-        """Release the file."""
-        ...
 
 
 def make_row(number: int, columns: dict[str, Any]) -> ConversationRow | None:
@@ -126,13 +99,13 @@ def read_base(text: str) -> tuple[tuple[int, int], ...] | None:
 
 
 class SQLRows:
-    """A source of rows that reads through SQLite, all in one snapshot. Every method may raise one
-    of `DAMAGE` for a damaged file. It only reads, see `connect_unchanged`."""
+    """The rows of a store, read through SQLite in one snapshot. Every method may raise one of
+    `DAMAGE` for a damaged file. Nothing is changed, see `connect_unchanged`. `size` is the number
+    of bytes that the file should have."""
 
     def __init__(self, path: Path) -> None:
         self._db, self._copy, _ = connect_unchanged(path, 10.0)
         self._db.text_factory = _text
-        self.size = 0
         try:
             self._db.execute("BEGIN")
             tables = self.query("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -147,7 +120,7 @@ class SQLRows:
             raise
 
     def close(self) -> None:
-        """See `RowSource.close`."""
+        """Release the file."""
         self._db.close()
         if self._copy is not None:
             self._copy.close()
@@ -182,7 +155,7 @@ class SQLRows:
         return self._db.execute(sql, values)
 
     def conversations(self) -> list[ConversationRow]:
-        """See `RowSource.conversations`."""
+        """Return all conversations."""
         cursor = self.query("SELECT * FROM conversations ORDER BY number")
         names = [str(column[0]) for column in cursor.description]
         rows: list[ConversationRow] = []
@@ -195,7 +168,8 @@ class SQLRows:
         return rows
 
     def events(self, number: int, first: int, last: int) -> Iterator[tuple[int, bytes | None]]:
-        """See `RowSource.events`."""
+        """Yield seq and JSON of a conversation's events from `first` to `last`, in order. The
+        JSON is None if its checksum does not match."""
         base = number << 32
         query = (
             "SELECT key & 0xFFFFFFFF, crc, data FROM events WHERE key BETWEEN ? AND ? ORDER BY key"
@@ -204,20 +178,17 @@ class SQLRows:
             yield seq, data if type(data) is bytes and zlib.crc32(data) == crc else None
 
     def last(self, number: int) -> int:
-        """See `RowSource.last`."""
+        """Return the highest seq of a conversation's own events, 0 if it has none."""
         base = number << 32
-        query = "SELECT max(key) FROM events WHERE key > ? AND key < ?"
-        found = self.query(query, base, base + (1 << 32)).fetchone()[0]
-        return 0 if found is None else int(found) - base
+        query = "SELECT coalesce(max(key), ?) FROM events WHERE key > ? AND key < ?"
+        return int(self.query(query, base, base, base + (1 << 32)).fetchone()[0]) - base
 
     def blob(self, id: str) -> bytes | None:
-        """See `RowSource.blob`."""
+        """Return the bytes of the blob `id`, None if they are missing or do not match the id."""
         if "blobs" not in self.tables:
             return None
         row = self.query("SELECT data FROM blobs WHERE id = ?", id).fetchone()
-        if row is None or type(row[0]) is not bytes or blob_id(row[0]) != id:
-            return None
-        return row[0]
+        return row[0] if row and type(row[0]) is bytes and blob_id(row[0]) == id else None
 
 
 def _text(data: bytes) -> str:

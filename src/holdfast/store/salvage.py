@@ -31,18 +31,11 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.content import Data
-from holdfast.errors import ConversationNotFound, StoreError
+from holdfast.errors import StoreError
 from holdfast.events import AnyEvent
-from holdfast.store.base import Summary
+from holdfast.store.base import Summary, not_found
 from holdfast.store.files import DAMAGE
-from holdfast.store.rows import (
-    MIN_EVENT_BYTES,
-    ConversationRow,
-    Progress,
-    RowSource,
-    SQLRows,
-    silent,
-)
+from holdfast.store.rows import MIN_EVENT_BYTES, ConversationRow, Progress, SQLRows, silent
 from holdfast.store.scan import PageRows
 from holdfast.store.schema import APPLICATION
 from holdfast.store.wal import wal_troubles
@@ -98,7 +91,10 @@ def salvage(path: str | Path, conversation_id: str | None = None) -> Salvage:
         ids = (
             [entry.id for entry in reader.list()] if conversation_id is None else [conversation_id]
         )
-        return Salvage(tuple([reader.read(id) for id in ids]), reader.troubles)
+        return Salvage(tuple([reader.read(id) for id in ids]), tuple(reader.troubles))
+
+
+RowSource = SQLRows | PageRows
 
 
 class StoreFile:
@@ -114,19 +110,17 @@ class StoreFile:
         self._pages: PageRows | None = None
         self._progress = progress
         try:
+            if not path.exists():
+                raise StoreError(f"The store {str(path)!r} does not exist.")
             if not path.is_file():
                 what = "is a folder" if path.is_dir() else "is no regular file"
-                raise StoreError(
-                    f"{str(path)!r} {what}, not a Holdfast store."
-                    if path.exists()
-                    else f"The store {str(path)!r} does not exist."
-                )
+                raise StoreError(f"{str(path)!r} {what}, not a Holdfast store.")
             path.open("rb").close()
         except StoreError:
             raise
         except (OSError, ValueError) as error:
             raise self._unreadable(error) from error
-        self.troubles = wal_troubles(path)
+        self.troubles: list[str] = wal_troubles(path)
         try:
             self.sql = SQLRows(path)
         except (*DAMAGE, OSError) as error:
@@ -150,10 +144,9 @@ class StoreFile:
             what = what if sql.tables else "not a Holdfast store"
             raise StoreError(f"{str(self.path)!r} is {what}.")
 
-    @property
-    def scanned(self) -> bool:
-        """True once `pages` was called."""
-        return self._pages is not None
+    def sound_sql(self) -> SQLRows | None:
+        """Return `sql` unless the pages were scanned, because of its defects."""
+        return self.sql if self._pages is None else None
 
     def pages(self) -> PageRows:
         """Return the rows on the file's pages, after a scan of the whole file the first time.
@@ -175,17 +168,21 @@ class StoreFile:
                 )
         return self._pages
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Release the file. Idempotent."""
         for rows in (self.sql, self._pages):
             if rows is not None:
                 rows.close()
         self.sql = self._pages = None
 
+    def __enter__(self) -> Self:
+        return self
 
-class SalvageReader:
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class SalvageReader(StoreFile):
     """A store's file, open for reading one conversation at a time. A context manager. Not
     thread-safe.
 
@@ -195,47 +192,33 @@ class SalvageReader:
     """
 
     def __init__(self, path: str | Path, progress: Progress = silent) -> None:
-        self.path = Path(path).absolute()
-        self._file = StoreFile(self.path, progress)
         self._rows: dict[str, ConversationRow] | None = None
+        super().__init__(Path(path).absolute(), progress)
         try:
-            self._file.check_is_store()
-            rows = self._sound_rows(progress)
-            self._rows = {
-                row.id: row
-                for row in (self._file.pages().conversations() if rows is None else rows)
-            }
+            self.check_is_store()
+            rows = self._rows_of_sound_file()
+            if rows is None:
+                rows = self.pages().conversations()
+            self._rows = {row.id: row for row in rows}
         except BaseException:
             self.close()
             raise
 
-    def _sound_rows(self, progress: Progress) -> list[ConversationRow] | None:
+    def _rows_of_sound_file(self) -> list[ConversationRow] | None:
         """Return the conversations if SQLite finds no defect in the file, else None."""
-        file = self._file
         try:
-            if file.sql is not None and not file.troubles:
-                file.troubles += file.sql.integrity(progress)
-                if not file.troubles:
-                    return file.sql.conversations()
+            if self.sql is not None and not self.troubles:
+                self.troubles += self.sql.integrity(self._progress)
+                if not self.troubles:
+                    return self.sql.conversations()
         except DAMAGE as error:
-            file.add_trouble(error)
+            self.add_trouble(error)
         return None
 
     def close(self) -> None:
         """Release the file. Idempotent."""
-        self._file.__exit__()
+        super().close()
         self._rows = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def troubles(self) -> tuple[str, ...]:
-        """The defects of the file as a whole."""
-        return tuple(self._file.troubles)
 
     def list(self) -> list[Summary]:
         """Return the summaries of all conversations that have events, in order of creation."""
@@ -245,31 +228,26 @@ class SalvageReader:
         """Return one conversation. Raises `ConversationNotFound`."""
         row = self._named().get(conversation_id)
         if row is None:
-            raise ConversationNotFound(
-                f"No conversation {conversation_id!r} in {str(self.path)!r}.",
-                "conversation",
-                conversation_id,
-            )
-        if self._file.sql is not None and not self._file.scanned:
+            raise not_found(conversation_id, repr(str(self.path)))
+        if sql := self.sound_sql():
             try:
-                found = assemble(self._file.sql, row)
-                undecoded = sum(
-                    isinstance(event, ev.DamagedEvent) and bool(event.raw) for event in found.events
-                )
+                found = assemble(sql, row)
+                damaged = [one for one in found.events if isinstance(one, ev.DamagedEvent)]
+                undecoded = sum(bool(event.raw) for event in damaged)
                 if sum(gap.last - gap.first + 1 for gap in found.gaps) == undecoded:
                     return found  # the pages hold no more events
             except DAMAGE as error:
-                self._file.add_trouble(error)
-        return assemble(self._file.pages(), row)
+                self.add_trouble(error)
+        return assemble(self.pages(), row)
 
     def blob(self, id: str) -> bytes | None:
         """Return the bytes of the blob `id`, None if they are missing or do not match the id."""
-        if self._file.sql is not None and not self._file.scanned:
+        if sql := self.sound_sql():
             try:
-                return self._file.sql.blob(id)
+                return sql.blob(id)
             except DAMAGE as error:
-                self._file.add_trouble(error)
-        return self._file.pages().blob(id)
+                self.add_trouble(error)
+        return self.pages().blob(id)
 
     def _named(self) -> dict[str, ConversationRow]:
         if self._rows is None:
@@ -328,11 +306,9 @@ def assemble(rows: RowSource, row: ConversationRow) -> Salvaged:
             event = ev.DamagedEvent(seq=seq, id=f"damaged-{seq}", timestamp=before, reason=event)
         before = event.timestamp
         events.append(event)
-    summary = (
-        _summary_of_events(row.summary, events)
-        if row.lost
-        else msgspec.structs.replace(row.summary, last_seq=len(events))
-    )
+    summary = msgspec.structs.replace(row.summary, last_seq=len(events))
+    if row.lost:
+        summary = _summary_of_events(row.summary, events)
     return Salvaged(summary, tuple(events), tuple(gaps), tuple(row_defects(row, len(events))))
 
 

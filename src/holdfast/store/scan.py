@@ -7,13 +7,13 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from msgspec.structs import replace
 
 from holdfast.events import decode
 from holdfast.store.base import Summary, blob_id
-from holdfast.store.pages import INDEX_INTERIOR, INDEX_LEAF, INTERIOR, LEAF, Cell, PageFile
+from holdfast.store.pages import INTERIOR, KINDS, LEAF, Cell, PageFile
 from holdfast.store.rows import MAX_NUMBER, ConversationRow, Progress, make_row, read_base, silent
 
 # The columns of format 1; the first one precedes the record. Newer files have more.
@@ -49,32 +49,32 @@ class PageRows:
 
     def __init__(self, path: Path, progress: Progress = silent) -> None:
         self._image = PageFile(path)
+        self.troubles = self._image.troubles
+        self.size = self._image.expected * self._image.page_size
+        # Key or id -> page << 48 | offset of its row << 32 | length of the row.
+        self._events: dict[int, int] = {}
+        self._blobs: dict[str, int] = {}
+        self._bad: set[int] = set()  # keys of rows whose checksum does not match
+        self._rows: dict[int, ConversationRow] = {}
+        self._ids: dict[int, str] = {}  # from the index by id: number -> id
+        self._bases: dict[int, str] = {}  # from the index by base: number -> base
+        self._freed: set[int] = set()
+        self._known: set[int] | None = None  # known numbers; None: any number
+        self._extra: list[bytes] = []  # superseded pages, which have no number
+        self._last: dict[int, int] = {}  # number -> highest seq
+        self.whole = False
         try:
-            self.troubles = self._image.troubles
-            self.size = self._image.expected * self._image.page_size
-            # Key -> page << 48 | offset of its row << 32 | length of the row.
-            self._events: dict[int, int] = {}
-            self._bad: set[int] = set()  # keys of rows whose checksum does not match
-            self._rows: dict[int, ConversationRow] = {}
-            self._ids: dict[int, str] = {}  # from the index by id: number -> id
-            self._bases: dict[int, str] = {}  # from the index by base: number -> base
-            self._blobs: dict[str, int] = {}
-            self._freed: set[int] = set()
-            self._known: set[int] | None = None  # known numbers; None: any number
-            self._extra: list[bytes] = []  # superseded pages, which have no number
-            self.whole = False
             self._scan(progress)
-            if not self.whole:
-                self.troubles.append(
-                    "the table of conversations is damaged: conversations may be missing or have"
-                    " lost their ids"
-                )
-            self._last: dict[int, int] = {}
-            for key in [*self._events, *self._bad]:
-                self._last[key >> 32] = max(self._last.get(key >> 32, 0), key & 0xFFFFFFFF)
         except BaseException:
             self._image.close()
             raise
+        if not self.whole:
+            self.troubles.append(
+                "the table of conversations is damaged: conversations may be missing or have"
+                " lost their ids"
+            )
+        for key in [*self._events, *self._bad]:
+            self._last[key >> 32] = max(self._last.get(key >> 32, 0), key & 0xFFFFFFFF)
 
     @property
     def is_store(self) -> bool:
@@ -82,7 +82,7 @@ class PageRows:
         return bool(self._events or self._rows)
 
     def close(self) -> None:
-        """See `RowSource.close`."""
+        """Release the file."""
         self._image.close()
 
     # --- the scan: first rows at their proper place; the other ones only fill gaps ---
@@ -100,63 +100,46 @@ class PageRows:
                 if number > 1 and not self._take_page(number, data):
                     broken.append(number)
         for number in broken:
-            if number not in image.overflow:
-                self._carve(number, image.page(number))
+            for cell in () if number in image.overflow else image.carve(image.page(number)):
+                if cell.kinds == "NIB":
+                    self._take_event(number, cell)
+                elif not self.whole:
+                    self._take_conversation(cell)
         # Rows on unused pages may belong to deleted conversations.
         self._known = {*self._rows, *(key >> 32 for key in self._events)}
         self._known.update(number for row in self._rows.values() for number, _ in row.base or ())
         for data in image.superseded():
-            self._take_page(self._keep(data), data, rows=False)
+            self._extra.append(data)
+            self._take_page(image.count + len(self._extra), data, rows=False)
         for number in free:
             self._take_page(number, image.page(number), rows=False)
 
     def _read_tables(self) -> None:
         """Read the table of conversations and its index at the pages that the schema names."""
         image = self._image
-        pages, whole = image.tree(1)
-        rows: dict[int, ConversationRow] = {}
-        ids: dict[int, str] = {}
+        schema, whole = image.table(1)
         seen: set[str] = set()
-        for number in pages:
-            data = image.page(number)
-            start = 100 if number == 1 else 0
-            if data[start] != LEAF:
+        for entry in schema:
+            values = image.values(entry) or ()
+            if len(values) != 5 or values[1] not in ("conversations", _BY_ID):
                 continue
-            entries, complete = image.rows(data, start)
+            kind, root = values[0], values[3]
+            if not isinstance(root, int):
+                continue
+            seen.add(str(kind))
+            cells, complete = image.table(root)
             whole = whole and complete
-            for entry in entries:
-                values = image.values(entry) or ()
-                if (
-                    len(values) != 5
-                    or values[1] not in ("conversations", _BY_ID)
-                    or not isinstance(values[3], int)
-                ):
-                    continue
-                seen.add(str(values[0]))
-                below, followed = image.tree(values[3])
-                whole = whole and followed
-                for page in below:
-                    data = image.page(page)
-                    if data[0] == INTERIOR:
-                        continue
-                    cells, complete = image.rows(data)
-                    whole = whole and complete
-                    for cell in cells:
-                        if values[0] == "table":
-                            row = self._conversation(cell)
-                            whole = whole and row is not None and row.number not in rows
-                            if row is not None:
-                                rows[row.number] = row
-                        else:
-                            self._take_id(cell, ids)
+            for cell in cells:
+                if kind != "table":
+                    self._take_id(cell)
+                elif (row := self._conversation(cell)) is None or row.number in self._rows:
+                    whole = False
+                else:
+                    self._rows[row.number] = row
         # Table and index both map numbers to ids. If they differ, the file was changed without
         # SQLite.
-        self.whole = (
-            whole
-            and seen >= {"table", "index"}
-            and ids == {row.number: row.id for row in rows.values()}
-        )
-        self._rows, self._ids = rows, ids
+        ids = {row.number: row.id for row in self._rows.values()}
+        self.whole = whole and seen >= {"table", "index"} and ids == self._ids
 
     def _take_page(self, number: int, data: bytes, rows: bool = True) -> bool:
         """Collect the rows of a page. Return False if some of them may be missing. `rows`: also
@@ -164,38 +147,32 @@ class PageRows:
         kind = data[0]
         if kind == INTERIOR:
             return True
-        if kind not in (LEAF, INDEX_LEAF, INDEX_INTERIOR):
+        if kind not in KINDS:
             return False
         cells, whole = self._image.rows(data)
         if kind != LEAF:
             if rows and not self.whole:
                 for cell in cells:
-                    self._take_id(cell, self._ids)
+                    self._take_id(cell)
             return whole
         events: list[Cell] = []
         for cell in cells:
             if cell.kinds == "NIB":
                 events.append(cell)
-            elif cell.kinds == "TB":
-                self._take_blob(number, cell)
-            elif cell.kinds == "NITN":
-                self._take_mark(cell)
+            elif cell.kinds in ("TB", "NITN"):
+                match self._image.values(cell):
+                    case (str() as id, bytes() as data) if blob_id(data) == id:
+                        self._blobs.setdefault(id, _place(number, cell))
+                    # The store's mark that the remaining events of this number may be freed.
+                    case (None, int() as freed, "", None):
+                        self._freed.add(freed)
+                    case _:
+                        pass
             elif rows and not self.whole:
                 self._take_conversation(cell)
         for cell in _ascending(events):
             whole = self._take_event(number, cell) and whole
         return whole and len(_ascending(events)) == len(events)
-
-    def _carve(self, number: int, data: bytes) -> None:
-        for cell in self._image.carve(data):
-            if cell.kinds == "NIB":
-                self._take_event(number, cell)
-            elif not self.whole:
-                self._take_conversation(cell)
-
-    def _keep(self, data: bytes) -> int:
-        self._extra.append(data)
-        return self._image.count + len(self._extra)
 
     def _take_event(self, page: int, cell: Cell) -> bool:
         key = cell.rowid
@@ -212,20 +189,9 @@ class PageRows:
             return False
         if not _is_event(data, key & 0xFFFFFFFF):  # its key was damaged
             return False
-        self._events[key] = page << 48 | cell.start << 32 | cell.length
+        self._events[key] = _place(page, cell)
         self._bad.discard(key)
         return True
-
-    def _take_blob(self, page: int, cell: Cell) -> None:
-        values = self._image.values(cell)
-        if values is not None and isinstance(values[1], bytes) and blob_id(values[1]) == values[0]:
-            self._blobs.setdefault(str(values[0]), page << 48 | cell.start << 32 | cell.length)
-
-    def _take_mark(self, cell: Cell) -> None:
-        values = self._image.values(cell)
-        # The store's mark that the remaining events of this number may be freed.
-        if values is not None and values[2] == "":
-            self._freed.add(cast(int, values[1]))
 
     def _take_conversation(self, cell: Cell) -> None:
         row = self._conversation(cell)
@@ -239,13 +205,12 @@ class PageRows:
         if not cell.kinds.startswith(_CONVERSATION):
             return None
         values = self._image.values(cell)
-        return (
-            None
-            if values is None
-            else make_row(cell.rowid, dict(zip(_COLUMNS, values, strict=False)))
-        )
+        if values is None:
+            return None
+        columns: dict[str, Any] = dict(zip(_COLUMNS, values, strict=False))
+        return make_row(cell.rowid, columns)
 
-    def _take_id(self, cell: Cell, ids: dict[int, str]) -> None:
+    def _take_id(self, cell: Cell) -> None:
         values = self._image.values(cell) if cell.kinds == "TI" else None
         if values is None:
             return
@@ -253,12 +218,12 @@ class PageRows:
         if text.startswith("[["):  # from the index by `base`
             self._bases.setdefault(number, text)
         elif not text.startswith("sha256:"):  # else an entry of the blobs
-            ids.setdefault(number, text)
+            self._ids.setdefault(number, text)
 
     # --- results of the scan ---
 
     def conversations(self) -> list[ConversationRow]:
-        """See `RowSource.conversations`."""
+        """See `SQLRows.conversations`."""
         found = dict(self._rows)
         if not self.whole:
             shared: dict[int, int] = {}
@@ -282,7 +247,7 @@ class PageRows:
         return [found[number] for number in sorted(found)]
 
     def events(self, number: int, first: int, last: int) -> Iterator[tuple[int, bytes | None]]:
-        """See `RowSource.events`."""
+        """See `SQLRows.events`."""
         base = number << 32
         for seq in range(first, min(last, self._last.get(number, 0)) + 1):
             at = self._events.get(base + seq)
@@ -292,11 +257,11 @@ class PageRows:
                 yield seq, None
 
     def last(self, number: int) -> int:
-        """See `RowSource.last`."""
+        """See `SQLRows.last`."""
         return self._last.get(number, 0)
 
     def blob(self, id: str) -> bytes | None:
-        """See `RowSource.blob`."""
+        """See `SQLRows.blob`."""
         at = self._blobs.get(id)
         return None if at is None else self._column(at)
 
@@ -311,6 +276,10 @@ class PageRows:
         cell = self._image.cell(data, at >> 32 & 0xFFFF, at & 0xFFFFFFFF)
         values = None if cell is None else self._image.values(cell)
         return values[-1] if values is not None and isinstance(values[-1], bytes) else None
+
+
+def _place(page: int, cell: Cell) -> int:
+    return page << 48 | cell.start << 32 | cell.length
 
 
 def _age(row: ConversationRow) -> tuple[int, int, str]:

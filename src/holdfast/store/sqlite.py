@@ -9,27 +9,22 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 from holdfast import commands
 from holdfast import events as ev
 from holdfast.commands import Command
-from holdfast.errors import (
-    ConfigurationError,
-    Conflict,
-    ConversationNotFound,
-    Fenced,
-    LeaseHeld,
-    StoreError,
-)
+from holdfast.errors import ConfigurationError, LeaseHeld, StoreError
 from holdfast.events import AnyEvent
 from holdfast.processes import OwnerProcess
-from holdfast.store import lineage, schema
-from holdfast.store.base import Batch, Lease, Posted, Store, Summary, blob_id, check_dense
+from holdfast.store import base, lineage, schema
+from holdfast.store.base import Batch, Lease, Posted, Store, Summary
 from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage, SQLLedger
-from holdfast.store.commit import Committer, FunctionJob, Job
+from holdfast.store.commit import Committer, Job
 from holdfast.store.files import ReadConnection, ReadOnlyConnection, trouble
 from holdfast.store.marks import Mark, lost, marks, owners_folder
 from holdfast.store.owner import Owner
@@ -62,104 +57,33 @@ _LIST = (
     "SELECT id, status, title, last_seq, created, updated, parent, parent_seq, condensed,"
     " spawned_by FROM conversations WHERE "
 )
-_OF_IDS = " AND id IN (SELECT value FROM json_each(:ids))"
-# That is: spawned_by begins with the id and a colon.
-_SPAWNED = " AND spawned_by >= :spawner || ':' AND spawned_by < :spawner || ';'"
 _UNDONE = "number IN (SELECT conversation FROM inbox WHERE data IS NOT NULL)"
+# That is: spawned_by begins with the id and a colon.
+_SPAWNED = "spawned_by >= :spawner || ':' AND spawned_by < :spawner || ';'"
+_OF_IDS = "id IN (SELECT value FROM json_each(:ids))"
+
+_RELEASE = "UPDATE conversations SET holder = '', notes = '', epoch = epoch + 1 WHERE"
 
 
-class _Held(NamedTuple):
-    number: int
-    epoch: int
+_INSERT = "INSERT INTO events (key, crc, data) VALUES (?, ?, ?)"
 
 
-class _Append(Job[bool]):
-    __slots__ = ("batch", "blobs", "lease", "living", "number", "rows")
-
-    def __init__(
-        self,
-        lease: Lease,
-        number: int,
-        batch: Batch,
-        living: Callable[[str], object],
-    ) -> None:
-        self.mark = None
-        # As in `Job.__init__`; calling that would take a twentieth of an append's time.
-        self.done = False
-        self.error = self.result = self.gate = None
-        self.lease = lease
-        self.number = number
-        self.batch = batch
-        base = number << 32
-        self.rows = [
-            (base + event.seq, zlib.crc32(data), data)
-            for event, data in zip(batch.events, ev.records(batch.events), strict=True)
-        ]
-        self.living = living
-        self.blobs = [(base + blob.seq, blob.id, blob.data) for blob in batch.blobs]
-
-    def work(self, db: sqlite3.Cursor) -> bool:
-        number, epoch, batch = self.number, self.lease.epoch, self.batch
-        summary, events = batch.summary, batch.events
-        if events:
-            first, last = events[0], events[-1]
-            updated = (summary.updated or last.timestamp).isoformat()
-            shown = (summary.status, summary.title, updated, summary.condensed)
-            before = first.seq - 1
-            if not db.execute(_MOVE, (last.seq, *shown, number, epoch, before)).rowcount:
-                raise StoreError(
-                    f"Conversation {self.lease.conversation_id!r}: event {first.seq} does not"
-                    f" follow event {self._fence(db)}. Nothing was written."
-                )
-            if first.seq == 1:
-                created = (summary.created or first.timestamp).isoformat()
-                origin = (summary.parent_seq, summary.parent, summary.spawned_by)
-                db.execute(_FIRST, (created, *origin, number))
-            db.executemany("INSERT INTO events (key, crc, data) VALUES (?, ?, ?)", self.rows)
-            self.mark = (number, epoch, last.seq)
-        else:
-            self._fence(db)
-        if batch.done_commands:
-            db.executemany(
-                "UPDATE inbox SET data = NULL WHERE number = ? AND conversation = ?",
-                [(command, number) for command in batch.done_commands],
-            )
-        if self.blobs:
-            db.executemany(
-                "INSERT OR IGNORE INTO blobs (id, data) VALUES (?, ?)",
-                [(id, data) for _, id, data in self.blobs],
-            )
-            db.executemany(
-                "INSERT OR IGNORE INTO blob_refs (key, id) VALUES (?, ?)",
-                [(key, id) for key, id, _ in self.blobs],
-            )
-        if not batch.settlements and batch.reservation is None:
-            return False
-        ledger = SQLLedger(db, number, epoch, self.living)
-        ledger.settle(batch.settlements)
-        return batch.reservation is not None and ledger.reserve(batch.reservation) is None
-
-    def _fence(self, db: sqlite3.Cursor) -> int:
-        row = db.execute(
-            "SELECT last_seq FROM conversations WHERE number = ? AND epoch = ?",
-            (self.number, self.lease.epoch),
-        ).fetchone()
-        if row is None:
-            raise _fenced(self.lease)
-        return row[0]
-
-
-def _tables(db: sqlite3.Connection) -> list[str]:
+def _rows(number: int, events: Sequence[AnyEvent]) -> list[tuple[int, int, bytes]]:
+    """Return the rows of new events under a conversation's `number`, for `_INSERT`."""
+    first = number << 32
     return [
-        str(name) for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        (first + event.seq, zlib.crc32(data), data)
+        for event, data in zip(events, ev.records(events), strict=True)
     ]
 
 
-def _fenced(lease: Lease) -> Fenced:
-    return Fenced(
-        f"Conversation {lease.conversation_id!r} was taken over; epoch {lease.epoch} may not write"
-        " any more."
-    )
+def _fence(db: sqlite3.Cursor, number: int, lease: Lease) -> int:
+    """Return the conversation's last seq. Raises `Fenced`."""
+    query = "SELECT last_seq FROM conversations WHERE number = ? AND epoch = ?"
+    row = db.execute(query, (number, lease.epoch)).fetchone()
+    if row is None:
+        raise base.fenced(lease)
+    return row[0]
 
 
 class SQLiteStore(Store):
@@ -207,13 +131,11 @@ class SQLiteStore(Store):
             )
         if not lease_seconds > 0:
             raise ConfigurationError(f"lease_seconds takes seconds above 0, not {lease_seconds!r}.")
-        self.path = Path(
-            path
-        ).absolute()  # absolute, because the process may change its working directory
+        self.path = Path(path).absolute()  # the process may change its working directory
         self.read_only = read_only
         self._timeout = timeout
         self._lease_seconds = lease_seconds
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, tuple[int, int]] = {}  # number and epoch by conversation
         self._owner: Owner | None = None
         self._closed = False
         self._process = OwnerProcess()
@@ -228,44 +150,35 @@ class SQLiteStore(Store):
             raise StoreError(f"{str(self.path)!r} is not a Holdfast store.")
         self._writer: Committer | None = None
         marked = marks(self.path)  # read before the file, so that no mark is newer
-        if read_only:
-            self._reader: ReadConnection | ReadOnlyConnection = ReadOnlyConnection(
-                self.path, timeout
-            )
-            for problem in (
-                self._reader.read(lambda db: lost(marked, _tables(db), db.execute))
-                if marked
-                else ()
-            ):
-                _log.warning("Store %r: %s", str(self.path), problem)
-        else:
+        if not read_only:
             self._writer = Committer(self.path, timeout)
             try:
                 self._prepare(self._writer, durability, marked)
-                self._reader = ReadConnection(self.path, timeout)
             except BaseException:
                 self._writer.db.close()
                 raise
         reads = ReadOnlyConnection if read_only else ReadConnection
+        self._reader = reads(self.path, timeout)
+        if read_only and marked:
+            for problem in self._reader.read(lambda db: lost(marked, db.execute)):
+                _log.warning("Store %r: %s", str(self.path), problem)
         self._watcher = Watcher(lambda: reads(self.path, timeout), self._beat, lease_seconds / 3)
 
     def _prepare(self, writer: Committer, durability: str, marked: Sequence[Mark]) -> None:
         try:
             # Check before any write: after a write, a restored -wal would no longer match.
-            if marked and (problems := lost(marked, _tables(writer.db), writer.db.execute)):
+            if marked and (problems := lost(marked, writer.db.execute)):
                 raise StoreError(f"Store {str(self.path)!r}: {problems[0]}")
             schema.prepare(writer.db, self.path, durability, self._timeout)
             writer.opened()
-        except sqlite3.OperationalError as error:
-            code = error.sqlite_errorcode & 0xFF
+        except (sqlite3.Error, UnicodeError) as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) and self.path.exists():
                 raise StoreError(
                     f"Store {str(self.path)!r} cannot be written ({error}): the file, its folder"
                     " and its -wal must be writable. SQLiteStore(path, read_only=True) opens it"
                     " for reading."
                 ) from error
-            raise StoreError(f"Store {str(self.path)!r} cannot be used: {error}.") from error
-        except (sqlite3.Error, UnicodeError) as error:
             raise StoreError(f"Store {str(self.path)!r} cannot be used: {error}.") from error
 
     # --- leases ---
@@ -275,9 +188,8 @@ class SQLiteStore(Store):
 
         def take(db: sqlite3.Cursor) -> tuple[int, int, str, str, tuple[Budget, ...]]:
             token = self._own().token
-            query = (
-                "SELECT number, epoch, holder, notes, spawned_by FROM conversations WHERE id = ?"
-            )
+            columns = "number, epoch, holder, notes, spawned_by"
+            query = f"SELECT {columns} FROM conversations WHERE id = ?"
             found = db.execute(query, (conversation_id,)).fetchone()
             if found is None:
                 now = datetime.now(UTC).isoformat()
@@ -286,43 +198,33 @@ class SQLiteStore(Store):
                 return number, number, "", "", ()
             number, epoch, holder, notes, spawned_by = found
             self._refuse_if_held(conversation_id, holder)
-            db.execute(
-                "UPDATE conversations SET epoch = ?, holder = ? WHERE number = ?",
-                (epoch + 1, token, number),
-            )
+            query = "UPDATE conversations SET epoch = ?, holder = ? WHERE number = ?"
+            db.execute(query, (epoch + 1, token, number))
             above = SQLLedger(db).above(conversation_id, spawned_by)
             return number, epoch + 1, notes, spawned_by, above
 
         number, epoch, notes, spawned_by, above = self._write(take)
-        self._held[conversation_id] = _Held(number, epoch)
+        self._held[conversation_id] = (number, epoch)
         if notify is not None:
             self._watcher.hold(number, epoch, self._own().token, notify)
-        return Lease(
-            conversation_id, epoch, tuple(json.loads(notes)) if notes else (), spawned_by, above
-        )
+        orphaned = tuple(json.loads(notes)) if notes else ()
+        return Lease(conversation_id, epoch, orphaned, spawned_by, above)
 
     def renew(self, lease: Lease) -> None:
-        self._check_writable()
+        self._committer()
         self._beat()
         self._reader.read(lambda db: self._check_held(db, lease))
 
     def release(self, lease: Lease) -> None:
-        self._check_writable()
-        held = self._held.get(lease.conversation_id)
-        if held is not None and held.epoch == lease.epoch:
-            del self._held[lease.conversation_id]
-            self._watcher.drop(held.number, held.epoch)
-
-        def give_back(db: sqlite3.Cursor) -> None:
-            # Raise the epoch, so that nothing can be written under the released lease.
-            query = (
-                "UPDATE conversations SET holder = '', notes = '', epoch = epoch + 1 WHERE id = ?"
-                " AND epoch = ? AND holder <> ''"
-            )
-            db.execute(query, (lease.conversation_id, lease.epoch))
-
+        self._committer()
+        number, epoch = self._held.get(lease.conversation_id, (0, 0))
+        if epoch == lease.epoch:
+            self._held.pop(lease.conversation_id, None)
+            self._watcher.drop(number, epoch)
+        key = (lease.conversation_id, lease.epoch)
+        query = f"{_RELEASE} id = ? AND epoch = ? AND holder <> ''"
         try:
-            self._write(give_back)
+            self._write(lambda db: db.execute(query, key))
         except StoreError:
             if not self._closed:
                 raise
@@ -333,7 +235,7 @@ class SQLiteStore(Store):
 
         def leave(db: sqlite3.Cursor) -> None:
             if not db.execute(query, (text, lease.conversation_id, lease.epoch)).rowcount:
-                raise _fenced(lease)
+                raise base.fenced(lease)
 
         self._write(leave)
 
@@ -362,7 +264,7 @@ class SQLiteStore(Store):
         query = "SELECT number FROM conversations WHERE id = ? AND epoch = ? AND holder <> ''"
         found = db.execute(query, (lease.conversation_id, lease.epoch)).fetchone()
         if found is None:
-            raise _fenced(lease)
+            raise base.fenced(lease)
         return found[0]
 
     # --- the journal ---
@@ -371,15 +273,58 @@ class SQLiteStore(Store):
         """One of the waiting threads commits for all of them."""
         events = batch.events
         if len(events) > 1:
-            check_dense(events)
-        held = self._held.get(lease.conversation_id)
-        # Numbers begin at 1, so 0 matches no row for a lease that is not held here.
-        number = held.number if held is not None and held.epoch == lease.epoch else 0
-        job = _Append(lease, number, batch, self._living)
-        held = (self._writer or self._committer()).run(job)
+            base.check_dense(events)
+        number, epoch = self._held.get(lease.conversation_id, (0, 0))
+        if epoch != lease.epoch:
+            number = 0  # numbers begin at 1, so no row has this one
+        rows = _rows(number, events)
+        blobs = [((number << 32) + blob.seq, blob.id, blob.data) for blob in batch.blobs]
+        work = partial(self._write_batch, lease, number, batch, rows, blobs)
+        mark = (number, epoch, events[-1].seq) if events else None
+        reserved = (self._writer or self._committer()).run(Job(work, mark))
         if events and self._watcher.followers:
             self._watcher.appended(lease.conversation_id, events[-1].seq)
-        return held
+        return reserved
+
+    def _write_batch(
+        self,
+        lease: Lease,
+        number: int,
+        batch: Batch,
+        rows: list[tuple[int, int, bytes]],
+        blobs: list[tuple[int, str, bytes]],
+        db: sqlite3.Cursor,
+    ) -> bool:
+        summary, events = batch.summary, batch.events
+        if events:
+            first, last = events[0], events[-1]
+            updated = (summary.updated or last.timestamp).isoformat()
+            shown = (summary.status, summary.title, updated, summary.condensed)
+            key = (number, lease.epoch, first.seq - 1)
+            if not db.execute(_MOVE, (last.seq, *shown, *key)).rowcount:
+                raise StoreError(
+                    f"Conversation {lease.conversation_id!r}: event {first.seq} does not follow"
+                    f" event {_fence(db, number, lease)}. Nothing was written."
+                )
+            if first.seq == 1:
+                created = (summary.created or first.timestamp).isoformat()
+                origin = (summary.parent_seq, summary.parent, summary.spawned_by)
+                db.execute(_FIRST, (created, *origin, number))
+            db.executemany(_INSERT, rows)
+        else:
+            _fence(db, number, lease)
+        if batch.done_commands:
+            query = "UPDATE inbox SET data = NULL WHERE number = ? AND conversation = ?"
+            db.executemany(query, [(command, number) for command in batch.done_commands])
+        for key, id, data in blobs:
+            db.execute("INSERT OR IGNORE INTO blobs (id, data) VALUES (?, ?)", (id, data))
+            db.execute("INSERT OR IGNORE INTO blob_refs (key, id) VALUES (?, ?)", (key, id))
+        if not batch.settlements and batch.reservation is None:
+            return False
+        ledger = SQLLedger(db, number, self._living)
+        ledger.settle(batch.settlements)
+        wanted = batch.reservation
+        return wanted is not None and ledger.reserve(lease, wanted) is None
 
     def read(
         self, conversation_id: str, after_seq: int = 0, limit: int | None = None
@@ -414,9 +359,12 @@ class SQLiteStore(Store):
     ) -> Iterator[AnyEvent]:
         """Events of another process arrive within about 0.1 seconds."""
         follower = self._watcher.follow(conversation_id, max(after_seq, 0))
+        found: list[AnyEvent] = []
+        until = None
         try:
-            until = None if timeout is None else time.monotonic() + timeout
             while True:
+                if timeout is not None and (found or until is None):
+                    until = time.monotonic() + timeout
                 follower.grown.clear()
                 try:
                     found = self.read(conversation_id, follower.seq)
@@ -427,11 +375,8 @@ class SQLiteStore(Store):
                 for event in found:
                     follower.seq = event.seq
                     yield event
-                if found:
-                    until = None if timeout is None else time.monotonic() + timeout
-                elif follower.ended or not follower.grown.wait(
-                    None if until is None else max(until - time.monotonic(), 0)
-                ):
+                seconds = None if until is None else max(until - time.monotonic(), 0)
+                if not found and (follower.ended or not follower.grown.wait(seconds)):
                     return
         finally:
             self._watcher.unfollow(follower)
@@ -448,14 +393,13 @@ class SQLiteStore(Store):
         if found is None:
             raise StoreError(f"No blob {id!r} in {str(self.path)!r}.")
         data = found[0]
-        if type(data) is not bytes or blob_id(data) != id:
+        if type(data) is not bytes or base.blob_id(data) != id:
             raise StoreError(f"Store {str(self.path)!r}: blob {id!r} is damaged.")
         return data
 
     # --- budgets ---
 
     def bound(self, lease: Lease, budget: Budget | None) -> None:
-
         def work(db: sqlite3.Cursor) -> None:
             self._check_held(db, lease)
             SQLLedger(db).bound(lease.conversation_id, budget)
@@ -465,7 +409,7 @@ class SQLiteStore(Store):
     def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
         def work(db: sqlite3.Cursor) -> Shortage | None:
             number = self._check_held(db, lease)
-            return SQLLedger(db, number, lease.epoch, self._living).reserve(wanted)
+            return SQLLedger(db, number, self._living).reserve(lease, wanted)
 
         return self._write(work)
 
@@ -479,16 +423,10 @@ class SQLiteStore(Store):
         name = f"#{os.urandom(16).hex()}" if key is None else key
 
         def leave(db: sqlite3.Cursor) -> tuple[int, int]:
-            found = db.execute(
-                "SELECT number FROM conversations WHERE id = ?", (conversation_id,)
-            ).fetchone()
-            if found is None:
-                raise self._missing(conversation_id)
-            done = db.execute(
-                "INSERT OR IGNORE INTO inbox (conversation, key, data) VALUES (?, ?, ?)",
-                (found[0], name, data),
-            )
-            return found[0], int(done.lastrowid or 0) if done.rowcount else 0
+            (number,) = self._row(db, "number", conversation_id)
+            query = "INSERT OR IGNORE INTO inbox (conversation, key, data) VALUES (?, ?, ?)"
+            done = db.execute(query, (number, name, data))
+            return number, int(done.lastrowid or 0) if done.rowcount else 0
 
         number, command_number = self._write(leave)
         if command_number:
@@ -497,17 +435,15 @@ class SQLiteStore(Store):
 
     def commands(self, lease: Lease) -> list[Posted]:
         """A command of a newer version stays in the inbox."""
-        self._check_writable()
+        self._committer()
+
+        undone = "conversation = ? AND data IS NOT NULL"
+        query = f"SELECT number, key, data FROM inbox WHERE {undone} ORDER BY number"
 
         def look(db: sqlite3.Connection) -> list[tuple[int, str, bytes]]:
             db.execute("BEGIN")
             try:
-                number = self._check_held(db, lease)
-                query = (
-                    "SELECT number, key, data FROM inbox WHERE conversation = ? AND data IS NOT"
-                    " NULL ORDER BY number"
-                )
-                return db.execute(query, (number,)).fetchall()
+                return db.execute(query, (self._check_held(db, lease),)).fetchall()
             finally:
                 db.execute("COMMIT")
 
@@ -520,34 +456,22 @@ class SQLiteStore(Store):
     # --- conversations ---
 
     def fork(self, conversation_id: str, summary: Summary, events: Sequence[AnyEvent] = ()) -> None:
-        check_dense(events)
+        base.check_dense(events)
         seq = summary.last_seq - len(events)
-        rows = [
-            (event.seq, data, zlib.crc32(data))
-            for event, data in zip(events, ev.records(events), strict=True)
-        ]
+        rows = _rows(0, events)
 
         def begin(db: sqlite3.Cursor) -> None:
-            found = db.execute(
-                "SELECT number, last_seq, base FROM conversations WHERE id = ?", (conversation_id,)
-            ).fetchone()
-            if found is None:
-                raise self._missing(conversation_id)
-            number, last, base = found
-            if db.execute("SELECT 1 FROM conversations WHERE id = ?", (summary.id,)).fetchone():
-                raise Conflict(
-                    f"Conversation {summary.id!r} exists already; give the fork another id."
-                )
-            if not 0 <= seq <= last:
-                raise StoreError(f"Conversation {conversation_id!r} has {last} events, not {seq}.")
+            number, last, shared = self._row(db, "number, last_seq, base", conversation_id)
+            query = "SELECT 1 FROM conversations WHERE id = ?"
+            exists = db.execute(query, (summary.id,)).fetchone() is not None
+            base.check_fork(conversation_id, last, seq, summary.id, exists)
             now = datetime.now(UTC)
             times = ((time or now).isoformat() for time in (summary.created, summary.updated))
-            origin = (conversation_id, seq, lineage.base_of_fork(number, base, seq))
+            origin = (conversation_id, seq, lineage.base_of_fork(number, shared, seq))
             shown = (summary.last_seq, summary.status, summary.title)
             row = (summary.id, "", *shown, *times, *origin, summary.condensed)
-            forked = self._begin(db, row)
-            own = [((forked << 32) + seq, crc, data) for seq, data, crc in rows]
-            db.executemany("INSERT INTO events (key, crc, data) VALUES (?, ?, ?)", own)
+            first = self._begin(db, row) << 32
+            db.executemany(_INSERT, [(first + key, crc, data) for key, crc, data in rows])
 
         self._write(begin)
 
@@ -565,16 +489,15 @@ class SQLiteStore(Store):
         waiting: bool = False,
         spawned_by: str | None = None,
     ) -> list[Summary]:
-        query = _LIST + (_UNDONE if waiting else "last_seq > 0")
+        conditions = (
+            _UNDONE if waiting else "last_seq > 0",
+            "" if spawned_by is None else _SPAWNED,
+            "" if ids is None else _OF_IDS,
+            "" if status is None else "status = :status",
+        )
+        order = " ORDER BY updated DESC, number DESC" if ids is None else ""
+        query = _LIST + " AND ".join(filter(None, conditions)) + order
         values = {"spawner": spawned_by, "status": status, "ids": json.dumps(list(ids or ()))}
-        if spawned_by is not None:
-            query += _SPAWNED
-        if ids is not None:
-            query += _OF_IDS
-        if status is not None:
-            query += " AND status = :status"
-        if ids is None:
-            query += " ORDER BY updated DESC, number DESC"
 
         def look(db: sqlite3.Connection) -> list[Any]:
             format = schema.format_of_locked(db)
@@ -605,29 +528,21 @@ class SQLiteStore(Store):
     def delete(self, conversation_id: str) -> None:
         """The conversation disappears at once; its space is freed in short steps."""
 
+        columns = "id, number, epoch, holder, base"
+
         def remove(db: sqlite3.Cursor) -> None:
-            query = "SELECT number, epoch, holder, base FROM conversations WHERE id = ?"
-            found = db.execute(query, (conversation_id,)).fetchone()
-            if found is None:
-                raise self._missing(conversation_id)
-            self._refuse_if_held(conversation_id, found[2])
-            todo = [(conversation_id, *found)]
+            todo = [self._row(db, columns, conversation_id)]
+            self._refuse_if_held(conversation_id, todo[0][3])
             while todo:
-                id, number, epoch, _, base = todo.pop()
+                id, number, epoch, _, shared = todo.pop()
                 db.execute("DELETE FROM conversations WHERE number = ?", (number,))
                 db.execute("DELETE FROM inbox WHERE conversation = ?", (number,))
-                db.execute(
-                    "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'conversations'",
-                    (epoch,),
-                )
-                lineage.mark_to_free(db, number, base)
+                query = "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'conversations'"
+                db.execute(query, (epoch,))
+                lineage.mark_to_free(db, number, shared)
                 SQLLedger(db).forget(id)
-                children = db.execute(
-                    "SELECT id, number, epoch, holder, base, spawned_by FROM conversations WHERE"
-                    f" 1{_SPAWNED}",
-                    {"spawner": id},
-                )
-                for *child, by in children.fetchall():
+                query = f"SELECT {columns}, spawned_by FROM conversations WHERE {_SPAWNED}"
+                for *child, by in db.execute(query, {"spawner": id}).fetchall():
                     if by.rpartition(":")[0] != id:  # an id may have colons of its own
                         continue
                     if child[3] and self._living(child[3]):
@@ -666,14 +581,9 @@ class SQLiteStore(Store):
             self._closed = writer.closed = True
             self._reader.close()
             if self._owner is not None:
-                try:
-                    query = (
-                        "UPDATE conversations SET holder = '', notes = '', epoch = epoch + 1 WHERE"
-                        " holder = ? AND holder <> ''"
-                    )
+                with suppress(sqlite3.Error):  # the unlocked owner file shows it too
+                    query = f"{_RELEASE} holder = ? AND holder <> ''"
                     writer.db.execute(query, (self._owner.token,))
-                except sqlite3.Error:
-                    pass  # the unlocked owner file shows it too
                 self._owner.close()
             writer.db.close()
 
@@ -689,26 +599,23 @@ class SQLiteStore(Store):
     # --- helpers ---
 
     def _committer(self) -> Committer:
+        """Return the writing side. Raises `StoreError` if the store is read-only."""
         if self._writer is None:
-            self._check_writable()
-            raise AssertionError
-        return self._writer
-
-    def _check_writable(self) -> None:
-        if self.read_only:
             what = "was opened read-only; SQLiteStore(path) opens it for writing"
             what = "is closed" if self._closed else what
             raise StoreError(f"Store {str(self.path)!r} {what}.")
+        return self._writer
 
     def _write(self, work: Callable[[sqlite3.Cursor], T]) -> T:
-        return self._committer().run(FunctionJob(work))
+        return self._committer().run(Job(work))
 
-    def _missing(self, conversation_id: str) -> ConversationNotFound:
-        return ConversationNotFound(
-            f"No conversation {conversation_id!r} in {str(self.path)!r}.",
-            "conversation",
-            conversation_id,
-        )
+    def _row(self, db: sqlite3.Cursor, columns: str, conversation_id: str) -> tuple[Any, ...]:
+        """Return columns of a conversation. Raises `ConversationNotFound`."""
+        query = f"SELECT {columns} FROM conversations WHERE id = ?"
+        found = db.execute(query, (conversation_id,)).fetchone()
+        if found is None:
+            raise base.not_found(conversation_id, repr(str(self.path)))
+        return found
 
     def _damaged(self, conversation_id: str, seq: int) -> StoreError:
         return StoreError(

@@ -12,6 +12,7 @@ A file may hold any number of conversations. A blob that the store had lost has 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
@@ -59,18 +60,13 @@ class Exported(msgspec.Struct, frozen=True):
     @property
     def summary(self) -> Summary:
         """The summary for a store's listing."""
-        head = self.header
-        return Summary(
-            head.id,
-            head.status,
-            head.title,
-            len(self.events),
-            head.created,
-            head.updated,
-            head.parent,
-            head.parent_seq,
-            spawned_by=head.spawned_by or "",
-        )
+        shared = {name: getattr(self.header, name) for name in _SHARED}
+        spawned_by = self.header.spawned_by or ""
+        return Summary(last_seq=len(self.events), spawned_by=spawned_by, **shared)
+
+
+# The fields of a summary that a header has too.
+_SHARED = ("id", "title", "status", "created", "updated", "parent", "parent_seq")
 
 
 class _Line(msgspec.Struct):
@@ -96,7 +92,14 @@ def export_conversation(store: Store, id: str) -> Iterator[bytes]:
     found = next((entry for entry in store.list() if entry.id == id), None)
     if found is None:
         raise ConversationNotFound(f"No conversation {id!r} with events in this store.")
-    yield from exported(found, store.read(id), lambda blob: _found(store, blob))
+
+    def bytes_of(blob: str) -> bytes | None:
+        try:
+            return store.blob(blob)
+        except StoreError:
+            return None
+
+    yield from exported(found, store.read(id), bytes_of)
 
 
 def exported(
@@ -104,18 +107,10 @@ def exported(
 ) -> Iterator[bytes]:
     """Yield the lines of a conversation. `blob` returns an id's bytes, None if lost."""
     ids = list(dict.fromkeys(id for event in events for id in blobs_of(event)))
+    shared = {name: getattr(summary, name) for name in _SHARED}
+    spawned_by = summary.spawned_by or msgspec.UNSET
     header = Header(
-        version=VERSION,
-        id=summary.id,
-        title=summary.title,
-        status=summary.status,
-        created=summary.created,
-        updated=summary.updated,
-        events=len(events),
-        blobs=len(ids),
-        parent=summary.parent,
-        parent_seq=summary.parent_seq,
-        spawned_by=summary.spawned_by or msgspec.UNSET,
+        version=VERSION, events=len(events), blobs=len(ids), spawned_by=spawned_by, **shared
     )
     yield msgspec.json.encode(header) + b"\n"
     for event in events:
@@ -128,12 +123,10 @@ def blobs_of(event: AnyEvent) -> list[str]:
     """Return the ids of the blobs that an event refers to in its result's `meta`."""
     if not isinstance(event, ev.ToolCallFinished):
         return []
-    items = event.result.meta.get(BLOBS)
-    if not isinstance(items, list):
-        return []
+    items: Any = event.result.meta.get(BLOBS)
     ids = [
         cast("dict[str, Any]", item).get("id")
-        for item in cast("list[Any]", items)
+        for item in (cast("list[Any]", items) if isinstance(items, list) else ())
         if isinstance(item, dict)
     ]
     return [id for id in ids if isinstance(id, str)]
@@ -148,13 +141,6 @@ def open_calls(events: Iterable[AnyEvent]) -> list[ToolCall]:
         elif isinstance(event, ev.ToolCallFinished):
             found.pop(event.call_id, None)
     return list(found.values())
-
-
-def _found(store: Store, id: str) -> bytes | None:
-    try:
-        return store.blob(id)
-    except StoreError:
-        return None
 
 
 # --- reading ---
@@ -230,11 +216,11 @@ def _read_header(reader: _Lines, data: bytes) -> Header:
     return header
 
 
-def _type_of(data: bytes) -> str:
+def _is_blob(data: bytes) -> bool:
     try:
-        return msgspec.json.decode(data, type=_Line).type
+        return msgspec.json.decode(data, type=_Line).type == "blob"
     except (ValueError, RecursionError):
-        return ""
+        return False
 
 
 def _read_blobs(
@@ -243,7 +229,7 @@ def _read_blobs(
     named = {id for event in events for id in blobs_of(event)}
     found: dict[str, bytes | None] = {}
     while (data := reader.next()) is not None:
-        if _type_of(data) != "blob":
+        if not _is_blob(data):
             # The next conversation's header. If it is none, reading it raises the error.
             reader.put_back(data)
             break
@@ -307,11 +293,9 @@ def import_conversation(store: Store, conversation: Exported, id: str | None = N
         _write(store, lease, conversation)
     except BaseException:
         store.release(lease)
-        try:
+        with suppress(StoreError):
             if not store.read(id):
                 store.delete(id)  # `acquire` created an empty conversation
-        except StoreError:
-            pass
         raise
     finally:
         store.release(lease)
@@ -335,7 +319,7 @@ def _write(store: Store, lease: Lease, conversation: Exported) -> None:
         for id in blobs_of(event)
         if (data := conversation.blobs.get(id)) is not None
     ]
-    summary = msgspec.structs.replace(conversation.summary, id=lease.conversation_id)
-    if summary.updated is None:
-        summary = msgspec.structs.replace(summary, updated=datetime.now(UTC))
+    summary = conversation.summary
+    updated = summary.updated or datetime.now(UTC)
+    summary = msgspec.structs.replace(summary, id=lease.conversation_id, updated=updated)
     store.append(lease, Batch(conversation.events, summary, blobs=kept))

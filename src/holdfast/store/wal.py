@@ -27,9 +27,8 @@ class Wal:
         self.older: list[int] = []
         self.troubles: list[str] = []
         self.committed = 0
-        magic, _, size, _ = (
-            struct.unpack_from(">4I", data) if len(data) >= _WAL_HEADER else (0, 0, 0, 0)
-        )
+        header = data[:_WAL_HEADER].ljust(_WAL_HEADER, b"\0")
+        magic, _, size, _ = struct.unpack_from(">4I", header)
         self.page_size = size if size in SIZES else 0
         if len(data) < _WAL_HEADER + _FRAME_HEADER:
             return
@@ -65,16 +64,12 @@ class Wal:
                 continue
             stored = struct.unpack_from(">2I", data, at + 16)
             head, page = data[at : at + 8], data[at + _FRAME_HEADER : at + step]
-            orders_that_fit = [
-                order
-                for order in orders
-                if checksum(page, checksum(head, sums, order), order) == stored
-            ]
+            fits = [o for o in orders if checksum(page, checksum(head, sums, o), o) == stored]
             sums = stored
-            if not orders_that_fit:
+            if not fits:
                 missing += 1
                 continue
-            orders = tuple(orders_that_fit[:1])
+            orders = (fits[0],)
             page, size = struct.unpack_from(">2I", data, at)
             if page in waiting:
                 self.older.append(waiting[page])
@@ -85,10 +80,8 @@ class Wal:
                 self.committed = size
                 waiting = {}
                 if missing:
-                    self.troubles.append(
-                        f"{missing:,} damaged {'frame' if missing == 1 else 'frames'} in the -wal"
-                        f" before frame {number:,}"
-                    )
+                    what = f"{missing:,} damaged {'frame' if missing == 1 else 'frames'}"
+                    self.troubles.append(f"{what} in the -wal before frame {number:,}")
                     missing = 0
 
 

@@ -8,11 +8,9 @@ listens. It reads the tables only if the counter moved. The same thread is the o
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 
 from holdfast.errors import StoreError
 from holdfast.processes import OwnerProcess
@@ -26,19 +24,11 @@ POLL_SECONDS = 0.05  # seconds between two polls
 IDLE_POLL_SECONDS = 0.1
 _AWAKE_SECONDS = 1.0
 
-_UNDONE = (
-    "SELECT 0, conversation, max(number) FROM inbox WHERE data IS NOT NULL GROUP BY conversation"
-)
-_UNDONE_AND_HELD = (
-    _UNDONE
-    + " UNION ALL SELECT 1, number, epoch FROM conversations WHERE holder = ? AND holder <> ''"
-)
-
-
-def _last_seq(conversation_id: str, db: sqlite3.Connection) -> tuple[int] | None:
-    return db.execute(
-        "SELECT last_seq FROM conversations WHERE id = ?", (conversation_id,)
-    ).fetchone()
+_UNDONE_AND_HELD = """
+SELECT 0, conversation, max(number) FROM inbox WHERE data IS NOT NULL GROUP BY conversation
+UNION ALL SELECT 1, number, epoch FROM conversations WHERE holder = ? AND holder <> ''
+"""
+_LAST_SEQ = "SELECT last_seq FROM conversations WHERE id = ?"
 
 
 class _Held:
@@ -58,26 +48,6 @@ class AppendWaiter:
         self.seq = seq
         self.grown = threading.Event()
         self.ended = False  # no more events will come
-
-
-class _Stop:
-    """A stop flag like `threading.Event` whose wait costs half as much."""
-
-    __slots__ = ("_lock", "set")
-
-    def __init__(self) -> None:
-        self.set = False
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def wait(self, seconds: float) -> None:
-        if not self.set:
-            self._lock.acquire(timeout=seconds)
-
-    def now(self) -> None:
-        if not self.set:
-            self.set = True
-            self._lock.release()
 
 
 class Watcher:
@@ -104,7 +74,7 @@ class Watcher:
         self._token = ""
         self._reader: ReadConnection | None = None
         self._thread: threading.Thread | None = None
-        self._stop = _Stop()
+        self._running = threading.Lock()
         self._dirty = False
         self._closed = False
 
@@ -139,15 +109,10 @@ class Watcher:
     def unfollow(self, follower: AppendWaiter) -> None:
         """Undo `follow`."""
         with self._lock:
-            others = [
-                other
-                for other in self.followers.get(follower.conversation_id, ())
-                if other is not follower
-            ]
+            id = follower.conversation_id
+            others = [one for one in self.followers.pop(id, ()) if one is not follower]
             if others:
-                self.followers[follower.conversation_id] = others
-            else:
-                self.followers.pop(follower.conversation_id, None)
+                self.followers[id] = others
             self._end_if_idle()
 
     # --- changes made by this process ---
@@ -169,23 +134,30 @@ class Watcher:
 
     def _begin(self) -> None:
         if self._thread is None and not self._closed:
-            self._stop = _Stop()
+            # The thread polls until it gets this lock. A `threading.Event` costs twice as much.
+            self._running = threading.Lock()
+            self._running.acquire()
             self._thread = threading.Thread(
-                target=self._run, args=(self._stop,), name="holdfast-store-watch", daemon=True
+                target=self._run, args=(self._running,), name="holdfast-store-watch", daemon=True
             )
             self._thread.start()
 
-    def _end_if_idle(self) -> None:
-        if not self._held and not self.followers and self._thread is not None:
-            self._stop.now()
-            self._thread = None
+    def _end(self) -> threading.Thread | None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._running.release()
+        return thread
 
-    def _run(self, stop: _Stop) -> None:
+    def _end_if_idle(self) -> None:
+        if not self._held and not self.followers:
+            self._end()
+
+    def _run(self, running: threading.Lock) -> None:
         with self._poll_lock:
             version: object = None
             failed = False
-            last_beat = last_change = 0.0
-            while not stop.set:
+            last_beat = last_change = pause = 0.0
+            while not running.acquire(timeout=pause):
                 try:
                     if self._reader is None:
                         self._reader = self._reads()
@@ -200,17 +172,15 @@ class Watcher:
                         self._notify_changes(self._reader)
                     failed = False
                 except (StoreError, OSError) as error:
-                    if not failed and not stop.set:
+                    if not failed and running.locked():
                         _log.warning("a store cannot be watched at present: %s", error)
                     failed, version = True, None
                 awake = time.monotonic() - last_change < _AWAKE_SECONDS
-                stop.wait(POLL_SECONDS if awake else IDLE_POLL_SECONDS)
+                pause = POLL_SECONDS if awake else IDLE_POLL_SECONDS
 
     def _notify_changes(self, reader: ReadConnection) -> None:
-        if self._held:
-            held = dict(
-                self._held
-            )  # copied before reading, so that a lease acquired meanwhile is not lost
+        held = dict(self._held)  # before reading, so that a lease acquired meanwhile is not lost
+        if held:
             undone: dict[int, int] = {}
             ours: dict[int, int] = {}
             for kind, number, value in reader.read(
@@ -227,7 +197,8 @@ class Watcher:
                     continue
                 _call_notify(lease.notify)
         for conversation_id in list(self.followers):
-            row = reader.read(partial(_last_seq, conversation_id))
+            key = (conversation_id,)
+            row = reader.read(lambda db, key=key: db.execute(_LAST_SEQ, key).fetchone())
             if row is not None:
                 self.appended(conversation_id, row[0])
 
@@ -238,20 +209,14 @@ class Watcher:
         with self._lock:
             self._closed = True
             self._held.clear()
-            self._stop.now()
-            thread, self._thread = self._thread, None
+            thread = self._end()
             for followers in self.followers.values():
                 for follower in followers:
                     follower.ended = True
                     follower.grown.set()
-        # Bounded, because a notify may wait for a lock that the closing thread holds.
         # `ident` is None if Ctrl-C kept the thread from starting.
-        if (
-            thread is not None
-            and thread.ident is not None
-            and thread is not threading.current_thread()
-        ):
-            thread.join(5)
+        if thread not in (None, threading.current_thread()) and thread.ident is not None:
+            thread.join(5)  # bounded: a notify may wait for a lock that the closing thread holds
         if self._reader is not None:
             self._reader.close()
 

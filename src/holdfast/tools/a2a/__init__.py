@@ -32,9 +32,8 @@ from holdfast.tools.tool import Tool
 _log = logging.getLogger(__name__)
 # Per agent. The conversation whose last call is the oldest is forgotten first.
 _MAX_REMEMBERED_CONVERSATIONS = 1000
-
-
-# --- tools ---
+# The errors after which a task no longer waits for an answer.
+_ENDS_TASK = ("not_found", "validation", "timeout", "cancelled")
 
 
 class A2ATool(Tool):
@@ -58,9 +57,6 @@ class A2ATool(Tool):
         """Send the arguments to the agent and return its answer. A task that the agent itself
         reports as failed is returned with `is_error`. Raises `ToolError`."""
         return self._source.call(self.name, self.remote_name, arguments, context)
-
-
-# --- memory of conversations ---
 
 
 class WaitingTask(msgspec.Struct, frozen=True):
@@ -87,9 +83,8 @@ class AgentMemory:
         """Return the conversation's context ("" if it has none) and remove and return the
         skill's waiting task, which only one call may continue."""
         with self._lock:
-            return self._contexts.get(conversation, ""), self._pending.get(conversation, {}).pop(
-                skill, None
-            )
+            waiting = self._pending.get(conversation, {}).pop(skill, None)
+            return self._contexts.get(conversation, ""), waiting
 
     def keep(
         self, conversation: str, skill: str, context_id: str, pending: WaitingTask | None
@@ -103,9 +98,6 @@ class AgentMemory:
                 self._pending.setdefault(conversation, {})[skill] = pending
             while len(self._contexts) > _MAX_REMEMBERED_CONVERSATIONS:
                 self._pending.pop(self._contexts.popitem(last=False)[0], None)
-
-
-# --- one agent ---
 
 
 class A2ASource:
@@ -141,12 +133,12 @@ class A2ASource:
 
     def discovered(self, future: Future[AgentCardSummary]) -> Discovered:
         """Wait for the card. Return its skills as tools, and the reasons of unusable skills."""
+        agent = f"A2A agent {self.id!r}"
         try:
             card = future.result()
         except CancelledError:
-            raise ToolError(
-                f"A2A agent {self.id!r}: the client was closed before it was asked.", "network"
-            ) from None
+            problem = f"{agent}: the client was closed before it was asked."
+            raise ToolError(problem, "network") from None
         tools: list[Tool] = []
         left_out: dict[str, str] = {}
         for skill in card.skills:
@@ -156,14 +148,12 @@ class A2ASource:
                 tools.append(A2ATool(self, skill))
             except ConfigurationError as error:
                 left_out[f"{self.id}.{skill.tool}"] = (
-                    f"A2A agent {self.id!r} has a skill that cannot be used. {error}"
+                    f"{agent} has a skill that cannot be used. {error}"
                 )
         distinct: dict[str, Tool] = {}
-        left_out |= add_distinct(distinct, tools, f"A2A agent {self.id!r}")
+        left_out |= add_distinct(distinct, tools, agent)
         if not card.skills:
-            left_out[self.id] = (
-                f"A2A agent {self.id!r} names no skill in its card, so it has no tools."
-            )
+            left_out[self.id] = f"{agent} names no skill in its card, so it has no tools."
         self.left_out = left_out
         return list(distinct.values()), left_out
 
@@ -174,21 +164,17 @@ class A2ASource:
         """Fetch the agent's card, within `timeout` seconds. Does not raise."""
         started = time.monotonic()
         future: Future[AgentCardSummary] | None = None
+        ok = False
         try:
             future = self.begin_discovery()
             card = future.result(timeout)
+            detail, ok = f"{card.name} {card.version}, {card.protocol}".strip(), True
         except (Exception, CancelledError) as error:
             detail = str(error) or f"A2A agent {self.id!r} did not answer within {timeout:g} s."
-            return SourceHealth(self.id, False, time.monotonic() - started, detail)
         finally:
             if future is not None:
                 future.cancel()
-        return SourceHealth(
-            self.id,
-            True,
-            time.monotonic() - started,
-            f"{card.name} {card.version}, {card.protocol}".strip(),
-        )
+        return SourceHealth(self.id, ok, time.monotonic() - started, detail)
 
     def close(self) -> None:
         """Cancel running calls and close the connections, within some seconds. Idempotent. The
@@ -203,12 +189,12 @@ class A2ASource:
         conversation = context.conversation_id
         parts = parts_of(name, arguments)
         context_id, pending = self._memory.take(conversation, skill)
-        has_key = conversation and context.call_id
+        # The same id for every attempt of one call, so that the agent can detect a repetition.
+        id = uuid.uuid4()
+        if conversation and context.call_id:
+            id = uuid.uuid5(uuid.NAMESPACE_OID, context.idempotency_key)
         message = {
-            # The same id for every attempt of one call, so that the agent can detect a repetition.
-            "messageId": str(
-                uuid.uuid5(uuid.NAMESPACE_OID, context.idempotency_key) if has_key else uuid.uuid4()
-            ),
+            "messageId": str(id),
             "role": "ROLE_USER",
             "parts": parts,
             "metadata": {"skillId": skill},  # A2A 1.0 has no field for the skill
@@ -220,33 +206,21 @@ class A2ASource:
         try:
             answer = self._follow(name, message, pending, context)
         except ToolError as error:
-            if pending is not None and error.error_type not in (
-                "not_found",
-                "validation",
-                "timeout",
-                "cancelled",
-            ):
-                # The task still waits.
-                self._memory.keep(conversation, skill, context_id, pending)
+            if pending is not None and error.error_type not in _ENDS_TASK:
+                self._memory.keep(conversation, skill, context_id, pending)  # it still waits
             raise
-        waits = answer.state in ("input-required", "auth-required")
-        waiting_task = (
-            WaitingTask(answer.task_id, answer.state, answer.question)
-            if waits and answer.context_id
-            else None
-        )
-        self._memory.keep(conversation, skill, answer.context_id, waiting_task)
-        return result_of(self.id, name, answer, bool(conversation) and waiting_task is not None)
+        waiting = None
+        if answer.state in ("input-required", "auth-required") and answer.context_id:
+            waiting = WaitingTask(answer.task_id, answer.state, answer.question)
+        self._memory.keep(conversation, skill, answer.context_id, waiting)
+        return result_of(self.id, name, answer, bool(conversation) and waiting is not None)
 
     def _follow(
         self, name: str, message: dict[str, Any], pending: WaitingTask | None, context: ToolContext
     ) -> AgentAnswer:
         """Wait on the caller's thread for the answer, and report progress meanwhile."""
-        answered, look_first = (
-            (pending.question, pending.state == "auth-required")
-            if pending is not None
-            else ("", False)
-        )
+        answered = "" if pending is None else pending.question
+        look_first = pending is not None and pending.state == "auth-required"
         limit = self._remote.call_timeout
         deadline = None if limit is None else time.monotonic() + limit
         progress: queue.SimpleQueue[str | None] = queue.SimpleQueue()  # None: the call is over
@@ -258,16 +232,15 @@ class A2ASource:
         future.add_done_callback(lambda _: progress.put(None))
         remove_callback = context.cancelled.add_callback(lambda: future.cancel() and None)
         try:
-            while (
-                text := progress.get(
-                    timeout=None if deadline is None else max(deadline - time.monotonic(), 0.0)
-                )
-            ) is not None:
+            while True:
+                seconds = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+                text = progress.get(timeout=seconds)
+                if text is None:
+                    return future.result()
                 try:
                     context.report_progress(text)
                 except Exception:
                     _log.exception("progress of %r could not be reported", name)
-            return future.result()
         except queue.Empty:
             raise ToolTimeout(
                 f"{name!r} did not answer within {limit:g} s; the agent was told to cancel. Its"
@@ -275,9 +248,8 @@ class A2ASource:
             ) from None
         except CancelledError:
             if context.cancelled:
-                raise ToolCancelled(
-                    f"{name!r} was cancelled; its effect may have happened."
-                ) from None
+                problem = f"{name!r} was cancelled; its effect may have happened."
+                raise ToolCancelled(problem) from None
             raise ToolError(
                 f"{name!r}: the client was closed during the call, whose effect may have happened.",
                 "network",
@@ -289,9 +261,6 @@ class A2ASource:
 
     def __repr__(self) -> str:
         return f"A2ASource({self.id!r})"
-
-
-# --- the client ---
 
 
 class A2AClient(ServiceClient[A2ASource]):
@@ -344,11 +313,9 @@ class A2AClient(ServiceClient[A2ASource]):
         timeout: float = 30.0,
         call_timeout: float | None = 600.0,
     ) -> None:
-        self._connections = A2AConnections()
         agents = read_agents(config, timeout, call_timeout)
-        super().__init__(
-            {name: A2ASource(name, agent, self._connections) for name, agent in agents.items()}
-        )
+        connections = self._connections = A2AConnections()
+        super().__init__({id: A2ASource(id, agent, connections) for id, agent in agents.items()})
 
     def _disconnect(self) -> None:
         self._connections.close()

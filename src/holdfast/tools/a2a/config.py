@@ -33,11 +33,8 @@ class RemoteAgent(msgspec.Struct, frozen=True):
 
     def credentials(self) -> dict[str, str]:
         """Return the headers that authenticate a request. They are for `trusted_origins` only."""
-        return (
-            {**self.headers, "Authorization": f"Bearer {self.token}"}
-            if self.token
-            else dict(self.headers)
-        )
+        bearer = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        return self.headers | bearer
 
     def trusted_origins(self) -> set[str]:
         return {origin(self.url), *map(origin, self.origins)}
@@ -85,50 +82,37 @@ def read_agents(config: Any, timeout: float, call_timeout: float | None) -> dict
 
 
 def _read_agent(name: str, entry: Any, defaults: dict[str, Any]) -> RemoteAgent:
+    what = f"A2A agent {name!r}"
     if not isinstance(entry, Mapping) or "url" not in entry:
         raise ConfigurationError(
-            f"A2A agent {name!r} takes a mapping with url: the address of the agent, or of its"
-            " card."
+            f"{what} takes a mapping with url: the address of the agent, or of its card."
         )
-    what = f"A2A agent {name!r}"
     values = read_entry(what, cast("Mapping[Any, Any]", entry), RemoteAgent, defaults)
     seconds(f"{what}: timeout", values["timeout"])
-    _check_address(name, values["url"])
+    _check_address(what, values["url"])
     for one in values.get("origins", []):
         if not origin(one):
             raise ConfigurationError(
-                f"A2A agent {name!r}: origins takes addresses such as 'https://host:8443', not"
-                f" {one!r}."
+                f"{what}: origins takes addresses such as 'https://host:8443', not {one!r}."
             )
-    secrets = [values.get("token") or "", *values.get("headers", {}).items()]
-    if any(
-        not _sendable(part)
-        for pair in secrets
-        for part in ([pair] if isinstance(pair, str) else pair)
-    ):
+    token, headers = values.get("token") or "", values.get("headers", {})
+    secrets = [token, *headers, *headers.values()]
+    if not all(text.isascii() and (text.isprintable() or not text) for text in secrets):
         raise ConfigurationError(
-            f"A2A agent {name!r}: token and headers take printable ASCII, without line breaks."
+            f"{what}: token and headers take printable ASCII, without line breaks."
         )
-    if values.get("token") and any(
-        key.lower() == "authorization" for key in values.get("headers", {})
-    ):
-        raise ConfigurationError(
-            f"A2A agent {name!r}: give token or an Authorization header, not both."
-        )
+    if token and any(key.lower() == "authorization" for key in headers):
+        raise ConfigurationError(f"{what}: give token or an Authorization header, not both.")
     return RemoteAgent(**values)
 
 
-def _check_address(name: str, url: str) -> None:
+def _check_address(what: str, url: str) -> None:
     parts = urlsplit(url)
     # These parts would appear in logs and errors.
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ConfigurationError(
-            f"A2A agent {name!r}: url takes no user, password, query or fragment; secrets go to"
-            " token or headers."
+            f"{what}: url takes no user, password, query or fragment; secrets go to token or"
+            " headers."
         )
     if not origin(url):
-        raise ConfigurationError(f"A2A agent {name!r}: url takes an http:// or https:// address.")
-
-
-def _sendable(text: str) -> bool:
-    return text.isascii() and (text.isprintable() or not text)
+        raise ConfigurationError(f"{what}: url takes an http:// or https:// address.")

@@ -93,40 +93,42 @@ class A2AConnection:
         self._client = None  # the new card replaces the old one
         if self._http is None:
             self._http = self._open_http()
-        async with asyncio.timeout(self._remote.timeout):
-            base, _, path = self._remote.card_url.rpartition(
-                "/" if self._remote.url.endswith(".json") else CARD_PATH
-            )
-            card = await A2ACardResolver(self._http, base, path or CARD_PATH).get_agent_card(
-                http_kwargs={"timeout": self._remote.timeout}
-            )
+        timeout = self._remote.timeout
+        async with asyncio.timeout(timeout):
+            separator = "/" if self._remote.url.endswith(".json") else CARD_PATH
+            base, _, path = self._remote.card_url.rpartition(separator)
+            resolver = A2ACardResolver(self._http, base, path or CARD_PATH)
+            card = await resolver.get_agent_card(http_kwargs={"timeout": timeout})
             self._keep_usable(card)
             # The card's own order of transports is the agent's preference.
-            config = ClientConfig(
-                httpx_client=self._http,
-                supported_protocol_bindings=[
-                    TransportProtocol.JSONRPC,
-                    TransportProtocol.HTTP_JSON,
-                ],
-            )
+            bindings: list[str] = [TransportProtocol.JSONRPC, TransportProtocol.HTTP_JSON]
+            config = ClientConfig(httpx_client=self._http, supported_protocol_bindings=bindings)
             client = ClientFactory(config).create(card)
-            interface = card.supported_interfaces[0]
+            endpoint = card.supported_interfaces[0]
             # The extended card may name skills that only authenticated clients may use.
             if card.capabilities.extended_agent_card and self._remote.credentials():
                 try:
                     card = await client.get_extended_agent_card(
-                        GetExtendedAgentCardRequest(), context=limited(self._remote.timeout)
+                        GetExtendedAgentCardRequest(), context=limited(timeout)
                     )
                 except Exception as error:
-                    reason = self._remote.redact(reason_of(error, self._remote.timeout)[0])
                     _log.warning(
                         "A2A agent %r did not return its extended card, so its public card is"
                         " used: %s",
                         self.name,
-                        reason,
+                        self._remote.redact(reason_of(error, timeout)[0]),
                     )
         self._client = client
-        return _read_card(card, interface)
+        skills = [
+            AgentSkill(
+                skill.id,
+                describe(card.name, skill.description or skill.name, skill.examples),
+                tuple(skill.input_modes or card.default_input_modes),
+            )
+            for skill in card.skills
+        ]
+        protocol = f"A2A {endpoint.protocol_version or '1.0'} over {endpoint.protocol_binding}"
+        return AgentCardSummary(card.name, card.version, protocol, tuple(skills))
 
     def _keep_usable(self, card: AgentCard) -> None:
         """Remove from a card the endpoints that use another protocol or may not get the
@@ -137,13 +139,10 @@ class A2AConnection:
             if one.protocol_binding in ("JSONRPC", "HTTP+JSON") and origin(one.url):
                 supported.append(one)
         if not supported:
-            named = (
-                ", ".join(sorted({one.protocol_binding for one in card.supported_interfaces}))
-                or "none"
-            )
+            named = {one.protocol_binding for one in card.supported_interfaces}
             raise ToolError(
                 "its card names no endpoint for JSONRPC or HTTP+JSON over HTTP; it has"
-                f" {clip(named)}.",
+                f" {clip(', '.join(sorted(named)) or 'none')}.",
                 retryable=False,
             )
         allowed = supported
@@ -195,9 +194,7 @@ class A2AConnection:
         return httpx.AsyncClient(
             # The call's own timeout limits how long an agent takes; reading has no limit.
             timeout=httpx.Timeout(self._remote.timeout, read=None),
-            limits=httpx.Limits(
-                max_connections=None, max_keepalive_connections=20, keepalive_expiry=30.0
-            ),
+            limits=httpx.Limits(max_keepalive_connections=20, keepalive_expiry=30.0),
             trust_env=False,
             headers={"Accept-Encoding": "identity"},
             event_hooks={"request": [authenticate], "response": [bound]},
@@ -217,9 +214,8 @@ class A2AConnection:
         self._calls.add(task)
         try:
             async with self._named("failed the call"):
-                exchange = Exchange(
-                    await self._connected(), message, answered, self._remote.timeout, tell
-                )
+                client = await self._connected()
+                exchange = Exchange(client, message, answered, self._remote.timeout, tell)
                 work = asyncio.create_task(exchange.run(look_first))
                 try:
                     return await asyncio.shield(work)
@@ -246,17 +242,15 @@ class A2AConnection:
         try:
             yield
         except Exception as error:
-            text, kind = (
-                (str(error), error.error_type)
-                if isinstance(error, ToolError)
-                else reason_of(error, self._remote.timeout)
-            )
+            retryable = None
+            if isinstance(error, ToolError):
+                text, kind, retryable = str(error), error.error_type, error.retryable
+            else:
+                text, kind = reason_of(error, self._remote.timeout)
             message = self._remote.redact(f"A2A agent {self.name!r} {what}: {text}")
             if kind == "timeout":
                 raise ToolTimeout(message) from None
-            raise ToolError(
-                message, kind, retryable=error.retryable if isinstance(error, ToolError) else None
-            ) from None
+            raise ToolError(message, kind, retryable=retryable) from None
 
     async def end(self) -> None:
         """Cancel the running calls at their agents and close the connections. Idempotent."""
@@ -289,23 +283,6 @@ async def _leave(exchange: Exchange, work: asyncio.Task[AgentAnswer]) -> None:
                 work.cancel()
             await exchange.cancel_task()
     await asyncio.gather(work, return_exceptions=True)
-
-
-def _read_card(card: AgentCard, interface: AgentInterface) -> AgentCardSummary:
-    skills = [
-        AgentSkill(
-            skill.id,
-            describe(card.name, skill.description or skill.name, skill.examples),
-            tuple(skill.input_modes or card.default_input_modes),
-        )
-        for skill in card.skills
-    ]
-    return AgentCardSummary(
-        card.name,
-        card.version,
-        f"A2A {interface.protocol_version or '1.0'} over {interface.protocol_binding}",
-        tuple(skills),
-    )
 
 
 # --- the thread ---
@@ -386,6 +363,5 @@ class A2AConnections:
 async def _end(connections: dict[str, A2AConnection]) -> None:
     import asyncio
 
-    await asyncio.gather(
-        *[connection.end() for connection in connections.values()], return_exceptions=True
-    )
+    ends = [connection.end() for connection in connections.values()]
+    await asyncio.gather(*ends, return_exceptions=True)

@@ -43,26 +43,25 @@ def reason_of(error: BaseException, limit: float = 0.0) -> tuple[str, str]:
     for one in chain:
         if isinstance(one, httpx.HTTPStatusError):
             status = one.response.status_code
-            kind = _kind_of(error) or _KIND_OF_STATUS.get(status, "internal")
+            kind = _KIND_OF_ERROR.get(type(error).__name__) or _KIND_OF_STATUS.get(
+                status, "internal"
+            )
             message = _error_message(one.response)
             hint = " Check its token." if kind == "authentication" else ""
-            hint = (
-                " This client does not follow redirects; configure the address that the redirect"
-                " names."
-                if 300 <= status < 400
-                else hint
-            )
+            if 300 <= status < 400:
+                hint = (
+                    " This client does not follow redirects; configure the address that the"
+                    " redirect names."
+                )
             return _sentence(f"HTTP {status}{': ' * bool(message)}{message}") + hint, kind
         if isinstance(one, TimeoutError | httpx.TimeoutException):
             return f"it did not answer within {limit:g} s.", "timeout"
         if isinstance(one, httpx.RequestError | OSError):
-            return (
-                _sentence(f"{type(one).__name__}: {one}" if str(one) else type(one).__name__),
-                "network",
-            )
+            text = f"{type(one).__name__}: {one}".removesuffix(": ")
+            return _sentence(text), "network"
     last = chain[-1]
     if isinstance(error, A2AError):
-        return _sentence(str(error)), _kind_of(error) or "internal"
+        return _sentence(str(error)), _KIND_OF_ERROR.get(type(error).__name__) or "internal"
     return _sentence(f"{type(last).__name__}: {last}"), "internal"
 
 
@@ -72,13 +71,12 @@ def _error_message(response: Any) -> str:
         body: Any = json.loads(response.content)
     except (ValueError, RuntimeError):  # httpx raises RuntimeError for a body that was not read
         return ""
-    places: list[Any] = (
-        [body, cast("dict[str, Any]", body).get("error")] if isinstance(body, dict) else []
-    )
-    for place in places:
-        if isinstance(place, dict) and isinstance(
-            message := cast("dict[str, Any]", place).get("message"), str
-        ):
+    top = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
+    for place in (top, top.get("error")):
+        message: Any = (
+            cast("dict[str, Any]", place).get("message") if isinstance(place, dict) else None
+        )
+        if isinstance(message, str):
             return message
     return ""
 
@@ -88,10 +86,6 @@ def _chain(error: BaseException) -> list[BaseException]:
     while (cause := chain[-1].__cause__) is not None and cause not in chain:
         chain.append(cause)
     return chain
-
-
-def _kind_of(error: Any) -> str | None:
-    return _KIND_OF_ERROR.get(type(error).__name__)
 
 
 def _sentence(text: str) -> str:

@@ -13,7 +13,7 @@ from holdfast.tools.a2a.parts import AgentAnswer, text_of
 if TYPE_CHECKING:
     from a2a.client import Client
     from a2a.client.client import ClientCallContext
-    from a2a.types import Artifact, Message, StreamResponse, Task, TaskStatus
+    from a2a.types import Artifact, Message, Part, StreamResponse, Task, TaskStatus
 
 TERMINAL = frozenset({"completed", "failed", "canceled", "rejected"})
 # In these states the agent sends nothing more before the next message of the client.
@@ -90,9 +90,8 @@ class Exchange:
         from a2a.types import SendMessageConfiguration, SendMessageRequest
         from google.protobuf.json_format import ParseDict
 
-        request = SendMessageRequest(
-            configuration=SendMessageConfiguration(return_immediately=True)
-        )
+        configuration = SendMessageConfiguration(return_immediately=True)
+        request = SendMessageRequest(configuration=configuration)
         ParseDict(self._message, request.message)
         got_event = False
         self.state = ""
@@ -150,14 +149,12 @@ class Exchange:
 
     def _take_status(self, status: TaskStatus) -> None:
         self.question = _question_of(status)
-        self.state = (
-            "submitted" if self._answered and self.question == self._answered else _state_of(status)
-        )
+        still_asks = self._answered and self.question == self._answered
+        self.state = "submitted" if still_asks else _state_of(status)
         self._status_message = status.message if status.HasField("message") else None
         if self.state not in SETTLED:
-            text = (
-                text_of(self._status_message.parts) if self._status_message is not None else ""
-            ) or self.state
+            message = self._status_message
+            text = (text_of(message.parts) if message is not None else "") or self.state
             if text and text != self._last_progress:
                 self._last_progress = text
                 self._tell(text)
@@ -176,10 +173,8 @@ class Exchange:
                 failures = 0
             except Exception as error:
                 failures += 1
-                if (
-                    failures >= _MAX_POLL_FAILURES
-                    or reason_of(error)[1] not in _TRANSIENT_ERROR_TYPES
-                ):
+                transient = reason_of(error)[1] in _TRANSIENT_ERROR_TYPES
+                if not transient or failures >= _MAX_POLL_FAILURES:
                     raise
 
     async def _poll(self) -> None:
@@ -187,22 +182,17 @@ class Exchange:
 
         from a2a.types import GetTaskRequest
 
+        request = GetTaskRequest(id=self.task_id, history_length=1)
         async with asyncio.timeout(self._timeout):
-            self._take_task(
-                await self._client.get_task(
-                    GetTaskRequest(id=self.task_id, history_length=1),
-                    context=limited(self._timeout),
-                )
-            )
+            self._take_task(await self._client.get_task(request, context=limited(self._timeout)))
 
     async def cancel_task(self) -> None:
         """Ask the agent to cancel the task, if there is one that has not ended."""
         from a2a.types import CancelTaskRequest
 
         if self.task_id and self.state not in TERMINAL:
-            await self._client.cancel_task(
-                CancelTaskRequest(id=self.task_id), context=limited(self._timeout)
-            )
+            request = CancelTaskRequest(id=self.task_id)
+            await self._client.cancel_task(request, context=limited(self._timeout))
 
     # --- the answer ---
 
@@ -211,22 +201,25 @@ class Exchange:
             return AgentAnswer("", "", self.context_id, "", list(self._reply.parts))
         parts = [part for artifact in self._artifacts.values() for part in artifact.parts]
         status_parts = list(self._status_message.parts) if self._status_message is not None else []
-        last = self._last_message
-        if not parts and not status_parts and last is not None and _from_agent(last):
-            status_parts = list(last.parts)  # some agents answer only in the history
+        if not parts and not status_parts:
+            status_parts = self._last_answer()
         return AgentAnswer(
             self.state, self.task_id, self.context_id, self.question, parts, status_parts
         )
+
+    def _last_answer(self) -> list[Part]:
+        """Return the parts of the history's last message: some agents answer only there."""
+        from a2a.types import Role
+
+        last = self._last_message
+        return list(last.parts) if last is not None and last.role == Role.ROLE_AGENT else []
 
 
 def _append(artifact: Artifact, more: Artifact) -> None:
     """Append the next chunk to an artifact. Text that arrives in chunks becomes one text."""
     chunks = list(more.parts)
-    if (
-        chunks
-        and artifact.parts
-        and all(part.WhichOneof("content") == "text" for part in (artifact.parts[-1], chunks[0]))
-    ):
+    seam = [*artifact.parts[-1:], *chunks[:1]]
+    if len(seam) == 2 and all(part.WhichOneof("content") == "text" for part in seam):
         artifact.parts[-1].text += chunks.pop(0).text
     artifact.parts.extend(chunks)
 
@@ -251,9 +244,3 @@ def _state_of(status: TaskStatus) -> str:
         return TaskState.Name(status.state).removeprefix("TASK_STATE_").lower().replace("_", "-")
     except ValueError:  # a state of a later protocol version; it counts as not settled
         return "unknown"
-
-
-def _from_agent(message: Message) -> bool:
-    from a2a.types import Role
-
-    return message.role == Role.ROLE_AGENT

@@ -12,16 +12,8 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from holdfast.content import (
-    AudioContent,
-    Content,
-    EmbeddedResource,
-    ErrorInfo,
-    ImageContent,
-    ResourceLink,
-    TextContent,
-    ToolResult,
-)
+from holdfast import content as blocks
+from holdfast.content import Content, ErrorInfo, TextContent, ToolResult
 from holdfast.errors import ToolError, ToolValidationError
 from holdfast.tools.results import clean
 
@@ -70,54 +62,49 @@ class AgentAnswer(msgspec.Struct):
 def describe(agent: str, description: str, examples: Iterable[str]) -> str:
     """Return a skill's description for a model."""
     bullets = [f"- {example.strip()}" for example in examples if example.strip()][:_MAX_EXAMPLES]
-    texts = [
-        description.strip(),
-        "\n".join(["Examples of messages:", *bullets]) if bullets else "",
-        f"Done by another agent, {agent}.",
-    ]
-    return "\n\n".join(text for text in texts if text)
+    messages = "\n".join(["Examples of messages:", *bullets]) if bullets else ""
+    texts = (description.strip(), messages, f"Done by another agent, {agent}.")
+    return "\n\n".join(filter(None, texts))
 
 
 def schema_of(skill: AgentSkill) -> dict[str, Any]:
     """Return the schema of a skill's arguments: a message, and data and files if accepted."""
-    modes = [_OLD_MODES.get(mode.strip().lower(), mode.strip().lower()) for mode in skill.modes]
-    text = not modes or any(mode.startswith("text/") or mode == "*/*" for mode in modes)
-    data = any(
-        mode == "application/json" or mode.endswith("+json") or mode == "*/*" for mode in modes
-    )
-    kinds = [mode for mode in modes if mode not in ("text/plain", "application/json")]
+    given = [mode.strip().lower() for mode in skill.modes]
+    modes = [_OLD_MODES.get(mode, mode) for mode in given]
+    anything = "*/*" in modes
     properties: dict[str, Any] = {}
-    if text:
-        description = (
+    if not modes or anything or any(mode.startswith("text/") for mode in modes):
+        properties["message"] = _string(
             "The complete task for the agent. The agent does not see this conversation, only what"
             " you send."
         )
-        properties["message"] = {"type": "string", "description": description}
-    if data:
+    if anything or any(mode == "application/json" or mode.endswith("+json") for mode in modes):
         properties["data"] = {"type": "object", "description": "Structured input."}
+    kinds = [mode for mode in modes if mode not in ("text/plain", "application/json")]
     if kinds:
-        kind: dict[str, Any] = {"type": "string", "description": "Its MIME type."}
+        kind = _string("Its MIME type.")
         if not any("*" in mode for mode in kinds):
             kind["enum"] = list(dict.fromkeys(kinds))
         file = {
-            "name": {"type": "string", "description": "Its file name."},
+            "name": _string("Its file name."),
             "mime_type": kind,
-            "text": {"type": "string", "description": "Its content, if that is text."},
-            "bytes": {"type": "string", "description": "Its content in base64."},
-            "uri": {"type": "string", "description": "A URL from which the agent can fetch it."},
-        }
-        items = {
-            "type": "object",
-            "properties": file,
-            "required": ["mime_type"],
-            "additionalProperties": False,
+            "text": _string("Its content, if that is text."),
+            "bytes": _string("Its content in base64."),
+            "uri": _string("A URL from which the agent can fetch it."),
         }
         properties["files"] = {
             "type": "array",
-            "items": items,
+            "items": _object(file, ["mime_type"]),
             "description": "Files, each with one of text, bytes or uri.",
         }
-    required = ["message"] if text else list(properties)[:1]
+    return _object(properties, list(properties)[:1])
+
+
+def _string(description: str) -> dict[str, Any]:
+    return {"type": "string", "description": description}
+
+
+def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": properties,
@@ -160,7 +147,6 @@ def parts_of(tool: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
 
 # --- answers ---
 
-# state -> error type ("": no error) and a note for the model
 _STATES: dict[str, tuple[str, str]] = {
     "failed": (
         "unknown",
@@ -168,17 +154,12 @@ _STATES: dict[str, tuple[str, str]] = {
     ),
     "rejected": (
         "validation",
-        (
-            "The agent refused this task and will refuse the same request again. Ask for something"
-            " else, or ask differently."
-        ),
+        "The agent refused this task and will refuse the same request again. Ask for something"
+        " else, or ask differently.",
     ),
     "canceled": (
         "cancelled",
-        (
-            "The agent cancelled the task before it was done. Call again if you still need the"
-            " result."
-        ),
+        "The agent cancelled the task before it was done. Call again if you still need the result.",
     ),
     "auth-required": (
         "authentication",
@@ -186,11 +167,13 @@ _STATES: dict[str, tuple[str, str]] = {
     ),
     "input-required": ("", "The agent needs an answer before it can go on."),
 }
+"""By state: the error type ("" for no error) and a note for the model."""
 # How the model continues a task that waits.
 _CONTINUE_NOTES = {
     "auth-required": "Ask the user for it; then call {name} again to continue this task.",
     "input-required": "Call {name} again with the answer as the message to continue this task.",
 }
+_REPEAT_NOTE = "Call {name} again with the whole request and the missing information."
 
 
 def result_of(agent: str, name: str, answer: AgentAnswer, remembered: bool) -> ToolResult:
@@ -212,11 +195,7 @@ def result_of(agent: str, name: str, answer: AgentAnswer, remembered: bool) -> T
         return ToolResult(tuple(content), structured, meta)
     kind, note = _STATES[answer.state]
     if answer.state in _CONTINUE_NOTES:
-        again = (
-            _CONTINUE_NOTES[answer.state]
-            if remembered
-            else "Call {name} again with the whole request and the missing information."
-        )
+        again = _CONTINUE_NOTES[answer.state] if remembered else _REPEAT_NOTE
         note = f"{note} {again.format(name=name)}"
     text = "\n".join(block.text for block in content if isinstance(block, TextContent))
     content.append(TextContent(note))
@@ -253,7 +232,7 @@ def _blocks(agent: str, part: Any) -> list[Content]:
             return [TextContent(json.dumps(_json(part), ensure_ascii=False, allow_nan=False))]
         case "url":
             name: str = part.filename or urlsplit(str(part.url)).path.rpartition("/")[2]
-            return [ResourceLink(part.url, name, part.media_type or None)]
+            return [blocks.ResourceLink(part.url, name, part.media_type or None)]
         case "raw":
             return [_file(agent, part, kind)]
         case _:  # an empty part, or one of a kind that this version does not know
@@ -262,16 +241,16 @@ def _blocks(agent: str, part: Any) -> list[Content]:
 
 def _file(agent: str, part: Any, kind: str) -> Content:
     if kind in _IMAGE_TYPES:
-        return ImageContent(part.raw, kind)
+        return blocks.ImageContent(part.raw, kind)
     if kind.startswith("audio/"):
-        return AudioContent(part.raw, kind)
+        return blocks.AudioContent(part.raw, kind)
     resource: dict[str, Any] = {
         "uri": f"a2a://{agent}/{quote(part.filename)}",
         "mimeType": part.media_type or "application/octet-stream",
     }
     if kind.startswith("text/") or kind == "application/json" or kind.endswith(("+json", "+xml")):
         try:
-            return EmbeddedResource({**resource, "text": part.raw.decode()})
+            return blocks.EmbeddedResource({**resource, "text": part.raw.decode()})
         except UnicodeDecodeError:  # not text in spite of its MIME type; passed on as bytes
             pass
-    return EmbeddedResource({**resource, "blob": base64.b64encode(part.raw).decode()})
+    return blocks.EmbeddedResource({**resource, "blob": base64.b64encode(part.raw).decode()})

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -73,13 +73,8 @@ class ProcessCall:
                 ) from error
             channel.setblocking(False)
             stack.callback(self._context.cancelled.add_callback(wake))
-            self._talk(
-                channel,
-                cast("IO[bytes]", process.stdout),
-                wake.reader,
-                bytearray(request),
-                deadline,
-            )
+            output = cast("IO[bytes]", process.stdout)
+            self._talk(channel, output, wake.reader, bytearray(request), deadline)
             self._died = self._answer is None and not self._end_reason
         if self._output:
             _log.debug("%s printed: %s", self._tool, self._output_text())
@@ -116,12 +111,8 @@ class ProcessCall:
             selector.register(wake, selectors.EVENT_READ)
             while True:
                 times = [at for at in (deadline, kill_at) if at is not None]
-                ready = {
-                    key.fileobj: events
-                    for key, events in selector.select(
-                        max(0.0, min(times) - time.monotonic()) if times else None
-                    )
-                }
+                seconds = max(0.0, min(times) - time.monotonic()) if times else None
+                ready = {key.fileobj: events for key, events in selector.select(seconds)}
                 if output in ready and not self._read_output(output):
                     selector.unregister(output)
                 events = ready.get(channel, 0)
@@ -141,10 +132,10 @@ class ProcessCall:
                 if wake in ready:
                     selector.unregister(wake)
                 if not self._end_reason:
-                    overdue = deadline is not None and time.monotonic() >= deadline
-                    self._end_reason = (
-                        "timeout" if overdue else "cancel" if self._context.cancelled else ""
-                    )
+                    if deadline is not None and time.monotonic() >= deadline:
+                        self._end_reason = "timeout"
+                    elif self._context.cancelled:
+                        self._end_reason = "cancel"
                     if self._end_reason:
                         deadline, kill_at = None, time.monotonic() + self._grace
                         outbox += (0).to_bytes(4, "big")  # the second message means cancel
@@ -162,11 +153,9 @@ class ProcessCall:
         more = channel.recv(1 << 20)
         received = self._received
         received += more
-        while len(received) >= 4 and len(received) - 4 >= (
-            size := int.from_bytes(received[:4], "big")
-        ):
-            message = msgspec.json.decode(received[4 : 4 + size], type=WorkerMessage)
-            del received[: 4 + size]
+        while len(received) >= (end := 4 + int.from_bytes(received[:4], "big")) > 4:
+            message = msgspec.json.decode(received[4:end], type=WorkerMessage)
+            del received[:end]
             if isinstance(message, IsolatedProgress):
                 self._progress.append(message.message)
             else:
@@ -182,10 +171,8 @@ class ProcessCall:
             process.terminate()
         if not self._drain(output, _END_SECONDS):
             for kill in (lambda: os.killpg(process.pid, signal.SIGKILL), process.kill):
-                try:
+                with suppress(OSError):  # gone meanwhile, or no permission: the log reports it
                     kill()
-                except OSError:  # gone meanwhile, or no permission: the log reports it
-                    pass
             _log.error("the process of %s left processes that could not be killed", self._tool)
         process.wait()
         output.close()

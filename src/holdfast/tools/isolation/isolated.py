@@ -42,17 +42,14 @@ class Isolated:
         self._callback = callback
         self._takes_context = takes_context  # only then can the callback notice a cancel
         self._has_schema = has_schema  # True if the signature defines the arguments' types
-        home, self._qualname = _address(tool, callback)
-        self._home = home
-        self._module, self._script = (
-            _main(tool, sys.modules[home]) if home in ("__main__", SCRIPT) else (home, "")
-        )
+        self._home, self._qualname = _address(tool, callback)
+        home = sys.modules[self._home]
+        self._module, self._script = self._home, ""
+        if self._home in ("__main__", SCRIPT):
+            self._module, self._script = _main(tool, home)
         # Inside a decorator the name does not exist yet; then the first use runs `check`.
-        if (
-            home != "__main__"
-            and not _importing()
-            and not getattr(sys.modules[home].__spec__, "_initializing", False)
-        ):
+        initializing = getattr(home.__spec__, "_initializing", False)
+        if self._home != "__main__" and not _importing() and not initializing:
             self.check()
 
     def check(self) -> None:
@@ -119,19 +116,16 @@ class Isolated:
             raise ToolValidationError(
                 f"{self._tool!r} was not run: its arguments are not JSON: {error}"
             ) from None
-        return ProcessCall(
-            self._tool, context, timeout, GRACE_SECONDS if self._takes_context else 0.0
-        ).run(data, marks)
+        grace = GRACE_SECONDS if self._takes_context else 0.0
+        return ProcessCall(self._tool, context, timeout, grace).run(data, marks)
 
 
 # --- what another process can import ---
 
 
 def _address(tool: str, callback: Any) -> tuple[str, str]:
-    module, qualname = (
-        getattr(callback, "__module__", None),
-        getattr(callback, "__qualname__", None),
-    )
+    module: Any = getattr(callback, "__module__", None)
+    qualname: Any = getattr(callback, "__qualname__", None)
     fault = ""
     if inspect.ismethod(callback) and not isinstance(callback.__self__, type):
         fault = "is a method of an object, which another process does not have"
@@ -149,7 +143,7 @@ def _address(tool: str, callback: Any) -> tuple[str, str]:
             f" imports it by its name; {callback!r} {fault}. Give a function defined at the top of"
             " a module."
         )
-    return cast(str, module), cast(str, qualname)
+    return module, qualname
 
 
 def _main(tool: str, main: ModuleType) -> tuple[str, str]:
@@ -178,12 +172,8 @@ def _guarded(path: Path) -> bool:
         body = ast.parse(path.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
         return False
-    return any(
-        isinstance(node, ast.If)
-        and "__name__" in (words := ast.unparse(node.test))
-        and "__main__" in words
-        for node in body
-    )
+    tests = [ast.unparse(node.test) for node in body if isinstance(node, ast.If)]
+    return any("__name__" in test and "__main__" in test for test in tests)
 
 
 def _plain(value: Any) -> bool:

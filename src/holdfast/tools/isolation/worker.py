@@ -14,16 +14,8 @@ import msgspec
 from holdfast.content import ToolResult
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.tools.context import Cancellation, ToolContext
-from holdfast.tools.isolation.messages import (
-    SCRIPT,
-    IsolatedAnswer,
-    IsolatedCall,
-    IsolatedFailure,
-    IsolatedProgress,
-    WorkerMessage,
-    framed,
-    lookup,
-)
+from holdfast.tools.isolation import messages
+from holdfast.tools.isolation.messages import IsolatedCall, IsolatedFailure, WorkerMessage
 from holdfast.tools.results import clean
 from holdfast.tools.running import attempt, checked_arguments, start_thread
 from holdfast.tools.tool import Tool
@@ -74,7 +66,7 @@ def work(channel: int) -> None:
     lock = threading.Lock()
 
     def send(message: msgspec.Struct) -> None:
-        data = memoryview(framed(message))
+        data = memoryview(messages.framed(message))
         with lock:  # a callback may report from several threads
             while data:
                 data = data[os.write(channel, data) :]
@@ -84,10 +76,13 @@ def work(channel: int) -> None:
         os._exit(1)
     request = msgspec.json.decode(first, type=IsolatedCall)
     cleanups: dict[object, Callable[[], None]] = {}
+
+    def tell(message: str) -> None:
+        send(messages.IsolatedProgress(clean(message)))
+
     try:
-        outcome: WorkerMessage = IsolatedAnswer(
-            _run(request, channel, lambda message: send(IsolatedProgress(clean(message))), cleanups)
-        )
+        result = _run(request, channel, tell, cleanups)
+        outcome: WorkerMessage = messages.IsolatedAnswer(result)
     except ToolError as error:
         outcome = _refusal(error)
     for cleanup in reversed(cleanups.values()):
@@ -127,11 +122,9 @@ def _run(
     cleanups: dict[object, Callable[[], None]],
 ) -> ToolResult:
     tool = Tool(request.tool, "", _callback(request))
-    arguments = (
-        checked_arguments(tool, request.arguments)
-        if request.convert_arguments
-        else request.arguments
-    )
+    arguments = request.arguments
+    if request.convert_arguments:
+        arguments = checked_arguments(tool, arguments)
     cancelled = Cancellation()
 
     def listen() -> None:
@@ -146,12 +139,11 @@ def _run(
 def _callback(request: IsolatedCall) -> Callable[..., Any]:
     main: Any = sys.modules["__main__"]
     try:
-        return lookup(
-            _import_script(request.script)
-            if request.script
-            else importlib.import_module(request.module),
-            request.qualname,
-        )
+        if request.script:
+            module = _import_script(request.script)
+        else:
+            module = importlib.import_module(request.module)
+        return messages.lookup(module, request.qualname)
     except Exception as error:
         source = request.script or request.module
         raise ToolError(
@@ -169,11 +161,11 @@ def _import_script(path: str) -> Any:
     from importlib.machinery import SourceFileLoader
     from importlib.util import module_from_spec, spec_from_loader
 
-    loader = SourceFileLoader(SCRIPT, path)
-    spec = spec_from_loader(SCRIPT, loader)
+    loader = SourceFileLoader(messages.SCRIPT, path)
+    spec = spec_from_loader(messages.SCRIPT, loader)
     if spec is None:
         raise ConfigurationError(f"{path} cannot be loaded.")
-    module = sys.modules[SCRIPT] = module_from_spec(spec)
+    module = sys.modules[messages.SCRIPT] = module_from_spec(spec)
     loader.exec_module(module)
     return module
 
@@ -182,11 +174,9 @@ def _refusal(error: ToolError) -> IsolatedFailure:
     import traceback
 
     trace = clean("".join(traceback.format_exception(error.__cause__ or error)))
-    known_class = next(
-        kind for kind in type(error).__mro__ if kind.__module__ == ToolError.__module__
-    )
+    known = (kind for kind in type(error).__mro__ if kind.__module__ == ToolError.__module__)
     return IsolatedFailure(
-        known_class.__name__,
+        next(known).__name__,
         clean(str(error)),
         error.error_type,
         error.retryable,

@@ -144,43 +144,33 @@ def _with_user(url: str, auth: OAuth, asking: AskPerson) -> OAuthClientProvider:
     metadata = OAuthClientMetadata.model_validate(
         {"redirect_uris": [auth.redirect_uri], "client_name": auth.client_name, "scope": auth.scope}
     )
-    provider = OAuthClientProvider(
-        url, metadata, storage, redirect, callback, auth.client_metadata_url
-    )
-    storage.provider = provider
-    return provider
+    document = auth.client_metadata_url
+    storage.provider = OAuthClientProvider(url, metadata, storage, redirect, callback, document)
+    return storage.provider
 
 
 def _without_user(url: str, auth: ClientCredentials) -> OAuthClientProvider:
-    from mcp.client.auth.extensions.client_credentials import (
-        ClientCredentialsOAuthProvider,
-        PrivateKeyJWTOAuthProvider,
-        SignedJWTParameters,
-    )
+    from mcp.client.auth.extensions import client_credentials as flows
 
     storage = _Stored(url, auth.storage, None)
     if auth.private_key is not None:
-        signed = SignedJWTParameters(
+        signed = flows.SignedJWTParameters(
             issuer=auth.client_id,
             subject=auth.client_id,
             signing_key=auth.private_key,
             signing_algorithm=auth.algorithm,
         )
-        provider: OAuthClientProvider = PrivateKeyJWTOAuthProvider(
-            url,
-            storage,
-            auth.client_id,
-            signed.create_assertion_provider(),
-            auth.scope,
-            auth.issuer,
+        proof = signed.create_assertion_provider()
+        storage.provider = flows.PrivateKeyJWTOAuthProvider(
+            url, storage, auth.client_id, proof, auth.scope, auth.issuer
         )
     else:
         method = "client_secret_post" if auth.in_body else "client_secret_basic"
-        provider = ClientCredentialsOAuthProvider(
-            url, storage, auth.client_id, auth.client_secret or "", method, auth.scope, auth.issuer
+        secret = auth.client_secret or ""
+        storage.provider = flows.ClientCredentialsOAuthProvider(
+            url, storage, auth.client_id, secret, method, auth.scope, auth.issuer
         )
-    storage.provider = provider
-    return provider
+    return storage.provider
 
 
 class _Stored:
@@ -208,35 +198,33 @@ class _Stored:
         stored = await self._read("tokens")
         if stored is None:
             return None
+        server, resource = stored.get("server"), stored.get("resource")
         # Restore the authorization server along with the tokens. Otherwise a refresh after a
         # restart goes to a guessed URL on the MCP server itself.
-        if self.provider is not None and stored.get("server"):
-            self.provider.context.oauth_metadata = OAuthMetadata.model_validate(stored["server"])
-            if stored.get("resource"):
-                self.provider.context.protected_resource_metadata = (
-                    ProtectedResourceMetadata.model_validate(stored["resource"])
+        if self.provider is not None and server:
+            context = self.provider.context
+            context.oauth_metadata = OAuthMetadata.model_validate(server)
+            if resource:
+                context.protected_resource_metadata = ProtectedResourceMetadata.model_validate(
+                    resource
                 )
         token = OAuthToken.model_validate(stored["token"])
         if stored.get("expires") is not None and stored["expires"] <= time.time():
-            # Expired: the provider refreshes before the request, if it knows the server.
-            token.access_token = ""
-            if not stored.get("server"):
+            if not server:
                 return None
+            token.access_token = ""  # expired: the provider refreshes before the request
         return token
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
         context = self.provider.context if self.provider is not None else None
-        server = context.oauth_metadata if context is not None else None
-        resource = context.protected_resource_metadata if context is not None else None
-        await self._write(
-            "tokens",
-            {
-                "token": _dumped(tokens),
-                "expires": None if tokens.expires_in is None else time.time() + tokens.expires_in,
-                "server": _dumped(server),
-                "resource": _dumped(resource),
-            },
-        )
+        seconds = tokens.expires_in
+        stored = {
+            "token": _dumped(tokens),
+            "expires": None if seconds is None else time.time() + seconds,
+            "server": _dumped(context and context.oauth_metadata),
+            "resource": _dumped(context and context.protected_resource_metadata),
+        }
+        await self._write("tokens", stored)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         from mcp.shared.auth import OAuthClientInformationFull
@@ -264,12 +252,13 @@ def _unlocked(provider: OAuthClientProvider) -> httpx2.Auth:
             self, request: httpx2.Request
         ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
             context = provider.context
+
+            def access_token() -> str | None:
+                tokens = context.current_tokens
+                return None if tokens is None else tokens.access_token
+
             refused: httpx2.Response | None = None
-            token = (
-                context.current_tokens.access_token
-                if context.current_tokens is not None and context.is_token_valid()
-                else None
-            )
+            token = access_token() if context.is_token_valid() else None
             if token is not None:
                 request.headers["Authorization"] = f"Bearer {token}"
                 refused = yield request
@@ -278,12 +267,7 @@ def _unlocked(provider: OAuthClientProvider) -> httpx2.Auth:
             flow = provider.async_auth_flow(request)  # holds the lock until the flow ends
             try:
                 outgoing = await anext(flow)
-                held = (
-                    context.current_tokens.access_token
-                    if context.current_tokens is not None
-                    else None
-                )
-                if refused is not None and outgoing is request and held == token:
+                if refused is not None and outgoing is request and access_token() == token:
                     # Reuse the refusal: sending the same request again would give the same answer.
                     outgoing = await flow.asend(refused)
                 while True:

@@ -90,9 +90,8 @@ def secret_values(server: Server) -> Iterator[str]:
     for value in server.env.values():
         yield value
         # Error messages show a text of several lines on one line, so each line counts by itself.
-        yield from (
-            line for line in map(str.strip, value.splitlines()) if len(line) >= MIN_PARTIAL_CHARS
-        )
+        lines = map(str.strip, value.splitlines())
+        yield from (line for line in lines if len(line) >= MIN_PARTIAL_CHARS)
 
 
 def read_servers(config: Any, call_timeout: float | None = CALL_TIMEOUT) -> dict[str, Server]:
@@ -111,15 +110,12 @@ def read_servers(config: Any, call_timeout: float | None = CALL_TIMEOUT) -> dict
             )
         config = cast("Mapping[Any, Any]", config)["mcpServers"]
     if not isinstance(config, Mapping):
-        is_path = isinstance(config, str | os.PathLike)
-        hint = (
-            " A file is read by the caller: MCPClient(json.loads(Path(...).read_text()))."
-            if is_path
-            else ""
-        )
+        hint = ""
+        if isinstance(config, str | os.PathLike):
+            hint = " A file is read by the caller: MCPClient(json.loads(Path(...).read_text()))."
         raise ConfigurationError(
             "MCPClient: config takes a mapping of server ids to servers, not a"
-            f" {type(config).__name__}.{hint}"
+            f" {type(cast('object', config)).__name__}.{hint}"
         )
     return {
         check_service_id("MCP server", name): _read_server(name, entry, call_timeout)
@@ -128,31 +124,22 @@ def read_servers(config: Any, call_timeout: float | None = CALL_TIMEOUT) -> dict
 
 
 def _read_server(name: str, entry: Any, call_timeout: float | None) -> Server:
-    if not isinstance(entry, Mapping) or ("command" in entry) == ("url" in entry):
-        keys = (
-            ", ".join(map(repr, cast("Mapping[Any, Any]", entry)))
-            if isinstance(entry, Mapping)
-            else repr(type(entry).__name__)
-        )
+    what = f"MCP server {name!r}"
+    given = cast("Mapping[Any, Any]", entry) if isinstance(entry, Mapping) else None
+    if given is None or ("command" in given) == ("url" in given):
+        keys = ", ".join(map(repr, given or ()))
+        keys = repr(type(cast("object", entry)).__name__) if given is None else keys
         raise ConfigurationError(
-            f"MCP server {name!r} takes a mapping with either command (stdio) or url (HTTP); it has"
+            f"{what} takes a mapping with either command (stdio) or url (HTTP); it has"
             f" {keys or 'nothing'}."
         )
-    kind = Stdio if "command" in entry else Http
-    values = read_entry(
-        f"MCP server {name!r}",
-        cast("Mapping[Any, Any]", entry),
-        kind,
-        {"call_timeout": call_timeout},
-    )
-    server = kind(**values)
+    kind = Stdio if "command" in given else Http
+    server = kind(**read_entry(what, given, kind, {"call_timeout": call_timeout}))
     if isinstance(server, Http):
         if not server.url.startswith(("http://", "https://")):
-            raise ConfigurationError(
-                f"MCP server {name!r}: url takes an http:// or https:// address."
-            )
+            raise ConfigurationError(f"{what}: url takes an http:// or https:// address.")
         if server.type == "sse" and server.mode == "2026-07-28":
             raise ConfigurationError(
-                f"MCP server {name!r}: mode 2026-07-28 has no SSE transport; it takes type 'http'."
+                f"{what}: mode 2026-07-28 has no SSE transport; it takes type 'http'."
             )
     return server

@@ -13,8 +13,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import mcp_types
@@ -26,23 +26,18 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from holdfast import __version__
 from holdfast.errors import ToolError, ToolTimeout
 from holdfast.tools.mcp.auth import provider_of
+from holdfast.tools.mcp.calls import PendingCall
 from holdfast.tools.mcp.config import ConnectionSpec, Http, secret_values
 from holdfast.tools.mcp.http import Trace, http_client, sse, trace_of_call
 from holdfast.tools.mcp.message_filter import ListedTool, MessageFilter, listed
 from holdfast.tools.mcp.results import reason_of
 from holdfast.tools.mcp.secrets import redaction
-from holdfast.tools.mcp.server_requests import (
-    Elicitation,
-    ElicitationAnswer,
-    answer_elicitation,
-    answer_roots,
-    answer_sampling,
-)
+from holdfast.tools.mcp.server_requests import answer_elicitation, answer_roots, answer_sampling
 from holdfast.tools.mcp.stdio import StderrFile, stdio
 from holdfast.tools.mcp.streams import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
-    from holdfast.tools.context import ToolContext
+    from holdfast.tools.mcp.pool import ConnectionLease
 
 _log = logging.getLogger(__name__)
 
@@ -58,37 +53,8 @@ _MAX_COMPLETIONS_PER_CALL = 32
 _COLLECT_CHANGES_SECONDS = 0.02
 
 
-class CallWaiter(Protocol):
-    """A caller that waits for its tool call, as the connection sees it."""
-
-    @property
-    def context(self) -> ToolContext:
-        """The context of the call."""
-        ...
-
-    def elicit(self, question: Elicitation) -> ElicitationAnswer:
-        """Ask the user through the call's conversation. Blocks: run it on a thread."""
-        ...
-
-    def sampled(self, model: str, usage: Any) -> None:
-        """Record a completion that was made for the call."""
-        ...
-
-    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Receive a progress notification of the server."""
-        ...
-
-    def paused(self) -> None:
-        """Stop the call's clock while a person is asked."""
-        ...
-
-    def resumed(self) -> None:
-        """Restart the call's clock after the person has answered."""
-        ...
-
-
 # The call in whose context the code runs. Since 2026-07-28 a server asks only within a call.
-_calling: contextvars.ContextVar[CallWaiter | None] = contextvars.ContextVar(
+_calling: contextvars.ContextVar[PendingCall | None] = contextvars.ContextVar(
     "holdfast_mcp_calling", default=None
 )
 
@@ -107,20 +73,21 @@ class McpConnection:
         watched: asyncio.Event,
         folders: Folders,
     ) -> None:
+        loop = asyncio.get_running_loop()
         self.spec = spec
-        self._folders = folders
-        # The folders that the server knows; None if it was not told that it may ask for them.
-        self._server_folders: Sequence[str] | None = None
-        self._notifications: set[asyncio.Task[None]] = set()
         self.name = spec.name
-        self._redact = redaction(secret_values(spec.server))
         self.ended = False
         self.retired = False  # True: running calls go on, new calls use another connection
-        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ready: asyncio.Future[None] = loop.create_future()
         self.tools: list[ListedTool] = []
         self.left_out: dict[str, str] = {}  # the reasons of unusable tools, by name
         self._changed = changed
         self._watched = watched
+        self._folders = folders
+        # The folders that the server knows; None if it was not told that it may ask for them.
+        self._server_folders: Sequence[str] | None = None
+        self._notifications: set[asyncio.Task[None]] = set()
+        self._redact = redaction(secret_values(spec.server))
         self._client: Client | None = None
         self._stop = asyncio.Event()
         self._scope = anyio.CancelScope()
@@ -129,13 +96,13 @@ class McpConnection:
         self._stale: asyncio.TimerHandle | None = None  # expiry of the tool list
         self._open_questions = 0  # how many questions to a person are open
         # Calls in flight, the oldest first, with the number of completions that each requested.
-        self._calls: dict[CallWaiter, int] = {}
+        self._calls: dict[PendingCall, int] = {}
         self._open_requests = 0
         self._seconds_left = spec.timeout  # valid while the deadline is stopped
         # A timer, not a timeout around the work: closing a server that does not react takes
         # seconds more.
-        self._deadline = asyncio.get_running_loop().call_later(spec.timeout, self._overdue)
-        self.task = asyncio.get_running_loop().create_task(self._live())
+        self._deadline = loop.call_later(spec.timeout, self._overdue)
+        self.task = loop.create_task(self._live())
 
     # --- life cycle ---
 
@@ -146,67 +113,44 @@ class McpConnection:
             with self._scope:
                 await self._open()
         except Exception as error:
-            text, kind = (
-                ("the server ended before it answered.", "network")
-                if self.ended
-                else self._reason(trace.failure or error, trace.status)
-            )
-            self._fail(
-                ToolError(
-                    f"MCP server {self.name!r} could not be connected to:"
-                    f" {text}{self._stderr_tail()}",
-                    kind,
-                )
-            )
+            text, kind = "the server ended before it answered.", "network"
+            if not self.ended:
+                text, kind = reason_of(trace.failure or error, trace.status, self._redact)
+            self._fail_to_connect(text + self._stderr_tail(), kind)
         finally:
             self.ended = True
             self._deadline.cancel()
-            if self._stale is not None:
-                self._stale.cancel()
+            self._cancel_expiry()
             self._fail(ToolError(f"MCP server {self.name!r} lost its connection.", "network"))
             if self._stderr is not None:
                 self._stderr.close()
                 self._stderr = None
 
     async def _open(self) -> None:
-        handlers = self.spec.handlers
-        mode = self.spec.server.mode
+        server, handlers = self.spec.server, self.spec.handlers
         # Mode 2026-07-28 negotiates too: otherwise the server's capabilities stay unknown, and the
         # client does not fall back to a lower version that the server accepts.
-        negotiates = mode in ("auto", "2026-07-28") and self.spec.server.type != "sse"
-        if self.spec.server.roots and handlers.roots is None:
+        negotiates = server.mode in ("auto", "2026-07-28") and server.type != "sse"
+        if server.roots and handlers.roots is None:
             self._server_folders = self._folders()
+        samples = handlers.sample is not None or server.sampling
+        has_roots = handlers.roots is not None or self._server_folders is not None
         async with contextlib.AsyncExitStack() as stack:
             client = Client(
-                await self._transport(stack),
+                MessageFilter(await self._transport(stack), lambda: self._modern),
                 mode="auto" if negotiates else "legacy",
                 client_info=mcp_types.Implementation(name="holdfast", version=__version__),
                 message_handler=self._on_message,
                 elicitation_callback=self._elicit,
-                sampling_callback=(
-                    self._sample
-                    if handlers.sample is not None or self.spec.server.sampling
-                    else None
-                ),
-                list_roots_callback=(
-                    self._roots
-                    if handlers.roots is not None or self._server_folders is not None
-                    else None
-                ),
+                sampling_callback=self._sample if samples else None,
+                list_roots_callback=self._roots if has_roots else None,
                 cache=None,
             )
             await stack.enter_async_context(client)
-            if mode == "2026-07-28" and client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-                mismatch = (
-                    f"it speaks MCP {client.protocol_version}, and its configuration says mode"
-                    " 2026-07-28."
-                )
-                self._fail(
-                    ToolError(
-                        f"MCP server {self.name!r} could not be connected to: {mismatch}",
-                        "not_found",
-                    )
-                )
+            version = client.protocol_version
+            if server.mode == "2026-07-28" and version not in MODERN_PROTOCOL_VERSIONS:
+                problem = f"it speaks MCP {version}, and its configuration says mode 2026-07-28."
+                self._fail_to_connect(problem, "not_found")
                 return
             self._client = client
             self.tools = await self._list(client)
@@ -222,43 +166,30 @@ class McpConnection:
                     group.cancel_scope.cancel()
 
     async def _transport(self, stack: contextlib.AsyncExitStack) -> Any:
-        server = self.spec.server
+        server, auth = self.spec.server, self.spec.auth
         if not isinstance(server, Http):
             directory = self.spec.stderr_dir
-            self._stderr = StderrFile(
-                None if directory is None else os.path.join(directory, f"{self.name}.log")
-            )
-            return self._screened(
-                stdio(server, self._stderr, lambda: self._client is not None, self._lost)
-            )
-        auth = (
-            None
-            if self.spec.auth is None
-            else provider_of(server.url, self.spec.auth, self._asking)
-        )
-        http = await stack.enter_async_context(
-            http_client(server, self.spec.timeout, auth, lambda: self.ready.done())
-        )
+            log = None if directory is None else os.path.join(directory, f"{self.name}.log")
+            self._stderr = StderrFile(log)
+            return stdio(server, self._stderr, lambda: self._client is not None, self._lost)
+        provider = None if auth is None else provider_of(server.url, auth, self._asking)
+        client = http_client(server, self.spec.timeout, provider, self.ready.done)
+        http = await stack.enter_async_context(client)
         if server.type == "sse":
-            return self._screened(sse(http, server.url, self._lost))
-        return self._screened(
-            streamable_http_client(
-                server.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES
-            )
+            return sse(http, server.url, self._lost)
+        return streamable_http_client(
+            server.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES
         )
-
-    def _screened(self, transport: contextlib.AbstractAsyncContextManager[Any]) -> MessageFilter:
-        return MessageFilter(transport, lambda: self._modern)
 
     def _overdue(self) -> None:
         garbage = " Its stdout has text that is not JSON-RPC." if self._sent_garbage else ""
-        self._fail(
-            ToolTimeout(
-                f"MCP server {self.name!r} did not answer within {self.spec.timeout:g}"
-                f" s.{garbage}{self._stderr_tail()}"
-            )
-        )
+        problem = f"MCP server {self.name!r} did not answer within {self.spec.timeout:g} s."
+        self._fail(ToolTimeout(f"{problem}{garbage}{self._stderr_tail()}"))
         self._scope.cancel()
+
+    def _fail_to_connect(self, reason: str, kind: str) -> None:
+        text = f"MCP server {self.name!r} could not be connected to: {reason}"
+        self._fail(ToolError(text, kind))
 
     def _fail(self, error: ToolError) -> None:
         if not self.ready.done():
@@ -270,9 +201,6 @@ class McpConnection:
         tail = "" if self._stderr is None else self._stderr.tail(self._redact)
         return f" Its stderr ended with: {tail}" if tail else ""
 
-    def _reason(self, error: BaseException, status: int) -> tuple[str, str]:
-        return reason_of(error, status, self._redact)
-
     def _lost(self) -> None:
         """Leave after the server closed its side, so that the next call connects again. The mcp
         package raises its own error in pending requests."""
@@ -283,12 +211,8 @@ class McpConnection:
         """Begin to close. `task` ends when the process or the connection has ended. A server
         that never answered is cancelled at once."""
         if not self.ready.done():
-            self._fail(
-                ToolError(
-                    f"MCP server {self.name!r}: the client was closed before it was connected.",
-                    "network",
-                )
-            )
+            problem = f"MCP server {self.name!r}: the client was closed before it was connected."
+            self._fail(ToolError(problem, "network"))
             self._scope.cancel()
         self._lost()
         # For HTTP's DELETE; stopping a process has limits of its own.
@@ -337,7 +261,7 @@ class McpConnection:
                 self._seconds_left = self._deadline.when() - loop.time()
                 self._deadline.cancel()
             for one in self._calls:
-                one.paused()
+                one.pause(True)
         try:
             yield
         finally:
@@ -346,9 +270,9 @@ class McpConnection:
                 if not self.ready.done():
                     self._deadline = loop.call_later(max(self._seconds_left, 0.0), self._overdue)
                 for one in self._calls:
-                    one.resumed()
+                    one.pause(False)
 
-    def _caller(self, what: str) -> CallWaiter | None:
+    def _caller(self, what: str) -> PendingCall | None:
         """Return the call on whose behalf the server asks, or None.
 
         In the older era the server does not say which call that is. All calls in flight must
@@ -360,11 +284,9 @@ class McpConnection:
         owners = {(id(one.context.asks), id(one.context.llm)) for one in self._calls}
         if len(owners) == 1:
             return next(iter(self._calls))
-        reason = (
-            f"{len(owners)} conversations have calls in flight on this connection"
-            if owners
-            else "no call is in flight"
-        )
+        reason = "no call is in flight"
+        if owners:
+            reason = f"{len(owners)} conversations have calls in flight on this connection"
         _log.warning(
             "MCP server %r: its %s was declined: the protocol does not say for which call it is,"
             " and %s.",
@@ -387,21 +309,15 @@ class McpConnection:
         self, context: Any, params: mcp_types.CreateMessageRequestParams
     ) -> mcp_types.CreateMessageResult | mcp_types.ErrorData:
         if self.spec.handlers.sample is not None:
-            return await answer_sampling(
-                self.name, self.spec.handlers.sample, params, lambda model, usage: None
-            )
+            return await answer_sampling(self.name, self.spec.handlers.sample, params)
         caller = self._caller("request for a completion")
         if caller is None or caller.context.llm is None:
-            return mcp_types.ErrorData(
-                code=mcp_types.INVALID_REQUEST,
-                message="This client has no model that could answer.",
-            )
+            problem = "This client has no model that could answer."
+            return mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message=problem)
         self._calls[caller] += 1
         if self._calls[caller] > _MAX_COMPLETIONS_PER_CALL:
-            return mcp_types.ErrorData(
-                code=mcp_types.INVALID_REQUEST,
-                message=f"A call may ask for {_MAX_COMPLETIONS_PER_CALL} completions at most.",
-            )
+            problem = f"A call may ask for {_MAX_COMPLETIONS_PER_CALL} completions at most."
+            return mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message=problem)
         return await answer_sampling(self.name, caller.context.llm, params, caller.sampled)
 
     async def _roots(self, context: Any) -> mcp_types.ListRootsResult:
@@ -441,9 +357,8 @@ class McpConnection:
 
     @property
     def _modern(self) -> bool:
-        return (
-            self._client is not None and self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
-        )
+        client = self._client
+        return client is not None and client.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     async def _list(self, client: Client) -> list[ListedTool]:
         tools: list[ListedTool] = []
@@ -460,15 +375,17 @@ class McpConnection:
             cursor = page.next_cursor
             if not cursor:
                 break
+        self._cancel_expiry()
+        if lifetimes_ms and not self.ended:
+            seconds = max(min(lifetimes_ms) / 1000, _MIN_TTL_SECONDS)
+            self._stale = asyncio.get_running_loop().call_later(seconds, self._changed)
+        self.left_out = left_out
+        return tools
+
+    def _cancel_expiry(self) -> None:
         if self._stale is not None:
             self._stale.cancel()
             self._stale = None
-        if lifetimes_ms and not self.ended:
-            self._stale = asyncio.get_running_loop().call_later(
-                max(min(lifetimes_ms) / 1000, _MIN_TTL_SECONDS), self._changed
-            )
-        self.left_out = left_out
-        return tools
 
     async def list(self) -> list[ListedTool]:
         """Ask the server for its tools again. Raises `ToolError`."""
@@ -478,14 +395,14 @@ class McpConnection:
         return self.tools
 
     async def call(
-        self, tool: str, arguments: dict[str, Any], waiting: CallWaiter
+        self, tool: str, arguments: dict[str, Any], waiting: PendingCall
     ) -> mcp_types.CallToolResult:
         """Call a tool. Raises `ToolError`."""
         client = self._client
         assert client is not None
         self._calls[waiting] = 0
         if self._open_questions:
-            waiting.paused()
+            waiting.pause(True)
         token = _calling.set(waiting)
         try:
             return await self._ask(
@@ -501,9 +418,8 @@ class McpConnection:
         client = self._client
         assert client is not None
         if self._modern:
-            await self._ask(
-                lambda: client.session.send_discover(client.protocol_version), "did not answer"
-            )
+            version = client.protocol_version
+            await self._ask(lambda: client.session.send_discover(version), "did not answer")
         else:
             try:
                 await self._ask(client.session.send_ping, "did not answer")
@@ -516,9 +432,8 @@ class McpConnection:
         return f"{name}MCP {client.protocol_version}"
 
     async def _ask(self, ask: Callable[[], Any], what: str) -> Any:
-        trace = None
-        if isinstance(self.spec.server, Http):
-            trace = Trace()
+        trace = Trace() if isinstance(self.spec.server, Http) else None
+        if trace is not None:
             trace_of_call.set(trace)
         self._open_requests += 1
         try:
@@ -532,8 +447,9 @@ class McpConnection:
                     " happened; the next call connects again."
                 )
                 raise ToolError(f"{lost}{self._stderr_tail()}", "network") from None
-            text, kind = self._reason(error, trace.status if trace is not None else 0)
-            if trace is not None and trace.status == 404 and not self._modern:
+            status = 0 if trace is None else trace.status
+            text, kind = reason_of(error, status, self._redact)
+            if status == 404 and not self._modern:
                 # The server has forgotten the session; the specification requires a new one.
                 self.retired = True
                 kind = "network"
@@ -546,14 +462,11 @@ class McpConnection:
 
 class SharedConnection:
     """A connection that all its users share. It opens at the first use and again after a crash.
-    Everything except `users` and `folders` is used on the loop thread only."""
+    Everything except `leases` is used on the loop thread only."""
 
     def __init__(self, spec: ConnectionSpec, tasks: set[asyncio.Task[None]]) -> None:
         self.spec = spec
-        # The users, each with a function to call when the tools may have changed, and the folders
-        # of their conversations. The pool replaces both under its lock.
-        self.users: dict[object, Callable[[], None]] = {}
-        self.folders: dict[object, Folders] = {}
+        self.leases: tuple[ConnectionLease, ...] = ()  # replaced by the pool under its lock
         self._tasks = tasks
         self._connection: McpConnection | None = None
         self._retired: list[McpConnection] = []
@@ -575,13 +488,13 @@ class SharedConnection:
         def notify() -> None:
             time.sleep(_COLLECT_CHANGES_SECONDS)
             self._notifying = False
-            for changed in list(self.users.values()):
-                changed()
+            for lease in self.leases:
+                lease.changed()
 
         threading.Thread(target=notify, name="holdfast-mcp-changed", daemon=True).start()
 
-    def _all_folders(self) -> list[str] | None:
-        known = [found for folders in self.folders.values() if (found := folders()) is not None]
+    def _folders(self) -> list[str] | None:
+        known = [found for lease in self.leases if (found := lease.folders()) is not None]
         return [*dict.fromkeys([folder for found in known for folder in found])] if known else None
 
     def folders_changed(self) -> None:
@@ -593,13 +506,11 @@ class SharedConnection:
         """Return the connection, and True if this call has opened it."""
         connection = self._connection
         if connection is None or connection.ended or connection.retired:
-            self._retired = [
-                one
-                for one in (*self._retired, connection)
-                if one is not None and not one.task.done()
-            ]
+            if connection is not None:
+                self._retired.append(connection)
+            self._retired = [one for one in self._retired if not one.task.done()]
             connection = self._connection = McpConnection(
-                self.spec, self._changed, self._watched, self._all_folders
+                self.spec, self._changed, self._watched, self._folders
             )
             self._tasks.add(connection.task)
             connection.task.add_done_callback(self._tasks.discard)
@@ -616,12 +527,17 @@ class SharedConnection:
         """Ask the server for its tools again. Return them, and faults of unusable ones."""
         connection, new = await self._connected()
         if not new:
-            async with _timeout(self.spec):
-                self._reported_tools = await connection.list()
+            try:
+                async with asyncio.timeout(self.spec.timeout):
+                    self._reported_tools = await connection.list()
+            except TimeoutError:
+                raise ToolTimeout(
+                    f"MCP server {self.spec.name!r} did not answer within {self.spec.timeout:g} s."
+                ) from None
         return connection.tools, connection.left_out
 
     async def call(
-        self, tool: str, arguments: dict[str, Any], waiting: CallWaiter
+        self, tool: str, arguments: dict[str, Any], waiting: PendingCall
     ) -> mcp_types.CallToolResult:
         """Call a tool. Connects first if necessary."""
         connection, _ = await self._connected()
@@ -639,14 +555,3 @@ class SharedConnection:
             connection.end()
         if connections:
             await asyncio.wait([connection.task for connection in connections])
-
-
-@contextlib.asynccontextmanager
-async def _timeout(spec: ConnectionSpec) -> AsyncGenerator[None]:
-    try:
-        async with asyncio.timeout(spec.timeout):
-            yield
-    except TimeoutError:
-        raise ToolTimeout(
-            f"MCP server {spec.name!r} did not answer within {spec.timeout:g} s."
-        ) from None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import Any
@@ -17,10 +16,9 @@ from urllib.parse import urljoin
 import anyio
 import httpx2
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
 
 from holdfast.tools.mcp.config import Http
-from holdfast.tools.mcp.message_filter import unreadable
+from holdfast.tools.mcp.message_filter import parsed
 from holdfast.tools.mcp.streams import MAX_MESSAGE_BYTES, Inbox, Outbox
 from holdfast.tools.trace_headers import trace_headers
 
@@ -98,14 +96,9 @@ class _Contained(httpx2.AsyncHTTPTransport):
             response = await super().handle_async_request(request)
         except httpx2.TransportError as error:
             _note_failure(error)
-            text = f"{type(error).__name__}: {error}"
-            body = json.dumps(
-                {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": text}}
-            )
-            headers = {"content-type": "application/json"}
-            return httpx2.Response(
-                503, headers=headers, text=body, extensions={"holdfast": True}, request=request
-            )
+            failure = {"code": -32000, "message": f"{type(error).__name__}: {error}"}
+            body = {"jsonrpc": "2.0", "id": None, "error": failure}
+            return httpx2.Response(503, json=body, extensions={"holdfast": True}, request=request)
         if isinstance(response.stream, httpx2.AsyncByteStream):
             response.stream = _Body(response.stream)
         return response
@@ -138,7 +131,7 @@ async def sse(
 ) -> AsyncGenerator[tuple[Inbox, Outbox]]:
     """Connect to an SSE server. `lost()` is called when its stream ends. Raises `httpx2.HTTPError`,
     or `ValueError` if the server does not speak MCP."""
-    inbox = Inbox()
+    inbox = Inbox(lost)
     endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def read() -> None:
@@ -150,7 +143,6 @@ async def sse(
             raise httpx2.RemoteProtocolError("the event stream ended")
         except (httpx2.HTTPError, httpx2.SSEError, ValueError) as error:
             if endpoint.done():
-                lost()
                 inbox.end()
             else:
                 endpoint.set_exception(error)
@@ -186,9 +178,4 @@ def _take(event: Any, url: str, inbox: Inbox, endpoint: asyncio.Future[str]) -> 
         if not endpoint.done():
             endpoint.set_result(address)
     elif event.event == "message" and event.data:
-        try:
-            inbox.put(
-                SessionMessage(jsonrpc_message_adapter.validate_json(event.data, by_name=False))
-            )
-        except ValueError as error:
-            inbox.put(unreadable(error, event.data.encode(errors="replace")))
+        inbox.put(parsed(event.data))

@@ -13,26 +13,19 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
+import mcp_types
 import msgspec
 from mcp.shared.inbound import X_MCP_HEADER_KEY, find_invalid_x_mcp_header
 from mcp.shared.message import SessionMessage
-from mcp_types import (
-    PARSE_ERROR,
-    ErrorData,
-    JSONRPCError,
-    JSONRPCNotification,
-    JSONRPCRequest,
-    JSONRPCResponse,
-)
 from pydantic import ValidationError
 
 from holdfast.tools.mcp.streams import StreamEnd, UnreadableMessage
 from holdfast.tools.results import clip
 
 if TYPE_CHECKING:
-    from mcp_types import ListToolsResult
+    from mcp_types import JSONRPCMessage, ListToolsResult
 
 # Key in the `_meta` of a tool that the mcp package parses: the tool as the server sent it.
 _RAW_TOOL_KEY = "holdfast/tool"
@@ -77,37 +70,35 @@ class MessageFilter:
     async def __aexit__(self, *failure: Any) -> bool | None:
         return await self._transport.__aexit__(*failure)
 
-    def _sent(self, message: Any) -> None:
-        if isinstance(message, JSONRPCRequest):
+    def _sent(self, message: JSONRPCMessage) -> None:
+        if isinstance(message, mcp_types.JSONRPCRequest):
             self._pending[str(message.id)] = (message.id, message.method)
         elif (
-            isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled"
+            isinstance(message, mcp_types.JSONRPCNotification)
+            and message.method == "notifications/cancelled"
         ):
             self._pending.pop(str((message.params or {}).get("requestId")), None)
 
-    def _received(self, item: Any) -> list[Any]:
+    def _received(self, item: SessionMessage | Exception) -> list[Any]:
         """Return the messages that the mcp package gets in place of `item`."""
         if isinstance(item, Exception):
             text, reason = _unreadable(item)
-            ids = [
-                request[0]
-                for id in answer_ids(text)
-                if (request := self._pending.pop(str(id), None)) is not None
-            ]
-            return [_failure(id, reason) for id in ids] or [item]
+            asked = [self._pending.pop(str(id), None) for id in answer_ids(text)]
+            return [_failure(one[0], reason) for one in asked if one is not None] or [item]
         message = item.message
-        if isinstance(message, JSONRPCResponse):
+        if isinstance(message, mcp_types.JSONRPCResponse):
             _, method = self._pending.pop(str(message.id), (None, ""))
             if method == "tools/list":
                 message.result = _screened(message.result, self._modern())
-        elif isinstance(message, JSONRPCError):
+        elif isinstance(message, mcp_types.JSONRPCError):
             # An error without an id belongs to the only pending request.
             if message.id is None and len(self._pending) == 1:
                 message.id = next(iter(self._pending.values()))[0]
             self._pending.pop(str(message.id), None)
             for prefix in _PARSE_ERROR_PREFIXES:
-                if message.error.code == PARSE_ERROR and message.error.message.startswith(prefix):
-                    return [_failure(message.id, message.error.message.removeprefix(prefix))]
+                error = message.error
+                if error.code == mcp_types.PARSE_ERROR and error.message.startswith(prefix):
+                    return [_failure(message.id, error.message.removeprefix(prefix))]
         return [item]
 
 
@@ -124,13 +115,7 @@ class _Reading(StreamEnd):
         """The context of the last message's sender, if the transport keeps it."""
         return getattr(self._inner, "last_context", None)
 
-    async def receive(self) -> Any:
-        """Return the next message. Raises the errors of the transport's own stream."""
-        while not self._waiting:
-            self._waiting = self._screen(await self._inner.receive())
-        return self._waiting.pop(0)
-
-    def __aiter__(self) -> _Reading:
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Any:
@@ -150,7 +135,6 @@ class _Writing(StreamEnd):
         self._screen = screen
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Send a message. Raises the errors of the transport's own stream."""
         self._screen(item.message)
         await self._inner.send(item)
 
@@ -163,9 +147,8 @@ class _Writing(StreamEnd):
 
 def _failure(id: Any, reason: str) -> SessionMessage:
     text = f"its answer cannot be read: {clip(reason, 200)}"
-    return SessionMessage(
-        JSONRPCError(jsonrpc="2.0", id=id, error=ErrorData(code=PARSE_ERROR, message=text))
-    )
+    error = mcp_types.ErrorData(code=mcp_types.PARSE_ERROR, message=text)
+    return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=id, error=error))
 
 
 def _unreadable(error: Exception) -> tuple[bytes, str]:
@@ -173,18 +156,15 @@ def _unreadable(error: Exception) -> tuple[bytes, str]:
     if isinstance(error, UnreadableMessage):
         return error.text, str(error)
     if isinstance(error, ValidationError):
-        problems = error.errors(include_url=False, include_context=False)
-        for problem in problems:
+        for problem in error.errors(include_url=False, include_context=False):
             text: Any = problem["input"]
             if isinstance(text, dict):
                 message = cast("dict[str, Any]", text)
-                return json.dumps(
-                    {key: message[key] for key in ("id", "method") if key in message}
-                ).encode(), _reason(error)
+                known = {key: message[key] for key in ("id", "method") if key in message}
+                return json.dumps(known).encode(), _reason(error)
             if problem["type"] == "json_invalid" and isinstance(text, str | bytes):
-                return (
-                    text.encode(errors="surrogatepass") if isinstance(text, str) else text
-                ), _reason(error)
+                data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+                return data, _reason(error)
     return b"", str(error)
 
 
@@ -195,11 +175,15 @@ def _reason(error: ValidationError) -> str:
     return "it is not a JSON-RPC message"
 
 
-def unreadable(error: ValueError, text: bytes) -> UnreadableMessage:
-    """Return the error for a text that one of this package's transports could not parse."""
-    return UnreadableMessage(
-        _reason(error) if isinstance(error, ValidationError) else str(error), text
-    )
+def parsed(text: str | bytes) -> SessionMessage | UnreadableMessage:
+    """Return the message in a text from a server, or the error for a text without one."""
+    try:
+        message = mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False)
+    except ValueError as error:
+        reason = _reason(error) if isinstance(error, ValidationError) else str(error)
+        data = text.encode(errors="replace") if isinstance(text, str) else text
+        return UnreadableMessage(reason, data)
+    return SessionMessage(message)
 
 
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
@@ -259,31 +243,18 @@ def _screened(result: dict[str, Any], modern: bool) -> dict[str, Any]:
         return result
     kept: list[dict[str, Any]] = []
     left_out: list[tuple[str, str]] = []
-    for position, raw in enumerate(cast("list[Any]", tools)):
-        fault = _fault(raw, modern)
-        if fault:
-            name: Any = cast("dict[str, Any]", raw).get("name") if isinstance(raw, dict) else None
-            left_out.append(
-                (
-                    clip(name, 128) if isinstance(name, str) and name else f"number {position + 1}",
-                    fault,
-                )
-            )
+    for position, raw in enumerate(cast("list[Any]", tools), 1):
+        tool = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
+        name: Any = tool.get("name")
+        if fault := _fault(raw, modern):
+            known = clip(name, 128) if isinstance(name, str) and name else f"number {position}"
+            left_out.append((known, fault))
         else:
-            tool = cast("dict[str, Any]", raw)
-            kept.append(
-                {
-                    "name": tool["name"],
-                    "inputSchema": _headers(tool["inputSchema"]),
-                    "_meta": {_RAW_TOOL_KEY: tool},
-                }
-            )
-    meta: Any = result.get("_meta")
-    return {
-        **result,
-        "tools": kept,
-        "_meta": {**(meta if isinstance(meta, dict) else {}), _LEFT_OUT_KEY: left_out},
-    }
+            schema = _headers(tool["inputSchema"])
+            kept.append({"name": name, "inputSchema": schema, "_meta": {_RAW_TOOL_KEY: tool}})
+    given: Any = result.get("_meta")
+    meta = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    return {**result, "tools": kept, "_meta": {**meta, _LEFT_OUT_KEY: left_out}}
 
 
 def _fault(raw: Any, modern: bool) -> str:
@@ -307,34 +278,33 @@ def _fault(raw: Any, modern: bool) -> str:
     return f"its {X_MCP_HEADER_KEY} is invalid: {invalid}" if invalid else ""
 
 
+_KINDS: dict[type[Any], str] = {
+    dict: "an object",
+    list: "an array",
+    str: "a string",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+}
+
+
 def _kind(value: Any) -> str:
-    names = {
-        dict: "an object",
-        list: "an array",
-        str: "a string",
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-    }
-    return names.get(cast("type[Any]", type(value)), "missing")
+    return _KINDS.get(cast("type[Any]", type(value)), "missing")
 
 
 def _headers(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the part of an input schema from which the mcp package makes HTTP headers."""
-    header_schema: dict[str, Any] = {"type": "object"}
     properties: Any = schema.get("properties")
+    if not isinstance(properties, dict):
+        properties = {}
     inner: dict[str, Any] = {}
-    for name, value in (
-        cast("dict[str, Any]", properties).items() if isinstance(properties, dict) else ()
-    ):
-        if not isinstance(value, dict):
-            continue
-        part = cast("dict[str, Any]", value)
+    for name, value in cast("dict[str, Any]", properties).items():
+        part = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
         if X_MCP_HEADER_KEY in part:
             inner[name] = {"type": part.get("type"), X_MCP_HEADER_KEY: part[X_MCP_HEADER_KEY]}
         elif "properties" in part and (nested := _headers(part)).get("properties"):
             inner[name] = nested
-    return {**header_schema, "properties": inner} if inner else header_schema
+    return {"type": "object", "properties": inner} if inner else {"type": "object"}
 
 
 def listed(page: ListToolsResult) -> tuple[list[ListedTool], Iterable[tuple[str, str]]]:
@@ -343,13 +313,8 @@ def listed(page: ListToolsResult) -> tuple[list[ListedTool], Iterable[tuple[str,
     for tool in page.tools:
         raw: dict[str, Any] = (tool.meta or {})[_RAW_TOOL_KEY]
         annotations: Any = raw.get("annotations")
-        tools.append(
-            ListedTool(
-                raw["name"],
-                raw.get("description") or raw.get("title") or "",
-                raw["inputSchema"],
-                raw.get("outputSchema"),
-                cast("dict[str, Any]", annotations) if isinstance(annotations, dict) else {},
-            )
-        )
+        hints = cast("dict[str, Any]", annotations) if isinstance(annotations, dict) else {}
+        description = raw.get("description") or raw.get("title") or ""
+        schemas = (raw["inputSchema"], raw.get("outputSchema"))
+        tools.append(ListedTool(raw["name"], description, *schemas, hints))
     return tools, (page.meta or {}).get(_LEFT_OUT_KEY, ())

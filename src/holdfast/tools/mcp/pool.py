@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from holdfast.errors import ToolError
 from holdfast.tools.loop import LoopThread
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from holdfast.tools.mcp.config import ConnectionSpec
     from holdfast.tools.mcp.connection import SharedConnection
-
-T = TypeVar("T")
 
 # Above the 6 s that killing a process takes, below the time that `LoopThread.close` waits.
 _CLOSE_SECONDS = 9.0
@@ -40,25 +38,29 @@ class _Hub:
 
 
 class ConnectionLease:
-    """One user's hold on a connection, from `MCPPool.lease` to `release`."""
+    """One user's hold on a connection, from `MCPPool.lease` to `release`. See there for `changed`
+    and `folders`."""
 
-    def __init__(self, pool: MCPPool, hub: _Hub, connection: SharedConnection) -> None:
+    def __init__(
+        self,
+        pool: MCPPool,
+        hub: _Hub,
+        connection: SharedConnection,
+        changed: Callable[[], None],
+        folders: Callable[[], Sequence[str] | None],
+    ) -> None:
         self.pool = pool
         self.hub = hub
         self.connection = connection
+        self.changed = changed
+        self.folders = folders
+        self.submit = hub.thread.submit
+        self.soon = hub.thread.soon
 
     @property
     def live(self) -> bool:
         """True if the lease is still held. It is no longer held after its pool was closed."""
-        return self.pool.holds(self)
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run `work` on the connection's loop. Raises `ToolError` if the loop is closing."""
-        return self.hub.thread.submit(work)
-
-    def soon(self, work: Callable[[], object]) -> None:
-        """Run `work` on the loop and ignore its result."""
-        self.hub.thread.soon(work)
+        return self in self.pool.leases
 
     def release(self) -> None:
         """Release the connection. The last user's release closes the connection and waits for
@@ -67,7 +69,7 @@ class ConnectionLease:
 
     def abandon(self) -> None:
         """Release the connection without waiting. The garbage collector calls this."""
-        self.hub.thread.soon(lambda: self.pool.release([self], wait=False))
+        self.soon(lambda: self.pool.release([self], wait=False))
 
 
 class MCPPool:
@@ -82,10 +84,11 @@ class MCPPool:
     """
 
     def __init__(self) -> None:
-        # Guards the two fields below and the hub's lists; never held during a wait.
+        # Guards the two fields below, the hub's connections and their leases; never held during a
+        # wait.
         self._lock = threading.Lock()
         self._hub: _Hub | None = None
-        self._leases: set[ConnectionLease] = set()
+        self.leases: set[ConnectionLease] = set()
 
     def lease(
         self,
@@ -113,65 +116,51 @@ class MCPPool:
             found = same[0] if same else SharedConnection(spec, hub.tasks)
             if not same:
                 hub.connections.append(found)
-            lease = ConnectionLease(self, hub, found)
-            found.users = {**found.users, lease: changed}
-            found.folders = {**found.folders, lease: folders}
-            self._leases.add(lease)
+            lease = ConnectionLease(self, hub, found, changed, folders)
+            found.leases = (*found.leases, lease)
+            self.leases.add(lease)
         lease.soon(found.folders_changed)
         return lease
 
     def release(self, leases: Iterable[ConnectionLease], wait: bool = True) -> None:
         """Release many leases, each as `Lease.release` does. Connections that lose their last
         user close concurrently."""
-        ending: list[tuple[_Hub, SharedConnection]] = []
+        ending: list[ConnectionLease] = []
         closing: list[_Hub] = []
-        staying: list[tuple[_Hub, SharedConnection]] = []
+        staying: list[ConnectionLease] = []
         with self._lock:
             for lease in leases:
-                if lease not in self._leases:
+                if lease not in self.leases:
                     continue
-                self._leases.discard(lease)
+                self.leases.discard(lease)
                 hub, connection = lease.hub, lease.connection
-                connection.users = {
-                    user: changed for user, changed in connection.users.items() if user is not lease
-                }
-                connection.folders = {
-                    user: folders
-                    for user, folders in connection.folders.items()
-                    if user is not lease
-                }
-                if connection.users:
-                    staying.append((hub, connection))
+                connection.leases = tuple([one for one in connection.leases if one is not lease])
+                if connection.leases:
+                    staying.append(lease)
                 else:
                     hub.connections.remove(connection)
-                    ending.append((hub, connection))
+                    ending.append(lease)
                 if not hub.connections and self._hub is hub:
                     self._hub = None
                     closing.append(hub)
-        for hub, connection in staying:
-            hub.thread.soon(connection.folders_changed)
+        for lease in staying:
+            lease.soon(lease.connection.folders_changed)
         waits: list[Future[None]] = []
-        for hub, connection in ending:
-            try:
-                waits.append(hub.thread.submit(connection.end()))
-            except ToolError:  # the whole hub is closing and ends the connection
-                pass
+        for lease in ending:
+            with contextlib.suppress(ToolError):  # the whole hub is closing and ends the connection
+                waits.append(lease.submit(lease.connection.end()))
         for hub in closing:
             hub.thread.close() if wait else hub.thread.stop()
         for one in waits if wait else ():
             with contextlib.suppress(CancelledError, TimeoutError):
                 one.result(_CLOSE_SECONDS)
 
-    def holds(self, lease: ConnectionLease) -> bool:
-        """Return True if the lease is not released and its pool is not closed."""
-        return lease in self._leases
-
     def close(self) -> None:
         """Close all connections, even those that clients still hold. A client that is used again
         connects again. Idempotent."""
         with self._lock:
             hub, self._hub = self._hub, None
-            self._leases.clear()
+            self.leases.clear()
         if hub is not None:
             hub.thread.close()
 

@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from holdfast.content import (
-    AudioContent,
-    Content,
-    EmbeddedResource,
-    ErrorInfo,
-    ImageContent,
-    ResourceLink,
-    TextContent,
-    ToolResult,
-)
+from holdfast import content as blocks
+from holdfast.content import Content, ErrorInfo, ToolResult
 from holdfast.errors import ToolError
 from holdfast.tools.policy import ToolAnnotations
 from holdfast.tools.results import clip
@@ -76,15 +68,15 @@ def block_of(block: mcp_types.ContentBlock) -> Content:
     """Convert a content block of MCP. Raises `ValueError` if its data is not base64."""
     match block.type:
         case "text":
-            return TextContent(block.text)
+            return blocks.TextContent(block.text)
         case "image":
-            return ImageContent(base64.b64decode(block.data), block.mime_type)
+            return blocks.ImageContent(base64.b64decode(block.data), block.mime_type)
         case "audio":
-            return AudioContent(base64.b64decode(block.data), block.mime_type)
+            return blocks.AudioContent(base64.b64decode(block.data), block.mime_type)
         case "resource_link":
-            return ResourceLink(block.uri, block.name, block.mime_type)
+            return blocks.ResourceLink(block.uri, block.name, block.mime_type)
         case "resource":
-            return EmbeddedResource(
+            return blocks.EmbeddedResource(
                 block.resource.model_dump(mode="json", by_alias=True, exclude_none=True)
             )
 
@@ -148,10 +140,7 @@ def reason_of(error: BaseException, status: int, redact: Redact) -> tuple[str, s
 
 
 def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [
-            leaf
-            for one in cast("BaseExceptionGroup[Any]", error).exceptions
-            for leaf in _leaves(one)
-        ]
-    return [error]
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    group = cast("BaseExceptionGroup[Any]", error)
+    return [leaf for one in group.exceptions for leaf in _leaves(one)]

@@ -10,9 +10,10 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -87,25 +88,23 @@ async def on_thread(work: Callable[[], T]) -> T:
     import asyncio
 
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
+    done: asyncio.Future[Callable[[], T]] = loop.create_future()
 
-    def settle(outcome: tuple[T | None, BaseException | None]) -> None:
+    def settle(outcome: Callable[[], T]) -> None:
         if not done.done():
             done.set_result(outcome)
 
     def run() -> None:
+        future: Future[T] = Future()
         try:
-            outcome: tuple[T | None, BaseException | None] = work(), None
+            future.set_result(work())
         except BaseException as error:
-            outcome = None, error
+            future.set_exception(error)
         with contextlib.suppress(RuntimeError):  # the loop and the waiting coroutine have ended
-            loop.call_soon_threadsafe(settle, outcome)
+            loop.call_soon_threadsafe(settle, future.result)
 
     threading.Thread(target=run, name="holdfast-mcp-hook", daemon=True).start()
-    value, error = await done
-    if error is not None:
-        raise error
-    return cast("T", value)
+    return (await done)()
 
 
 # --- elicitation ---
@@ -116,37 +115,34 @@ async def answer_elicitation(
 ) -> mcp_types.ElicitResult:
     """Return the user's answer. Without a hook the answer is "decline". A hook that raises gives
     "cancel", which is MCP's word for no answer."""
-    import mcp_types
+    from mcp_types import ElicitResult
 
-    if elicit is None:
-        return mcp_types.ElicitResult(action="decline")
+    # Refuse file:, javascript: and every other scheme that a handler is registered for.
+    if elicit is None or (
+        params.mode == "url" and not params.url.startswith(("https://", "http://"))
+    ):
+        return ElicitResult(action="decline")
     if params.mode == "url":
-        # Refuse file:, javascript: and every other scheme that a handler is registered for.
-        if not params.url.startswith(("https://", "http://")):
-            return mcp_types.ElicitResult(action="decline")
         question = Elicitation(server, params.message, url=params.url)
     else:
         question = Elicitation(server, params.message, params.requested_schema)
     try:
         answer = await on_thread(lambda: elicit(question))
         if answer is None or answer is False:
-            return mcp_types.ElicitResult(action="decline")
+            return ElicitResult(action="decline")
         if question.schema is None:
-            return mcp_types.ElicitResult(action="accept")
+            return ElicitResult(action="accept")
         values: dict[str, Any] = {} if answer is True else answer
-        return mcp_types.ElicitResult(
-            action="accept", content={**default_values(question.schema), **values}
-        )
-    except ToolCancelled:
-        return mcp_types.ElicitResult(action="cancel")
+        return ElicitResult(action="accept", content={**default_values(question.schema), **values})
     except Exception as error:
-        _log.warning(
-            "MCP server %r: its question to the user got no answer: elicit raised %s.",
-            server,
-            type(error).__name__,
-            exc_info=True,
-        )
-        return mcp_types.ElicitResult(action="cancel")
+        if not isinstance(error, ToolCancelled):
+            _log.warning(
+                "MCP server %r: its question to the user got no answer: elicit raised %s.",
+                server,
+                type(error).__name__,
+                exc_info=True,
+            )
+        return ElicitResult(action="cancel")
     finally:
         question.cancelled.cancel()
 
@@ -160,7 +156,7 @@ async def answer_sampling(
     server: str,
     model: Any,
     params: mcp_types.CreateMessageRequestParams,
-    used: Callable[[str, Any], None],
+    used: Callable[[str, Any], None] = lambda model, usage: None,
 ) -> mcp_types.CreateMessageResult | mcp_types.ErrorData:
     """Return a text completion of the owner's model. The owner chooses the model and its
     parameters, not the server. `used(model, usage)` is called with the usage of the completion."""
@@ -180,15 +176,15 @@ async def answer_sampling(
             lambda: model.completion(messages, system=params.system_prompt, cancelled=cancelled)
         )
     except Exception as error:
+        kind = type(error).__name__
         _log.warning(
             "MCP server %r: the completion that it requested failed: %s.",
             server,
-            type(error).__name__,
+            kind,
             exc_info=True,
         )
-        return mcp_types.ErrorData(
-            code=mcp_types.INTERNAL_ERROR, message=f"The model failed: {type(error).__name__}"
-        )
+        problem = f"The model failed: {kind}"
+        return mcp_types.ErrorData(code=mcp_types.INTERNAL_ERROR, message=problem)
     finally:
         cancelled.cancel()
     name = str(completion.model or getattr(model, "model", "") or "unknown")
@@ -212,14 +208,9 @@ def _block(block: Any) -> Content:
 
 async def answer_roots(roots: Roots) -> mcp_types.ListRootsResult:
     """Return the folders as absolute `file://` URLs."""
-    import mcp_types
+    from mcp_types import ListRootsResult
 
-    folders = await on_thread(
-        lambda: [Path(one).absolute() for one in (roots() if callable(roots) else roots)]
-    )
-    return mcp_types.ListRootsResult(
-        roots=[
-            mcp_types.Root.model_validate({"uri": path.as_uri(), "name": path.name})
-            for path in folders
-        ]
-    )
+    folders = await on_thread(lambda: list(roots() if callable(roots) else roots))
+    paths = [Path(folder).absolute() for folder in folders]
+    found = [{"uri": path.as_uri(), "name": path.name} for path in paths]
+    return ListRootsResult.model_validate({"roots": found})

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-import contextvars
 import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from holdfast.content import ToolResult
 from holdfast.errors import ConfigurationError, ToolCancelled, ToolError, ToolTimeout
-from holdfast.tools.context import Cancellation, ToolContext
+from holdfast.tools.context import ToolContext
+from holdfast.tools.mcp.calls import PendingCall
 from holdfast.tools.mcp.pool import ConnectionLease, MCPPool
-from holdfast.tools.mcp.results import SAMPLING_META_KEY, annotations_of, progress_text, result_of
-from holdfast.tools.mcp.server_requests import Elicitation, ElicitationAnswer
+from holdfast.tools.mcp.results import SAMPLING_META_KEY, annotations_of, result_of
 from holdfast.tools.schema import result_checker
 from holdfast.tools.service_client import Discovered
 from holdfast.tools.sources import SourceHealth
 from holdfast.tools.tool import Tool, ToolAnnotations
 
 if TYPE_CHECKING:
-    import mcp_types
-
     from holdfast.tools.mcp.config import ConnectionSpec
     from holdfast.tools.mcp.message_filter import ListedTool
 
 _log = logging.getLogger(__name__)
-# Progress notifications that may wait; a server may send them faster than the caller reports them.
-_MAX_QUEUED_PROGRESS = 1000
 
 
 class MCPTool(Tool):
@@ -55,9 +49,8 @@ class MCPTool(Tool):
         )
         self._source = source
         self.remote_name = listed.name
-        self._schema_problem = (
-            None if self.output_schema is None else result_checker(self.name, self.output_schema)
-        )
+        schema = self.output_schema
+        self._schema_problem = None if schema is None else result_checker(self.name, schema)
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Call the tool on its server.
@@ -108,23 +101,21 @@ class MCPSource:
         with self._lock:
             if self._lease is not None and self._lease.live:
                 return self._lease
-        # Weak references: the loop thread must not keep a source alive that its owner has dropped.
-        weak_changed = weakref.WeakMethod(self._changed)
-        weak_self = weakref.ref(self)
+        # Weak: the loop thread must not keep a source alive that its owner has dropped.
+        weak = weakref.ref(self)
 
-        def notify() -> None:
-            changed = weak_changed()
-            if changed is not None:
-                changed()
+        def changed() -> None:
+            if (source := weak()) is not None:
+                source._changed()
 
         def folders() -> Sequence[str] | None:
-            source = weak_self()
+            source = weak()
             return None if source is None or source._folders is None else source._folders()
 
-        new = self._pool.lease(self._spec, notify, folders)
+        new = self._pool.lease(self._spec, changed, folders)
         with self._lock:
             if self._lease is None or not self._lease.live:
-                self._lease, lease = new, new
+                self._lease = new
                 if self._abandon_lease is not None:
                     self._abandon_lease.detach()
                 # Releases the lease of a source that is dropped without `close`. It does not wait,
@@ -132,8 +123,7 @@ class MCPSource:
                 self._abandon_lease = weakref.finalize(self, new.abandon)
                 # At interpreter exit the loop thread closes itself, and waits.
                 self._abandon_lease.atexit = False
-            else:
-                lease = self._lease
+            lease = self._lease
             watched = bool(self._watchers)
         if lease is not new:
             new.release()  # another thread connected first
@@ -224,28 +214,25 @@ class MCPSource:
             try:
                 changed()
             except Exception:
-                _log.exception(
-                    "MCP server %r: a callback for changed tools raised an exception", self.id
-                )
+                problem = "MCP server %r: a callback for changed tools raised an exception"
+                _log.exception(problem, self.id)
 
     def health(self, timeout: float) -> SourceHealth:
         """Check that the server answers in time; connect if necessary. Does not raise."""
         started = time.monotonic()
+        ok = False
         try:
             lease = self.lease()
             future = lease.submit(lease.connection.greet())
             try:
-                detail = future.result(timeout)
+                detail, ok = future.result(timeout), True
             finally:
                 future.cancel()
-            return SourceHealth(self.id, True, time.monotonic() - started, detail)
-        except TimeoutError as error:
-            detail = str(error) or f"MCP server {self.id!r} did not answer within {timeout:g} s."
         except CancelledError:
             detail = str(self._closed_error())
-        except ToolError as error:
-            detail = str(error)
-        return SourceHealth(self.id, False, time.monotonic() - started, detail)
+        except (TimeoutError, ToolError) as error:
+            detail = str(error) or f"MCP server {self.id!r} did not answer within {timeout:g} s."
+        return SourceHealth(self.id, ok, time.monotonic() - started, detail)
 
     # --- the calls ---
 
@@ -254,26 +241,26 @@ class MCPSource:
         context.cancelled.raise_if_set()
         name = f"{self.id}.{tool}"
         lease = self.lease()
-        wait = PendingCall(self.call_timeout, context)
-        future = lease.submit(wait.serve(lease.connection.call(tool, arguments, wait)))
-        future.add_done_callback(wait.wake)
-        remove_callback = context.cancelled.add_callback(wait.wake)
+        call = PendingCall(self.call_timeout, context)
+        future = lease.submit(call.serve(lease.connection.call(tool, arguments, call)))
+        future.add_done_callback(call.wake)
+        remove_callback = context.cancelled.add_callback(call.wake)
         try:
-            wait.until_done(context.report_progress)
-            if wait.error is not None:
-                raise wait.error
-            if wait.result is not None:
-                result = result_of(name, wait.result)
-                return (
-                    result
-                    if not wait.completions
-                    else msgspec.structs.replace(
-                        result, meta={**result.meta, SAMPLING_META_KEY: wait.completions}
-                    )
+            call.until_done(context.report_progress)
+            if call.error is not None:
+                raise call.error
+            if call.result is None:
+                if context.cancelled:
+                    raise ToolCancelled(f"{name!r} was cancelled; its effect may have happened.")
+                raise ToolError(
+                    f"{name!r}: the client was closed during the call, whose effect may have"
+                    " happened.",
+                    "network",
                 )
-            if context.cancelled:
-                raise ToolCancelled(f"{name!r} was cancelled; its effect may have happened.")
-            raise self._closed_error(name)
+            result = result_of(name, call.result)
+            if not call.completions:
+                return result
+            return replace(result, meta={**result.meta, SAMPLING_META_KEY: call.completions})
         except ToolError:
             raise
         except TimeoutError:
@@ -286,105 +273,7 @@ class MCPSource:
             # Needed when the wait was interrupted; a finished future ignores it.
             future.cancel()
 
-    def _closed_error(self, name: str = "") -> ToolError:
-        if name:
-            return ToolError(
-                f"{name!r}: the client was closed during the call, whose effect may have happened.",
-                "network",
-            )
+    def _closed_error(self) -> ToolError:
         return ToolError(
             f"MCP server {self.id!r}: the client was closed before it answered.", "network"
         )
-
-
-class PendingCall:
-    """A tool call in flight, and the wait of the caller's thread for it. The caller's thread
-    reports the progress itself, so that a slow progress callback delays only its own call."""
-
-    def __init__(self, timeout: float | None, context: ToolContext) -> None:
-        self.context = context
-        self.result: mcp_types.CallToolResult | None = None
-        self.error: Exception | None = None
-        self.completions: list[dict[str, Any]] = []
-        self._caller_context = contextvars.copy_context()
-        self._over = Cancellation()
-        self._seconds_left = timeout
-        # A text is progress; True stops the clock and False restarts it; None ends the wait.
-        self._news: SimpleQueue[str | bool | None] = SimpleQueue()
-
-    # on the loop thread
-
-    async def serve(self, call: Coroutine[Any, Any, mcp_types.CallToolResult]) -> None:
-        """Await the call and wake the caller at once: two rounds of the loop less."""
-        try:
-            self.result = await call
-        except Exception as error:
-            self.error = error
-        finally:
-            self._over.cancel()
-        self._news.put(None)
-
-    def sampled(self, model: str, usage: Any) -> None:
-        """Record a completion that was made for the call."""
-        self.completions.append({"model": model, "usage": msgspec.to_builtins(usage)})
-
-    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Queue a progress notification of the server. It is dropped when too many wait already."""
-        if self._news.qsize() < _MAX_QUEUED_PROGRESS:
-            self._news.put(progress_text(progress, total, message))
-
-    def paused(self) -> None:
-        """Stop the call's clock while a person is asked."""
-        self._news.put(True)
-
-    def resumed(self) -> None:
-        """Restart the call's clock."""
-        self._news.put(False)
-
-    # on any thread
-
-    def elicit(self, question: Elicitation) -> ElicitationAnswer:
-        """Ask the user through the call's conversation, in the call's context variables."""
-        remove_callback = self._over.add_callback(question.cancelled.cancel)
-        try:
-            return self._caller_context.copy().run(
-                self.context.ask,
-                question.message,
-                question.schema,
-                url=question.url or "",
-                asker=question.server,
-                cancelled=question.cancelled,
-            )
-        finally:
-            remove_callback()
-
-    def wake(self, _: object = None) -> None:
-        """Wake the caller's thread: the call is over, or its answer is no longer wanted."""
-        self._news.put(None)
-
-    # on the caller's thread
-
-    def until_done(self, report: Callable[[str], None]) -> None:
-        """Wait for the end of the call, reporting progress. Raises `TimeoutError`."""
-        ticking, since = True, time.monotonic()
-        while True:
-            try:
-                if self._seconds_left is None or not ticking:
-                    news = self._news.get()
-                else:
-                    news = self._news.get(
-                        timeout=max(0.0, since + self._seconds_left - time.monotonic())
-                    )
-            except Empty:
-                raise TimeoutError from None
-            if news is None:
-                return
-            if isinstance(news, str):
-                report(news)
-            elif (
-                self._seconds_left is not None and news is ticking
-            ):  # else the clock is in that state
-                now = time.monotonic()
-                if ticking:
-                    self._seconds_left -= now - since
-                ticking, since = not ticking, now

@@ -15,18 +15,17 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import AsyncGenerator, Callable
-from typing import IO, Any, cast
+from typing import IO, cast
 
 import anyio
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
 
 from holdfast.tools.environment import has_ended, open_pidfd
 from holdfast.tools.mcp.config import Stdio
-from holdfast.tools.mcp.message_filter import unreadable
+from holdfast.tools.mcp.message_filter import parsed
 from holdfast.tools.mcp.secrets import Redact
-from holdfast.tools.mcp.streams import MAX_MESSAGE_BYTES, Inbox, Outbox
+from holdfast.tools.mcp.streams import MAX_MESSAGE_BYTES, Inbox, Outbox, UnreadableMessage
 from holdfast.tools.results import clip
 
 # The specification (2025-11-25, Lifecycle, Shutdown) fixes the order: close stdin, wait, SIGTERM,
@@ -74,15 +73,9 @@ class StderrFile:
         descriptor = self.file.fileno()
         end = os.fstat(descriptor).st_size
         start = max(self._start, end - 4000)  # 4000 bytes hold the end of a traceback
-        lines = [
-            line.strip()
-            for line in (
-                os.pread(descriptor, max(0, end - start), start)
-                .decode(errors="replace")
-                .splitlines()
-            )
-        ]
-        return clip(redact(" / ".join([line for line in lines if line][-3:])))
+        text = os.pread(descriptor, max(0, end - start), start).decode(errors="replace")
+        lines = [stripped for line in text.splitlines() if (stripped := line.strip())]
+        return clip(redact(" / ".join(lines[-3:])))
 
     def close(self) -> None:
         """Close the file."""
@@ -92,12 +85,12 @@ class StderrFile:
 class _Pipes(asyncio.Protocol):
     """The stdout of the process: it splits lines and puts the messages into `inbox`."""
 
-    def __init__(self) -> None:
+    def __init__(self, lost: Callable[[], None]) -> None:
         self._line = bytearray()
         self._searched = 0
         self._reading: asyncio.ReadTransport | None = None
         self._paused = False
-        self.inbox = Inbox(self._resume)
+        self.inbox = Inbox(lost, self._resume)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._reading = cast("asyncio.ReadTransport", transport)
@@ -109,32 +102,14 @@ class _Pipes(asyncio.Protocol):
             del self._line[: end + 1]
             self._searched = 0
             if line.strip():
-                self._take(line)
+                self.inbox.put(_message(line))
         self._searched = len(self._line)
         if self._searched > MAX_MESSAGE_BYTES:
             self.inbox.put(ValueError(f"a message of more than {MAX_MESSAGE_BYTES} bytes"))
             self.inbox.end()
-        if (
-            len(self.inbox) > _MAX_WAITING_MESSAGES
-            and self._reading is not None
-            and not self._paused
-        ):
+        if len(self.inbox) > _MAX_WAITING_MESSAGES and self._reading and not self._paused:
             self._paused = True
             self._reading.pause_reading()
-
-    def _take(self, line: bytes) -> None:
-        try:
-            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-        except ValueError:
-            # Keep an answer with bytes that are not UTF-8, such as a part of a file that a tool
-            # read.
-            try:
-                text = line.decode(errors="replace")
-                message = jsonrpc_message_adapter.validate_json(text, by_name=False)
-            except ValueError as error:
-                self.inbox.put(unreadable(error, line))
-                return
-        self.inbox.put(SessionMessage(message))
 
     def _resume(self) -> None:
         if self._paused and self._reading is not None and not self._reading.is_closing():
@@ -145,23 +120,54 @@ class _Pipes(asyncio.Protocol):
         self.inbox.end()
 
 
+def _message(line: bytes) -> SessionMessage | Exception:
+    message = parsed(line)
+    if isinstance(message, SessionMessage):
+        return message
+    # Keep an answer with bytes that are not UTF-8, such as a part of a file that a tool read.
+    text = parsed(line.decode(errors="replace"))
+    return text if isinstance(text, SessionMessage) else UnreadableMessage(str(text), line)
+
+
 class _Writing(asyncio.Protocol):
-    """The pipe to the stdin of the process. `ready` is set while the pipe takes more data."""
+    """The pipe to the stdin of the process. `transport` is set once it is connected."""
 
     def __init__(self) -> None:
-        self.ready = asyncio.Event()
-        self.ready.set()
-        self.lost = False
+        self.transport: asyncio.WriteTransport | None = None
+        self._ready = asyncio.Event()  # set while the pipe takes more data
+        self._ready.set()
+        self._lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.WriteTransport", transport)
 
     def pause_writing(self) -> None:
-        self.ready.clear()
+        self._ready.clear()
 
     def resume_writing(self) -> None:
-        self.ready.set()
+        self._ready.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.lost = True
-        self.ready.set()
+        self._lost = True
+        self._ready.set()
+
+    async def send(self, message: SessionMessage) -> None:
+        if self._lost or self.transport is None:
+            raise anyio.BrokenResourceError
+        text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+        self.transport.write(text.encode() + b"\n")
+        await self._ready.wait()
+
+    async def close(self) -> None:
+        """Flush for a moment, and close the pipe."""
+        outgoing = self.transport
+        if outgoing is None or outgoing.is_closing():
+            return
+        with anyio.move_on_after(_FLUSH_SECONDS):
+            while outgoing.get_write_buffer_size() and not outgoing.is_closing():
+                await asyncio.sleep(0.005)
+        if not outgoing.is_closing():  # asyncio's `abort` fails on a closed transport
+            outgoing.abort()  # `close` would wait for a server that does not read
 
 
 @contextlib.asynccontextmanager
@@ -179,7 +185,6 @@ async def stdio(
         served: A function that returns True if the server has ever answered.
         lost: A function that is called when the process or its stdout ends.
     """
-
     loop = asyncio.get_running_loop()
     process = subprocess.Popen(
         [server.command, *server.args],
@@ -193,55 +198,31 @@ async def stdio(
         start_new_session=True,
         bufsize=0,
     )
-    pipes, writing = _Pipes(), _Writing()
-    outgoing: asyncio.WriteTransport | None = None
+    stdin, stdout = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
+    pipes, writing = _Pipes(lost), _Writing()
     incoming: asyncio.ReadTransport | None = None
     watch = _watch(process, loop, pipes.inbox.end)
     try:
-        incoming, _ = await loop.connect_read_pipe(lambda: pipes, cast("IO[bytes]", process.stdout))
-        outgoing, _ = await loop.connect_write_pipe(
-            lambda: writing, cast("IO[bytes]", process.stdin)
-        )
-        trim = loop.create_task(_trim(errors))
-        end = loop.create_task(_until_end(pipes.inbox, lost))
+        incoming, _ = await loop.connect_read_pipe(lambda: pipes, stdout)
+        await loop.connect_write_pipe(lambda: writing, stdin)
+        trimming = loop.create_task(_trim(errors))
         try:
-            yield pipes.inbox, Outbox(_sender(outgoing, writing))
+            yield pipes.inbox, Outbox(writing.send)
         finally:
-            trim.cancel()
-            end.cancel()
+            trimming.cancel()
     finally:
         with anyio.CancelScope(shield=True):
-            if outgoing is not None and not outgoing.is_closing():
-                with anyio.move_on_after(_FLUSH_SECONDS):
-                    while outgoing.get_write_buffer_size() and not outgoing.is_closing():
-                        await asyncio.sleep(0.005)
-                if not outgoing.is_closing():  # asyncio's `abort` fails on a closed transport
-                    outgoing.abort()  # `close` would wait for a server that does not read
-            elif outgoing is None:
-                cast("IO[bytes]", process.stdin).close()
+            await pipes.inbox.aclose()  # the end of the process is no loss from now on
+            await writing.close()
+            if writing.transport is None:
+                stdin.close()
             await asyncio.sleep(0)  # lets the transport close the pipe; the server sees the end
             await _stop(process, served())
-            if incoming is not None:
-                incoming.close()
-            else:
-                cast("IO[bytes]", process.stdout).close()
+            (incoming or stdout).close()
             if watch is not None:
                 loop.remove_reader(watch)
                 os.close(watch)
             await asyncio.sleep(0)
-
-
-def _sender(outgoing: asyncio.WriteTransport, writing: _Writing) -> Callable[[SessionMessage], Any]:
-    async def send(message: SessionMessage) -> None:
-        if writing.lost:
-            raise anyio.BrokenResourceError
-        outgoing.write(
-            message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-        )
-        if not writing.ready.is_set():
-            await writing.ready.wait()
-
-    return send
 
 
 async def _trim(errors: StderrFile) -> None:
@@ -249,11 +230,6 @@ async def _trim(errors: StderrFile) -> None:
         await asyncio.sleep(_TRIM_SECONDS)
         with contextlib.suppress(OSError):
             errors.trim()
-
-
-async def _until_end(inbox: Inbox, lost: Callable[[], None]) -> None:
-    await inbox.ended()
-    lost()
 
 
 # --- the end of a process ---
@@ -299,9 +275,8 @@ async def _stop(process: subprocess.Popen[bytes], served: bool) -> None:
     """End a process whose stdin was closed, and everything that it started in its group."""
     if not await _dead_within(process, _STDIN_CLOSED_SECONDS if served else 0.0):
         _signal(process, signal.SIGTERM)
-        if not await _dead_within(
-            process, _SIGTERM_SECONDS if served else _SIGTERM_UNSERVED_SECONDS
-        ):
+        seconds = _SIGTERM_SECONDS if served else _SIGTERM_UNSERVED_SECONDS
+        if not await _dead_within(process, seconds):
             _signal(process, signal.SIGKILL)
             await _dead_within(process, _SIGKILL_SECONDS)
     if has_ended(process.pid):

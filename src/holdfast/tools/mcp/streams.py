@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
@@ -31,26 +30,24 @@ class StreamEnd:
     async def aclose(self) -> None:
         raise NotImplementedError
 
-    async def __aenter__(self) -> Any:
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *failure: Any) -> None:
         await self.aclose()
 
 
 class Inbox(StreamEnd):
-    """Messages from a server until `end`. `on_empty()` is called when none waits any more."""
+    """Messages from a server until `end`: an async iterator. `on_end()` is called when the server
+    ends before the reader closes, `on_empty()` when no message waits any more."""
 
-    def __init__(self, on_empty: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, on_end: Callable[[], None], on_empty: Callable[[], None] = lambda: None
+    ) -> None:
         self._items: deque[SessionMessage | Exception] = deque()
         self._waiting: asyncio.Future[None] | None = None
-        self._ended = asyncio.Event()
-        self._closed = False
+        self._over = False  # True if one of the two sides has ended
+        self._on_end = on_end
         self._on_empty = on_empty
 
     def __len__(self) -> int:
@@ -58,28 +55,29 @@ class Inbox(StreamEnd):
 
     def put(self, item: SessionMessage | Exception) -> None:
         """Add a message. An exception stands for a text that is not a message."""
-        if not self._ended.is_set() and not self._closed:
+        if not self._over:
             self._items.append(item)
             self._wake()
 
     def end(self) -> None:
         """Mark the end: no more messages will come."""
-        self._ended.set()
-        self._wake()
-
-    async def ended(self) -> None:
-        """Wait until the end is marked."""
-        await self._ended.wait()
+        if not self._over:
+            self._over = True
+            self._wake()
+            # After the reader, which still finds the last messages.
+            asyncio.get_running_loop().call_soon(self._on_end)
 
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    async def receive(self) -> SessionMessage | Exception:
-        """Return the next message. Raises anyio's `EndOfStream` after the last."""
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
         while not self._items:
-            if self._ended.is_set() or self._closed:
-                raise anyio.EndOfStream
+            if self._over:
+                raise StopAsyncIteration
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
         item = self._items.popleft()
@@ -87,19 +85,10 @@ class Inbox(StreamEnd):
             self._on_empty()
         return item
 
-    def __aiter__(self) -> Inbox:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
     async def aclose(self) -> None:
         """Close the reader's side and drop later messages; the server has not ended."""
         self._items.clear()
-        self._closed = True
+        self._over = True
         self._wake()
         self._on_empty()
 
@@ -118,5 +107,4 @@ class Outbox(StreamEnd):
         await self._deliver(item)
 
     async def aclose(self) -> None:
-        """Refuse all later messages."""
         self._closed = True

@@ -35,34 +35,34 @@ def ask_user(
     """
     _check(question, options, timeout)
     if not context.reachable:
-        return _result(
+        return _unanswered(
+            "unreachable",
             "Nobody can be asked here: this conversation has no user who answers. Continue by your"
             " own judgement and state your assumptions in your answer. If you cannot continue,"
             " state what you need to know and stop.",
-            {"answered": False, "why": "unreachable"},
         )
     started = time.monotonic()
     values = context.ask(question, _form(options), timeout=timeout)
     if values is not None:
         answer = str(values.get(ANSWER, "")).strip()
-        return _result(
-            f"The user answers: {answer}" if answer else "The user gave an empty answer.",
-            {"answered": True, "answer": answer},
-        )
+        text = f"The user answers: {answer}" if answer else "The user gave an empty answer."
+        data = {"answered": True, "answer": answer}
+        return ToolResult((TextContent(text),), structured_content=data)
     if time.monotonic() - started >= timeout:
-        return _result(
+        return _unanswered(
+            "timeout",
             f"No answer came within {timeout:g} s. Continue by your own judgement if you can, and"
             " state your assumptions in your answer.",
-            {"answered": False, "why": "timeout"},
         )
-    return _result(
+    return _unanswered(
+        "declined",
         "The user does not want to answer this. Do not ask again; continue by your own judgement or"
         " stop.",
-        {"answered": False, "why": "declined"},
     )
 
 
-def _result(text: str, data: dict[str, Any]) -> ToolResult:
+def _unanswered(why: str, text: str) -> ToolResult:
+    data = {"answered": False, "why": why}
     return ToolResult((TextContent(text),), structured_content=data)
 
 
@@ -108,7 +108,6 @@ def make_ask_user() -> Tool:
 def register_asking_tools(registry: ToolRegistry | None = None) -> list[Tool]:
     """Return the asking tools, for `Agent(tools=...)`. With a `registry`, register them there
     too."""
-    register_tool("ask_user", make_ask_user)
     return register_preset(__name__, registry)
 
 

@@ -11,8 +11,8 @@ import os
 import stat
 import time
 import unicodedata
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 from holdfast.errors import ConfigurationError, ToolError, ToolNotFound, ToolValidationError
@@ -62,21 +62,18 @@ class Notes:
             line = f"- {path} ({size:,} bytes): {self._first_line(path)}"
             budget -= len(line) + 1
             if budget < 0:
-                lines.append(
-                    f"- and {len(notes) - number} more: memory_read(search=...) finds them"
-                )
+                rest = len(notes) - number
+                lines.append(f"- and {rest} more: memory_read(search=...) finds them")
                 break
             lines.append(line)
         return "\n".join(lines)
 
     def _first_line(self, path: str) -> str:
         try:
-            text = self.read(path)
+            lines = self.read(path).splitlines()
         except ToolError:
             return "(cannot be read)"
-        line = next(
-            (line.strip("# ").strip() for line in text.splitlines() if line.strip("#- ")), "(empty)"
-        )
+        line = next((line.strip("# ").strip() for line in lines if line.strip("#- ")), "(empty)")
         return line[:_MAX_LINE_CHARS]
 
     def read(self, path: str) -> str:
@@ -105,9 +102,8 @@ class Notes:
                 if folded in line.casefold()
             ]
             if len(lines) > _MAX_SEARCH_LINES:
-                return "\n".join(
-                    [*lines[:_MAX_SEARCH_LINES], "... and more; search for rarer words."]
-                )
+                lines[_MAX_SEARCH_LINES:] = ["... and more; search for rarer words."]
+                break
         return "\n".join(lines) or f"No note has {words!r}."
 
     # --- writing ---
@@ -115,44 +111,29 @@ class Notes:
     def write(self, path: str, text: str, action: Action = "write", old: str = "") -> str:
         """Change a note and describe the change. Raises `ToolNotFound`, `ToolError`."""
         parts = _parts(path)
+        name = parts[-1]
         if action == "replace" and not old:
             raise ToolValidationError("`old` is empty; give the text to replace.")
         if action == "append" and not text:
             raise ToolValidationError("`text` is empty; give the text to append.")
+        make = action in ("write", "append")
         with self._opened(make=True) as root:
             assert root is not None
-            with (
-                _locked(root),
-                _within(root, parts, path, make=action in ("write", "append")) as folder,
-            ):
+            with _locked(root), _within(root, parts, path, make) as folder:
+                exists = _exists(folder, name, path)
+                if not exists and not make:
+                    raise _not_found(path)
                 if action == "delete":
                     _delete(root, folder, parts, path)
                     return f"Deleted {path}."
-                exists = _exists(folder, parts[-1], path)
-                before = _text(folder, parts[-1], path) if exists and action != "write" else ""
-                if action == "replace":
-                    if not exists:
-                        raise _not_found(path)
-                    if (count := before.count(old)) != 1:
-                        raise ToolValidationError(
-                            f"`old` occurs {count} times in {path!r}. Give a text that occurs"
-                            " exactly once."
-                        )
-                    text = before.replace(old, text)
-                elif action == "append":
-                    text = before + ("" if not before or before.endswith("\n") else "\n") + text
-                data = _encoded(text)
-                if len(data) > _MAX_NOTE_BYTES:
-                    raise ToolValidationError(
-                        f"{path!r} would have {len(data):,} bytes; a note has at most"
-                        f" {_MAX_NOTE_BYTES:,}. Split it into several notes."
-                    )
+                before = _text(folder, name, path) if exists and action != "write" else ""
+                data = _encoded(path, _changed(path, before, text, action, old))
                 if not exists and sum(1 for _ in _notes(root)) >= _MAX_NOTES:
                     raise ToolValidationError(
                         f"There are {_MAX_NOTES} notes, which is the maximum. Delete one, or append"
                         " to another."
                     )
-                _replace(folder, parts[-1], data)
+                _replace(folder, name, data)
         verb = {"write": "Wrote", "append": "Appended to", "replace": "Changed"}[action]
         return f"{verb} {path} ({len(data):,} bytes)."
 
@@ -164,7 +145,9 @@ class Notes:
         if make and not self._inner:
             os.makedirs(self._folder, exist_ok=True)
         try:
-            at = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            root = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            problem = "The folder of notes {part!r} is a link or not a folder."
+            root = _descend(root, self._inner, make, problem.format)
         except FileNotFoundError:
             yield None
             return
@@ -173,59 +156,53 @@ class Notes:
                 f"The folder of notes cannot be opened: {error.strerror}."
             ) from error
         try:
-            for part in self._inner:
-                try:
-                    at = _open_inner(at, part, make)
-                except FileNotFoundError:
-                    yield None
-                    return
-                except OSError as error:
-                    raise ToolValidationError(
-                        f"The folder of notes {part!r} is a link or not a folder."
-                    ) from error
-            yield at
+            yield root
+        finally:
+            os.close(root)
+
+
+def _descend(at: int, parts: Sequence[str], make: bool, problem: Callable[..., str]) -> int:
+    """Open the folder `parts` below an open folder, which is closed. Raises `FileNotFoundError`,
+    and `ToolValidationError` with `problem(part=...)` for a link or a file."""
+    for part in parts:
+        try:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(part, 0o700, dir_fd=at)
+            inner = os.open(part, _FOLDER_FLAGS, dir_fd=at)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise ToolValidationError(problem(part=part)) from error
         finally:
             os.close(at)
-
-
-def _open_inner(at: int, part: str, make: bool) -> int:
-    """Open a folder inside an open folder, and close the outer one."""
-    if make:
-        try:
-            os.mkdir(part, 0o700, dir_fd=at)
-        except FileExistsError:
-            pass
-    inner = os.open(part, _FOLDER_FLAGS, dir_fd=at)
-    os.close(at)
-    return inner
+        at = inner
+    return at
 
 
 @contextmanager
 def _within(root: int, parts: list[str], path: str, make: bool = False) -> Generator[int]:
     """Yield the descriptor of a note's folder."""
-    at = os.dup(root)
+
+    def problem(part: str) -> str:
+        return f"In {path!r}, {part!r} is not a folder of notes. Give another path."
+
     try:
-        for part in parts[:-1]:
-            try:
-                at = _open_inner(at, part, make)
-            except FileNotFoundError:
-                raise _not_found(path) from None
-            except OSError as error:
-                raise ToolValidationError(
-                    f"In {path!r}, {part!r} is not a folder of notes. Give another path."
-                ) from error
-        yield at
+        folder = _descend(os.dup(root), parts[:-1], make, problem)
+    except FileNotFoundError:
+        raise _not_found(path) from None
+    try:
+        yield folder
     finally:
-        os.close(at)
+        os.close(folder)
 
 
 @contextmanager
 def _locked(root: int) -> Generator[None]:
     """Hold the folder's lock, which makes the caller its only writer."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        lock = os.open(
-            _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root
-        )
+        lock = os.open(_LOCK_NAME, flags, 0o600, dir_fd=root)
     except OSError as error:
         raise ToolError(
             f"The notes cannot be changed: the file {_LOCK_NAME} in their folder cannot be opened"
@@ -251,15 +228,10 @@ def _locked(root: int) -> Generator[None]:
 
 def _parts(path: str) -> list[str]:
     """Return the segments of a note's path. Raises `ToolError` for an invalid path."""
-    parts = [
-        part for part in unicodedata.normalize("NFC", path).split("/") if part not in ("", ".")
-    ]
-    if (
-        not parts
-        or path.startswith("/")
-        or ".." in parts
-        or any(ord(char) < 32 or char == "\\" for char in path)
-    ):
+    segments = unicodedata.normalize("NFC", path).split("/")
+    parts = [part for part in segments if part not in ("", ".")]
+    control = any(ord(char) < 32 or char == "\\" for char in path)
+    if not parts or path.startswith("/") or ".." in parts or control:
         raise ToolValidationError(
             f"{path!r} is not the path of a note. Give one such as 'build.md' or 'people/ada.md'."
         )
@@ -302,29 +274,23 @@ def _notes(at: int, prefix: str = "", depth: int = _MAX_PATH_PARTS) -> Iterator[
 
 
 def _text(folder: int, name: str, path: str) -> str:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        file = os.open(
-            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
-        )
+        descriptor = os.open(name, flags, dir_fd=folder)
     except FileNotFoundError:
         raise _not_found(path) from None
     except OSError as error:
         raise ToolValidationError(f"{path!r} is not a note: {error.strerror}.") from error
-    try:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise ToolValidationError(
-                f"{path!r} is a folder; give the path of a note in it."
-                if stat.S_ISDIR(status.st_mode)
-                else f"{path!r} is not a file."
-            )
-        data = b""
-        while len(data) <= _MAX_NOTE_BYTES and (
-            more := os.read(file, _MAX_NOTE_BYTES + 1 - len(data))
-        ):
-            data += more
-    finally:
-        os.close(file)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise ToolValidationError(
+            f"{path!r} is a folder; give the path of a note in it."
+            if stat.S_ISDIR(mode)
+            else f"{path!r} is not a file."
+        )
+    with open(descriptor, "rb") as file:
+        data = file.read(_MAX_NOTE_BYTES + 1)
     if len(data) > _MAX_NOTE_BYTES:
         raise ToolValidationError(
             f"{path!r} is too large to read: it has more than {_MAX_NOTE_BYTES:,} bytes."
@@ -345,13 +311,32 @@ def _exists(folder: int, name: str, path: str) -> bool:
     return True
 
 
-def _encoded(text: str) -> bytes:
+def _changed(path: str, before: str, text: str, action: Action, old: str) -> str:
+    """Return the text of a note after an action."""
+    if action == "append":
+        return before + ("" if not before or before.endswith("\n") else "\n") + text
+    if action == "replace":
+        if (count := before.count(old)) != 1:
+            raise ToolValidationError(
+                f"`old` occurs {count} times in {path!r}. Give a text that occurs exactly once."
+            )
+        return before.replace(old, text)
+    return text
+
+
+def _encoded(path: str, text: str) -> bytes:
     try:
-        return text.encode()
+        data = text.encode()
     except UnicodeEncodeError:
         raise ToolValidationError(
             "`text` holds half a character (a lone surrogate), which a UTF-8 file cannot contain."
         ) from None
+    if len(data) > _MAX_NOTE_BYTES:
+        raise ToolValidationError(
+            f"{path!r} would have {len(data):,} bytes; a note has at most {_MAX_NOTE_BYTES:,}."
+            " Split it into several notes."
+        )
+    return data
 
 
 def _replace(folder: int, name: str, data: bytes) -> None:
@@ -367,12 +352,8 @@ def _replace(folder: int, name: str, data: bytes) -> None:
     for name_of_unfinished in unfinished:
         os.unlink(name_of_unfinished, dir_fd=folder)
     draft = f".{os.urandom(8).hex()}{_UNFINISHED_SUFFIX}"
-    file = os.open(
-        draft,
-        os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
-        0o600,
-        dir_fd=folder,
-    )
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(draft, flags, 0o600, dir_fd=folder)
     try:
         with open(file, "wb") as writing:
             writing.write(data)
@@ -380,25 +361,19 @@ def _replace(folder: int, name: str, data: bytes) -> None:
             os.fsync(writing.fileno())
         os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
-        try:
+        with suppress(FileNotFoundError):
             os.unlink(draft, dir_fd=folder)
-        except FileNotFoundError:
-            pass
         raise
     os.fsync(folder)
 
 
 def _delete(root: int, folder: int, parts: list[str], path: str) -> None:
-    if not _exists(folder, parts[-1], path):
-        raise _not_found(path)
     os.unlink(parts[-1], dir_fd=folder)
     os.fsync(folder)
-    for depth in range(len(parts) - 1, 0, -1):  # remove folders that are empty now
-        try:
+    with suppress(OSError, ToolError):
+        for depth in range(len(parts) - 1, 0, -1):  # remove folders that are empty now
             with _within(root, parts[:depth], path) as parent:
                 os.rmdir(parts[depth - 1], dir_fd=parent)
-        except (OSError, ToolError):
-            return
 
 
 def _not_found(path: str) -> ToolNotFound:
@@ -494,13 +469,5 @@ def register_memory_tools(registry: ToolRegistry | None = None) -> list[Tool]:
     return register_preset(__name__, registry)
 
 
-def _make_memory_read() -> Tool:
-    return make_memory()[0]
-
-
-def _make_memory_write() -> Tool:
-    return make_memory()[1]
-
-
-register_tool("memory_read", _make_memory_read)
-register_tool("memory_write", _make_memory_write)
+register_tool("memory_read", lambda: make_memory()[0])
+register_tool("memory_write", lambda: make_memory()[1])

@@ -60,7 +60,6 @@ def register_planning_tools(registry: ToolRegistry | None = None) -> list[Tool]:
     Importing this module declares the same tools, so an agent server that knows their names
     makes them itself.
     """
-    register_tool("plan", make_plan)
     return register_preset(__name__, registry)
 
 
