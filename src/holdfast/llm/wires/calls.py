@@ -74,20 +74,17 @@ def _read_object(text: str) -> tuple[dict[str, Any], bool]:
 
 
 def _invalid_reason(text: str, reason: str) -> str:
-    if "truncated" in reason:
-        return (
-            f"The arguments are not valid JSON: they end, unfinished, at byte {len(text.encode())}."
-        )
+    data = text.encode()
     place = _POSITION.search(reason)
-    reason = reason.removeprefix("JSON is malformed: ")
-    if place is None:
-        return f"The arguments are not valid JSON: {reason}."
-    at = int(place[1])
-    near = text.encode()[max(0, at - 20) : at + 20].decode(errors="ignore")
-    return (
-        f"The arguments are not valid JSON: {_POSITION.sub('', reason)} at byte {at}, near"
-        f" {near!r}."
-    )
+    if "truncated" in reason:
+        reason = f"they end, unfinished, at byte {len(data)}"
+    else:
+        reason = _POSITION.sub("", reason.removeprefix("JSON is malformed: "))
+        if place is not None:
+            at = int(place[1])
+            near = data[max(0, at - 20) : at + 20].decode(errors="ignore")
+            reason += f" at byte {at}, near {near!r}"
+    return f"The arguments are not valid JSON: {reason}."
 
 
 def wire_arguments(call: ToolCall) -> str:
@@ -97,9 +94,13 @@ def wire_arguments(call: ToolCall) -> str:
     Several servers parse the arguments that they receive. Invalid ones would make them refuse
     every later request of the conversation.
     """
-    if call.invalid:
-        return _encoder.encode({"invalid_json": call.raw}).decode()
-    return call.raw_arguments
+    return _encoder.encode(wire_input(call)).decode() if call.invalid else call.raw_arguments
+
+
+def wire_input(call: ToolCall) -> dict[str, Any]:
+    """Return a call's arguments as the object that some APIs require, even if the model wrote
+    none."""
+    return {"invalid_json": call.raw} if call.invalid else call.arguments
 
 
 def wire_id(call: ToolCall) -> str:

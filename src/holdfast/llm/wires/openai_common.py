@@ -12,6 +12,7 @@ from holdfast.content import Content, EmbeddedResource, ImageContent, TextConten
 from holdfast.llm.wires.answers import count
 from holdfast.llm.wires.calls import digest
 from holdfast.llm.wires.content_parts import Part, media
+from holdfast.llm.wires.protocol import JSON_HEADERS
 
 # The longest item id, call id of Responses, and cache key, in characters: "string too long.
 # Expected a string with maximum length 64".
@@ -21,13 +22,10 @@ _json = msgspec.json.Encoder().encode
 
 
 def headers(api_key: str) -> dict[str, str]:
-    """Return the headers of every request. Without a key, no authorization is sent."""
-    authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    return {"Content-Type": "application/json", "Accept": "*/*", **authorization}
+    return {**JSON_HEADERS, **({"Authorization": f"Bearer {api_key}"} if api_key else {})}
 
 
 def system(text: str) -> bytes:
-    """Encode a system message."""
     return _json({"role": "system", "content": text})
 
 
