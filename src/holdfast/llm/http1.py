@@ -1,5 +1,5 @@
-"""One HTTP/1.1 exchange over a connected socket: reading the response under a timeout, a deadline
-and a cancellation.
+"""One HTTP/1.1 exchange over a TCP socket: connecting, and reading the response, under a timeout, a
+deadline and a cancellation.
 
 `http.client` is not used for two reasons. Its header parser (the email package) and its buffered
 file layer cause two thirds of the cost of a small POST. And a timeout or cancellation in the
@@ -9,6 +9,9 @@ here.
 
 from __future__ import annotations
 
+import errno
+import os
+import select
 import socket
 import threading
 import time
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 RECEIVE_BYTES = 65536
 MAX_HEAD_BYTES = 262144  # bytes; the largest known heads of providers are a few KB
 NO_DEADLINE = float("inf")
+# While connecting, the cancellation is polled at this interval in seconds, because shutdown() wakes
+# a connecting socket on Linux only.
+CONNECT_POLL_SECONDS = 0.05
 
 
 class ConnectionLost(Exception):
@@ -107,20 +113,7 @@ class HttpConnection:
             except OSError:
                 pass
 
-    # --- bytes ---
-
-    def apply_timeout(self) -> None:
-        """Set the socket's timeout to the read timeout or the time left until the deadline,
-        whichever is shorter."""
-        timeout = self.read_timeout
-        if self.deadline != NO_DEADLINE:
-            remaining = self.deadline - time.monotonic()
-            if remaining <= 0:
-                raise LLMTimeout(f"{self.address} did not answer before the deadline.")
-            timeout = min(timeout, remaining)
-        if timeout != self.socket_timeout:
-            self.sock.settimeout(timeout)
-            self.socket_timeout = timeout
+    # --- errors ---
 
     def check(self) -> None:
         """Raise `Cancelled` if the call was cancelled."""
@@ -132,6 +125,25 @@ class HttpConnection:
         if time.monotonic() >= self.deadline:
             return LLMTimeout(f"{self.address} did not answer before the deadline.")
         return LLMTimeout(f"{self.address} sent nothing for {self.read_timeout:g} s.")
+
+    def lost(self, error: ConnectionLost) -> LLMConnectionError:
+        """Return the public error for a lost connection."""
+        return LLMConnectionError(f"The connection to {self.address} broke: {error}.")
+
+    # --- bytes ---
+
+    def apply_timeout(self) -> None:
+        """Set the socket's timeout to the read timeout or the time left until the deadline,
+        whichever is shorter."""
+        timeout = self.read_timeout
+        if self.deadline != NO_DEADLINE:
+            remaining = self.deadline - time.monotonic()
+            if remaining <= 0:
+                raise self.timeout_error()
+            timeout = min(timeout, remaining)
+        if timeout != self.socket_timeout:
+            self.sock.settimeout(timeout)
+            self.socket_timeout = timeout
 
     def send(self, head: bytes, body: bytes) -> None:
         """Write a request. A peer that hangs up meanwhile raises no error yet, because it may
@@ -189,9 +201,8 @@ def read_head(connection: HttpConnection) -> tuple[int, dict[str, str], bytes]:
                 )
             more = connection.receive(bool(data))
             if not more:
-                raise ConnectionLost(
-                    "closed by the peer" + (" within the headers" if data else ""), bool(data)
-                )
+                reason = "closed by the peer" + (" within the headers" if data else "")
+                raise ConnectionLost(reason, bool(data))
             data += more
             continue
         status, headers = parse_head(data[:end].decode("latin-1"), connection.address)
@@ -332,6 +343,80 @@ def _chunk_size(connection: HttpConnection, line: bytes) -> int:
     raise BadResponse(f"{connection.address} sent a chunk size of {line[:40]!r}.")
 
 
-def connection_error(connection: HttpConnection, error: ConnectionLost) -> LLMConnectionError:
-    """Return the public error for a lost connection."""
-    return LLMConnectionError(f"The connection to {connection.address} broke: {error}.")
+# --- connecting ---
+
+
+def connect(
+    host: str, port: int, deadline: float, cancelled: Cancellation | None, destination: str
+) -> socket.socket:
+    """Return a TCP socket connected to the first address of `host` that answers. A cancellation
+    ends the attempt, except within the name lookup."""
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        failure = LLMConnectionError(
+            f"Cannot find the host {host!r}: {reason}. Check base_url and the network."
+        )
+        # EAI_NONAME: the name does not exist, and a retry would not change that.
+        failure.retryable = isinstance(error, OSError) and error.errno != socket.EAI_NONAME
+        raise failure from error
+    last_error: OSError | None = None
+    for number, address in enumerate(addresses):
+        # An address that drops packets must not use up the time of the remaining addresses.
+        remaining = max(deadline - time.monotonic(), 0.0)
+        share = remaining if number + 1 == len(addresses) else remaining / 2
+        try:
+            return _connect_to(address, share, cancelled)
+        except OSError as error:
+            last_error = error
+    if isinstance(last_error, TimeoutError):
+        raise LLMTimeout(
+            f"{destination} did not accept a connection in time. Check base_url and the network."
+        ) from last_error
+    reason = getattr(last_error, "strerror", None) or str(last_error)
+    raise LLMConnectionError(
+        f"Cannot connect to {destination}: {reason}. Check base_url and that the server runs."
+    ) from last_error
+
+
+def _connect_to(
+    found: tuple[int, int, int, str, object], seconds: float, cancelled: Cancellation | None
+) -> socket.socket:
+    deadline = time.monotonic() + seconds
+    sock = socket.socket(*found[:3])
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A model may think for minutes without sending a byte. Keep-alives keep NATs open and
+        # detect a lost peer.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 5)):
+            if hasattr(socket, option):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        sock.setblocking(False)
+        code = sock.connect_ex(found[4])  # pyright: ignore[reportArgumentType]: what getaddrinfo gave
+        while code in (errno.EINPROGRESS, errno.EWOULDBLOCK):
+            if cancelled:
+                raise Cancelled("The model call was cancelled.")
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError(errno.ETIMEDOUT, "timed out")
+            if is_ready(sock, min(remaining, CONNECT_POLL_SECONDS), write=True):
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+        return sock
+    except BaseException:
+        sock.close()
+        raise
+
+
+def is_ready(sock: socket.socket, seconds: float, *, write: bool = False) -> bool:
+    """Return True if a read (or write) would not block. Uses poll, because select fails on file
+    descriptors above 1023."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(sock, select.POLLOUT if write else select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+    found = select.select([] if write else [sock], [sock] if write else [], [sock], seconds)
+    return any(found)

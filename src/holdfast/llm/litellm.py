@@ -9,13 +9,11 @@ speak itself.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from holdfast.content import Usage
 from holdfast.errors import (
     BadResponse,
     Cancelled,
@@ -24,12 +22,10 @@ from holdfast.errors import (
     LLMError,
     LLMTimeout,
 )
-from holdfast.llm import prices
-from holdfast.llm.base import CompletionCall, FrozenModel
-from holdfast.llm.completion import Completion, DeltaListener, OnDelta
+from holdfast.llm.base import CompletionCall, ProviderModel
+from holdfast.llm.completion import Completion, OnDelta
 from holdfast.llm.info import model_info
-from holdfast.llm.request import RequestTarget, make_request
-from holdfast.llm.retry import retrying
+from holdfast.llm.request import RequestTarget
 from holdfast.llm.secrets import credentials, redact, worth_hiding
 from holdfast.llm.vision import with_vision
 from holdfast.llm.wires import openai_chat
@@ -45,7 +41,7 @@ _SECRET_NAMES = re.compile(
 )
 
 
-class LiteLLM(FrozenModel):
+class LiteLLM(ProviderModel):
     """A model by litellm's name for it, such as `bedrock/anthropic.claude-sonnet-4-5`.
 
     `settings` are passed to `litellm.completion` unchanged (`temperature=`, `api_key=`,
@@ -58,8 +54,10 @@ class LiteLLM(FrozenModel):
     package is not installed.
     """
 
-    model: str
-    stream: bool
+    _timeout: float
+    _max_retries: int
+    _settings: dict[str, Any]
+    _secrets: tuple[str, ...]
 
     def __init__(
         self,
@@ -76,16 +74,12 @@ class LiteLLM(FrozenModel):
         self._set(
             model=model,
             stream=stream,
+            _price_key=(model, ""),
             _timeout=timeout,
             _max_retries=max_retries,
             _settings=settings,
             _secrets=worth_hiding(_secret_values(settings)),
         )
-
-    _timeout: float
-    _max_retries: int
-    _settings: dict[str, Any]
-    _secrets: tuple[str, ...]
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments, secrets included: `LiteLLM(**llm.arguments())` is
@@ -110,7 +104,6 @@ class LiteLLM(FrozenModel):
 
     def complete(self, call: CompletionCall) -> Completion:
         """Return one answer, as `LLM` does."""
-        started = time.monotonic()
         litellm = _package()
         if call.head is not None and call.head.model == self.model:
             parameters = call.head.parameters
@@ -118,23 +111,18 @@ class LiteLLM(FrozenModel):
             own = self.parameters()
             parameters = with_vision(self, own) if call.transcript.pictures else own
         target = RequestTarget(openai_chat, self.model, parameters, f"litellm {self.model}")
-        request = make_request(target, call, self.stream)
-        body: dict[str, Any] = msgspec.json.decode(request.body)
         limits = {"timeout": self._timeout, "num_retries": 0, "max_retries": 0}
-        call_arguments = {**body, **self._settings, **limits}
-        deltas = DeltaListener(call.on_delta)
-        answer = retrying(
-            lambda: self._attempt(litellm, call_arguments, deltas, call.cancelled),
-            max_retries=self._max_retries,
-            cancelled=call.cancelled,
-            before_retry=deltas.restart,
-        )
-        return request.with_canonical_names(
-            answer,
-            duration=time.monotonic() - started,
-            cost=self.cost(answer.usage),
-            notes=request.notes(),
-            host=HOST,
+        return self._answer(
+            call,
+            target,
+            lambda request, deltas: self._attempt(
+                litellm,
+                {**msgspec.json.decode(request.body), **self._settings, **limits},
+                deltas,
+                call.cancelled,
+            ),
+            HOST,
+            self._max_retries,
         )
 
     def _attempt(
@@ -178,11 +166,6 @@ class LiteLLM(FrozenModel):
             return openai_chat.error(status, lower, body, "litellm", self.model)
         return BadResponse(f"litellm failed: {kind}: {text}")
 
-    def cost(self, usage: Usage) -> float | None:
-        """Return the cost of `usage` in USD by the table of list prices, or None if the table
-        lacks the model."""
-        return prices.cost(usage, self.model)
-
     @property
     def sees(self) -> bool | None:
         """True if the model accepts pictures, by the table of models; None if the table lacks
@@ -195,12 +178,6 @@ class LiteLLM(FrozenModel):
 
     def __repr__(self) -> str:
         return f"LiteLLM({self.model!r})"
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError(
-            "A LiteLLM cannot be pickled: its settings hold keys. Send its arguments and create it"
-            " again."
-        )
 
 
 def _secret_values(settings: Any, secret: bool = False) -> Iterator[str]:

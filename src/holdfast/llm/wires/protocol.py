@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 from msgspec import Raw
@@ -12,7 +12,9 @@ from holdfast.content import Content, ToolCall, ToolResult
 from holdfast.errors import LLMError
 from holdfast.events import ToolDefinition
 from holdfast.llm.completion import Completion
-from holdfast.llm.wires.streams import StreamParser
+
+if TYPE_CHECKING:
+    from holdfast.llm.wires.streams import StreamParser
 
 TEXT_SUFFIX = "+text"  # marks the name of a wire whose tool calls are text
 
