@@ -68,7 +68,6 @@ class FrozenModel(BaseModel):
     """A model whose attributes cannot change after construction."""
 
     def _set(self, **values: Any) -> None:
-        """Set attributes, in the constructor."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 

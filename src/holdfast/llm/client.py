@@ -256,8 +256,7 @@ class LLM(ProviderModel):
             cause = cause.__cause__ or cause.__context__
 
     def _open(self) -> ModelEndpoint:
-        """Return the connection pool and the constant parts of every request, created at the
-        first call."""
+        """Return the endpoint, created at the first call."""
         with self._lock:
             if self._endpoint is None:
                 self._set(_endpoint=ModelEndpoint(self._address, self._parameters, self._arguments))

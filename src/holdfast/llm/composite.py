@@ -82,12 +82,11 @@ class _Composite(FrozenModel):
         return None if None in costs else max(cast("list[float]", costs))
 
     def close(self) -> None:
-        """Close idle connections of all models."""
+        """Close idle connections."""
         for model in self.models.values():
             model.close()
 
     def _ask(self, name: str, call: CompletionCall) -> Completion:
-        """Return the answer of one model, with its name in the route."""
         head = None if call.head is None else routed(call.head, name, call.transcript)
         model = self.models[name]
         if isinstance(model, _Composite):
@@ -298,7 +297,6 @@ def _models_by_name(kind: str, models: Any) -> dict[str, Model]:
 
 
 def _one_of(kinds: Any) -> Callable[[LLMError], bool]:
-    """Return a function that tells errors of these classes from others."""
     classes = cast("tuple[Any, ...]", kinds if isinstance(kinds, tuple) else (kinds,))
     if not classes or not all(
         isinstance(kind, type) and issubclass(kind, LLMError) for kind in classes

@@ -201,8 +201,7 @@ class HTTPPool:
         cancelled: Cancellation | None,
         stream: bool,
     ) -> Response:
-        """Send a request that may safely be sent twice, on an idle connection or a new one.
-        Connections and errors are handled as `post` describes."""
+        """Send a request that may safely be sent twice. `post` describes the rest."""
         force_new = False
         while True:
             connection = None if force_new else self._take()

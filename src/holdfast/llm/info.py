@@ -74,11 +74,7 @@ def model_info(model: str, provider: str = "", base_url: str = "") -> ModelInfo 
 
 
 def _sellers(model: str, provider: str, base_url: str) -> Collection[str]:
-    """Return the providers whose prices apply to a model.
-
-    That is the provider that serves it, else the one in its name, else all makers that sell
-    their own models.
-    """
+    """Return those whose prices apply: the server, else the provider in the name, else makers."""
     if base_url and is_local(urlsplit(base_url).hostname or ""):
         return ()
     prefix, slash, _ = model.partition("/")
@@ -121,7 +117,7 @@ _DATE_SUFFIX = re.compile(r"[-@](20\d\d-?\d\d-?\d\d|\d\d-20\d\d|\d\d-\d\d|\d{3,4
 
 
 def _name_variants(name: str) -> Iterator[str]:
-    """Yield a name, then the base names of which it may be a snapshot, a variant or a fine-tune."""
+    """Yield a name, then the base names of which it may be a snapshot or a variant."""
     yield name
     if name.startswith("ft:"):
         name = name.split(":")[1]

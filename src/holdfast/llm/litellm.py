@@ -193,7 +193,6 @@ def _secret_values(settings: Any, secret: bool = False) -> Iterator[str]:
 
 
 def _without_secrets(settings: Any) -> Any:
-    """Return the settings without those named like secrets, at any depth."""
     if isinstance(settings, Mapping):
         items = cast("Mapping[Any, Any]", settings).items()
         public = [(name, value) for name, value in items if not _SECRET_NAMES.search(str(name))]

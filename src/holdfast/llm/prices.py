@@ -97,7 +97,6 @@ def _current(price_list: _PriceList) -> _Prices:
 
 @lru_cache(maxsize=1024)
 def _prices(model: str, base_url: str) -> _PriceList:
-    """Return all prices of a model with their conditions; empty if there are none."""
     if base_url and is_local(urlsplit(base_url).hostname or ""):
         return ()
     entry = _find(model, base_url)
@@ -140,11 +139,7 @@ def _compile(price: dict[str, Any]) -> _Prices:
 
 
 def _find(model: str, base_url: str) -> ModelInfo | None:
-    """Return the package's entry for a model, or None.
-
-    The lookup tries the serving address first, then the provider in the name, then the name
-    alone.
-    """
+    """Look a model up: by the serving address, the provider in the name, the name alone."""
     from genai_prices.data_snapshot import get_snapshot
 
     prefix, slash, name = model.partition("/")

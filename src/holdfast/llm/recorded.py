@@ -214,8 +214,7 @@ class Tape:
 
 
 def _request_key(path: str, body: bytes) -> str:
-    """Return the identity of a request: a hash of its path and its decoded body. The path's
-    query is left out, because it may hold a key."""
+    """Return the hash of a path (whose query may hold a key) and a decoded body."""
     from hashlib import sha256
 
     decoded: Any = msgspec.json.decode(body)
@@ -234,7 +233,6 @@ class _RecordingTransport:
         self.close = pool.close
 
     def post(self, path: str, body: bytes, headers: Any, **options: Any) -> HttpExchange:
-        """Return the recorded answer, or send the request as the pool's `post` does."""
         key = _request_key(path, body)
         request = redact_bytes(body, self._secrets)
         recorded = self._tape.find(key, request.decode())

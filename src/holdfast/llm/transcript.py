@@ -92,7 +92,6 @@ class _Encoding:
         self.renamed: dict[str, str] = {}
 
     def add(self, item: Item, to: Recipient, names: Names) -> None:
-        """Encode one more item."""
         wire = to.wire
         if not to.sees and not isinstance(item, AssistantReplied | Completion):
             if isinstance(item, tuple):
@@ -181,7 +180,7 @@ class _Encoding:
         self.unanswered = 0
 
     def begin_partial(self, wire: Wire, names: Names) -> None:
-        """Add a fragment for the results so far of an incomplete batch, if there is one."""
+        """Add a fragment for the results so far of an incomplete batch."""
         if self.batch and not self.is_partial:
             self.fragments.append(wire.results(self.batch, names))
             self.is_partial = True
@@ -195,7 +194,6 @@ class _Encoding:
                 self.hash, self.hashed = None, 0
 
     def digest(self) -> bytes:
-        """Return a hash of all fragments so far."""
         if self.hash is None:
             self.hash = sha256()()
         # Hash only lengths and checksums: a tenth of the time of hashing everything, and enough

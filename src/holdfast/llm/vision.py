@@ -63,8 +63,7 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
 
 
 def _webp(data: bytes) -> tuple[int, int] | None:
-    """Return the size of a WebP picture in any of the container's three kinds (RFC 9649, 2.5 to
-    2.7)."""
+    """Return the size of a WebP picture of any of the three kinds (RFC 9649, 2.5 to 2.7)."""
     kind, body = data[12:16], data[20:30]
     if len(body) < 10:
         return None

@@ -66,12 +66,10 @@ def _with_text_calls(inner: Wire, reads_calls: bool = True) -> Wire:
 
 
 def is_wire(name: str) -> bool:
-    """Return True if `wire` knows that name."""
     return name.removesuffix(TEXT_SUFFIX) in WIRES
 
 
 def wire_of(parameters: Mapping[str, Any]) -> Wire:
-    """Return the wire for a model with these parameters."""
     return wire(
         parameters["wire"] + (TEXT_SUFFIX if parameters.get("tool_calls") == "text" else "")
     )

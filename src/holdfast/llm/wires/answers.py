@@ -48,13 +48,11 @@ def read_answer(
 
 
 def bad_answer(description: str, data: bytes, error: Exception | None = None) -> BadResponse:
-    """Return the error for an answer that does not match `description`."""
     detail = f" ({error!r})" if type(error) in (AttributeError, KeyError, TypeError) else ""
     return BadResponse(f"The answer is not {description}{detail}: {excerpt(data)}")
 
 
 def bad_part(description: str, part: Any) -> BadResponse:
-    """Return the error for a part of an answer that cannot be read."""
     return BadResponse(f"The answer has {description}: {excerpt(encode(part))}")
 
 
@@ -65,12 +63,10 @@ def count(counts: Any, key: str) -> int:
 
 
 def as_dict(value: Any) -> dict[str, Any]:
-    """Return a decoded value if it is an object, or else an empty one."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return a decoded value if it is a list, or else an empty one."""
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 

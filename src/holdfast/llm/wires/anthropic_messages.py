@@ -88,8 +88,7 @@ def system(text: str) -> bytes:
 
 
 def user(content: Sequence[Content]) -> bytes:
-    """Encode a user message: text, pictures and PDF documents as blocks, the rest as text. The
-    API refuses blank text."""
+    """Encode text, pictures and PDF documents as blocks, the rest as text, but no blank text."""
     parts = _parts(content) or [{"type": "text", "text": "(empty message)"}]
     return _json({"role": "user", "content": parts})
 
@@ -105,7 +104,6 @@ def _parts(content: Iterable[Content]) -> list[Part]:
 
 
 def _media_part(block: Content) -> Part | None:
-    """Return a picture or document in the API's form; None for any other block."""
     if isinstance(block, TextContent | AudioContent):
         return None
     kind, data = content_parts.media(block)
@@ -120,8 +118,6 @@ def _media_part(block: Content) -> Part | None:
 
 
 def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = "") -> bytes:
-    """Encode an answer of the model. Returns b"" if nothing of it can be sent, because the API
-    refuses empty messages."""
     if native:
         blocks = _echo(native, calls, names)
     else:
@@ -317,8 +313,7 @@ def head(
 
 
 def _version(model: str) -> tuple[int, int] | None:
-    """Return the version of a Claude model by its name, or the newest if the name has none.
-    Returns None for models of other makers."""
+    """Return the version in a Claude model's name, or the newest; None for other makers."""
     name = model.lower()
     found = _VERSION.search(name)
     if found:
@@ -373,8 +368,7 @@ def _thinking(model: str, parameters: Parameters, limit: int) -> dict[str, Any]:
 
 
 def _check_room(model: str, version: tuple[int, int], budget: int | None, limit: int) -> None:
-    """Raise for thinking settings that the API refuses. `thinking` in `extra_body` is left to
-    the API."""
+    """Raise for thinking settings that the API refuses, except those in `extra_body`."""
     if version < (3, 7):
         raise ConfigurationError(
             f"LLM: {model} cannot think; leave out reasoning_effort and reasoning_budget."
@@ -467,8 +461,6 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 def parse(data: bytes) -> Completion:
-    """Parse a plain answer. Raises the error that the answer reports, `ContentFiltered` for a
-    refusal without content, or `BadResponse`."""
     return read_answer(data, _answers, _read, "a message")
 
 
@@ -516,13 +508,11 @@ def _completion(
 
 
 def _is_default_caller(caller: Any) -> bool:
-    """Return True if a block's `caller` has the default meaning: the model itself."""
     return not caller or caller == {"type": "direct"}
 
 
 def _usage(counts: Any) -> Usage:
-    """Return token counts. The API's `input_tokens` leave out tokens read from or written to the
-    cache."""
+    """Return token counts. The API's `input_tokens` leave out those read from or written to a cache."""
     usage = as_dict(counts)
     read = count(usage, "cache_read_input_tokens")
     written = count(usage, "cache_creation_input_tokens")
@@ -641,15 +631,13 @@ class _StreamedBlock:
         self.number: int | None = None  # position among the calls, if the block is a call
 
     def add(self, key: str, piece: str) -> str:
-        """Add a piece of a text, and return it."""
         if not isinstance(piece, str):  # pyright: ignore[reportUnnecessaryIsInstance]: a server's JSON
             raise TypeError(f"a piece of {key} that is not text")
         self.pieces.setdefault(key, []).append(piece)
         return piece
 
     def finish(self) -> dict[str, Any]:
-        """Return the block in the form of a plain answer. Arguments that are not an object stay
-        text, so that `read_call` can give the reason."""
+        """Return the block in the form of a plain answer."""
         block = dict(self.start)
         for key, pieces in self.pieces.items():
             text = "".join(pieces)
@@ -671,8 +659,7 @@ def _object(text: str, call: bool) -> Any:
 
 
 def _join(old: Any, new: Any) -> Any:
-    """Return the value of a block's key after a piece of an unknown kind. Strings and lists are
-    joined; other values are replaced."""
+    """Join strings and lists of a streamed piece of an unknown kind; replace other values."""
     if new is None:
         return old
     if isinstance(old, str) and isinstance(new, str):
@@ -683,8 +670,7 @@ def _join(old: Any, new: Any) -> Any:
 
 
 def _merge_counts(usage: dict[str, Any], new: dict[str, Any] | None) -> None:
-    """Merge later counts into earlier ones, except for nulls and zeros, because not every event
-    repeats the cached counts."""
+    """Merge later counts that are not zero, because not every event repeats the cached ones."""
     for key, value in (new or {}).items():
         if isinstance(value, dict):
             usage[key] = inner = dict(as_dict(usage.get(key)))

@@ -98,18 +98,15 @@ def wire_arguments(call: ToolCall) -> str:
 
 
 def wire_input(call: ToolCall) -> dict[str, Any]:
-    """Return a call's arguments as the object that some APIs require, even if the model wrote
-    none."""
+    """Return a call's arguments as the object that some APIs require."""
     return {"invalid_json": call.raw} if call.invalid else call.arguments
 
 
 def wire_id(call: ToolCall) -> str:
-    """Return the id of a call as the provider knows it."""
     return call.provider_id or call.id or "call_0"
 
 
 def digest(text: str) -> str:
-    """Return a stable digest of a text, 64 hexadecimal digits long."""
     from hashlib import sha256  # rarely needed, and takes 3 ms to import
 
     return sha256(text.encode("utf-8", "replace")).hexdigest()

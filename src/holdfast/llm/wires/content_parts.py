@@ -21,8 +21,7 @@ Part = dict[str, Any]
 
 
 def media(block: Content) -> tuple[str, str]:
-    """Return the MIME type and the base64 data of a block with bytes; ("", "") for any other.
-    The type of a resource may be missing or of any form."""
+    """Return the MIME type and the base64 data of a block, or ("", "") without any."""
     if isinstance(block, ImageContent | AudioContent):
         return block.mime_type, b2a_base64(block.data, newline=False).decode()
     if isinstance(block, EmbeddedResource) and isinstance(block.resource.get("blob"), str):
@@ -49,7 +48,6 @@ def as_text(block: Content, images: bool = False) -> str:
 
 
 def caption(name: str, call_id: str) -> str:
-    """Return the text before the media that a call returned."""
     return f"Returned by {name} (call {call_id}):" if call_id else f"Returned by {name}:"
 
 

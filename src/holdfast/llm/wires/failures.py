@@ -156,8 +156,7 @@ def read_error(body: bytes) -> ErrorBody:
 
 
 def parse_error(value: Any) -> ErrorBody:
-    """Parse an error from a decoded body, an event of a stream, or the `error` object within
-    one."""
+    """Parse an error from a decoded body, an event of a stream, or the `error` object in one."""
     if isinstance(value, list) and value:
         value = cast("list[Any]", value)[0]
     error_body = ErrorBody()
@@ -206,8 +205,7 @@ def _read_details(details: Any, error_body: ErrorBody) -> None:
 
 
 def _read_metadata(metadata: Any, error_body: ErrorBody) -> None:
-    """Read OpenRouter's error metadata: the upstream provider's own message, and the headers of
-    a limit."""
+    """Read OpenRouter's metadata: the upstream provider's message, and a limit's headers."""
     if not isinstance(metadata, dict):
         return
     part = cast("dict[str, Any]", metadata)
@@ -219,8 +217,7 @@ def _read_metadata(metadata: Any, error_body: ErrorBody) -> None:
 
 
 def shorten(text: str) -> str:
-    """Return text on one line, without HTML and keys, cut to the length that an error message
-    can carry."""
+    """Return text on one line, without HTML and keys, cut to `EXCERPT_CHARS`."""
     if "<" in text and re.search(r"<(!doctype|html|head|body)", text, re.IGNORECASE):
         text = re.sub(r"(?is)<(script|style).*?</\1>|<[^>]*>", " ", text)
     text = _KEY_FORMS.sub("***", " ".join(text.split()))
@@ -228,7 +225,6 @@ def shorten(text: str) -> str:
 
 
 def excerpt(data: bytes) -> str:
-    """Return the beginning of an answer's bytes, for an error message."""
     return shorten(data[:5000].decode("utf-8", "replace"))
 
 
@@ -276,8 +272,7 @@ def _first_known(*waits: float | None) -> float | None:
 
 
 def _requested_wait(error: LLMError, error_body: ErrorBody) -> float | None:
-    """Return the seconds to wait that the body asks for, in a field or (as in OpenAI's stream
-    errors) in words."""
+    """Return the seconds to wait that the body asks for, in a field or in words."""
     if error_body.retry_after is not None or not isinstance(error, RateLimited):
         return error_body.retry_after
     found = _TRY_AGAIN.search(error_body.message)

@@ -94,8 +94,7 @@ _MIN_PRO_BUDGET_TOKENS = 128  # tokens; 2.5 Pro cannot turn thinking off
 
 
 def path(model: str, stream: bool) -> str:
-    """Return the path after the base URL's path. A model's full name (`models/...`,
-    `tunedModels/...`, `publishers/...`) is used unchanged."""
+    """Return the path. A full name (`models/...`, `publishers/...`) is used unchanged."""
     full = model if model.startswith(_FULL_NAMES) else f"models/{model}"
     method = "streamGenerateContent?alt=sse" if stream else "generateContent"
     return f"/{quote(full, safe='/-._~@:')}:{method}"
@@ -106,8 +105,7 @@ def headers(api_key: str) -> dict[str, str]:
 
 
 def call_id(call: ToolCall, family: str = "") -> str:
-    """Return the id of a call if the model assigned one. Calls without ids are matched by their
-    order."""
+    """Return the model's id, if it assigned one. Calls without ids are matched by order."""
     return call.provider_id
 
 
@@ -115,14 +113,12 @@ def call_id(call: ToolCall, family: str = "") -> str:
 
 
 def system(text: str) -> bytes:
-    """Encode a system message between others as a user message marked as such, because the API
-    accepts none there."""
+    """Encode a system message as a user message, because the API accepts no other there."""
     return _content([{"text": f"<system>\n{text}\n</system>"}])
 
 
 def user(content: Sequence[Content]) -> bytes:
-    """Encode a user message: text, pictures, sound, and resources of kinds that the models can
-    read, such as PDF."""
+    """Encode text, pictures, sound, and resources of kinds that the models can read."""
     parts = [_media_part(block) or {"text": content_parts.as_text(block)} for block in content]
     return _content(parts or [{"text": ""}])
 
@@ -132,7 +128,6 @@ def _content(parts: list[Part]) -> bytes:
 
 
 def _media_part(block: Content) -> Part | None:
-    """Return a block as inline data, or None if the API accepts no such data."""
     kind, data = content_parts.media(block)
     is_resource = isinstance(block, EmbeddedResource)
     accepted = kind.startswith(_MEDIA_TYPES) if is_resource else bool(kind or data)
@@ -323,8 +318,7 @@ def _version(model: str) -> tuple[int, int]:
 
 
 def _thinking_config(model: str, effort: str) -> dict[str, Any]:
-    """Return a thinking level, or for models before Gemini 3 a budget. A level that the model
-    lacks becomes the nearest one that it has."""
+    """Return the nearest thinking level that the model has, or before Gemini 3 a budget."""
     if effort not in _EFFORTS:
         raise ConfigurationError(
             f"LLM: reasoning_effort takes one of {', '.join(_EFFORTS)} for Gemini, not {effort!r}."
@@ -342,7 +336,6 @@ def _thinking_config(model: str, effort: str) -> dict[str, Any]:
 
 
 def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
-    """Return the bytes of a request."""
     parts = list(fragments)
     if parts and not parts[-1].startswith(_USER):
         parts.append(_CONTINUE_MESSAGE)
@@ -398,7 +391,6 @@ class _Candidate(msgspec.Struct, rename="camel"):
     url_context_metadata: Raw = NO_NATIVE
 
     def metadata(self) -> tuple[Raw, ...]:
-        """Return the values of `_METADATA`."""
         return self.grounding_metadata, self.citation_metadata, self.url_context_metadata
 
 
@@ -416,11 +408,7 @@ _chunk_lists = msgspec.json.Decoder(list[Any])
 
 
 def parse(data: bytes) -> Completion:
-    """Parse a plain answer, or a stream without `alt=sse`, which is a JSON array of all chunks.
-
-    Raises the error that the answer reports, `ContentFiltered` for a blocked prompt, or
-    `BadResponse` for anything else.
-    """
+    """Parse a plain answer, or a stream without `alt=sse`: a JSON array of all chunks."""
     if data.lstrip()[:1] == b"[":
         return read_answer(data, _chunk_lists, _read_chunks, "a Gemini response")
     return read_answer(data, _answers, _read, "a Gemini response")
@@ -481,7 +469,6 @@ def _completion(answer: _Answer, candidate: _Candidate) -> Completion:
 
 
 def _parts(raw: Raw) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a content and its parts. An answer may have neither."""
     value: Any = _decoder.decode(raw) if raw else None
     if value is None:
         return {}, []
@@ -534,15 +521,13 @@ def _stop_reason(answer: _Answer, candidate: _Candidate, calls: bool, parts: boo
 
 
 def _block_reason(feedback: Any) -> str:
-    """Return the reason that a prompt was blocked, or "" if it was not."""
     fields = as_dict(feedback)
     reason, message = fields.get("blockReason"), fields.get("blockReasonMessage")
     return f"{reason}: {shorten(str(message))}" if reason and message else str(reason or "")
 
 
 def _usage(counts: Any) -> Usage:
-    """Return token counts. The API counts thoughts separately from the candidate, and results of
-    server tools separately from the prompt."""
+    """Return token counts. The API counts thoughts and results of server tools separately."""
     usage = as_dict(counts)
     thoughts = count(usage, "thoughtsTokenCount")
     sent = count(usage, "promptTokenCount") + count(usage, "toolUsePromptTokenCount")
@@ -556,8 +541,7 @@ def name_to_wire(name: str) -> str:
 
 
 def name_from_wire(name: str) -> str:
-    """Return the tool's wire name for a function name: the inverse of `name_to_wire`. Also
-    removes the namespace `default_api.`, which models sometimes write."""
+    """Invert `name_to_wire`, and remove the `default_api.` that models sometimes write."""
     if name[:12] in ("default_api.", "default_api:"):
         name = name[12:]
     return name[1:] if _NEEDS_UNDERSCORE.match(name) and name[0] == "_" else name
@@ -595,8 +579,7 @@ class GeminiStream(StreamParser):
         self._usage: dict[str, Any] = {}
 
     def finish(self) -> Completion:
-        """Return the answer. A failing stream may end in an error as bare JSON, and that error
-        is raised."""
+        """Return the answer, or raise the error that ends a failing stream as bare JSON."""
         try:
             return super().finish()
         except StreamInterrupted:
@@ -684,7 +667,6 @@ class GeminiStream(StreamParser):
             self._call_count += 1
 
     def _close_text(self) -> None:
-        """Complete the text part that is still arriving."""
         if self._pieces:
             text = {"text": join_surrogates("".join(self._pieces))}
             self._parts.append({**text, "thought": True} if self._thought else text)
@@ -715,8 +697,7 @@ class _StrayLineReader(EventReader):
 
 
 def _merge_metadata(old: Any, new: dict[str, Any]) -> dict[str, Any]:
-    """Return the metadata merged with that of another chunk, key by key. New list items are
-    appended, because each chunk cites its own sources."""
+    """Merge the metadata of another chunk. Lists grow, because each chunk cites its sources."""
     merged: dict[str, Any] = dict(old or {})
     for key, value in new.items():
         before = merged.get(key)

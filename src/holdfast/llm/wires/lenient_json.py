@@ -43,8 +43,7 @@ def encode(value: Any) -> bytes:
 
 
 def join_surrogates(text: str) -> str:
-    """Return text whose split surrogate pairs are joined. A half without a partner becomes
-    U+FFFD."""
+    """Return text with split surrogate pairs joined, and U+FFFD for half a pair."""
     if text.isascii():
         return text
     try:
@@ -55,8 +54,7 @@ def join_surrogates(text: str) -> str:
 
 
 def clean_texts(value: Any) -> Any:
-    """Return a decoded value with `whole` applied to all its texts, so that it can be encoded
-    again."""
+    """Return a decoded value with `join_surrogates` applied to all its texts."""
     if isinstance(value, str):
         return join_surrogates(value)
     if isinstance(value, dict):

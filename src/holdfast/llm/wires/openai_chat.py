@@ -65,7 +65,7 @@ def path(model: str, stream: bool) -> str:
 
 
 def family(model: str, host: str) -> str:
-    """Return the rules for call ids: `openai`, `mistral`, or "" if none are known."""
+    """Return the rules for call ids: `openai`, `mistral`, or ""."""
     if host.endswith(".mistral.ai"):
         return "mistral"
     if host.endswith(("api.openai.com", ".openai.azure.com")):
@@ -75,8 +75,7 @@ def family(model: str, host: str) -> str:
 
 
 def call_id(call: ToolCall, family: str = "") -> str:
-    """Return the id of a call. Mistral requires exactly 9 letters and digits, OpenAI at most 40
-    characters. A legal id is returned unchanged."""
+    """Return an id as Mistral (9 letters and digits) or OpenAI (at most 40 characters) takes it."""
     id = wire_id(call)
     if family == "mistral":
         return id if len(id) == 9 and id.isascii() and id.isalnum() else digest(id)[:9]
@@ -87,8 +86,6 @@ def call_id(call: ToolCall, family: str = "") -> str:
 
 
 def user(content: Sequence[Content]) -> bytes:
-    """Encode a user message. Text alone becomes a str, which every server accepts; pictures,
-    sound and PDF files become parts."""
     return common.user(content, _part)
 
 
@@ -111,7 +108,6 @@ def _picture_part(url: str) -> Part:
 
 
 def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = "") -> bytes:
-    """Encode an answer of the model, with the required parts of its `native` form."""
     message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
     native_message: dict[str, Any] = _decoder.decode(native) if native else {}
     audio_id = as_dict(native_message.get("audio")).get("id")
@@ -238,7 +234,6 @@ def head(
 
 
 def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
-    """Return the bytes of a request."""
     must_close = isinstance(head, ChatHead) and head.closed and fragments
     if must_close and fragments[-1].startswith(_ASSISTANT):
         fragments = [*fragments, _CONTINUE_MESSAGE]
@@ -286,8 +281,6 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 def parse(data: bytes) -> Completion:
-    """Parse a plain answer. Raises the error that the answer reports, or `BadResponse` for
-    anything else."""
     return read_answer(data, _answers, _read, "a chat completion")
 
 
@@ -491,7 +484,6 @@ class _StreamedCall:
         return first
 
     def entry(self) -> dict[str, Any]:
-        """Return the call in the form of a plain answer."""
         function = {"name": self.name, "arguments": "".join(self.arguments), **self.function}
         return {"id": self.id, "type": "function", "function": function, **self.extra}
 
@@ -538,8 +530,7 @@ def merge(into: dict[str, Any], key: str, new: Any) -> None:
 
 
 def _continued_item(items: list[Any], value: Any) -> dict[str, Any] | None:
-    """Return the item that a piece continues: the last with the same index and type. A piece
-    without an index is an item of its own."""
+    """Return the last item with the same index and type as a piece, if any."""
     piece = as_dict(value)
     if "index" not in piece:
         return None

@@ -30,8 +30,7 @@ def system(text: str) -> bytes:
 
 
 def user(content: Sequence[Content], part: Callable[[Content], Part]) -> bytes:
-    """Encode a user message. Text alone becomes a str, which every server accepts; any other
-    content becomes parts."""
+    """Encode text alone as a str, which every server accepts; any other content as parts."""
     if all(isinstance(block, TextContent) for block in content):
         texts = [cast(TextContent, block).text for block in content]
         return _json({"role": "user", "content": "\n".join(texts)})
@@ -39,8 +38,7 @@ def user(content: Sequence[Content], part: Callable[[Content], Part]) -> bytes:
 
 
 def picture(block: Content) -> str:
-    """Return a picture as a data URL, whether it stands alone or in a resource; "" for any other
-    block."""
+    """Return a picture, alone or in a resource, as a data URL; "" for any other block."""
     if not isinstance(block, ImageContent | EmbeddedResource):
         return ""
     kind, data = media(block)
@@ -49,8 +47,7 @@ def picture(block: Content) -> str:
 
 
 def document(block: Content) -> Part | None:
-    """Return the name and data of a PDF file in a resource, under the keys of both APIs; None
-    for any other block."""
+    """Return the name and data of a PDF file in a resource, under the keys of both APIs."""
     kind, data = media(block) if isinstance(block, EmbeddedResource) else ("", "")
     if kind != "application/pdf":
         return None
@@ -78,8 +75,7 @@ def read_usage(counts: Any, sent: str, received: str) -> Usage:
 
 
 def cache_key(parameters: Mapping[str, Any], hosts: tuple[str, ...]) -> dict[str, str]:
-    """Return `prompt_cache_key` if the host has one of these endings and caching is not turned
-    off."""
+    """Return `prompt_cache_key` if the host has one of these endings and caching is on."""
     key = str(parameters.get("cache_key") or "")
     wanted = key and parameters.get("prompt_caching") is not False
     if not wanted or not str(parameters.get("host")).endswith(hosts):
@@ -88,5 +84,4 @@ def cache_key(parameters: Mapping[str, Any], hosts: tuple[str, ...]) -> dict[str
 
 
 def with_name(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `json_schema` of a `response_format` with a name, which both APIs require."""
     return dict(schema) if schema.get("name") else {**schema, "name": "answer"}

@@ -97,8 +97,7 @@ def path(model: str, stream: bool) -> str:
 
 
 def family(model: str, host: str) -> str:
-    """Return `plain` for a model that is known not to reason, and so receives no reasoning; else
-    ""."""
+    """Return `plain` for a model known not to reason, which receives no reasoning; else ""."""
     return "plain" if _OPENAI_NAMES.match(model) and not _REASONING_MODELS.match(model) else ""
 
 
@@ -106,8 +105,6 @@ def family(model: str, host: str) -> str:
 
 
 def user(content: Sequence[Content]) -> bytes:
-    """Encode a user message: text alone as a str, pictures and PDF files as parts. The API
-    accepts no sound."""
     return common.user(content, _part)
 
 
@@ -124,8 +121,6 @@ def _text_part(text: str) -> Part:
 
 
 def results(batch: Results, names: Names) -> bytes:
-    """Encode an output item for each call: text, or parts if the result has pictures or PDF
-    files."""
     outputs: list[bytes] = []
     for call, result in batch:
         output: Any = content_parts.result_text(result)
@@ -142,14 +137,12 @@ def results(batch: Results, names: Names) -> bytes:
 
 
 def call_id(call: ToolCall, family: str = "") -> str:
-    """Return the id of a call in a form that this API accepts. Another provider's id may be too
-    long or hold other characters."""
+    """Return an id as this API takes it. Another provider's may be too long."""
     id = wire_id(call)
     return id if _LEGAL_ID.fullmatch(id) else "call_" + digest(id)[:32]
 
 
 def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = "") -> bytes:
-    """Encode an answer of the model: its own items, or a message and its calls."""
     items: list[Any] = _native_items(calls, native, family != "plain") if native else []
     if not items:
         if text or not calls:
@@ -162,8 +155,7 @@ def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = 
 
 
 def _native_items(calls: Calls, native: Raw, reasons: bool) -> list[Any]:
-    """Return the provider's items for sending back, with reasoning only if the model `reasons`.
-    Returns none if the items do not match `calls`."""
+    """Return the items for sending back, or none if they do not match `calls`."""
     try:
         shapes, raws = _item_shapes.decode(native), _raw_items.decode(native)
     except msgspec.DecodeError:
@@ -219,7 +211,6 @@ def _clean_action(action: Any) -> Any:
 
 
 def _repaired(item: dict[str, Any], call: ToolCall | None, orphaned: bool) -> bytes:
-    """Return an item without the parts that the API refuses."""
     drops_id = orphaned and item.get("type") in ("message", "function_call")
     if drops_id or not _is_id(item.get("id")):
         item.pop("id", None)
@@ -335,8 +326,6 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 def parse(data: bytes) -> Completion:
-    """Parse a plain answer. Raises the error that the answer reports, or `BadResponse` for an
-    incomplete answer."""
     return read_answer(data, _answers, _read, "a response")
 
 
@@ -348,7 +337,6 @@ def _read(answer: _Answer, data: bytes) -> Completion:
 
 
 def _check_status(answer: _Answer) -> None:
-    """Raise an error for an answer that failed, was cancelled, or is not ready yet."""
     status = answer.status
     if answer.error or status == "failed":
         message = "the answer failed, without a reason given"
@@ -421,7 +409,6 @@ def _stop_reason(answer: _Answer, builder: CompletionBuilder) -> str:
 
 
 def _message_texts(item: dict[str, Any]) -> list[str]:
-    """Return a message's texts. A refusal is text, as in Chat Completions."""
     content: Any = item.get("content")
     if isinstance(content, str):
         return [content]
@@ -449,8 +436,7 @@ def _add_call(builder: CompletionBuilder, item: dict[str, Any]) -> None:
 
 
 def _thoughts(item: dict[str, Any]) -> list[str]:
-    """Return the readable texts of a reasoning item: its summaries, or the reasoning itself,
-    which open models show."""
+    """Return a reasoning item's summaries, or the reasoning itself, which open models show."""
     for key in ("summary", "content"):
         parts = cast("list[dict[str, Any]]", item.get(key) or [])
         texts = [str(part["text"]) for part in parts if part.get("text")]
@@ -531,7 +517,6 @@ class ResponseStream(StreamParser):
             self._emit(kind, text)
 
     def _begin_reasoning(self, *place: Any) -> None:
-        """Separate pieces of reasoning that stand at different places."""
         if self._reasoning_place not in (None, place):
             self._emit("reasoning", GAP)
         self._reasoning_place = place

@@ -43,8 +43,7 @@ class Wire(Protocol):
 
     @property
     def bound(self) -> bool:
-        """True if `native` forms (encrypted or signed) are valid only at the host that made
-        them."""
+        """True if only the host that made `native` forms can read them."""
         ...
 
     def path(self, model: str, stream: bool) -> str:
@@ -127,7 +126,6 @@ JSON_HEADERS = {"Content-Type": "application/json", "Accept": "*/*"}
 
 
 def no_family(model: str, host: str) -> str:
-    """Return "", for a wire whose encoding is the same for all models."""
     return ""
 
 

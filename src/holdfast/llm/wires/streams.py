@@ -52,17 +52,14 @@ class StreamParser:
         return self.finished and not self._content_after_finish
 
     def _process(self, name: bytes, event: dict[str, Any]) -> None:
-        """Process one event."""
         raise NotImplementedError
 
     def _answer(self) -> Completion:
-        """Return the finished answer."""
         raise NotImplementedError
 
     def _emit(
         self, kind: Literal["text", "reasoning", "tool"], text: str, index: int = 0, name: str = ""
     ) -> None:
-        """Add a delta to those of the current event."""
         self._deltas.append(Delta(kind, join_surrogates(text), index, name))
 
     def feed(self, chunk: bytes, on_delta: OnDelta | None = None) -> None:

@@ -178,7 +178,6 @@ def _calls(answer: str, at: int, cut_off: bool) -> tuple[list[ToolCall], int]:
 
 
 def _unfinished(answer: str, error: Exception) -> bool:
-    """Return True if the JSON's only fault is that it ends too early."""
     at_end = getattr(error, "pos", 0) >= len(answer.rstrip())
     return at_end or getattr(error, "msg", "").startswith("Unterminated")
 

@@ -86,7 +86,6 @@ class TextCalls:
         return self.inner.assistant("\n".join(parts), (), native, names, family)
 
     def results(self, batch: Results, names: Names) -> bytes:
-        """Encode the results of a batch as one user message."""
         blocks: list[Content] = []
         for call, result in batch:
             error = ' error="true"' if result.is_error else ""
@@ -109,17 +108,14 @@ class TextCalls:
         return self.inner.head(model, system_prompt, (), parameters, names)
 
     def parse(self, data: bytes) -> Completion:
-        """Parse a plain answer and extract the calls from its text."""
         return self.with_calls(self.inner.parse(data))
 
     def stream(self) -> StreamParser:
-        """Return a parser for one streamed answer."""
         parser = self.inner.stream()
         parser.filter = _TextFilter(self)
         return parser
 
     def with_calls(self, answer: Completion) -> Completion:
-        """Return an answer with the calls in its text."""
         changes: dict[str, Any] = {"wire": self.name}
         if answer.calls:
             # A native form with calls would show the provider its calls without their results.
