@@ -30,11 +30,6 @@ class RequestTarget(msgspec.Struct, frozen=True):
     parameters: Mapping[str, Any]
     cache_key: str = ""
 
-    def recipient(self) -> Recipient:
-        """Return the rules by which a transcript is encoded for this target."""
-        sees = self.parameters.get(IMAGES_PARAMETER) is not False
-        return Recipient(self.wire, self.model, self.parameters.get("host", ""), sees)
-
 
 class Prompt(msgspec.Struct, frozen=True):
     """The content of a request: a transcript, and either `head` or tools and a system prompt."""
@@ -76,12 +71,10 @@ class ModelRequest(msgspec.Struct, frozen=True):
     def with_canonical_names(self, completion: Completion, **changes: Any) -> Completion:
         """Return the completion with canonical tool names, the request's hash, and `changes`
         applied."""
-        canonical = self.frame.canonical
-        if any(canonical.get(call.name, call.name) != call.name for call in completion.calls):
-            changes["calls"] = tuple(
-                msgspec.structs.replace(call, name=canonical.get(call.name, call.name))
-                for call in completion.calls
-            )
+        names = [self.frame.canonical.get(call.name, call.name) for call in completion.calls]
+        if names != [call.name for call in completion.calls]:
+            pairs = zip(completion.calls, names, strict=True)
+            changes["calls"] = tuple([msgspec.structs.replace(c, name=name) for c, name in pairs])
         return msgspec.structs.replace(completion, request_hash=self.hash, **changes)
 
 
@@ -127,10 +120,7 @@ def _hash(data: bytes) -> bytes:
 
 
 def make_frame(
-    target: RequestTarget,
-    system: str,
-    tools: Sequence[ToolDefinition],
-    head: str | None = None,
+    target: RequestTarget, system: str, tools: Sequence[ToolDefinition], head: str | None = None
 ) -> RequestFrame:
     """Return the frame of a request.
 
@@ -159,9 +149,11 @@ def make_frame(
             hash = _hash(b"%b %b" % (wire.name.encode(), unnamed))
             parameters = {"cache_key": head, **parameters}
         request_head = wire.head(target.model, system, tools, parameters, names)
-        return RequestFrame(request_head, target.recipient(), names, canonical, hash)
     except (TypeError, UnicodeEncodeError) as error:
         raise ConfigurationError(f"tools and parameters must be JSON values: {error}.") from error
+    sees = parameters.get(IMAGES_PARAMETER) is not False
+    recipient = Recipient(wire, target.model, parameters.get("host", ""), sees)
+    return RequestFrame(request_head, recipient, names, canonical, hash)
 
 
 def definition(tool: ToolLike) -> ToolDefinition:

@@ -65,8 +65,8 @@ def retrying(
         if (listener := retry_listener.get()) is not None:
             listener(failure, number, seconds)
         number += 1
-        text = str(failure)
-        reason = f"{type(failure).__name__}: {text}{'' if text.endswith(('.', '!', '?')) else '.'}"
+        reason = f"{type(failure).__name__}: {failure}"
+        reason += "" if reason.endswith((".", "!", "?")) else "."
         _log.info("%s Trying again in %.1f s (%d of %d).", reason, seconds, number, max_retries)
         if sleep is not None:
             sleep(seconds)
@@ -145,14 +145,8 @@ def until_reset(headers: Mapping[str, str], now: Callable[[], float] = time.time
 
 
 _UNIT_SECONDS = {
-    "d": 86400.0,
-    "h": 3600.0,
-    "m": 60.0,
-    "s": 1.0,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "\N{MICRO SIGN}s": 1e-6,
-    "ns": 1e-9,
+    **{"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "ns": 1e-9},
+    **dict.fromkeys(("us", "\N{MICRO SIGN}s"), 1e-6),
 }
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|us|\N{MICRO SIGN}s|ns|d|h|m|s)")
 
@@ -166,8 +160,8 @@ def duration(text: str) -> float | None:
 
 
 def _seconds_until(text: str, now: Callable[[], float]) -> float | None:
-    """Return the seconds until a time in one of these forms: a number of seconds, epoch seconds
-    or milliseconds (distinguished by size), a duration, or an RFC 3339 time."""
+    """Return the seconds until a number (of seconds, or of the epoch's seconds or milliseconds,
+    distinguished by size), a duration, or an RFC 3339 time."""
     number = _number(text)
     if number is not None:
         if number <= 1e8:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, cast
 
@@ -59,16 +59,6 @@ class ScriptedRequest:
         return f"ScriptedRequest({self.number}, {self.body.decode()})"
 
 
-# One answer of a script; the docstring of `ScriptedLLM` describes the forms.
-ScriptedAnswer = (
-    str
-    | ToolCall
-    | tuple[str, Mapping[str, Any]]
-    | Mapping[str, Any]
-    | Sequence[Any]
-    | Completion
-    | BaseException
-)
 Script = Iterable[Any] | Callable[[ScriptedRequest], Any]
 
 

@@ -33,12 +33,8 @@ from typing import Any, cast
 from holdfast.errors import ConfigurationError
 from holdfast.llm.wires.protocol import TEXT_SUFFIX, Wire
 
-WIRES = {
-    "openai_chat": "holdfast.llm.wires.openai_chat",
-    "openai_responses": "holdfast.llm.wires.openai_responses",
-    "anthropic_messages": "holdfast.llm.wires.anthropic_messages",
-    "gemini": "holdfast.llm.wires.gemini",
-}
+_NAMES = ("openai_chat", "openai_responses", "anthropic_messages", "gemini")
+WIRES = {name: f"holdfast.llm.wires.{name}" for name in _NAMES}
 
 
 def wire(name: str) -> Wire:
@@ -70,6 +66,5 @@ def is_wire(name: str) -> bool:
 
 
 def wire_of(parameters: Mapping[str, Any]) -> Wire:
-    return wire(
-        parameters["wire"] + (TEXT_SUFFIX if parameters.get("tool_calls") == "text" else "")
-    )
+    suffix = TEXT_SUFFIX if parameters.get("tool_calls") == "text" else ""
+    return wire(parameters["wire"] + suffix)

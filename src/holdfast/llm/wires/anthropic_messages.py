@@ -512,7 +512,7 @@ def _is_default_caller(caller: Any) -> bool:
 
 
 def _usage(counts: Any) -> Usage:
-    """Return token counts. The API's `input_tokens` leave out those read from or written to a cache."""
+    """Return token counts. The API's `input_tokens` leave out those of the cache."""
     usage = as_dict(counts)
     read = count(usage, "cache_read_input_tokens")
     written = count(usage, "cache_creation_input_tokens")

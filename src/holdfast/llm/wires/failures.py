@@ -30,10 +30,9 @@ EXCERPT_CHARS = 300  # characters of an answer shown in a message
 # The wording of servers without a code for this failure: vLLM, llama.cpp, LM Studio, Ollama, TGI,
 # Anthropic, Bedrock, Gemini.
 _TOO_LONG = re.compile(
-    r"maximum context length|context[ _]length|context window|context size|prompt is too long|input"
-    r" is too long"
-    r"|too many (input )?tokens|exceeds? the (maximum|max) (number of )?(input )?tokens|input token"
-    r" count|max_model_len"
+    r"maximum context length|context[ _]length|context window|context size|prompt is too long"
+    r"|input is too long|too many (input )?tokens|input token count|max_model_len"
+    r"|exceeds? the (maximum|max) (number of )?(input )?tokens"
     r"|reduce the length of the (messages|prompt|input)",
     re.IGNORECASE,
 )
@@ -146,15 +145,6 @@ class ErrorBody(msgspec.Struct):
     daily: bool = False  # True if a daily quota is used up
 
 
-def read_error(body: bytes) -> ErrorBody:
-    """Parse an error body of any shape: OpenAI's, Anthropic's, Gemini's (also inside a list),
-    FastAPI's `detail`, a bare string, or a proxy's HTML page."""
-    try:
-        return parse_error(msgspec.json.decode(body))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ErrorBody(excerpt(body))
-
-
 def parse_error(value: Any) -> ErrorBody:
     """Parse an error from a decoded body, an event of a stream, or the `error` object in one."""
     if isinstance(value, list) and value:
@@ -171,15 +161,15 @@ def parse_error(value: Any) -> ErrorBody:
         ]
         text = level.get("message") or level.get("detail") or level.get("msg")
         if text:
-            error_body.message = (
-                text if isinstance(text, str) else msgspec.json.encode(text).decode()
-            )
+            is_text = isinstance(text, str)
+            error_body.message = text if is_text else msgspec.json.encode(text).decode()
         if isinstance(level.get("param"), str):
             error_body.param = level["param"]
         if isinstance(level.get("request_id"), str):
             error_body.request_id = level["request_id"][:200]
         _read_details(level.get("details"), error_body)
-        _read_metadata(level.get("metadata"), error_body)
+        if isinstance(level.get("metadata"), dict):
+            _read_metadata(level["metadata"], error_body)
         value = level.get("error") or level.get("response")
     if isinstance(value, str):
         error_body.message = value
@@ -204,15 +194,12 @@ def _read_details(details: Any, error_body: ErrorBody) -> None:
             error_body.daily = True
 
 
-def _read_metadata(metadata: Any, error_body: ErrorBody) -> None:
+def _read_metadata(metadata: dict[str, Any], error_body: ErrorBody) -> None:
     """Read OpenRouter's metadata: the upstream provider's message, and a limit's headers."""
-    if not isinstance(metadata, dict):
-        return
-    part = cast("dict[str, Any]", metadata)
-    if isinstance(part.get("raw"), str):
-        error_body.message = f"{error_body.message}: {part['raw']}"
-    if isinstance(part.get("headers"), dict):
-        headers = cast("dict[str, Any]", part["headers"])
+    if isinstance(metadata.get("raw"), str):
+        error_body.message = f"{error_body.message}: {metadata['raw']}"
+    if isinstance(metadata.get("headers"), dict):
+        headers = cast("dict[str, Any]", metadata["headers"])
         error_body.headers = {name.lower(): str(value) for name, value in headers.items()}
 
 
@@ -233,17 +220,16 @@ def http_error(
 ) -> LLMError:
     """Return the error for a response with a status other than 200. `headers` have names in
     lower case."""
-    error_body = read_error(body)
+    try:
+        error_body = parse_error(msgspec.json.decode(body))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        error_body = ErrorBody(excerpt(body))
     error = _error(status, error_body, url, model, headers.get("location", ""))
-    error.request_id = (
-        next((headers[name] for name in _REQUEST_IDS if headers.get(name)), "")
-        or error_body.request_id
-    )
-    error.retry_after = _first_known(
-        retry_after(headers, status=status),
-        retry_after(error_body.headers, status=status),
-        _requested_wait(error, error_body),
-    )
+    ids = [headers[name] for name in _REQUEST_IDS if headers.get(name)]
+    error.request_id = ids[0] if ids else error_body.request_id
+    error.retry_after = retry_after(headers, status=status)
+    if error.retry_after is None:
+        error.retry_after = _requested_wait(error, error_body, status)
     return error
 
 
@@ -251,30 +237,23 @@ def reported_error(value: Any, url: str = "", model: str = "") -> LLMError:
     """Return the error for an error object that came with status 200, alone or in a stream. An
     unknown code gives `ServerError`."""
     error_body = parse_error(value)
-    status = next(
-        (int(code) for code in error_body.codes if code.isdecimal() and 400 <= int(code) < 600), 0
-    )
-    if not status:
-        status = next(
-            (_STATUS_OF_CODE[code] for code in error_body.codes if code in _STATUS_OF_CODE), 0
-        )
+    codes = error_body.codes
+    numbers = [int(code) for code in codes if code.isdecimal() and 400 <= int(code) < 600]
+    numbers += [_STATUS_OF_CODE[code] for code in codes if code in _STATUS_OF_CODE]
+    status = numbers[0] if numbers else 0
     error = _error(status or (400 if _too_long(error_body) else 500), error_body, url, model, "")
     error.status = status
     error.request_id = error_body.request_id
-    error.retry_after = _first_known(
-        retry_after(error_body.headers, status=status), _requested_wait(error, error_body)
-    )
+    error.retry_after = _requested_wait(error, error_body, status)
     return error
 
 
-def _first_known(*waits: float | None) -> float | None:
-    return next((wait for wait in waits if wait is not None), None)
-
-
-def _requested_wait(error: LLMError, error_body: ErrorBody) -> float | None:
+def _requested_wait(error: LLMError, error_body: ErrorBody, status: int) -> float | None:
     """Return the seconds to wait that the body asks for, in a field or in words."""
-    if error_body.retry_after is not None or not isinstance(error, RateLimited):
-        return error_body.retry_after
+    wait = retry_after(error_body.headers, status=status)
+    wait = error_body.retry_after if wait is None else wait
+    if wait is not None or not isinstance(error, RateLimited):
+        return wait
     found = _TRY_AGAIN.search(error_body.message)
     if found is None:
         return None
@@ -296,10 +275,8 @@ def _error(status: int, error_body: ErrorBody, url: str, model: str, location: s
     if 300 <= status < 400:
         target = location.partition("?")[0] or "nowhere"  # a query may hold a signature
         kind, retryable = BadRequest, None
-        text = (
-            f"{server} redirects ({status}) to {target}; redirects are not followed: set base_url"
-            " to it."
-        )
+        reason = f"{server} redirects ({status}) to {target}"
+        text = f"{reason}; redirects are not followed: set base_url to it."
     else:
         kind, reason, retryable = _classify(status, error_body, message, server, model)
         text = f"{reason}: {message}"
@@ -324,7 +301,11 @@ def _classify(
     if status < 500 and is_filtered:
         reason = f"The provider's content filter stopped the request ({status})"
         return ContentFiltered, reason, None
-    if _does_not_fit(status, error_body):
+    too_long = status in (400, 422, 429) and _too_long(error_body)
+    if status == 429:  # a request above the limit per minute never succeeds
+        too_long = too_long and not _RATE_WORDING.search(error_body.message)
+        too_long = too_long or error_body.message.startswith("Request too large")
+    if too_long or status == 413:
         return ContextTooLong, f"The request does not fit {model or 'the model'} ({status})", None
     is_key_invalid = codes & _INVALID_KEY_CODES or _INVALID_KEY.search(message)
     if status == 401 or (status in (400, 403) and is_key_invalid):
@@ -356,11 +337,3 @@ def _classify(
     if "tool_use_failed" in codes:  # Groq: the model's output was not a valid tool call
         return BadResponse, f"The model's tool call could not be read {at}", None
     return BadRequest, f"The request was refused {at}", None
-
-
-def _does_not_fit(status: int, error_body: ErrorBody) -> bool:
-    if status == 429:  # a request above the limit per minute never succeeds
-        return error_body.message.startswith("Request too large") or (
-            _too_long(error_body) and not _RATE_WORDING.search(error_body.message)
-        )
-    return status == 413 or (status in (400, 422) and _too_long(error_body))
