@@ -152,9 +152,6 @@ def _own_wire(provider: str, name: str) -> str:
     return "openai_responses" if reasons else "openai_chat"
 
 
-# --- with a base_url ---
-
-
 def _at_address(model: str, base_url: str, wire: str | None) -> Address:
     parts = _validated(base_url)
     path, ending = _split_ending(parts.path)

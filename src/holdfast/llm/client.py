@@ -142,8 +142,6 @@ class LLM(ProviderModel):
             _endpoint=None,
         )
 
-    # --- completions ---
-
     def complete(self, call: CompletionCall) -> Completion:
         """Return one answer. A cancellation takes effect within 100 ms."""
         endpoint = self._endpoint or self._open()
@@ -262,8 +260,6 @@ class LLM(ProviderModel):
                 self._set(_endpoint=ModelEndpoint(self._address, self._parameters, self._arguments))
             assert self._endpoint is not None
             return self._endpoint
-
-    # --- properties ---
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments, secrets included: `LLM(**llm.arguments())` is the

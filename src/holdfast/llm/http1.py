@@ -343,9 +343,6 @@ def _chunk_size(connection: HttpConnection, line: bytes) -> int:
     raise BadResponse(f"{connection.address} sent a chunk size of {line[:40]!r}.")
 
 
-# --- connecting ---
-
-
 def connect(
     host: str, port: int, deadline: float, cancelled: Cancellation | None, destination: str
 ) -> socket.socket:

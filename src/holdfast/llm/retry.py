@@ -145,8 +145,14 @@ def until_reset(headers: Mapping[str, str], now: Callable[[], float] = time.time
 
 
 _UNIT_SECONDS = {
-    **{"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "ns": 1e-9},
-    **dict.fromkeys(("us", "\N{MICRO SIGN}s"), 1e-6),
+    "d": 86400.0,
+    "h": 3600.0,
+    "m": 60.0,
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "\N{MICRO SIGN}s": 1e-6,
+    "ns": 1e-9,
 }
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|us|\N{MICRO SIGN}s|ns|d|h|m|s)")
 

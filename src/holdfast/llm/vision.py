@@ -78,9 +78,6 @@ def _webp(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-# --- in content ---
-
-
 def picture(block: Content) -> ImageContent | None:
     """Return a block as a picture if it is an image or a resource with an image's bytes; else
     None."""
@@ -121,9 +118,6 @@ def placeholder(image: ImageContent) -> str:
         length = f"{count} bytes" if count < 1000 else f"{count / 1000:.0f} KB"
     shown_size = f"{size[0]} x {size[1]}, " if size else ""
     return f"[picture: {' '.join(image.mime_type.split())[:80]}, {shown_size}{length}]"
-
-
-# --- of models ---
 
 
 def sees(model: Any) -> bool | None:

@@ -155,8 +155,8 @@ def results(batch: Results, names: Names) -> bytes:
 
 
 def _call_block(call: ToolCall, names: Names) -> bytes:
-    wire_call = {"type": "tool_use", "id": call_id(call), "name": wire_name(call.name, names)}
-    return _json({**wire_call, "input": wire_input(call)})
+    block = {"type": "tool_use", "id": call_id(call), "name": wire_name(call.name, names)}
+    return _json({**block, "input": wire_input(call)})
 
 
 class _BlockShape(msgspec.Struct):
@@ -200,7 +200,9 @@ def _echo(native: Raw, calls: Calls, names: Names) -> list[bytes]:
                 continue
             cited = as_list(block.citations)
             if any("file_id" in as_dict(one) for one in cited):
-                changes["citations"] = [_without_file(one) for one in cited]
+                for one in cited:
+                    as_dict(one).pop("file_id", None)
+                changes["citations"] = cited
         elif block.type == "tool_use":
             call = waiting.pop(0) if paired else _take_call(waiting, block.id)
             if call is None:
@@ -221,13 +223,6 @@ def _echo(native: Raw, calls: Calls, names: Names) -> list[bytes]:
     return [raw for _, raw in kept] + [_call_block(call, names) for call in waiting]
 
 
-def _without_file(citation: Any) -> Any:
-    if not isinstance(citation, dict):
-        return citation
-    items = cast("dict[str, Any]", citation).items()
-    return {key: value for key, value in items if key != "file_id"}
-
-
 def _take_call(waiting: list[ToolCall], id: Any) -> ToolCall | None:
     for place, call in enumerate(waiting):
         if call.provider_id == id or not call.provider_id:
@@ -243,13 +238,6 @@ def _patched(raw: bytes, changes: Mapping[str, Any]) -> bytes:
 
 
 # --- requests ---
-
-
-class MessagesHead(RequestHead, frozen=True):
-    """A request head. `marked` is True if `body` marks the positions at which the prompt cache
-    is written."""
-
-    marked: bool = True
 
 
 def head(
@@ -287,7 +275,7 @@ def head(
         raise ConfigurationError(
             "LLM: seed is not supported on the wire anthropic_messages. Leave it out."
         )
-    marked = parameters.get("prompt_caching") is not False
+    caches = parameters.get("prompt_caching") is not False
     body: dict[str, Any] = {"model": model, "max_tokens": _max_tokens(model, parameters)}
     body.update(protocol.set_parameters(parameters, _PARAMETERS))
     body.update(_thinking(model, parameters, body["max_tokens"]))
@@ -300,8 +288,8 @@ def head(
         if parameters.get("parallel_tool_calls") is False:
             body["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
     if system_prompt.strip():
-        body["system"] = [{"type": "text", "text": system_prompt, **(_CACHED if marked else {})}]
-    elif tools and marked:
+        body["system"] = [{"type": "text", "text": system_prompt, **(_CACHED if caches else {})}]
+    elif tools and caches:
         body["tools"][-1].update(_CACHED)
     extra: Parameters = parameters.get("extra_body") or {}
     merged = ["thinking", "output_config", "tool_choice"]
@@ -309,7 +297,7 @@ def head(
     if theirs.get("type", ours.get("type")) != ours.get("type"):
         merged.remove("thinking")  # a thinking setting of another type has other keys
     protocol.merge_extra(body, extra, merged)
-    return MessagesHead(_json(body)[:-1] + b',"messages":[', marked=marked)
+    return RequestHead(_json(body)[:-1] + b',"messages":[', cached=caches)
 
 
 def _version(model: str) -> tuple[int, int] | None:
@@ -419,7 +407,7 @@ def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
     previous request keeps a mark of its own, and its entry is found however much followed.
     """
     parts = list(fragments)
-    if isinstance(head, MessagesHead) and head.marked:
+    if head.cached:
         searched = range(len(parts) - 1, max(-1, len(parts) - 1 - _SEARCHED_MESSAGES), -1)
         for place in [at for at in searched if parts[at].startswith(_USER)][:2]:
             parts[place] = parts[place][:-3] + _CACHE_MARK
@@ -519,9 +507,6 @@ def _usage(counts: Any) -> Usage:
     reasoning = count(usage.get("output_tokens_details"), "thinking_tokens")
     sent, received = count(usage, "input_tokens"), count(usage, "output_tokens")
     return Usage(sent + read + written, received, read, written, reasoning)
-
-
-# --- streams ---
 
 
 class MessagesStream(StreamParser):
@@ -644,18 +629,15 @@ class _StreamedBlock:
             if key != "input":
                 block[key] = join_surrogates((block.get(key) or "") + text)
             elif text.strip():
-                block["input"] = _object(join_surrogates(text), self.number is not None)
+                text = join_surrogates(text)
+                try:
+                    value: Any = _decoder.decode(text)
+                except ValueError:
+                    value = None
+                if not isinstance(value, dict):  # a call's text gives `read_call` the reason
+                    value = {"invalid_json": text} if self.number is None else text
+                block["input"] = value
         return block
-
-
-def _object(text: str, call: bool) -> Any:
-    try:
-        value: Any = _decoder.decode(text)
-    except ValueError:
-        value = None
-    if isinstance(value, dict):
-        return cast("dict[str, Any]", value)
-    return text if call else {"invalid_json": text}
 
 
 def _join(old: Any, new: Any) -> Any:

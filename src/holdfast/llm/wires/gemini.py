@@ -547,8 +547,6 @@ def name_from_wire(name: str) -> str:
     return name[1:] if _NEEDS_UNDERSCORE.match(name) and name[0] == "_" else name
 
 
-# --- streams ---
-
 _MAX_STRAY_LINES = 1000  # more than any error has
 
 
@@ -630,10 +628,9 @@ class GeminiStream(StreamParser):
                 self._read_candidate(candidate)
 
     def _read_candidate(self, candidate: dict[str, Any]) -> None:
-        content = candidate.get("content")
-        if content:
-            for part in content.get("parts") or ():
-                self._part(part)
+        content: Any = candidate.get("content") or {}
+        for part in content.get("parts") or ():
+            self._part(part)
         for key in _METADATA:
             if candidate.get(key):
                 self._metadata[key] = _merge_metadata(self._metadata.get(key), candidate[key])
@@ -642,8 +639,9 @@ class GeminiStream(StreamParser):
             if self._candidate.finish_reason in (None, "STOP"):
                 self._candidate.finish_reason = reason
             self.finished = True
-        if candidate.get("finishMessage"):
-            self._candidate.finish_message = candidate["finishMessage"]
+        self._candidate.finish_message = (
+            candidate.get("finishMessage") or self._candidate.finish_message
+        )
 
     def _part(self, part: dict[str, Any]) -> None:
         text = part.get("text")

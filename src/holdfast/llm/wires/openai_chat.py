@@ -170,13 +170,6 @@ def results(batch: Results, names: Names) -> bytes:
 # --- requests ---
 
 
-class ChatHead(RequestHead, frozen=True):
-    """A request head. `closed` is True if the server refuses a request that ends in an answer of
-    the model."""
-
-    closed: bool = False
-
-
 def head(
     model: str, system_prompt: str, tools: Tools, parameters: Parameters, names: Names
 ) -> RequestHead:
@@ -230,12 +223,11 @@ def head(
     if options is not None:
         streamed = b'],"stream":true,"stream_options":' + _json(options) + b"}"
     closed = family(model, host) == "mistral"
-    return ChatHead(prefix, stream_suffix=streamed, first=not system_prompt, closed=closed)
+    return RequestHead(prefix, stream_suffix=streamed, first=not system_prompt, closed=closed)
 
 
 def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
-    must_close = isinstance(head, ChatHead) and head.closed and fragments
-    if must_close and fragments[-1].startswith(_ASSISTANT):
+    if head.closed and fragments and fragments[-1].startswith(_ASSISTANT):
         fragments = [*fragments, _CONTINUE_MESSAGE]
     return protocol.join_body(head, fragments, stream)
 
@@ -345,9 +337,6 @@ def _text_and_reasoning(message: dict[str, Any]) -> tuple[str, str]:
 def _texts(parts: Any) -> str:
     found = map(as_dict, as_list(parts))
     return "".join([str(part["text"]) for part in found if part.get("text")])
-
-
-# --- streams ---
 
 
 class ChatStream(StreamParser):

@@ -445,8 +445,6 @@ def _thoughts(item: dict[str, Any]) -> list[str]:
     return []
 
 
-# --- streams ---
-
 _TEXT = {"response.output_text.delta", "response.refusal.delta"}
 _REASONING = {"response.reasoning_summary_text.delta", "response.reasoning_text.delta"}
 _ENDS = {
