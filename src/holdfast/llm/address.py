@@ -55,19 +55,17 @@ _WIRES_OF_SDKS = {
 
 
 def locate(model: str, base_url: str | None, wire: str | None = None) -> Address:
-    """Return the address of `model`.
+    """Return the address of `model`. Raises `ConfigurationError` naming `model` or `base_url`.
 
     Without `base_url`, `provider/name` resolves to that provider's address; provider ids are those
     of models.dev. A table is loaded for every provider except OpenAI, Anthropic and Google. A bare
     name resolves to OpenAI, Anthropic or Google by its first letters.
 
-    With `base_url`, requests go to that address. The address may end in the full path of a wire
-    (`/chat/completions`, `/responses`, `/messages`, `/models/NAME:generateContent`). A provider
+    With `base_url`, requests go to that address, which may end in the full path of a wire. A provider
     prefix is removed from the name only if the address is that provider's own. Any other address
     receives the name unchanged, because routers and local servers use slashes in their model names.
 
-    `wire` overrides the wire derived from the address and the name. Raises `ConfigurationError`
-    naming `model` or `base_url`.
+    `wire` overrides the wire derived from the address and the name.
     """
     if base_url is not None:
         return _at_address(model, base_url, wire)
@@ -129,10 +127,7 @@ def _unknown_provider(provider: str) -> str:
 
 def split_url(url: str) -> SplitResult | None:
     """Return the parts of a URL with its host in ASCII (IDNA), or None if the URL is malformed.
-
-    `urlsplit`'s own errors are not passed on: they quote parts of the URL, which may hold a
-    password.
-    """
+    `urlsplit`'s own errors quote parts of the URL, which may hold a password."""
     try:
         parts = urlsplit(url)
         _ = parts.port

@@ -9,15 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
-from holdfast.errors import (
-    AuthenticationError,
-    BadResponse,
-    Cancelled,
-    ConfigurationError,
-    LLMConnectionError,
-    LLMError,
-    LLMTimeout,
-)
+from holdfast import errors
 from holdfast.llm import secrets, settings
 from holdfast.llm.address import Address, locate
 from holdfast.llm.base import CompletionCall, ProviderModel
@@ -180,7 +172,7 @@ class LLM(ProviderModel):
         deadline: float | None,
     ) -> Completion:
         if call.cancelled:
-            raise Cancelled("The model call was cancelled.")
+            raise errors.Cancelled("The model call was cancelled.")
         response: HttpExchange | None = None
         wire = answer_reader(endpoint.wire, bool(request.tools))
         try:
@@ -203,14 +195,14 @@ class LLM(ProviderModel):
                     deltas(Delta("text", answer.text))
             response.record_outcome(None)
             return answer
-        except LLMError as error:
+        except errors.LLMError as error:
             if response is not None:
                 response.record_outcome(error)
-            if isinstance(error, AuthenticationError):
+            if isinstance(error, errors.AuthenticationError):
                 if not secrets.credentials_of(self._arguments):
                     end = "" if str(error).endswith((".", "!", "?")) else "."
                     error.args = (f"{error}{end} {NO_KEY}",)
-            elif type(error) is BadResponse and endpoint.url not in str(error):
+            elif type(error) is errors.BadResponse and endpoint.url not in str(error):
                 hint = f"It came from {endpoint.url}: is that the API's address (base_url)?"
                 error.args = (f"{error} {hint}",)
             self._scrub(error)
@@ -219,10 +211,10 @@ class LLM(ProviderModel):
             if response is not None:
                 response.close()
 
-    def _failure(self, endpoint: ModelEndpoint, response: HttpExchange) -> LLMError:
+    def _failure(self, endpoint: ModelEndpoint, response: HttpExchange) -> errors.LLMError:
         try:
             body = response.read()
-        except (LLMConnectionError, LLMTimeout):  # the status suffices for an error
+        except (errors.LLMConnectionError, errors.LLMTimeout):  # the status suffices for an error
             body = b""
         # Remove secrets before parsing, which cuts messages and could leave a part of a key.
         headers = {
@@ -232,7 +224,7 @@ class LLM(ProviderModel):
         model = self._address.model
         return endpoint.wire.error(response.status, headers, body, endpoint.url, model)
 
-    def _scrub(self, error: LLMError) -> None:
+    def _scrub(self, error: errors.LLMError) -> None:
         """Remove secrets from an error, because some servers repeat the key that they refuse.
 
         An exception that caused it may hold the whole answer, so a cause that holds a secret is
@@ -297,7 +289,7 @@ class LLM(ProviderModel):
         unknown = changes.keys() - self._arguments.keys()
         if unknown:
             names, known = ", ".join(sorted(unknown)), ", ".join(self._arguments)
-            raise ConfigurationError(f"LLM has no argument {names}. It has: {known}.")
+            raise errors.ConfigurationError(f"LLM has no argument {names}. It has: {known}.")
         return LLM(**{**self._arguments, **changes})
 
     def with_transport(self, wrap: Callable[[Transport, Sequence[str]], Transport]) -> LLM:

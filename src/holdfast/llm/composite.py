@@ -13,20 +13,8 @@ from typing import Any, cast
 
 import msgspec
 
+from holdfast import errors
 from holdfast.content import Usage
-from holdfast.errors import (
-    AuthenticationError,
-    BadResponse,
-    Cancelled,
-    ConfigurationError,
-    LLMConnectionError,
-    LLMError,
-    LLMTimeout,
-    ModelNotFound,
-    PermissionDenied,
-    RateLimited,
-    ServerError,
-)
 from holdfast.events import AgentConfigured, ToolDefinition
 from holdfast.llm.base import CompletionCall, FrozenModel
 from holdfast.llm.completion import Completion, DeltaListener
@@ -39,18 +27,18 @@ _log = logging.getLogger("holdfast.llm")
 ROUTE_SEPARATOR = " > "  # separates the names in a route through nested composites
 
 # Errors that another model may avoid. All others are faults of the request and recur at any model.
-FALLBACK_ERRORS: tuple[type[LLMError], ...] = (
-    AuthenticationError,
-    PermissionDenied,
-    ModelNotFound,
-    RateLimited,
-    ServerError,
-    LLMTimeout,
-    LLMConnectionError,
-    BadResponse,
+FALLBACK_ERRORS: tuple[type[errors.LLMError], ...] = (
+    errors.AuthenticationError,
+    errors.PermissionDenied,
+    errors.ModelNotFound,
+    errors.RateLimited,
+    errors.ServerError,
+    errors.LLMTimeout,
+    errors.LLMConnectionError,
+    errors.BadResponse,
 )
 
-FallbackOn = Iterable[type[LLMError]] | Callable[[LLMError], bool]
+FallbackOn = Iterable[type[errors.LLMError]] | Callable[[errors.LLMError], bool]
 
 
 class _Composite(FrozenModel):
@@ -75,19 +63,19 @@ class _Composite(FrozenModel):
             given = cast("Iterable[Any]", models)
             pairs = [(getattr(model, "model", None), model) for model in given]
         else:
-            raise ConfigurationError(f"{takes}, not {models!r}.")
+            raise errors.ConfigurationError(f"{takes}, not {models!r}.")
         for name, model in pairs:
             is_model = callable(getattr(model, "completion", None)) and not isinstance(model, type)
             if not is_model or not isinstance(name, str):
-                raise ConfigurationError(f"{takes} (LLM, ScriptedLLM, ...), not {model!r}.")
+                raise errors.ConfigurationError(f"{takes} (LLM, ScriptedLLM, ...), not {model!r}.")
             if not name or ROUTE_SEPARATOR in name:
-                raise ConfigurationError(f"{takes}; {name!r} is not a valid name.")
+                raise errors.ConfigurationError(f"{takes}; {name!r} is not a valid name.")
             unique, number = name, 2
             while unique in by_name:  # the same model again, with another key or other settings
                 unique, number = f"{name}#{number}", number + 1
             by_name[unique] = cast(Model, model)
         if not by_name:
-            raise ConfigurationError(f"{takes}, at least one.")
+            raise errors.ConfigurationError(f"{takes}, at least one.")
         self._set(models=by_name, model=f"{kind}({', '.join(by_name)})")
 
     def parameters(self) -> dict[str, Any]:
@@ -167,17 +155,17 @@ class FallbackLLM(_Composite):
             kinds = tuple(cast("Iterable[Any]", kinds))
             on = None if on is None else kinds
         classes = cast(
-            "tuple[type[LLMError], ...]", kinds if isinstance(kinds, tuple) else (kinds,)
+            "tuple[type[errors.LLMError], ...]", kinds if isinstance(kinds, tuple) else (kinds,)
         )
         if not is_function and not (classes and all(map(_is_error_class, classes))):
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 "FallbackLLM: on takes classes of LLMError or a function of the error, not"
                 f" {kinds!r}."
             )
         self._set(sticky=sticky, on=on, _moves_on=on if is_function else classes)
 
-    on: tuple[type[LLMError], ...] | Callable[[LLMError], bool] | None
-    _moves_on: tuple[type[LLMError], ...] | Callable[[LLMError], bool]
+    on: tuple[type[errors.LLMError], ...] | Callable[[errors.LLMError], bool] | None
+    _moves_on: tuple[type[errors.LLMError], ...] | Callable[[errors.LLMError], bool]
 
     def parameters(self) -> dict[str, Any]:
         """Return each model's `model` and parameters under its name, and `sticky`."""
@@ -192,12 +180,14 @@ class FallbackLLM(_Composite):
         last = last_route(call.transcript, self.models, call.outer_route) if self.sticky else ""
         start = names.index(last) if last in self.models else 0
         names = names[start:] + names[:start]
-        failures: list[tuple[str, LLMError]] = []
+        failures: list[tuple[str, errors.LLMError]] = []
         for name in names:
             try:
                 answer = self._ask(name, call)
-            except LLMError as error:
-                is_final = isinstance(error, Cancelled) or call.cancelled or name == names[-1]
+            except errors.LLMError as error:
+                is_final = (
+                    isinstance(error, errors.Cancelled) or call.cancelled or name == names[-1]
+                )
                 on = self._moves_on
                 moves_on = isinstance(error, on) if isinstance(on, tuple) else on(error)
                 if is_final or not moves_on:
@@ -244,7 +234,7 @@ class RouterLLM(_Composite):
     def __init__(self, pick: Callable[[RouterRequest], str], models: Mapping[str, Model]) -> None:
         super().__init__("router", models)
         if not callable(pick):
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"RouterLLM: pick takes a function of a RouterRequest, not {pick!r}."
             )
         self._set(pick=pick)
@@ -258,7 +248,7 @@ class RouterLLM(_Composite):
         last = last_route(call.transcript, self.models, call.outer_route)
         name = self.pick(RouterRequest(call.transcript.items, tools, prompt, last))
         if name not in self.models:
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"RouterLLM: pick returns one of {', '.join(self.models)}, not {name!r}."
             )
         return self._ask(name, call)
@@ -296,4 +286,4 @@ def routed(head: AgentConfigured, route: str, transcript: Transcript) -> AgentCo
 
 
 def _is_error_class(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, LLMError)
+    return isinstance(kind, type) and issubclass(kind, errors.LLMError)

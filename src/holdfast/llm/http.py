@@ -75,9 +75,8 @@ class Transport(Protocol):
 
 
 class Response(HttpExchange):
-    """A response that holds a pool's connection until the body has been read to its end, which
-    returns the connection, or until `close`, which drops it. Iteration and `read` raise
-    `LLMConnectionError`, `LLMTimeout` or `Cancelled`."""
+    """A response that holds a pool's connection until the body has been read to its end, or until
+    `close`, which drops it. Reading raises `LLMConnectionError`, `LLMTimeout` or `Cancelled`."""
 
     __slots__ = ("_chunks", "_connection", "_deadline", "_pool")
 
@@ -174,14 +173,11 @@ class HTTPPool:
         deadline: float | None = None,
     ) -> Response:
         """POST `body` to `path` (from the root, with its query) and return when the response's head
-        has arrived.
+        has arrived; without `stream`, when the body has been received too.
 
-        Without `stream`, the body has been received too and the connection is back in the pool.
-        `headers` may be the result of `header_text`. `deadline` is a `time.monotonic()` value for
-        the whole exchange.
-
-        A reused connection that proves closed before any byte of a response is replaced once,
-        silently. Raises `LLMConnectionError`, `LLMTimeout`, `Cancelled`, or `BadResponse` for a
+        `headers` may be the result of `header_text`. `deadline` is a `time.monotonic()` value for the
+        whole exchange. A reused connection that proves closed before any byte of a response is replaced
+        once, silently. Raises `LLMConnectionError`, `LLMTimeout`, `Cancelled`, or `BadResponse` for a
         response that is not HTTP.
         """
         head = header_text(headers) if not isinstance(headers, str) else headers

@@ -181,10 +181,8 @@ class HttpConnection:
 
 
 def read_head(connection: HttpConnection) -> tuple[int, dict[str, str], bytes]:
-    """Return the status, the headers (names in lower case) and the first bytes of the body. Interim
-    1xx responses are skipped.
-
-    Raises `ConnectionLost` if the peer hangs up, and `BadResponse` if it does not speak HTTP/1.
+    """Return the status, the headers (names in lower case) and the first bytes of the body, without
+    interim 1xx responses. Raises `ConnectionLost`, or `BadResponse` if the peer speaks no HTTP/1.
     """
     data = b""
     while True:
@@ -241,11 +239,8 @@ def parse_head(text: str, address: str) -> tuple[int, dict[str, str]]:
 def body_chunks(
     connection: HttpConnection, status: int, headers: dict[str, str], data: bytes
 ) -> Iterator[bytes]:
-    """Yield the body's chunks as they arrive, until the body is complete.
-
-    Sets `headers["connection"]` to "close" if the connection cannot be reused. Raises
-    `ConnectionLost` if the peer hangs up too early.
-    """
+    """Yield the body's chunks as they arrive. Sets `headers["connection"]` to "close" if the connection
+    cannot be reused. Raises `ConnectionLost` if the peer hangs up too early."""
     if status in (204, 304):
         return
     if "chunked" in headers.get("transfer-encoding", "").lower():

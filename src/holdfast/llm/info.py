@@ -47,11 +47,9 @@ class ModelInfo(Data, frozen=True):
 def model_info(model: str, provider: str = "", base_url: str = "") -> ModelInfo | None:
     """Return the table's entry for `model`, or None.
 
-    The lookup tries these in order: the named provider, the owner of `base_url`, the provider in
-    the model's name, then the name alone (makers before resellers). An unlisted dated snapshot is
-    looked up under its base model.
-
-    The first call loads a table (10 ms, 5 MB). Later calls take microseconds.
+    The lookup tries the named provider, the owner of `base_url`, the provider in the model's name,
+    then the name alone (makers before resellers). An unlisted dated snapshot is looked up under its
+    base model. The first call loads a table (10 ms, 5 MB); later calls take microseconds.
     """
     prefix, slash, _ = model.partition("/")
     named = [

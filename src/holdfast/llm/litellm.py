@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from holdfast.errors import (
-    BadResponse,
-    Cancelled,
-    ConfigurationError,
-    LLMConnectionError,
-    LLMError,
-    LLMTimeout,
-)
+from holdfast import errors
 from holdfast.llm.base import CompletionCall, ProviderModel
 from holdfast.llm.completion import Completion, OnDelta
 from holdfast.llm.info import model_info
@@ -69,7 +62,7 @@ class LiteLLM(ProviderModel):
         **settings: Any,
     ) -> None:
         if not isinstance(model, str) or not model.strip():  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"LiteLLM: model takes a model's name, not {model!r}.")
+            raise errors.ConfigurationError(f"LiteLLM: model takes a model's name, not {model!r}.")
         _package()
         self._set(
             model=model,
@@ -133,7 +126,7 @@ class LiteLLM(ProviderModel):
         cancelled: Cancellation | None,
     ) -> Completion:
         if cancelled:
-            raise Cancelled("The model call was cancelled.")
+            raise errors.Cancelled("The model call was cancelled.")
         try:
             answer = litellm.completion(**call_arguments)
             if not self.stream:
@@ -141,30 +134,30 @@ class LiteLLM(ProviderModel):
             parser = openai_chat.stream()
             for chunk in answer:
                 if cancelled:
-                    raise Cancelled("The model call was cancelled.")
+                    raise errors.Cancelled("The model call was cancelled.")
                 event = chunk.model_dump_json(exclude_none=True).encode()
                 parser.feed(b"data: %b\n\n" % event, deltas)
             return parser.finish()
-        except LLMError:
+        except errors.LLMError:
             raise
         except Exception as error:
             raise self._failure(error) from None
 
-    def _failure(self, error: Exception) -> LLMError:
+    def _failure(self, error: Exception) -> errors.LLMError:
         text = redact(str(error), self._secrets)
         status = getattr(error, "status_code", None)
         kind = type(error).__name__
         if kind == "Timeout" or isinstance(error, TimeoutError):
-            return LLMTimeout(text)
+            return errors.LLMTimeout(text)
         if kind == "APIConnectionError" or isinstance(error, ConnectionError):
-            return LLMConnectionError(text)
+            return errors.LLMConnectionError(text)
         if isinstance(status, int) and status >= 400:
             details = {"message": text, "code": getattr(error, "code", None)}
             body = msgspec.json.encode({"error": details})
             headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
             lower = {str(name).lower(): str(value) for name, value in headers.items()}
             return openai_chat.error(status, lower, body, "litellm", self.model)
-        return BadResponse(f"litellm failed: {kind}: {text}")
+        return errors.BadResponse(f"litellm failed: {kind}: {text}")
 
     @property
     def sees(self) -> bool | None:
@@ -206,7 +199,7 @@ def _package() -> Any:
     try:
         import litellm  # pyright: ignore[reportMissingImports]: an extra, 300 MB, that is not there in development
     except ImportError:
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             "LiteLLM needs the litellm package: pip install 'holdfast[litellm]'."
         ) from None
     package = cast(Any, litellm)

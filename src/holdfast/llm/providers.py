@@ -179,10 +179,8 @@ def provider_ids() -> Sequence[str]:
 
 
 def find_provider_at(host: str, path: str) -> str:
-    """Return the id of the provider at this host, or "".
-
-    If several providers share the host, the one with the longest matching path prefix wins.
-    """
+    """Return the id of the provider at this host, or "". Of several, the one with the longest
+    matching path prefix."""
     best, length = "", -1
     for entry in _table().values():
         parts = urlsplit(entry.api) if host in entry.api else None

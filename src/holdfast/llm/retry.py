@@ -42,14 +42,12 @@ def retrying(
     sleep: Callable[[float], object] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """Return `attempt()`, repeated up to `max_retries` times while it raises a `retryable`
-    `LLMError`.
+    """Return `attempt()`, repeated up to `max_retries` times while it raises a `retryable` `LLMError`.
 
-    Waits `delay` seconds before each retry; a cancellation ends the wait with `Cancelled`. The
-    error is raised unchanged in these cases: the retries are used up, the wait would pass
-    `deadline` (a `clock()` value), or the provider asks for a wait of more than 120 s (then in
-    its `retry_after`). The log `holdfast.retry` reports each failure at once (INFO).
-    `before_retry` receives the failure after the wait.
+    Waits `delay` seconds before each retry; a cancellation ends the wait with `Cancelled`. The error
+    is raised unchanged if the retries are used up, if the wait would pass `deadline` (a `clock()`
+    value), or if the provider asks for more than 120 s (then in its `retry_after`). The log
+    `holdfast.retry` reports each failure at once. `before_retry` receives the failure after the wait.
     """
     number = 0
     while True:
@@ -83,10 +81,9 @@ def retrying(
 def delay(error: LLMError, number: int, random: Callable[[], float]) -> float | None:
     """Return the seconds to wait before retry `number` (from 0), or None to give up.
 
-    The delay uses full jitter
-    (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/), which spreads
-    the retries of many clients best. After a Retry-After the jitter is only added, because an
-    earlier retry would be refused again.
+    Full jitter (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/) spreads the
+    retries of many clients best. After a Retry-After the jitter is only added, because an earlier
+    retry would be refused again.
     """
     jitter = random() * min(MAX_DELAY_SECONDS, BASE_DELAY_SECONDS * 2**number)
     if error.retry_after is None:
@@ -99,11 +96,8 @@ def delay(error: LLMError, number: int, random: Callable[[], float]) -> float | 
 def retry_after(
     headers: Mapping[str, str], now: Callable[[], float] = time.time, *, status: int = 0
 ) -> float | None:
-    """Return the seconds that a response's headers (names in lower case) ask to wait, or None.
-
-    The headers are `retry-after-ms`, or `retry-after` in seconds or as an HTTP date. Without
-    these, for status 429, the result is the time until all exhausted limits are reset
-    (`until_reset`).
+    """Return the seconds that a response's headers (names in lower case) ask to wait, or None:
+    `retry-after-ms`, else `retry-after` (seconds or an HTTP date), else for status 429 `until_reset`.
     """
     milliseconds = _number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
@@ -128,11 +122,8 @@ _RESET = re.compile(r"(?:x-)?rate-?limit-reset(?:-[a-z-]+)?|anthropic-ratelimit-
 
 
 def until_reset(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
-    """Return the seconds until the last of the exhausted limits is reset.
-
-    A limit is exhausted if its `remaining` header is 0. A limit without that header counts only
-    if it is the only one, because otherwise any of them may be the exhausted one.
-    """
+    """Return the seconds until the last of the exhausted limits is reset: those whose `remaining`
+    header is 0. A limit without that header counts only if it is the only one."""
     resets = {name: value for name, value in headers.items() if _RESET.fullmatch(name)}
     waits: list[float] = []
     for name, value in resets.items():

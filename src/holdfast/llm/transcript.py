@@ -40,9 +40,8 @@ Item = Message | MessageEvent | Answer | CallResult
 class Recipient:
     """A model that receives requests, and the rules for what it may be sent.
 
-    `maker` is the maker of the model, and `only_host` the host to which native forms are bound (""
-    if they are valid anywhere). Both decide which native forms it may receive. Recipients with the
-    same `key` receive the same bytes.
+    `maker` and `only_host` (the host to which native forms are bound, or "") decide which native
+    forms it may receive. Recipients with the same `key` receive the same bytes.
     """
 
     __slots__ = ("family", "key", "maker", "model", "only_host", "sees", "wire")

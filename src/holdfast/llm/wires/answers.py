@@ -101,11 +101,8 @@ class CompletionBuilder:
     def build(
         self, wire: str, usage: Usage, stop_reason: str, about: Any, form: Any, raw: Raw | None
     ) -> Completion:
-        """Return the completion.
-
-        `about` has the `model` and the `id` of the answer. `form` is the native form, and `raw` its
-        JSON, if available; it is kept only if needed. A stop for calls is reported as such.
-        """
+        """Return the completion. `about` has the `model` and the `id` of the answer. `form` is the
+        native form, and `raw` its JSON, if available. A stop for calls is reported as such."""
         model, id, native = about.model, about.id, NO_NATIVE
         if self.needs_native:
             native = Raw(encode(form)) if raw is None else raw.copy()

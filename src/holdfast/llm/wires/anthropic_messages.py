@@ -130,10 +130,7 @@ def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = 
 
 def results(batch: Results, names: Names) -> bytes:
     """Encode the results of all calls of one answer as one user message, as the API requires.
-
-    Pictures stand in the result itself. Those of an error follow after all results, because an
-    error may hold only text.
-    """
+    Pictures of an error follow after all results, because an error may hold only text."""
     blocks: list[Part] = []
     error_media: list[Part] = []
     for call, result in batch:

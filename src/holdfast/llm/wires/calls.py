@@ -24,9 +24,8 @@ def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
     """Return a call from the name and arguments that a model wrote.
 
     Missing arguments count as none. An object inside a JSON string counts as the object, and raw
-    line breaks within strings are accepted. Such arguments are sent back as proper JSON; otherwise
-    `raw` keeps the text verbatim. If the text is not a JSON object, `arguments` is empty, `raw`
-    holds the text, and `invalid` one sentence with the reason.
+    line breaks within strings are accepted; such arguments are sent back as proper JSON. Otherwise
+    `raw` keeps the text. Without a JSON object, `invalid` holds one sentence with the reason.
     """
     if not isinstance(arguments, str):  # some servers send the object itself
         encoded = b"" if arguments is None else _encoder.encode(arguments)
@@ -88,12 +87,8 @@ def _invalid_reason(text: str, reason: str) -> str:
 
 
 def wire_arguments(call: ToolCall) -> str:
-    """Return a call's arguments for sending back to a model: the provider's own text, unless that
-    is not JSON.
-
-    Several servers parse the arguments that they receive. Invalid ones would make them refuse
-    every later request of the conversation.
-    """
+    """Return a call's arguments for sending back: the provider's own text, unless that is not JSON,
+    for which servers that parse it would refuse every later request of the conversation."""
     return _encoder.encode(wire_input(call)).decode() if call.invalid else call.raw_arguments
 
 

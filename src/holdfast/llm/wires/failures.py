@@ -9,20 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.errors import (
-    AuthenticationError,
-    BadRequest,
-    BadResponse,
-    ContentFiltered,
-    ContextTooLong,
-    LLMError,
-    LLMTimeout,
-    ModelNotFound,
-    Overloaded,
-    PermissionDenied,
-    RateLimited,
-    ServerError,
-)
+from holdfast import errors
 from holdfast.llm.retry import duration, retry_after
 
 EXCERPT_CHARS = 300  # characters of an answer shown in a message
@@ -217,7 +204,7 @@ def excerpt(data: bytes) -> str:
 
 def http_error(
     status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
-) -> LLMError:
+) -> errors.LLMError:
     """Return the error for a response with a status other than 200. `headers` have names in
     lower case."""
     try:
@@ -233,7 +220,7 @@ def http_error(
     return error
 
 
-def reported_error(value: Any, url: str = "", model: str = "") -> LLMError:
+def reported_error(value: Any, url: str = "", model: str = "") -> errors.LLMError:
     """Return the error for an error object that came with status 200, alone or in a stream. An
     unknown code gives `ServerError`."""
     error_body = parse_error(value)
@@ -248,11 +235,11 @@ def reported_error(value: Any, url: str = "", model: str = "") -> LLMError:
     return error
 
 
-def _requested_wait(error: LLMError, error_body: ErrorBody, status: int) -> float | None:
+def _requested_wait(error: errors.LLMError, error_body: ErrorBody, status: int) -> float | None:
     """Return the seconds to wait that the body asks for, in a field or in words."""
     wait = retry_after(error_body.headers, status=status)
     wait = error_body.retry_after if wait is None else wait
-    if wait is not None or not isinstance(error, RateLimited):
+    if wait is not None or not isinstance(error, errors.RateLimited):
         return wait
     found = _TRY_AGAIN.search(error_body.message)
     if found is None:
@@ -270,11 +257,13 @@ def _too_long(error_body: ErrorBody) -> bool:
     return known or _TOO_LONG.search(error_body.message) is not None
 
 
-def _error(status: int, error_body: ErrorBody, url: str, model: str, location: str) -> LLMError:
+def _error(
+    status: int, error_body: ErrorBody, url: str, model: str, location: str
+) -> errors.LLMError:
     server, message = url or "the provider", error_body.message or "no reason given"
     if 300 <= status < 400:
         target = location.partition("?")[0] or "nowhere"  # a query may hold a signature
-        kind, retryable = BadRequest, None
+        kind, retryable = errors.BadRequest, None
         reason = f"{server} redirects ({status}) to {target}"
         text = f"{reason}; redirects are not followed: set base_url to it."
     else:
@@ -289,51 +278,55 @@ def _error(status: int, error_body: ErrorBody, url: str, model: str, location: s
 
 def _classify(
     status: int, error_body: ErrorBody, message: str, server: str, model: str
-) -> tuple[type[LLMError], str, bool | None]:
+) -> tuple[type[errors.LLMError], str, bool | None]:
     """Return the kind of an error, its text up to the provider's message, and whether a retry may
     help if that differs from the kind's default. The order of the rules matters."""
     codes = set(error_body.codes)
     at = f"({status}) at {server}"
     no_model = f"{server} has no model {model!r} ({status})"
     if codes & _NO_QUOTA_CODES or status == 402 or (status < 500 and _NO_CREDIT.search(message)):
-        return RateLimited, f"No quota or credit left at {server} ({status})", False
+        return errors.RateLimited, f"No quota or credit left at {server} ({status})", False
     is_filtered = codes & _FILTERED_CODES or (status in (400, 403) and _FILTERED.search(message))
     if status < 500 and is_filtered:
         reason = f"The provider's content filter stopped the request ({status})"
-        return ContentFiltered, reason, None
+        return errors.ContentFiltered, reason, None
     too_long = status in (400, 422, 429) and _too_long(error_body)
     if status == 429:  # a request above the limit per minute never succeeds
         too_long = too_long and not _RATE_WORDING.search(error_body.message)
         too_long = too_long or error_body.message.startswith("Request too large")
     if too_long or status == 413:
-        return ContextTooLong, f"The request does not fit {model or 'the model'} ({status})", None
+        return (
+            errors.ContextTooLong,
+            f"The request does not fit {model or 'the model'} ({status})",
+            None,
+        )
     is_key_invalid = codes & _INVALID_KEY_CODES or _INVALID_KEY.search(message)
     if status == 401 or (status in (400, 403) and is_key_invalid):
         reason = f"The API key was refused ({status}): check api_key for {server}."
-        return AuthenticationError, f"{reason} The provider says", None
+        return errors.AuthenticationError, f"{reason} The provider says", None
     if status in (400, 403, 404, 405) and codes & _NO_MODEL_CODES:
-        return ModelNotFound, no_model, None
+        return errors.ModelNotFound, no_model, None
     if status == 403 or (status == 400 and "FAILED_PRECONDITION" in codes):
-        return PermissionDenied, f"The API key may not do this {at}", None
+        return errors.PermissionDenied, f"The API key may not do this {at}", None
     if status in (404, 405):
         words = message.lower() if error_body.json else ""
         if "model" in words or "no endpoints found" in words:
-            return ModelNotFound, no_model, None
+            return errors.ModelNotFound, no_model, None
         reason = f"No such path ({status}): {server}. A base_url usually ends in /v1."
-        return ModelNotFound, f"{reason} The server says", None
+        return errors.ModelNotFound, f"{reason} The server says", None
     if status in (408, 504):
-        return LLMTimeout, f"{server} gave up waiting ({status})", None
+        return errors.LLMTimeout, f"{server} gave up waiting ({status})", None
     if status == 409:
-        return BadRequest, f"The request conflicts with another one {at}", True
+        return errors.BadRequest, f"The request conflicts with another one {at}", True
     is_overloaded = codes & _OVERLOADED_CODES or (status >= 500 and _OVERLOADED.search(message))
     if status in (498, 529) or is_overloaded:  # 498: Groq's flex tier
-        return Overloaded, f"The provider is overloaded {at}", None
+        return errors.Overloaded, f"The provider is overloaded {at}", None
     if status == 429 and error_body.daily:
-        return RateLimited, f"The daily quota is used up {at}", False
+        return errors.RateLimited, f"The daily quota is used up {at}", False
     if status == 429:
-        return RateLimited, f"Too many requests {at}", None
+        return errors.RateLimited, f"Too many requests {at}", None
     if status >= 500:
-        return ServerError, f"The provider failed {at}", None
+        return errors.ServerError, f"The provider failed {at}", None
     if "tool_use_failed" in codes:  # Groq: the model's output was not a valid tool call
-        return BadResponse, f"The model's tool call could not be read {at}", None
-    return BadRequest, f"The request was refused {at}", None
+        return errors.BadResponse, f"The model's tool call could not be read {at}", None
+    return errors.BadRequest, f"The request was refused {at}", None

@@ -20,25 +20,10 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Raw
 
+from holdfast import errors
 from holdfast.content import Content, EmbeddedResource, ToolCall, Usage
-from holdfast.errors import (
-    BadRequest,
-    BadResponse,
-    ConfigurationError,
-    ContentFiltered,
-    StreamInterrupted,
-)
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta
-from holdfast.llm.wires import content_parts, protocol
-from holdfast.llm.wires.answers import (
-    CompletionBuilder,
-    as_dict,
-    as_list,
-    bad_answer,
-    bad_part,
-    count,
-    read_answer,
-)
+from holdfast.llm.wires import answers, content_parts, protocol
 from holdfast.llm.wires.calls import wire_input, wire_name
 from holdfast.llm.wires.content_parts import Part
 from holdfast.llm.wires.failures import excerpt, http_error, reported_error, shorten
@@ -157,12 +142,9 @@ _content_shapes = msgspec.json.Decoder(_ContentShape)
 
 
 def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = "") -> bytes:
-    """Encode an answer of the model. The content is sent back verbatim if its calls still have the
-    same names and ids.
-
-    Without `native`, or if its calls are not the answer's, a new content is built from text and
-    calls. The first call then carries the documented substitute for a missing signature.
-    """
+    """Encode an answer of the model: its own content verbatim if its calls still have the same names
+    and ids, or else a new one from text and calls. Its first call then carries the documented
+    substitute for a missing signature."""
     if native:
         content = _natives.decode(native).content
         parts = _content_shapes.decode(content).parts
@@ -206,11 +188,9 @@ def _name(call: ToolCall, names: Names) -> str:
 
 def results(batch: Results, names: Names) -> bytes:
     """Encode one `functionResponse` for each call, all in one content, because the API counts them.
-
-    Pictures and sound follow in a content of their own. Only Gemini 3 accepts them within the
-    response, and beside it they break the count. The response is `{"output": ...}` or `{"error":
-    ...}`: the text, or the structured content of a result that has nothing else.
-    """
+    Its text, or the structured content alone, is under `output` or `error`. Pictures and sound follow
+    in a content of their own. Only Gemini 3 accepts them within the response, and beside it they
+    break the count."""
     responses: list[Part] = []
     media_parts: list[Part] = []
     for call, result in batch:
@@ -247,11 +227,11 @@ def head(
     """
     extra: Parameters = parameters.get("extra_body") or {}
     if "contents" in extra:
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             "LLM: extra_body takes the provider's own parameters, not 'contents'."
         )
     if parameters.get("parallel_tool_calls") is False:
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             "LLM: parallel_tool_calls=False is not supported by Gemini, which has no such setting;"
             " leave it out."
         )
@@ -273,7 +253,7 @@ def head(
             value = _merged(cast("dict[str, Any]", ours), cast("dict[str, Any]", value))
         body[key] = value
     if b'"streamFunctionCallArguments":true' in _json(extra.get("toolConfig")):
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             "LLM: streamFunctionCallArguments in extra_body is not supported. Without it, arguments"
             " arrive whole."
         )
@@ -292,7 +272,9 @@ def _generation_config(model: str, parameters: Parameters) -> dict[str, Any]:
     config = protocol.set_parameters(parameters, _PARAMETERS)
     seed = parameters.get("seed")
     if seed is not None and not -(2**31) <= seed < 2**31:
-        raise ConfigurationError(f"LLM: seed takes a number of 32 bits for Gemini, not {seed}.")
+        raise errors.ConfigurationError(
+            f"LLM: seed takes a number of 32 bits for Gemini, not {seed}."
+        )
     form: Parameters = parameters.get("response_format") or {}
     if form.get("type") in ("json_object", "json_schema"):
         config["responseMimeType"] = "application/json"
@@ -320,7 +302,7 @@ def _version(model: str) -> tuple[int, int]:
 def _thinking_config(model: str, effort: str) -> dict[str, Any]:
     """Return the nearest thinking level that the model has, or before Gemini 3 a budget."""
     if effort not in _EFFORTS:
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"LLM: reasoning_effort takes one of {', '.join(_EFFORTS)} for Gemini, not {effort!r}."
         )
     level, budget = _EFFORTS[effort]
@@ -410,8 +392,8 @@ _chunk_lists = msgspec.json.Decoder(list[Any])
 def parse(data: bytes) -> Completion:
     """Parse a plain answer, or a stream without `alt=sse`: a JSON array of all chunks."""
     if data.lstrip()[:1] == b"[":
-        return read_answer(data, _chunk_lists, _read_chunks, "a Gemini response")
-    return read_answer(data, _answers, _read, "a Gemini response")
+        return answers.read_answer(data, _chunk_lists, _read_chunks, "a Gemini response")
+    return answers.read_answer(data, _answers, _read, "a Gemini response")
 
 
 def _read(answer: _Answer, data: bytes) -> Completion:
@@ -419,14 +401,14 @@ def _read(answer: _Answer, data: bytes) -> Completion:
         raise reported_error(answer.error)
     candidate = answer.candidates[0] if answer.candidates else None
     if candidate is None and not _block_reason(answer.prompt_feedback):
-        raise bad_answer("a Gemini response: it has no candidates", data)
+        raise answers.bad_answer("a Gemini response: it has no candidates", data)
     return _completion(answer, candidate or _Candidate())
 
 
 def _completion(answer: _Answer, candidate: _Candidate) -> Completion:
     """Return a completion from a candidate, plain or assembled from a stream."""
     content, parts = _parts(candidate.content)
-    builder = CompletionBuilder()
+    builder = answers.CompletionBuilder()
     kept: list[dict[str, Any]] = []
     rebuilt = False
     for part in parts:
@@ -442,7 +424,7 @@ def _completion(answer: _Answer, candidate: _Candidate) -> Completion:
             continue
         text: Any = part.get("text") or ""
         if not isinstance(text, str):
-            raise bad_part("text that is not a string", part)
+            raise answers.bad_part("text that is not a string", part)
         if text and part.get("thought"):
             builder.thoughts.append(text)
         elif text:
@@ -475,16 +457,16 @@ def _parts(raw: Raw) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     content = cast("dict[str, Any]", value if isinstance(value, dict) else {"parts": "none"})
     parts = cast("list[dict[str, Any]]", content.get("parts") or [])
     if type(parts) is not list or not all(type(part) is dict for part in parts):
-        raise BadResponse(f"The answer has an invalid content: {excerpt(bytes(raw))}")
+        raise errors.BadResponse(f"The answer has an invalid content: {excerpt(bytes(raw))}")
     return content, parts
 
 
-def _add_call(builder: CompletionBuilder, value: Any) -> ToolCall:
-    called = as_dict(value)
+def _add_call(builder: answers.CompletionBuilder, value: Any) -> ToolCall:
+    called = answers.as_dict(value)
     raw_name: Any = called.get("name")
     is_partial = called.get("partialArgs") or called.get("willContinue")
     if not isinstance(raw_name, str) or not raw_name or is_partial:
-        raise bad_part("an invalid or partial function call", value)
+        raise answers.bad_part("an invalid or partial function call", value)
     name, id = name_from_wire(raw_name), called.get("id")
     args: Any = called.get("args")
     if not isinstance(args, dict):
@@ -499,17 +481,20 @@ def _stop_reason(answer: _Answer, candidate: _Candidate, calls: bool, parts: boo
     finish = candidate.finish_reason if isinstance(candidate.finish_reason, str) else ""
     blocked = _block_reason(answer.prompt_feedback)
     if blocked and not parts:
-        raise ContentFiltered(
+        raise errors.ContentFiltered(
             f"The provider's content filter stopped the prompt: {blocked}",
             code=blocked.partition(":")[0],
         )
     broken = finish in _BROKEN_CALLS
     unsigned = finish == "MISSING_THOUGHT_SIGNATURE"
     if not calls and (broken or unsigned or (finish == "OTHER" and not parts)):
-        kind, problem = BadResponse, f"The model broke off its answer (finishReason {finish})"
+        kind, problem = (
+            errors.BadResponse,
+            f"The model broke off its answer (finishReason {finish})",
+        )
         if unsigned:
             kind, problem = (
-                BadRequest,
+                errors.BadRequest,
                 "The provider misses a thought signature in the conversation",
             )
         explanation = shorten(str(candidate.finish_message or "no reason given"))
@@ -521,18 +506,20 @@ def _stop_reason(answer: _Answer, candidate: _Candidate, calls: bool, parts: boo
 
 
 def _block_reason(feedback: Any) -> str:
-    fields = as_dict(feedback)
+    fields = answers.as_dict(feedback)
     reason, message = fields.get("blockReason"), fields.get("blockReasonMessage")
     return f"{reason}: {shorten(str(message))}" if reason and message else str(reason or "")
 
 
 def _usage(counts: Any) -> Usage:
     """Return token counts. The API counts thoughts and results of server tools separately."""
-    usage = as_dict(counts)
-    thoughts = count(usage, "thoughtsTokenCount")
-    sent = count(usage, "promptTokenCount") + count(usage, "toolUsePromptTokenCount")
-    received = count(usage, "candidatesTokenCount") + thoughts
-    return Usage(sent, received, count(usage, "cachedContentTokenCount"), 0, thoughts)
+    usage = answers.as_dict(counts)
+    thoughts = answers.count(usage, "thoughtsTokenCount")
+    sent = answers.count(usage, "promptTokenCount") + answers.count(
+        usage, "toolUsePromptTokenCount"
+    )
+    received = answers.count(usage, "candidatesTokenCount") + thoughts
+    return Usage(sent, received, answers.count(usage, "cachedContentTokenCount"), 0, thoughts)
 
 
 def name_to_wire(name: str) -> str:
@@ -580,7 +567,7 @@ class GeminiStream(StreamParser):
         """Return the answer, or raise the error that ends a failing stream as bare JSON."""
         try:
             return super().finish()
-        except StreamInterrupted:
+        except errors.StreamInterrupted:
             error = self._reader.error()
             if error is None:
                 raise
@@ -685,7 +672,7 @@ class _StrayLineReader(EventReader):
             value: Any = decode(b"\n".join(self._stray)) if self._stray else None
         except (ValueError, RecursionError):
             return None
-        value = next(iter(as_list(value)), value)
+        value = next(iter(answers.as_list(value)), value)
         return cast("Any", value) if isinstance(value, dict) and "error" in value else None
 
     def _read_line(self, line: bytes) -> None:

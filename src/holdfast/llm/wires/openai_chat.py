@@ -21,16 +21,8 @@ from holdfast.content import AudioContent, Content, EmbeddedResource, ToolCall
 from holdfast.errors import BadResponse, ConfigurationError, ServerError
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta
 from holdfast.llm.providers import maker
-from holdfast.llm.wires import content_parts, protocol
+from holdfast.llm.wires import answers, content_parts, protocol
 from holdfast.llm.wires import openai_common as common
-from holdfast.llm.wires.answers import (
-    CompletionBuilder,
-    as_dict,
-    as_list,
-    bad_answer,
-    bad_part,
-    read_answer,
-)
 from holdfast.llm.wires.calls import digest, wire_arguments, wire_id, wire_name
 from holdfast.llm.wires.content_parts import Part
 from holdfast.llm.wires.failures import excerpt, http_error, reported_error
@@ -110,7 +102,7 @@ def _picture_part(url: str) -> Part:
 def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = "") -> bytes:
     message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
     native_message: dict[str, Any] = _decoder.decode(native) if native else {}
-    audio_id = as_dict(native_message.get("audio")).get("id")
+    audio_id = answers.as_dict(native_message.get("audio")).get("id")
     if isinstance(native_message.get("content"), list):
         message["content"] = native_message["content"]
     if native_message.get("reasoning_details"):
@@ -141,11 +133,8 @@ def _call(call: ToolCall, entry: dict[str, Any], names: Names) -> dict[str, Any]
 
 def results(batch: Results, names: Names) -> bytes:
     """Encode a tool message with text for each call, because the role accepts only text. Pictures
-    follow in a user message.
-
-    PDF files are not sent. A server without file support would refuse the conversation from then
-    on, because of a file that a tool returned.
-    """
+    follow in a user message. PDF files are not sent: a server without file support would refuse the
+    conversation from then on."""
     picture_parts: list[Part] = []
     messages: list[bytes] = []
     for call, result in batch:
@@ -273,18 +262,18 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 def parse(data: bytes) -> Completion:
-    return read_answer(data, _answers, _read, "a chat completion")
+    return answers.read_answer(data, _answers, _read, "a chat completion")
 
 
 def _read(answer: _Answer, data: bytes) -> Completion:
     if answer.error:
         raise reported_error(answer.error)
     if not answer.choices:
-        raise bad_answer("a chat completion: it has no choices", data)
+        raise answers.bad_answer("a chat completion: it has no choices", data)
     choice = answer.choices[0]
     message: Any = _decoder.decode(choice.message)
     if not isinstance(message, dict):
-        raise bad_answer("a chat completion: it has no message", data)
+        raise answers.bad_answer("a chat completion: it has no message", data)
     fields = cast("dict[str, Any]", message)
     return _completion(answer, fields, choice.finish_reason, choice.message)
 
@@ -294,7 +283,7 @@ def _completion(
 ) -> Completion:
     """Return a completion from a message, plain or assembled from a stream. `raw` is the JSON of
     `message`, if available."""
-    builder = CompletionBuilder()
+    builder = answers.CompletionBuilder()
     text, reasoning = _text_and_reasoning(message)
     builder.texts.append(text)
     builder.thoughts.append(reasoning)
@@ -304,9 +293,9 @@ def _completion(
     builder.needs_native = isinstance(message.get("content"), list)
     builder.covers(message, _MESSAGE_KEYS if entries else _TEXT_MESSAGE_KEYS)
     for entry in entries:
-        item = as_dict(entry)
+        item = answers.as_dict(entry)
         if not isinstance(item.get("function"), dict):
-            raise bad_part("an invalid tool call", entry)
+            raise answers.bad_part("an invalid tool call", entry)
         called = cast("dict[str, Any]", item["function"])
         called_name = str(called.get("name") or "")
         builder.add_call(called_name, called.get("arguments"), item.get("id") or "")
@@ -327,7 +316,9 @@ def _text_and_reasoning(message: dict[str, Any]) -> tuple[str, str]:
             reasoning = message[key]
     if isinstance(content, list):  # Mistral sends text and thinking as parts
         parts = cast("list[Any]", content)
-        reasoning = reasoning or "".join([_texts(as_dict(part).get("thinking")) for part in parts])
+        reasoning = reasoning or "".join(
+            [_texts(answers.as_dict(part).get("thinking")) for part in parts]
+        )
         content = _texts(parts)
     refusal: Any = message.get("refusal")
     text = content if isinstance(content, str) else ""
@@ -335,7 +326,7 @@ def _text_and_reasoning(message: dict[str, Any]) -> tuple[str, str]:
 
 
 def _texts(parts: Any) -> str:
-    found = map(as_dict, as_list(parts))
+    found = map(answers.as_dict, answers.as_list(parts))
     return "".join([str(part["text"]) for part in found if part.get("text")])
 
 
@@ -411,8 +402,8 @@ class ChatStream(StreamParser):
 
     def _parts(self, parts: Any) -> None:
         """Read content in parts, the form in which Mistral streams its thinking."""
-        for part in as_list(parts):
-            item = as_dict(part)
+        for part in answers.as_list(parts):
+            item = answers.as_dict(part)
             thinking = "".join(str(piece.get("text", "")) for piece in item.get("thinking") or ())
             if thinking:
                 self._delta({"reasoning": thinking})
@@ -520,10 +511,10 @@ def merge(into: dict[str, Any], key: str, new: Any) -> None:
 
 def _continued_item(items: list[Any], value: Any) -> dict[str, Any] | None:
     """Return the last item with the same index and type as a piece, if any."""
-    piece = as_dict(value)
+    piece = answers.as_dict(value)
     if "index" not in piece:
         return None
-    for item in map(as_dict, reversed(items)):
+    for item in map(answers.as_dict, reversed(items)):
         if item and item.get("index") == piece["index"] and item.get("type") == piece.get("type"):
             return item
     return None

@@ -23,17 +23,8 @@ from msgspec import Raw
 from holdfast.content import Content, TextContent, ToolCall, ToolResult
 from holdfast.errors import BadResponse, ConfigurationError, ContentFiltered, ServerError
 from holdfast.llm.completion import NO_NATIVE, Completion
-from holdfast.llm.wires import content_parts, protocol
+from holdfast.llm.wires import answers, content_parts, protocol
 from holdfast.llm.wires import openai_common as common
-from holdfast.llm.wires.answers import (
-    GAP,
-    CompletionBuilder,
-    as_dict,
-    as_list,
-    bad_answer,
-    bad_part,
-    read_answer,
-)
 from holdfast.llm.wires.calls import digest, wire_arguments, wire_id, wire_name
 from holdfast.llm.wires.content_parts import Part
 from holdfast.llm.wires.failures import http_error, reported_error
@@ -326,13 +317,13 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 def parse(data: bytes) -> Completion:
-    return read_answer(data, _answers, _read, "a response")
+    return answers.read_answer(data, _answers, _read, "a response")
 
 
 def _read(answer: _Answer, data: bytes) -> Completion:
     _check_status(answer)
     if not answer.output:
-        raise bad_answer("a response: it has no output", data)
+        raise answers.bad_answer("a response: it has no output", data)
     return _completion(answer, _items.decode(answer.output), answer.output)
 
 
@@ -356,7 +347,7 @@ def _completion(answer: _Answer, items: list[dict[str, Any]], raw: Raw | None = 
     """Return a completion from an answer's items, plain or assembled from a stream. `raw` is their
     JSON, if available. Raises `ContentFiltered` for an answer that was filtered before its first
     word."""
-    builder = CompletionBuilder()
+    builder = answers.CompletionBuilder()
     thoughts: list[str] = []
     client_requests: list[dict[str, Any]] = []
     has_message = False
@@ -367,7 +358,7 @@ def _completion(answer: _Answer, items: list[dict[str, Any]], raw: Raw | None = 
             builder.texts += texts
             builder.needs_native |= has_message or bool(builder.calls) or len(texts) > 1
             builder.covers(item, _MESSAGE_KEYS)
-            for part in as_list(item.get("content")):
+            for part in answers.as_list(item.get("content")):
                 builder.covers(part, _PART_KEYS)
             has_message = True
         elif kind == "function_call":
@@ -381,7 +372,7 @@ def _completion(answer: _Answer, items: list[dict[str, Any]], raw: Raw | None = 
             client_search = kind == "tool_search_call" and item.get("execution") == "client"
             if kind in _CLIENT_REQUESTS or client_search:
                 client_requests.append(item)
-    builder.thoughts.append(GAP.join(thoughts))
+    builder.thoughts.append(answers.GAP.join(thoughts))
     reason = _stop_reason(answer, builder)
     if reason == "stop" and client_requests and not builder.calls:
         outputs = [item for item in items if str(item.get("type")).endswith("_output")]
@@ -395,12 +386,12 @@ def _completion(answer: _Answer, items: list[dict[str, Any]], raw: Raw | None = 
     return builder.build(name, usage, reason, answer, items, raw)
 
 
-def _stop_reason(answer: _Answer, builder: CompletionBuilder) -> str:
+def _stop_reason(answer: _Answer, builder: answers.CompletionBuilder) -> str:
     if answer.status != "incomplete":
         complete = not answer.status or answer.status == "completed"
         return "stop" if complete else str(answer.status)
     # The answer was cut off, for whatever reason, so it is never reported as complete.
-    reason = str(as_dict(answer.incomplete_details).get("reason") or "length")
+    reason = str(answers.as_dict(answer.incomplete_details).get("reason") or "length")
     if reason == "content_filter" and not builder.calls and not any(builder.texts):
         raise ContentFiltered(
             "The provider's content filter stopped the answer before it said anything."
@@ -418,15 +409,15 @@ def _message_texts(item: dict[str, Any]) -> list[str]:
         if part.get("type") == "refusal":
             text = part.get("refusal") or ""
         if not isinstance(text, str):
-            raise bad_part("text that is not a string", part)
+            raise answers.bad_part("text that is not a string", part)
         texts.append(text)
     return texts
 
 
-def _add_call(builder: CompletionBuilder, item: dict[str, Any]) -> None:
+def _add_call(builder: answers.CompletionBuilder, item: dict[str, Any]) -> None:
     called: Any = item.get("name")
     if not isinstance(called, str):
-        raise bad_part("an invalid tool call", item)
+        raise answers.bad_part("an invalid tool call", item)
     id = item.get("call_id") or item.get("id") or ""
     call = builder.add_call(called, item.get("arguments"), id)
     if item.get("status") == "incomplete" and not item.get("arguments"):
@@ -478,7 +469,7 @@ class ResponseStream(StreamParser):
         answer.incomplete_details = get("incomplete_details")
         _check_status(answer)
         items = [item for _, item in sorted(self._items.items(), key=lambda entry: entry[0][0])]
-        last = as_list(get("output"))
+        last = answers.as_list(get("output"))
         if len(last) > len(items):
             items = last
         places = self._places_with_deltas
@@ -516,7 +507,7 @@ class ResponseStream(StreamParser):
 
     def _begin_reasoning(self, *place: Any) -> None:
         if self._reasoning_place not in (None, place):
-            self._emit("reasoning", GAP)
+            self._emit("reasoning", answers.GAP)
         self._reasoning_place = place
 
     def _begin_call(self, place: Any, item: dict[str, Any]) -> None:
@@ -542,7 +533,7 @@ class ResponseStream(StreamParser):
         elif index not in self._places_with_deltas:
             if kind == "message" and (text := "".join(_message_texts(item))):
                 self._emit("text", text)
-            if kind == "reasoning" and (thought := GAP.join(_thoughts(item))):
+            if kind == "reasoning" and (thought := answers.GAP.join(_thoughts(item))):
                 self._begin_reasoning(index, None, None)
                 self._emit("reasoning", thought)
         self._places_with_deltas.add(index)

@@ -19,18 +19,9 @@ from msgspec import Raw
 
 from holdfast.content import Content, ImageContent, TextContent, ToolCall
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta, OnDelta
+from holdfast.llm.wires import protocol
 from holdfast.llm.wires.calls import wire_arguments, wire_name
 from holdfast.llm.wires.content_parts import result_text
-from holdfast.llm.wires.protocol import (
-    TEXT_SUFFIX,
-    Calls,
-    Names,
-    Parameters,
-    RequestHead,
-    Results,
-    Tools,
-    Wire,
-)
 from holdfast.llm.wires.streams import StreamParser
 from holdfast.llm.wires.text_call_parser import CLOSE, OPEN, RESULT, TextLookahead, read_text
 
@@ -55,10 +46,10 @@ class TextCalls:
     """The wire `inner` without its own tool calling. Unless `reads_calls` is True, text of an
     answer is never read as a call."""
 
-    def __init__(self, inner: Wire, reads_calls: bool = True) -> None:
+    def __init__(self, inner: protocol.Wire, reads_calls: bool = True) -> None:
         self.inner = inner
         self.reads_calls = reads_calls
-        self.name = inner.name + TEXT_SUFFIX
+        self.name = inner.name + protocol.TEXT_SUFFIX
         self.bound = inner.bound
         self.path = inner.path
         self.headers = inner.headers
@@ -73,7 +64,7 @@ class TextCalls:
         return ""
 
     def assistant(
-        self, text: str, calls: Calls, native: Raw, names: Names, family: str = ""
+        self, text: str, calls: protocol.Calls, native: Raw, names: protocol.Names, family: str = ""
     ) -> bytes:
         """Encode an answer with its calls as the model wrote them. If the provider assigned ids
         to some calls, only text and calls are sent."""
@@ -85,7 +76,7 @@ class TextCalls:
             parts.append(f'{OPEN}\n{{"name": {name}, "arguments": {arguments}}}\n{CLOSE}')
         return self.inner.assistant("\n".join(parts), (), native, names, family)
 
-    def results(self, batch: Results, names: Names) -> bytes:
+    def results(self, batch: protocol.Results, names: protocol.Names) -> bytes:
         blocks: list[Content] = []
         for call, result in batch:
             error = ' error="true"' if result.is_error else ""
@@ -96,8 +87,13 @@ class TextCalls:
         return self.inner.user(blocks)
 
     def head(
-        self, model: str, system_prompt: str, tools: Tools, parameters: Parameters, names: Names
-    ) -> RequestHead:
+        self,
+        model: str,
+        system_prompt: str,
+        tools: protocol.Tools,
+        parameters: protocol.Parameters,
+        names: protocol.Names,
+    ) -> protocol.RequestHead:
         """Return the head, with the tools described in the system prompt."""
         if tools:
             lines = [PROMPT]
