@@ -61,9 +61,10 @@ def locate(model: str, base_url: str | None, wire: str | None = None) -> Address
     of models.dev. A table is loaded for every provider except OpenAI, Anthropic and Google. A bare
     name resolves to OpenAI, Anthropic or Google by its first letters.
 
-    With `base_url`, requests go to that address, which may end in the full path of a wire. A provider
-    prefix is removed from the name only if the address is that provider's own. Any other address
-    receives the name unchanged, because routers and local servers use slashes in their model names.
+    With `base_url`, requests go to that address, which may end in the full path of a wire. A
+    provider prefix is removed from the name only if the address is that provider's own. Any other
+    address receives the name unchanged, because routers and local servers use slashes in their
+    model names.
 
     `wire` overrides the wire derived from the address and the name.
     """

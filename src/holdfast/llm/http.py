@@ -175,10 +175,10 @@ class HTTPPool:
         """POST `body` to `path` (from the root, with its query) and return when the response's head
         has arrived; without `stream`, when the body has been received too.
 
-        `headers` may be the result of `header_text`. `deadline` is a `time.monotonic()` value for the
-        whole exchange. A reused connection that proves closed before any byte of a response is replaced
-        once, silently. Raises `LLMConnectionError`, `LLMTimeout`, `Cancelled`, or `BadResponse` for a
-        response that is not HTTP.
+        `headers` may be the result of `header_text`. `deadline` is a `time.monotonic()` value for
+        the whole exchange. A reused connection that proves closed before any byte of a response is
+        replaced once, silently. Raises `LLMConnectionError`, `LLMTimeout`, `Cancelled`, or
+        `BadResponse` for a response that is not HTTP.
         """
         head = header_text(headers) if not isinstance(headers, str) else headers
         request = (

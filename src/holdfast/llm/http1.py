@@ -239,8 +239,8 @@ def parse_head(text: str, address: str) -> tuple[int, dict[str, str]]:
 def body_chunks(
     connection: HttpConnection, status: int, headers: dict[str, str], data: bytes
 ) -> Iterator[bytes]:
-    """Yield the body's chunks as they arrive. Sets `headers["connection"]` to "close" if the connection
-    cannot be reused. Raises `ConnectionLost` if the peer hangs up too early."""
+    """Yield the body's chunks as they arrive. Sets `headers["connection"]` to "close" if the
+    connection cannot be reused. Raises `ConnectionLost` if the peer hangs up too early."""
     if status in (204, 304):
         return
     if "chunked" in headers.get("transfer-encoding", "").lower():

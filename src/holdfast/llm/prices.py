@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def cost(usage: Usage, model: str, base_url: str = "") -> float | None:
-    """Return the cost of `usage` of `model` in USD, by the table's current price, or None if the table
-    lacks the model or the model is served on this machine or local network. `usage` must be that of
-    one model call, because its size selects the price tier of long requests."""
+    """Return the cost of `usage` of `model` in USD, by the table's current price, or None if the
+    table lacks the model or the model is served on this machine or local network. `usage` must be
+    that of one model call, because its size selects the price tier of long requests."""
     price_list = _prices(model, base_url)
     if not price_list:
         return None

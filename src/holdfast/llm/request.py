@@ -119,9 +119,9 @@ def _hash(data: bytes) -> bytes:
 def make_frame(
     target: RequestTarget, system: str, tools: Sequence[ToolDefinition], head: str | None = None
 ) -> RequestFrame:
-    """Return the frame of a request. `head` is the id of the `AgentConfigured` event that the frame is
-    built from: requests with the same head begin alike and share a provider's prompt cache. Raises
-    `ConfigurationError` if two tools have the same name, or if a schema is not JSON."""
+    """Return the frame of a request. `head` is the id of the `AgentConfigured` event that the frame
+    is built from: requests with the same head begin alike and share a provider's prompt cache.
+    Raises `ConfigurationError` if two tools have the same name, or if a schema is not JSON."""
     wire, parameters = target.wire, target.parameters
     names: dict[str, str] = {}
     canonical: dict[str, str] = {}

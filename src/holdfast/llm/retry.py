@@ -42,12 +42,14 @@ def retrying(
     sleep: Callable[[float], object] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """Return `attempt()`, repeated up to `max_retries` times while it raises a `retryable` `LLMError`.
+    """Return `attempt()`, repeated up to `max_retries` times while it raises a `retryable`
+    `LLMError`.
 
-    Waits `delay` seconds before each retry; a cancellation ends the wait with `Cancelled`. The error
-    is raised unchanged if the retries are used up, if the wait would pass `deadline` (a `clock()`
-    value), or if the provider asks for more than 120 s (then in its `retry_after`). The log
-    `holdfast.retry` reports each failure at once. `before_retry` receives the failure after the wait.
+    Waits `delay` seconds before each retry; a cancellation ends the wait with `Cancelled`. The
+    error is raised unchanged if the retries are used up, if the wait would pass `deadline` (a
+    `clock()` value), or if the provider asks for more than 120 s (then in its `retry_after`). The
+    log `holdfast.retry` reports each failure at once. `before_retry` receives the failure after the
+    wait.
     """
     number = 0
     while True:
@@ -81,9 +83,9 @@ def retrying(
 def delay(error: LLMError, number: int, random: Callable[[], float]) -> float | None:
     """Return the seconds to wait before retry `number` (from 0), or None to give up.
 
-    Full jitter (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/) spreads the
-    retries of many clients best. After a Retry-After the jitter is only added, because an earlier
-    retry would be refused again.
+    Full jitter (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/) spreads
+    the retries of many clients best. After a Retry-After the jitter is only added, because an
+    earlier retry would be refused again.
     """
     jitter = random() * min(MAX_DELAY_SECONDS, BASE_DELAY_SECONDS * 2**number)
     if error.retry_after is None:
@@ -97,8 +99,8 @@ def retry_after(
     headers: Mapping[str, str], now: Callable[[], float] = time.time, *, status: int = 0
 ) -> float | None:
     """Return the seconds that a response's headers (names in lower case) ask to wait, or None:
-    `retry-after-ms`, else `retry-after` (seconds or an HTTP date), else for status 429 `until_reset`.
-    """
+    `retry-after-ms`, else `retry-after` (seconds or an HTTP date), else for status 429
+    `until_reset`."""
     milliseconds = _number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000

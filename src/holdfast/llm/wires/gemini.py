@@ -4,10 +4,10 @@ An answer that holds more than text and calls is sent back as exactly the conten
 signs its thoughts, and Gemini 3 refuses a history in which a signature is lost or moved to another
 part.
 
-`base_url` is `https://generativelanguage.googleapis.com/v1beta`, or for Vertex AI, which
-requires an OAuth token (`headers={"Authorization": "Bearer ..."}`)::
+`base_url` is `https://generativelanguage.googleapis.com/v1beta`, or for Vertex AI, which requires
+an OAuth token (`headers={"Authorization": "Bearer ..."}`)::
 
-    https://{region}-aiplatform.googleapis.com/v1/projects/{project}/locations/{region}/publishers/google
+https://{region}-aiplatform.googleapis.com/v1/projects/{project}/locations/{region}/publishers/google
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ _content_shapes = msgspec.json.Decoder(_ContentShape)
 
 
 def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = "") -> bytes:
-    """Encode an answer of the model: its own content verbatim if its calls still have the same names
-    and ids, or else a new one from text and calls. Its first call then carries the documented
+    """Encode an answer of the model: its own content verbatim if its calls still have the same
+    names and ids, or else a new one from text and calls. Its first call then carries the documented
     substitute for a missing signature."""
     if native:
         content = _natives.decode(native).content
@@ -188,9 +188,9 @@ def _name(call: ToolCall, names: Names) -> str:
 
 def results(batch: Results, names: Names) -> bytes:
     """Encode one `functionResponse` for each call, all in one content, because the API counts them.
-    Its text, or the structured content alone, is under `output` or `error`. Pictures and sound follow
-    in a content of their own. Only Gemini 3 accepts them within the response, and beside it they
-    break the count."""
+    Its text, or the structured content alone, is under `output` or `error`. Pictures and sound
+    follow in a content of their own. Only Gemini 3 accepts them within the response, and beside it
+    they break the count."""
     responses: list[Part] = []
     media_parts: list[Part] = []
     for call, result in batch:

@@ -52,9 +52,9 @@ class _CallRange(msgspec.Struct):
 
 
 def read_text(answer: str, cut_off: bool = False) -> tuple[str, list[ToolCall]]:
-    """Return an answer's text without its calls, and the calls. White space is removed after the text,
-    and before it if calls come first. A call without a closing tag was left open or cut short by a
-    stop sequence; without complete JSON it is invalid, or text if the answer was `cut_off`."""
+    """Return an answer's text without its calls, and the calls. White space is removed after the
+    text, and before it if calls come first. A call without a closing tag was left open or cut short
+    by a stop sequence; without complete JSON it is invalid, or text if the answer was `cut_off`."""
     ranges, end = _find(answer, cut_off)
     kept: list[_CallRange] = []
     last = end
