@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from holdfast.content import Usage
 from holdfast.llm import prices
@@ -83,6 +83,7 @@ class ProviderModel(FrozenModel):
 
     model: str
     stream: bool
+    _unpicklable: ClassVar[str]  # the message for an attempt to pickle the keys
     _price_key: tuple[str, str]  # the model's name at the provider, and the base URL
 
     def _answer(
@@ -119,8 +120,4 @@ class ProviderModel(FrozenModel):
         return prices.cost(usage, *self._price_key)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        kind = type(self).__name__
-        raise TypeError(
-            f"{'An' if kind == 'LLM' else 'A'} {kind} cannot be pickled: its keys would be in the"
-            " bytes. Send its arguments and create it again."
-        )
+        raise TypeError(f"{self._unpicklable}. Send its arguments and create it again.")

@@ -77,6 +77,7 @@ class LLM(ProviderModel):
     """
 
     base_url: str
+    _unpicklable = "An LLM cannot be pickled: its api_key would be in the bytes"
     _arguments: dict[str, Any]
     _address: Address
     _parameters: dict[str, Any]

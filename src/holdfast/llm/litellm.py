@@ -47,6 +47,7 @@ class LiteLLM(ProviderModel):
     package is not installed.
     """
 
+    _unpicklable = "A LiteLLM cannot be pickled: its settings hold keys"
     _timeout: float
     _max_retries: int
     _settings: dict[str, Any]
