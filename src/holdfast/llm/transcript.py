@@ -19,7 +19,7 @@ from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.providers import maker
 from holdfast.llm.vision import has_picture, hide_pictures
 from holdfast.llm.wires.calls import wire_id
-from holdfast.llm.wires.protocol import Names, Wire
+from holdfast.llm.wires.protocol import Calls, Names, Wire
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ class _Encoding:
     def _add_answer(
         self,
         text: str,
-        calls: Sequence[ToolCall],
+        calls: Calls,
         native: msgspec.Raw,
         verbatim: bool,
         to: Recipient,
@@ -130,13 +130,14 @@ class _Encoding:
         self.sent_calls = []
         self.unanswered = len(calls)
         if calls:
-            sent = [self._with_id(call, to, verbatim) for call in calls]
-            pairs = list(zip(calls, sent, strict=True))
-            changed = [(call, one) for call, one in pairs if one is not call]
+            pairs = [(call, self._with_id(call, to, verbatim)) for call in calls]
+            changed = [(call, sent) for call, sent in pairs if sent is not call]
             if changed:
                 self.sent_calls = pairs
-                self.renamed.update((call.id, one.provider_id) for call, one in changed if call.id)
-            calls = sent
+                calls = [sent for _, sent in pairs]
+                self.renamed.update(
+                    (call.id, sent.provider_id) for call, sent in changed if call.id
+                )
         fragment = to.wire.assistant(text, calls, native, names, to.family)
         if fragment:
             self.fragments.append(fragment)

@@ -56,9 +56,9 @@ def bad_part(description: str, part: Any) -> BadResponse:
     return BadResponse(f"The answer has {description}: {excerpt(encode(part))}")
 
 
-def count(counts: Any, key: str) -> int:
+def count(counts: dict[str, Any], key: str) -> int:
     """Return the number of tokens under `key`, or 0 if there is no valid number."""
-    value: Any = as_dict(counts).get(key)
+    value = counts.get(key)
     return int(value) if isinstance(value, int | float) and 0 < value < 2**63 else 0
 
 

@@ -501,7 +501,7 @@ def _usage(counts: Any) -> Usage:
     usage = as_dict(counts)
     read = count(usage, "cache_read_input_tokens")
     written = count(usage, "cache_creation_input_tokens")
-    reasoning = count(usage.get("output_tokens_details"), "thinking_tokens")
+    reasoning = count(as_dict(usage.get("output_tokens_details")), "thinking_tokens")
     sent, received = count(usage, "input_tokens"), count(usage, "output_tokens")
     return Usage(sent + read + written, received, read, written, reasoning)
 

@@ -515,9 +515,8 @@ def _usage(counts: Any) -> Usage:
     """Return token counts. The API counts thoughts and results of server tools separately."""
     usage = answers.as_dict(counts)
     thoughts = answers.count(usage, "thoughtsTokenCount")
-    sent = answers.count(usage, "promptTokenCount") + answers.count(
-        usage, "toolUsePromptTokenCount"
-    )
+    sent = answers.count(usage, "promptTokenCount")
+    sent += answers.count(usage, "toolUsePromptTokenCount")
     received = answers.count(usage, "candidatesTokenCount") + thoughts
     return Usage(sent, received, answers.count(usage, "cachedContentTokenCount"), 0, thoughts)
 

@@ -101,34 +101,37 @@ def _picture_part(url: str) -> Part:
 
 def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = "") -> bytes:
     message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
-    native_message: dict[str, Any] = _decoder.decode(native) if native else {}
-    audio_id = answers.as_dict(native_message.get("audio")).get("id")
-    if isinstance(native_message.get("content"), list):
-        message["content"] = native_message["content"]
-    if native_message.get("reasoning_details"):
-        message["reasoning_details"] = native_message["reasoning_details"]
-    if audio_id:
-        message["audio"] = {"id": audio_id}
+    fields: dict[str, Any] = {}
+    if native:
+        fields = _decoder.decode(native)
+        if isinstance(fields.get("content"), list):
+            message["content"] = fields["content"]
+        if fields.get("reasoning_details"):
+            message["reasoning_details"] = fields["reasoning_details"]
+        if audio_id := answers.as_dict(fields.get("audio")).get("id"):
+            message["audio"] = {"id": audio_id}
     if calls:
         for key in _REASONING_KEYS:
-            if native_message.get(key):
-                message[key] = native_message[key]
-        entries: list[Any] = native_message.get("tool_calls") or []
-        if len(entries) != len(calls):
-            entries = [{} for _ in calls]
-        message["tool_calls"] = [
-            _call(call, entry, names) for call, entry in zip(calls, entries, strict=True)
-        ]
+            if fields.get(key):
+                message[key] = fields[key]
+        entries = fields.get("tool_calls") or ()
+        if len(entries) == len(calls):
+            pairs = zip(calls, entries, strict=True)
+            message["tool_calls"] = [_call(call, names, entry) for call, entry in pairs]
+        else:
+            message["tool_calls"] = [_call(call, names) for call in calls]
     return _json(message)
 
 
-def _call(call: ToolCall, entry: dict[str, Any], names: Names) -> dict[str, Any]:
-    """Return a call with the extra fields of its `entry`, such as signatures. Its id is that of
-    its result. Its arguments are the entry's own text if that is JSON."""
-    function = entry["function"] if entry else {"name": wire_name(call.name, names)}
-    function = {**function, "arguments": wire_arguments(call)}
-    own: dict[str, Any] = {} if entry else {"id": "", "type": "function"}
-    return {**own, **entry, "id": wire_id(call), "function": function}
+def _call(call: ToolCall, names: Names, entry: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return a call with the id of its result, and with the extra fields of its `entry`, such as
+    signatures. Its arguments are the entry's own text if that is JSON."""
+    id, arguments = wire_id(call), wire_arguments(call)
+    if entry:
+        function = {**entry["function"], "arguments": arguments}
+        return {**entry, "id": id, "type": entry.get("type", "function"), "function": function}
+    function = {"name": wire_name(call.name, names), "arguments": arguments}
+    return {"id": id, "type": "function", "function": function}
 
 
 def results(batch: Results, names: Names) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.content import Content, EmbeddedResource, ImageContent, TextContent, Usage
-from holdfast.llm.wires.answers import count
+from holdfast.llm.wires.answers import as_dict, count
 from holdfast.llm.wires.calls import digest
 from holdfast.llm.wires.content_parts import Part, media
 from holdfast.llm.wires.protocol import JSON_HEADERS
@@ -62,9 +62,9 @@ def read_usage(counts: Any, sent: str, received: str) -> Usage:
     if not isinstance(counts, dict):
         return Usage()
     usage = cast("dict[str, Any]", counts)
-    details: Any = usage.get(f"{sent}_tokens_details")
+    details = as_dict(usage.get(f"{sent}_tokens_details"))
     input_tokens, output_tokens = count(usage, f"{sent}_tokens"), count(usage, f"{received}_tokens")
-    reasoning = count(usage.get(f"{received}_tokens_details"), "reasoning_tokens")
+    reasoning = count(as_dict(usage.get(f"{received}_tokens_details")), "reasoning_tokens")
     separate = count(usage, "total_tokens") == input_tokens + output_tokens + reasoning
     if reasoning and (reasoning > output_tokens or separate):
         output_tokens += reasoning
