@@ -141,15 +141,14 @@ class HTTPPool:
         ssl_context: ssl.SSLContext | None = None,
         max_idle: int = 128,
     ) -> None:
-        server = _split("base_url", base_url, ("http", "https"))
-        self.tls, self.host, self._port = server.tls, server.host, server.port
+        self._server = _split("base_url", base_url, ("http", "https"))
+        self.tls, self.host, port, _ = self._server
         self.connect_timeout, self.read_timeout = timeout
         self.max_idle = max_idle
         self._ssl_context = ssl_context
         bare = f"[{self.host}]" if ":" in self.host else self.host
-        self.address = self._destination = f"{bare}:{self._port}"
-        is_usual_port = self._port == (443 if self.tls else 80)
-        authority = bare if is_usual_port else self.address
+        self.address = self._destination = f"{bare}:{port}"
+        authority = bare if port == (443 if self.tls else 80) else self.address
         self._target = ""
         self._always = f"Host: {authority}\r\nAccept-Encoding: identity\r\n"
         self._proxy = _split("proxy", proxy, ("http",)) if proxy else None
@@ -185,26 +184,18 @@ class HTTPPool:
             f"POST {self._target}{path} HTTP/1.1\r\n{self._always}{head}Content-Length:"
             f" {len(body)}\r\n\r\n".encode("latin-1")
         )
-        deadline = NO_DEADLINE if deadline is None else deadline
-        return self._exchange(request, body, self.read_timeout, deadline, cancelled, stream)
+        limits = self.read_timeout, NO_DEADLINE if deadline is None else deadline, cancelled
+        return self._exchange(request, body, limits, stream)
 
-    def _exchange(
-        self,
-        head: bytes,
-        body: bytes,
-        read_timeout: float,
-        deadline: float,
-        cancelled: Cancellation | None,
-        stream: bool,
-    ) -> Response:
+    def _exchange(self, head: bytes, body: bytes, limits: http1.Limits, stream: bool) -> Response:
         """Send a request that may safely be sent twice. `post` describes the rest."""
         force_new = False
         while True:
             connection = None if force_new else self._take()
             if connection is None:
-                connection = self._connect(deadline, cancelled)
+                connection = self._connect(limits)
             try:
-                connection.begin(read_timeout, deadline, cancelled)
+                connection.begin(*limits)
                 connection.check()
                 connection.send(head, body)
                 response_head = http1.read_head(connection)
@@ -228,8 +219,6 @@ class HTTPPool:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
-
-    # --- idle connections ---
 
     def give_back(self, connection: HttpConnection, headers: Mapping[str, str]) -> None:
         """Take back a connection whose response was read to its end."""
@@ -264,18 +253,14 @@ class HTTPPool:
             connection.close()  # readable while idle: closed by the peer, or out of sync
         return None
 
-    # --- connecting ---
-
-    def _connect(self, deadline: float, cancelled: Cancellation | None) -> HttpConnection:
-        host, port = (self.host, self._port)
-        if self._proxy is not None:
-            host, port = self._proxy.host, self._proxy.port
-        connect_deadline = min(time.monotonic() + self.connect_timeout, deadline)
-        sock = http1.connect(host, port, connect_deadline, cancelled, self._destination)
+    def _connect(self, limits: http1.Limits) -> HttpConnection:
+        _, deadline, cancelled = limits
+        deadline = min(time.monotonic() + self.connect_timeout, deadline)
+        first_hop = self._proxy or self._server
+        sock = http1.connect(first_hop.host, first_hop.port, deadline, cancelled, self._destination)
         connection = HttpConnection(sock, self.address)
         try:
-            seconds = max(connect_deadline - time.monotonic(), 0.001)
-            connection.begin(seconds, connect_deadline, cancelled)
+            connection.begin(max(deadline - time.monotonic(), 0.001), deadline, cancelled)
             connection.check()
             if self.tls:
                 if self._proxy is not None:

@@ -31,6 +31,11 @@ NO_DEADLINE = float("inf")
 CONNECT_POLL_SECONDS = 0.05
 
 
+# Seconds to wait for each byte, the end of the exchange by `time.monotonic()`, and the flag that
+# cancels it.
+Limits = tuple[float, float, "Cancellation | None"]
+
+
 class ConnectionLost(Exception):
     """The peer closed or reset the connection. `response_begun` is True if a byte of the
     response had arrived."""

@@ -78,4 +78,4 @@ class ServerPool(HTTPPool):
                 "latin-1"
             )
         )
-        return self._exchange(head, body, read_timeout, deadline, cancelled, stream)
+        return self._exchange(head, body, (read_timeout, deadline, cancelled), stream)
