@@ -33,15 +33,16 @@ class HttpExchange:
     """An HTTP response: `status`, `headers` (names in lower case) and the body, read whole or
     iterated in raw chunks."""
 
-    __slots__ = ("_body", "headers", "status")
+    __slots__ = ("_body", "_chunks", "headers", "status")
 
-    def __init__(self, status: int, headers: dict[str, str]) -> None:
+    def __init__(self, status: int, headers: dict[str, str], chunks: Iterator[bytes]) -> None:
         self.status = status
         self.headers = headers
+        self._chunks = chunks
         self._body: bytes | None = None
 
     def __iter__(self) -> Iterator[bytes]:
-        raise NotImplementedError
+        return self._chunks
 
     def read(self) -> bytes:
         """Return the whole body, or the rest of it if some was iterated. Repeated calls return
@@ -78,16 +79,15 @@ class Response(HttpExchange):
     """A response that holds a pool's connection until the body has been read to its end, or until
     `close`, which drops it. Reading raises `LLMConnectionError`, `LLMTimeout` or `Cancelled`."""
 
-    __slots__ = ("_chunks", "_connection", "_deadline", "_pool")
+    __slots__ = ("_connection", "_deadline", "_pool")
 
     def __init__(
         self, pool: HTTPPool, connection: HttpConnection, head: tuple[int, dict[str, str], bytes]
     ) -> None:
-        super().__init__(head[0], head[1])
+        super().__init__(head[0], head[1], http1.body_chunks(connection, *head))
         self._pool = pool
         self._connection: HttpConnection | None = connection
         self._deadline = connection.deadline
-        self._chunks = http1.body_chunks(connection, *head)
 
     def __iter__(self) -> Iterator[bytes]:
         connection = self._connection

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import select
 import socket
 import threading
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 RECEIVE_BYTES = 65536
 MAX_HEAD_BYTES = 262144  # bytes; the largest known heads of providers are a few KB
 NO_DEADLINE = float("inf")
+NO_LENGTH = 2**63  # bytes; more than any body
 # While connecting, the cancellation is polled at this interval in seconds, because shutdown() wakes
 # a connecting socket on Linux only.
 CONNECT_POLL_SECONDS = 0.05
@@ -34,6 +36,9 @@ CONNECT_POLL_SECONDS = 0.05
 # Seconds to wait for each byte, the end of the exchange by `time.monotonic()`, and the flag that
 # cancels it.
 Limits = tuple[float, float, "Cancellation | None"]
+
+
+_HEXADECIMAL = re.compile(rb"[0-9a-fA-F]+")
 
 
 class ConnectionLost(Exception):
@@ -252,34 +257,30 @@ def body_chunks(
         yield from _chunked(connection, data)
         return
     content_length = headers.get("content-length")
+    remaining = NO_LENGTH
     if content_length is None:  # the end of the connection ends the body
         headers["connection"] = "close"
-        while True:
-            if data:
-                yield data
-            data = connection.receive()
-            if not data:
-                return
-    length = content_length.partition(",")[0]
-    if not length.isdecimal():
-        raise BadResponse(f"{connection.address} sent a Content-Length of {content_length[:40]!r}.")
-    remaining = int(length)
-    if len(data) > remaining:  # excess bytes: the connection is out of sync
-        headers["connection"] = "close"
-        data = data[:remaining]
-    while remaining:
+    else:
+        length = content_length.partition(",")[0]
+        if not length.isdecimal():
+            shown = repr(content_length[:40])
+            raise BadResponse(f"{connection.address} sent a Content-Length of {shown}.")
+        remaining = int(length)
+    while True:
+        if len(data) > remaining:  # excess bytes: the connection is out of sync
+            headers["connection"] = "close"
+            data = data[:remaining]
         if data:
             remaining -= len(data)
             yield data
-        if remaining:
-            data = connection.receive()
-            if not data:
-                raise ConnectionLost(
-                    f"closed by the peer {remaining} bytes before the end of the answer", True
-                )
-            if len(data) > remaining:
-                headers["connection"] = "close"
-                data = data[:remaining]
+        if not remaining:
+            return
+        data = connection.receive()
+        if not data:
+            if content_length is None:
+                return
+            reason = f"closed by the peer {remaining} bytes before the end of the answer"
+            raise ConnectionLost(reason, True)
 
 
 def _chunked(connection: HttpConnection, data: bytes) -> Iterator[bytes]:
@@ -291,12 +292,11 @@ def _chunked(connection: HttpConnection, data: bytes) -> Iterator[bytes]:
     expected = "size"  # the next line: "size", the "break" after a chunk, or the "trailer"
 
     while True:
-        if remaining:
-            piece = data[at : at + remaining]
-            if piece:
-                pieces.append(piece)
-                at += len(piece)
-                remaining -= len(piece)
+        piece = data[at : at + remaining]
+        if piece:
+            pieces.append(piece)
+            at += len(piece)
+            remaining -= len(piece)
         while not remaining:
             end = data.find(b"\n", at)
             if end < 0:
@@ -304,7 +304,10 @@ def _chunked(connection: HttpConnection, data: bytes) -> Iterator[bytes]:
             line = data[at:end].strip()
             at = end + 1
             if expected == "size":
-                remaining = _chunk_size(connection, line)
+                size = line.partition(b";")[0].strip()
+                if not _HEXADECIMAL.fullmatch(size):
+                    raise BadResponse(f"{connection.address} sent a chunk size of {line[:40]!r}.")
+                remaining = int(size, 16)
                 expected = "break" if remaining else "trailer"
             elif expected == "break":
                 if line:
@@ -331,16 +334,6 @@ def _chunked(connection: HttpConnection, data: bytes) -> Iterator[bytes]:
             raise ConnectionLost("closed by the peer before the end of the answer", True)
         data = rest + more if rest else more
         at = 0
-
-
-def _chunk_size(connection: HttpConnection, line: bytes) -> int:
-    size = line.partition(b";")[0].strip()
-    try:
-        if size.isalnum():
-            return int(size, 16)
-    except ValueError:
-        pass
-    raise BadResponse(f"{connection.address} sent a chunk size of {line[:40]!r}.")
 
 
 def connect(

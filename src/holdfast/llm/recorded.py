@@ -239,7 +239,7 @@ class _RecordingTransport:
         if recorded is not None:
             if not recorded.status:  # raises the error that prevented an answer
                 list(recorded.chunks())
-            return _ReplayedResponse(recorded)
+            return HttpExchange(recorded.status, dict(recorded.headers), recorded.chunks())
         recording = Recording(redact(redact_path(path), self._secrets), msgspec.Raw(request))
         if recording.key != key:
             recording.hash = key
@@ -282,34 +282,22 @@ class _RecordingResponse(HttpExchange):
     def __init__(
         self, response: HttpExchange, recording: Recording, transport: _RecordingTransport
     ) -> None:
-        super().__init__(response.status, response.headers)
-        self._response = response
+        super().__init__(response.status, response.headers, iter(response))
         self._recording = recording
         self._transport = transport
-        self._chunks: list[bytes] = []
+        self._received: list[bytes] = []
         self._broken: LLMError | None = None
         self.finish_within = response.finish_within
         self.close = response.close
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            for chunk in self._response:
-                self._chunks.append(chunk)
+            for chunk in self._chunks:
+                self._received.append(chunk)
                 yield chunk
         except LLMError as error:
             self._broken = error
             raise
 
     def record_outcome(self, error: LLMError | None) -> None:
-        self._transport.save(self._recording, b"".join(self._chunks), error, self._broken)
-
-
-class _ReplayedResponse(HttpExchange):
-    """A response replayed from the file."""
-
-    def __init__(self, recorded: Recording) -> None:
-        super().__init__(recorded.status, dict(recorded.headers))
-        self._recorded = recorded
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self._recorded.chunks()
+        self._transport.save(self._recording, b"".join(self._received), error, self._broken)

@@ -250,7 +250,10 @@ def head(
         if key == "tools" and isinstance(ours, list) and isinstance(value, list):
             value = [*cast("list[Any]", ours), *cast("list[Any]", value)]
         elif isinstance(ours, dict) and isinstance(value, dict):
-            value = _merged(cast("dict[str, Any]", ours), cast("dict[str, Any]", value))
+            value = {**cast("dict[str, Any]", ours), **cast("dict[str, Any]", value)}
+            thinking: Any = value.get("thinkingConfig") or {}
+            if "thinkingConfig" in ours and "thinkingConfig" in value:
+                value["thinkingConfig"] = {**body[key]["thinkingConfig"], **thinking}
         body[key] = value
     if b'"streamFunctionCallArguments":true' in _json(extra.get("toolConfig")):
         raise errors.ConfigurationError(
@@ -259,13 +262,6 @@ def head(
         )
     prefix = _json(body)[:-1] + (b',"contents":[' if body else b'"contents":[')
     return RequestHead(prefix, stream_suffix=b"]}")
-
-
-def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
-    merged = {**ours, **theirs}
-    for key in ours.keys() & theirs.keys() & {"thinkingConfig"}:
-        merged[key] = {**ours[key], **(theirs[key] or {})}
-    return merged
 
 
 def _generation_config(model: str, parameters: Parameters) -> dict[str, Any]:

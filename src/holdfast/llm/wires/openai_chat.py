@@ -194,11 +194,7 @@ def head(
             or _MAX_COMPLETION_TOKENS.match(model)
         )
         body["max_completion_tokens" if new_name else "max_tokens"] = limit
-    if tools:
-        body["tools"] = [styles.openai_chat(tool, wire_name(tool.name, names)) for tool in tools]
-        if parameters.get("parallel_tool_calls") is not None:
-            # OpenAI refuses this setting without tools, so it is only sent here.
-            body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
+    body.update(common.tool_fields(tools, parameters, names, styles.openai_chat))
     body.update(common.cache_key(parameters, _CACHING_HOSTS))
     extra = dict(parameters.get("extra_body") or {})
     options: Any = extra.pop("stream_options", {})
@@ -287,13 +283,21 @@ def _completion(
     """Return a completion from a message, plain or assembled from a stream. `raw` is the JSON of
     `message`, if available."""
     builder = answers.CompletionBuilder()
-    text, reasoning = _text_and_reasoning(message)
-    builder.texts.append(text)
+    content, refusal = message.get("content"), message.get("refusal")
+    reasonings = [message[key] for key in _REASONING_KEYS if isinstance(message.get(key), str)]
+    reasoning = "".join([one for one in reasonings if one][:1])
+    if isinstance(content, list):  # Mistral sends text and thinking as parts
+        parts = cast("list[Any]", content)
+        thinking = [_texts(answers.as_dict(part).get("thinking")) for part in parts]
+        reasoning = reasoning or "".join(thinking)
+        content = _texts(parts)
+        builder.needs_native = True
+    text = content if isinstance(content, str) else ""
+    builder.texts.append(text or (refusal if isinstance(refusal, str) else ""))
     builder.thoughts.append(reasoning)
     entries: list[Any] = message.get("tool_calls") or []
     if not isinstance(entries, list):  # pyright: ignore[reportUnnecessaryIsInstance]: a server's JSON
         raise BadResponse(f"The answer's tool calls are not a list: {excerpt(encode(entries))}")
-    builder.needs_native = isinstance(message.get("content"), list)
     builder.covers(message, _MESSAGE_KEYS if entries else _TEXT_MESSAGE_KEYS)
     for entry in entries:
         item = answers.as_dict(entry)
@@ -309,23 +313,6 @@ def _completion(
         raise ServerError(f"The provider broke off its answer (finish_reason {word!r}).")
     usage = common.read_usage(answer.usage, "prompt", "completion")
     return builder.build(name, usage, _STOP_REASONS.get(word, word), answer, message, raw)
-
-
-def _text_and_reasoning(message: dict[str, Any]) -> tuple[str, str]:
-    content: Any = message.get("content")
-    reasoning = ""
-    for key in _REASONING_KEYS:
-        if not reasoning and isinstance(message.get(key), str):
-            reasoning = message[key]
-    if isinstance(content, list):  # Mistral sends text and thinking as parts
-        parts = cast("list[Any]", content)
-        reasoning = reasoning or "".join(
-            [_texts(answers.as_dict(part).get("thinking")) for part in parts]
-        )
-        content = _texts(parts)
-    refusal: Any = message.get("refusal")
-    text = content if isinstance(content, str) else ""
-    return text or (refusal if isinstance(refusal, str) else ""), reasoning
 
 
 def _texts(parts: Any) -> str:

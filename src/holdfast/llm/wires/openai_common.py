@@ -9,20 +9,23 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.content import Content, EmbeddedResource, ImageContent, TextContent, Usage
+from holdfast.llm.wires import protocol
 from holdfast.llm.wires.answers import as_dict, count
-from holdfast.llm.wires.calls import digest
+from holdfast.llm.wires.calls import digest, wire_name
 from holdfast.llm.wires.content_parts import Part, media
-from holdfast.llm.wires.protocol import JSON_HEADERS
+from holdfast.llm.wires.protocol import Names, Parameters, Tools
 
 # The longest item id, call id of Responses, and cache key, in characters: "string too long.
 # Expected a string with maximum length 64".
 MAX_ID_CHARS = 64
 
+_PARALLEL = {"parallel_tool_calls": "parallel_tool_calls"}
+
 _json = msgspec.json.Encoder().encode
 
 
 def headers(api_key: str) -> dict[str, str]:
-    return {**JSON_HEADERS, **({"Authorization": f"Bearer {api_key}"} if api_key else {})}
+    return {**protocol.JSON_HEADERS, **({"Authorization": f"Bearer {api_key}"} if api_key else {})}
 
 
 def system(text: str) -> bytes:
@@ -74,7 +77,7 @@ def read_usage(counts: Any, sent: str, received: str) -> Usage:
     return Usage(input_tokens, output_tokens, cached, written, reasoning)
 
 
-def cache_key(parameters: Mapping[str, Any], hosts: tuple[str, ...]) -> dict[str, str]:
+def cache_key(parameters: Parameters, hosts: tuple[str, ...]) -> dict[str, str]:
     """Return `prompt_cache_key` if the host has one of these endings and caching is on."""
     key = str(parameters.get("cache_key") or "")
     wanted = key and parameters.get("prompt_caching") is not False
@@ -85,3 +88,14 @@ def cache_key(parameters: Mapping[str, Any], hosts: tuple[str, ...]) -> dict[str
 
 def with_name(schema: Mapping[str, Any]) -> dict[str, Any]:
     return dict(schema) if schema.get("name") else {**schema, "name": "answer"}
+
+
+def tool_fields(
+    tools: Tools, parameters: Parameters, names: Names, style: Callable[..., dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the tools of a request in the API's style. `parallel_tool_calls` is only sent with
+    tools, because OpenAI refuses the setting alone."""
+    if not tools:
+        return {}
+    fields: dict[str, Any] = {"tools": [style(tool, wire_name(tool.name, names)) for tool in tools]}
+    return fields | protocol.set_parameters(parameters, _PARALLEL)

@@ -254,14 +254,13 @@ def head(
         body["reasoning"] = {"effort": effort}
     if effort is not None or _REASONING_MODELS.match(model):
         body["include"] = ["reasoning.encrypted_content"]
-    if parameters.get("response_format") is not None:
-        body["text"] = {"format": _format(parameters["response_format"])}
-    if tools:
-        body["tools"] = [
-            styles.openai_responses(tool, wire_name(tool.name, names)) for tool in tools
-        ]
-        if parameters.get("parallel_tool_calls") is not None:
-            body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
+    form: Parameters | None = parameters.get("response_format")
+    if form is not None:
+        schema = form.get("json_schema")
+        if isinstance(schema, Mapping):  # the form of Chat Completions is nested
+            form = {"type": "json_schema", **common.with_name(cast("Parameters", schema))}
+        body["text"] = {"format": form}
+    body.update(common.tool_fields(tools, parameters, names, styles.openai_responses))
     body.update(common.cache_key(parameters, _CACHING_HOSTS))
     include = extra.get("include")
     if body.get("include") and isinstance(include, list | tuple):
@@ -273,14 +272,6 @@ def head(
         body["tools"] = [tool for tool in body["tools"] if tool["name"] not in replaced]
     protocol.merge_extra(body, extra, ("reasoning", "text"))
     return RequestHead(_json(body)[:-1] + b',"input":[')
-
-
-def _format(response_format: Parameters) -> Parameters:
-    """Return a `response_format` of Chat Completions in this API's form, which is not nested."""
-    schema: Any = response_format.get("json_schema")
-    if not isinstance(schema, Mapping):
-        return response_format
-    return {"type": "json_schema", **common.with_name(cast("Parameters", schema))}
 
 
 # --- answers ---
@@ -301,6 +292,9 @@ _CLIENT_REQUESTS = {
     "computer_call",
     "mcp_approval_request",
 }
+
+
+_NO_ARGUMENTS = "The arguments are not valid JSON: they end, unfinished, at byte 0."
 
 
 class _Answer(msgspec.Struct):
@@ -362,7 +356,14 @@ def _completion(answer: _Answer, items: list[dict[str, Any]], raw: Raw | None = 
                 builder.covers(part, _PART_KEYS)
             has_message = True
         elif kind == "function_call":
-            _add_call(builder, item)
+            called: Any = item.get("name")
+            if not isinstance(called, str):
+                raise answers.bad_part("an invalid tool call", item)
+            id, arguments = item.get("call_id") or item.get("id") or "", item.get("arguments")
+            call = builder.add_call(called, arguments, id)
+            if item.get("status") == "incomplete" and not arguments:
+                # Cut off before the first argument, which differs from having no arguments.
+                builder.calls[-1] = msgspec.structs.replace(call, invalid=_NO_ARGUMENTS)
             builder.covers(item, _CALL_KEYS)
         elif kind == "reasoning":
             thoughts += _thoughts(item)
@@ -412,18 +413,6 @@ def _message_texts(item: dict[str, Any]) -> list[str]:
             raise answers.bad_part("text that is not a string", part)
         texts.append(text)
     return texts
-
-
-def _add_call(builder: answers.CompletionBuilder, item: dict[str, Any]) -> None:
-    called: Any = item.get("name")
-    if not isinstance(called, str):
-        raise answers.bad_part("an invalid tool call", item)
-    id = item.get("call_id") or item.get("id") or ""
-    call = builder.add_call(called, item.get("arguments"), id)
-    if item.get("status") == "incomplete" and not item.get("arguments"):
-        # Cut off before the first argument, which differs from having no arguments.
-        invalid = "The arguments are not valid JSON: they end, unfinished, at byte 0."
-        builder.calls[-1] = msgspec.structs.replace(call, invalid=invalid)
 
 
 def _thoughts(item: dict[str, Any]) -> list[str]:
@@ -497,7 +486,12 @@ class ResponseStream(StreamParser):
         elif kind == "response.output_item.done":
             self._finish_item(event)
         elif kind in _ENDS:
-            self._end(_ENDS[kind], event["response"])
+            response, status = event["response"], _ENDS[kind]
+            reported: Any = response.get("status")
+            if status == "completed" and reported in _ENDS.values():
+                status = reported  # vLLM names every end "completed"
+            self._response = {**response, "status": status}
+            self.finished = self.done = True
 
     def _piece(self, kind: Any, event: dict[str, Any]) -> None:
         text = _text(event)
@@ -537,13 +531,6 @@ class ResponseStream(StreamParser):
                 self._begin_reasoning(index, None, None)
                 self._emit("reasoning", thought)
         self._places_with_deltas.add(index)
-
-    def _end(self, status: str, response: dict[str, Any]) -> None:
-        reported: Any = response.get("status")
-        if status == "completed" and reported in _ENDS.values():  # vLLM names every end "completed"
-            status = reported
-        self._response = {**response, "status": status}
-        self.finished = self.done = True
 
 
 def _text(event: dict[str, Any]) -> str:

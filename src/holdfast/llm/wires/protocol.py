@@ -40,13 +40,8 @@ class Wire(Protocol):
     """A provider's protocol. A module can satisfy it: all its members are functions and
     constants."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def bound(self) -> bool:
-        """True if only the host that made `native` forms can read them."""
-        ...
+    name: str
+    bound: bool  # True if only the host that made `native` forms can read them
 
     def path(self, model: str, stream: bool) -> str:
         """Return the path to POST to, relative to the base URL's path. It may end in a query."""
