@@ -368,9 +368,6 @@ class _Candidate(msgspec.Struct, rename="camel"):
     citation_metadata: Raw = NO_NATIVE
     url_context_metadata: Raw = NO_NATIVE
 
-    def metadata(self) -> tuple[Raw, ...]:
-        return self.grounding_metadata, self.citation_metadata, self.url_context_metadata
-
 
 class _Answer(msgspec.Struct, rename="camel"):
     candidates: list[_Candidate] | None = None
@@ -382,6 +379,7 @@ class _Answer(msgspec.Struct, rename="camel"):
 
 
 _answers = msgspec.json.Decoder(_Answer)
+_candidates = msgspec.json.Decoder(_Candidate)
 _chunk_lists = msgspec.json.Decoder(list[Any])
 
 
@@ -432,7 +430,7 @@ def _completion(answer: _Answer, candidate: _Candidate) -> Completion:
         kept.append(part)
     metadata = [
         b',"%b":%b' % (key.encode(), bytes(value))
-        for key, value in zip(_METADATA, candidate.metadata(), strict=True)
+        for key, value in zip(_METADATA, msgspec.structs.astuple(candidate)[-3:], strict=True)
         if bytes(value) not in (b"", b"{}", b"null")
     ]
     body = bytes(candidate.content)
@@ -549,13 +547,12 @@ class GeminiStream(StreamParser):
     def __init__(self) -> None:
         self._reader = _StrayLineReader()
         super().__init__(self._reader)
-        self._about = _Answer()
-        self._candidate = _Candidate()
+        self._response: dict[str, Any] = {}  # the answer in the API's form, without its candidate
+        self._candidate: dict[str, Any] = {}
         self._parts: list[dict[str, Any]] = []
         self._pieces: list[str] = []  # pieces of the current text part
         self._thought = False  # True if the current text part is a thought
         self._call_count = 0  # number of calls so far
-        self._metadata: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
 
     def finish(self) -> Completion:
@@ -570,15 +567,11 @@ class GeminiStream(StreamParser):
 
     def _answer(self) -> Completion:
         self._close_text()
-        self._about.usage_metadata = self._usage
-        candidate = self._candidate
-        candidate.content = Raw(encode({"parts": self._parts, "role": "model"}))
-        get = self._metadata.get
-        metadata = [Raw(encode(get(key))) if get(key) else NO_NATIVE for key in _METADATA]
-        candidate.grounding_metadata = metadata[0]
-        candidate.citation_metadata = metadata[1]
-        candidate.url_context_metadata = metadata[2]
-        return _completion(self._about, candidate)
+        self._candidate["content"] = {"parts": self._parts, "role": "model"}
+        candidate = _candidates.decode(encode(self._candidate))
+        answer = _answers.decode(encode(self._response))
+        answer.usage_metadata = self._usage
+        return _completion(answer, candidate)
 
     def _event(self, name: bytes, data: bytes) -> None:
         if data[:1] == b"[" and data.strip() != b"[DONE]":
@@ -594,16 +587,15 @@ class GeminiStream(StreamParser):
         super()._event(name, data)
 
     def _process(self, name: bytes, event: dict[str, Any]) -> None:
-        about = self._about
         usage = event.get("usageMetadata")
         if usage:
             # Keep the last count of each kind, because intermediate chunks leave some out.
             self._usage.update(usage)
-        about.model = event.get("modelVersion") or about.model
-        about.id = event.get("responseId") or about.id
+        for key in ("modelVersion", "responseId"):
+            self._response[key] = event.get(key) or self._response.get(key)
         feedback = event.get("promptFeedback")
         if feedback and _block_reason(feedback):
-            about.prompt_feedback = feedback
+            self._response["promptFeedback"] = feedback
             self.finished = True
         for candidate in event.get("candidates") or ():
             if not candidate.get("index"):  # others are alternatives (candidateCount > 1)
@@ -613,17 +605,16 @@ class GeminiStream(StreamParser):
         content: Any = candidate.get("content") or {}
         for part in content.get("parts") or ():
             self._part(part)
+        ours = self._candidate
         for key in _METADATA:
             if candidate.get(key):
-                self._metadata[key] = _merge_metadata(self._metadata.get(key), candidate[key])
+                ours[key] = _merge_metadata(ours.get(key), candidate[key])
         reason = candidate.get("finishReason")
         if reason and reason != "FINISH_REASON_UNSPECIFIED":
-            if self._candidate.finish_reason in (None, "STOP"):
-                self._candidate.finish_reason = reason
+            if ours.get("finishReason") in (None, "STOP"):
+                ours["finishReason"] = reason
             self.finished = True
-        self._candidate.finish_message = (
-            candidate.get("finishMessage") or self._candidate.finish_message
-        )
+        ours["finishMessage"] = candidate.get("finishMessage") or ours.get("finishMessage")
 
     def _part(self, part: dict[str, Any]) -> None:
         text = part.get("text")
