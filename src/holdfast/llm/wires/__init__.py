@@ -8,8 +8,7 @@
 
 A fragment is one message as JSON, or several joined by commas. The caller caches fragments, so a
 request is one join. `RequestHead` holds the bytes before and after the fragments. A wire has no
-state and knows no key, host or socket. To add a wire, write its module and its `_answers` module,
-and list it in `WIRES`.
+state and knows no key, host or socket. To add a wire, write its module and list it in `_NAMES`.
 
 `head` takes parameters that are JSON values, all optional:
 
