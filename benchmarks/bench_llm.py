@@ -556,10 +556,10 @@ def open_sockets() -> int:
 
 def imports(wire: str, *first: str) -> float:
     """Milliseconds of CPU that importing a wire, its streams included, takes after others."""
-    modules = ", ".join(f"holdfast.llm.wires.{wire}{part}" for part in ("", "_answers"))
+    module = f"holdfast.llm.wires.{wire}"
     program = (
         f"import time, {', '.join(first)}\nbegan = time.process_time()\nimport"
-        f" {modules}\nprint(time.process_time() - began)"
+        f" {module}\nprint(time.process_time() - began)"
     )
     return float(harness.run([sys.executable, "-c", program])) * 1000
 

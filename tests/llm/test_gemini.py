@@ -40,7 +40,7 @@ from holdfast.events import ToolDefinition
 from holdfast.llm import LLM, Transcript
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta
 from holdfast.llm.wires import gemini, wire
-from holdfast.llm.wires.gemini_answers import GeminiStream, name_from_wire, name_to_wire
+from holdfast.llm.wires.gemini import GeminiStream, name_from_wire, name_to_wire
 from tests.model_server import ModelServer
 from tests.samples import examples
 

@@ -38,7 +38,7 @@ from holdfast.llm import Transcript
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta
 from holdfast.llm.wires import openai_responses, wire
 from holdfast.llm.wires.calls import read_call
-from holdfast.llm.wires.openai_responses_answers import ResponseStream
+from holdfast.llm.wires.openai_responses import ResponseStream
 from tests.samples import examples
 
 PNG = b"\x89PNG fake"

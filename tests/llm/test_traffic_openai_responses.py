@@ -15,7 +15,7 @@ import pytest
 from holdfast.content import ImageContent, Message, TextContent, ToolCall, ToolResult, Usage
 from holdfast.errors import BadRequest, ModelNotFound, StreamInterrupted
 from holdfast.llm import LLM, Completion, Delta, Transcript
-from holdfast.llm.wires.openai_responses_answers import ResponseStream
+from holdfast.llm.wires.openai_responses import ResponseStream
 from tests.model_server import ModelServer, Stream
 from tests.paths import SHARED
 

@@ -32,23 +32,20 @@ __all__ = [
     "Transcript",
 ]
 
-_ROOMS = {
+_MODULES = {
+    **dict.fromkeys(("Completion", "Delta"), "completion"),
+    **dict.fromkeys(("FallbackLLM", "RouterLLM", "RouterRequest"), "composite"),
     "LLM": "client",
-    "Completion": "completion",
-    "Delta": "completion",
-    "FallbackLLM": "composite",
     "LiteLLM": "litellm",
     "Model": "model",
     "ModelInfo": "info",
     "RecordedLLM": "recorded",
-    "RouterLLM": "composite",
-    "RouterRequest": "composite",
     "ScriptedLLM": "scripted",
     "Transcript": "transcript",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -4,21 +4,13 @@ send, the wire and the provider."""
 from __future__ import annotations
 
 import re
-from typing import NoReturn
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
 from holdfast.errors import ConfigurationError
-from holdfast.llm.providers import (
-    ALIASES,
-    COMPATIBLE,
-    PROVIDERS,
-    find_provider,
-    makers_of,
-    provider_ids,
-    provider_of_parts,
-)
+from holdfast.llm import providers
+from holdfast.llm.providers import ALIASES, COMPATIBLE, PROVIDERS, find_provider
 from holdfast.llm.secrets import redact_url
 
 
@@ -61,33 +53,82 @@ _WIRES_OF_SDKS = {
     "@ai-sdk/openai": "openai_responses",
 }
 
-_BASE_URL_NEEDED = "LLM: base_url is needed for the model"
-
 
 def locate(model: str, base_url: str | None, wire: str | None = None) -> Address:
-    """Return the address of `model`.
+    """Return the address of `model`. Raises `ConfigurationError` naming `model` or `base_url`.
 
     Without `base_url`, `provider/name` resolves to that provider's address; provider ids are those
     of models.dev. A table is loaded for every provider except OpenAI, Anthropic and Google. A bare
     name resolves to OpenAI, Anthropic or Google by its first letters.
 
-    With `base_url`, requests go to that address. The address may end in the full path of a wire
-    (`/chat/completions`, `/responses`, `/messages`, `/models/NAME:generateContent`). A provider
-    prefix is removed from the name only if the address is that provider's own. Any other address
-    receives the name unchanged, because routers and local servers use slashes in their model names.
+    With `base_url`, requests go to that address, which may end in the full path of a wire. A
+    provider prefix is removed from the name only if the address is that provider's own. Any other
+    address receives the name unchanged, because routers and local servers use slashes in their
+    model names.
 
-    `wire` overrides the wire derived from the address and the name. Raises `ConfigurationError`
-    naming `model` or `base_url`.
+    `wire` overrides the wire derived from the address and the name.
     """
-    return _by_name(model, wire) if base_url is None else _by_address(model, base_url, wire)
+    if base_url is not None:
+        return _at_address(model, base_url, wire)
+    needed = f"LLM: base_url is needed for the model {model!r}"
+    prefix, slash, name = model.partition("/")
+    provider = ALIASES.get(prefix, prefix)
+    if not slash or prefix == "models":
+        name = model.removeprefix("models/")
+        known = (each for each, pattern in _NAME_PATTERNS.items() if pattern.match(model))
+        provider = next(known, "")
+        if not provider:
+            makers = providers.makers_of(model)
+            example = f"{makers[0] if makers else 'groq'}/{model}"
+            raise ConfigurationError(
+                f"{needed}: the address of a server, such as 'https://openrouter.ai/api/v1' or"
+                f" 'http://localhost:8000/v1'. Or name the provider before a slash, such as"
+                f" {example!r}. Only the names of OpenAI, Anthropic and Google (gpt-*, o1, o3, ...,"
+                " claude-*, gemini-*) identify their provider."
+            )
+    if not name:
+        raise ConfigurationError(
+            f"LLM: model needs a name after the provider's, such as 'openai/gpt-5', not {model!r}."
+        )
+    if provider in PROVIDERS:
+        return Address(PROVIDERS[provider], name, wire or _own_wire(provider, name), provider)
+    entry = find_provider(provider)
+    if entry is None and provider not in COMPATIBLE:
+        raise ConfigurationError(f"{needed}: {_unknown_provider(provider)}")
+    # "nvidia/nemotron-..." and "openrouter/auto" are whole model names.
+    sent_model = model if entry and model in entry.models else name
+    npm, api = entry.sdk_and_address(sent_model) if entry else ("", "")
+    api = api or COMPATIBLE.get(provider, "")
+    if not api:
+        raise ConfigurationError(
+            f"{needed}: {provider} needs an SDK of its own. Give base_url if it also has an"
+            f" OpenAI-compatible address, or use LiteLLM({model!r}) of the holdfast[litellm] extra."
+        )
+    if "{" in api:
+        raise ConfigurationError(
+            f"{needed}: each customer of {provider} has a separate address of the form {api!r}."
+        )
+    path, ending = _split_ending(api)
+    wire = wire or ending or _WIRES_OF_SDKS.get(npm, "openai_chat")
+    return Address(path, sent_model, wire, provider)
+
+
+def _unknown_provider(provider: str) -> str:
+    from difflib import get_close_matches
+
+    known = [*PROVIDERS, *ALIASES, *COMPATIBLE, *providers.provider_ids()]
+    matches = get_close_matches(provider.lower(), known, 1)
+    suggestion = f" Did you mean '{matches[0]}/...'?" if matches else ""
+    return (
+        f"the provider {provider!r} is unknown.{suggestion} Without base_url the part before the"
+        " slash is a provider's name, such as openai, anthropic, google, groq, mistral, deepseek"
+        " or openrouter."
+    )
 
 
 def split_url(url: str) -> SplitResult | None:
     """Return the parts of a URL with its host in ASCII (IDNA), or None if the URL is malformed.
-
-    `urlsplit`'s own errors are not passed on: they quote parts of the URL, which may hold a
-    password.
-    """
+    `urlsplit`'s own errors quote parts of the URL, which may hold a password."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -100,97 +141,17 @@ def split_url(url: str) -> SplitResult | None:
     return parts
 
 
-# --- without a base_url ---
-
-
-def _by_name(model: str, wire: str | None) -> Address:
-    prefix, slash, name = model.partition("/")
-    if not slash or prefix == "models":
-        for provider, pattern in _NAME_PATTERNS.items():
-            if pattern.match(model):
-                return _own_address(provider, model.removeprefix("models/"), wire)
-        _unknown_name(model)
-    provider = ALIASES.get(prefix, prefix)
-    if not name:
-        raise ConfigurationError(
-            f"LLM: model needs a name after the provider's, such as 'openai/gpt-5', not {model!r}."
-        )
-    if provider in PROVIDERS:
-        return _own_address(provider, name, wire)
-    return _from_table(model, provider, name, wire)
-
-
-def _own_address(provider: str, name: str, wire: str | None) -> Address:
-    """Return the address of a model of OpenAI, Anthropic or Google at the maker."""
-    return Address(PROVIDERS[provider], name, wire or _own_wire(provider, name), provider)
-
-
-def _from_table(model: str, provider: str, name: str, wire: str | None) -> Address:
-    """Return the address of a provider from the models.dev table."""
-    entry = find_provider(provider)
-    if entry is None and provider not in COMPATIBLE:
-        _unknown_provider(model, provider)
-    # "nvidia/nemotron-..." and "openrouter/auto" are whole model names.
-    sent_model = model if entry and model in entry.models else name
-    npm, api = entry.sdk_and_address(sent_model) if entry else ("", "")
-    api = api or COMPATIBLE.get(provider, "")
-    if not api:
-        raise ConfigurationError(
-            f"{_BASE_URL_NEEDED} {model!r}: {provider} needs an SDK of its own. Give base_url if it"
-            f" also has an OpenAI-compatible address, or use LiteLLM({model!r}) of the"
-            " holdfast[litellm] extra."
-        )
-    if "{" in api:
-        raise ConfigurationError(
-            f"{_BASE_URL_NEEDED} {model!r}: each customer of {provider} has a separate address"
-            f" of the form {api!r}."
-        )
-    path, ending = _split_ending(api)
-    wire = wire or ending or _WIRES_OF_SDKS.get(npm, "openai_chat")
-    return Address(path, sent_model, wire, provider)
-
-
 def _own_wire(provider: str, name: str) -> str:
-    """Return the wire for a model of OpenAI, Anthropic or Google at the maker's own address."""
     if provider != "openai":
         return "gemini" if provider == "google" else "anthropic_messages"
     reasons = _REASONING_MODELS.match(name) and not _CHAT_ONLY_MODELS.search(name)
     return "openai_responses" if reasons else "openai_chat"
 
 
-def _unknown_name(model: str) -> NoReturn:
-    makers = makers_of(model)
-    example = f"{makers[0] if makers else 'groq'}/{model}"
-    raise ConfigurationError(
-        f"{_BASE_URL_NEEDED} {model!r}: the address of a server, such as"
-        " 'https://openrouter.ai/api/v1' or"
-        f" 'http://localhost:8000/v1'. Or name the provider before a slash, such as {example!r}."
-        " Only the names of OpenAI, Anthropic and Google (gpt-*, o1, o3, ..., claude-*, gemini-*)"
-        " identify their provider."
-    )
-
-
-def _unknown_provider(model: str, provider: str) -> NoReturn:
-    from difflib import get_close_matches
-
-    matches = get_close_matches(
-        provider.lower(), [*PROVIDERS, *ALIASES, *COMPATIBLE, *provider_ids()], 1
-    )
-    suggestion = f" Did you mean '{matches[0]}/...'?" if matches else ""
-    raise ConfigurationError(
-        f"{_BASE_URL_NEEDED} {model!r}: the provider {provider!r} is unknown.{suggestion} Without"
-        " base_url the part before the slash is a provider's name, such as openai, anthropic,"
-        " google, groq, mistral, deepseek or openrouter."
-    )
-
-
-# --- with a base_url ---
-
-
-def _by_address(model: str, base_url: str, wire: str | None) -> Address:
+def _at_address(model: str, base_url: str, wire: str | None) -> Address:
     parts = _validated(base_url)
     path, ending = _split_ending(parts.path)
-    provider = provider_of_parts(parts)
+    provider = providers.provider_of_parts(parts)
     if provider in PROVIDERS and not path:  # a maker's bare host, whose API has a fixed path
         path = urlsplit(PROVIDERS[provider]).path
     url = f"{parts.scheme}://{parts.netloc}{path}"
@@ -200,22 +161,23 @@ def _by_address(model: str, base_url: str, wire: str | None) -> Address:
         is_compatible = provider == "google" and "/openai" in path
         wire = "openai_chat" if is_compatible else _own_wire(provider, sent_model)
     elif not wire and provider and provider not in COMPATIBLE:
-        wire = _wire_of_listed(provider, sent_model, url)
+        entry = find_provider(provider)
+        npm, api = entry.sdk_and_address(sent_model) if entry else ("", "")
+        wire = _WIRES_OF_SDKS.get(npm) if api.rstrip("/") == url else None
     query = f"?{parts.query}" if parts.query else ""
     return Address(url + query, sent_model, wire or "openai_chat", provider)
 
 
 def _validated(base_url: str) -> SplitResult:
-    example = "https://api.example.com/v1"
-    takes = f"LLM: base_url takes an address such as {example!r}, not {redact_url(base_url)!r}"
+    shown = redact_url(base_url)
+    takes = f"LLM: base_url takes an address such as 'https://api.example.com/v1', not {shown!r}"
     parts = split_url(base_url.strip())
     if "@" in base_url and (parts is None or parts.username is not None):
         raise ConfigurationError(
             "LLM: base_url takes no user and password; give the key as api_key, or use headers."
         )
-    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigurationError(f"{takes}.")
-    if len(base_url.split()) > 1:  # white space within
+    is_http = parts is not None and parts.scheme in ("http", "https") and parts.hostname
+    if parts is None or not is_http or len(base_url.split()) > 1:  # white space within
         raise ConfigurationError(f"{takes}.")
     if not (parts.path + parts.query).isascii():
         raise ConfigurationError(
@@ -227,8 +189,7 @@ def _validated(base_url: str) -> SplitResult:
 
 
 def _split_ending(path: str) -> tuple[str, str]:
-    """Return a path or URL without its trailing slash and wire ending, and the wire of that
-    ending ("" if there is none)."""
+    """Return a path or URL without its wire ending, and the wire of that ending or ""."""
     path = path.rstrip("/")
     for ending, wire in _ENDINGS.items():
         if path.endswith(ending):
@@ -247,11 +208,3 @@ def _model_to_send(model: str, provider: str) -> str:
         return name
     entry = find_provider(provider)
     return model if entry and model in entry.models else name
-
-
-def _wire_of_listed(provider: str, model: str, base_url: str) -> str:
-    """Return the wire of a provider in the table, if `base_url` is exactly the address that the
-    table lists."""
-    entry = find_provider(provider)
-    npm, api = entry.sdk_and_address(model) if entry else ("", "")
-    return _WIRES_OF_SDKS.get(npm, "") if api.rstrip("/") == base_url else ""

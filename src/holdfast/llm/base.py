@@ -1,14 +1,18 @@
-"""The base of Holdfast's own models: one `completion` for all of them, which checks its arguments
-and hands them on as a struct."""
+"""The bases of Holdfast's own models: one `completion` for all of them, and one request with its
+retries for those that ask a provider."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from holdfast.llm.completion import Completion, OnDelta
+from holdfast.content import Usage
+from holdfast.llm import prices
+from holdfast.llm.completion import Completion, DeltaListener, OnDelta
 from holdfast.llm.model import ToolLike
-from holdfast.llm.request import Prompt
+from holdfast.llm.request import ModelRequest, Prompt, RequestTarget, make_request
+from holdfast.llm.retry import retrying
 from holdfast.llm.transcript import Messages, as_transcript
 
 if TYPE_CHECKING:
@@ -45,7 +49,8 @@ class BaseModel:
             tools: The tools that the model may call. Calls are returned; nothing is run.
             system: The system prompt.
             head: The conversation's `AgentConfigured` event. It replaces prompt, tools and
-            parameters. on_delta: Receives the pieces of a streamed answer, on this thread.
+                parameters.
+            on_delta: Receives the pieces of a streamed answer, on this thread.
             cancelled: Raising this flag ends the call with `Cancelled`.
 
         Transient failures are retried, and Retry-After is honoured. Raises the last `LLMError` if
@@ -63,7 +68,6 @@ class FrozenModel(BaseModel):
     """A model whose attributes cannot change after construction."""
 
     def _set(self, **values: Any) -> None:
-        """Set attributes, in the constructor."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -72,3 +76,48 @@ class FrozenModel(BaseModel):
 
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"{type(self).__name__} is frozen.")
+
+
+class ProviderModel(FrozenModel):
+    """A model of a provider, asked with retries and priced by the table of list prices."""
+
+    model: str
+    stream: bool
+    _unpicklable: ClassVar[str]  # the message for an attempt to pickle the keys
+    _price_key: tuple[str, str]  # the model's name at the provider, and the base URL
+
+    def _answer(
+        self,
+        call: CompletionCall,
+        target: RequestTarget,
+        attempt: Callable[[ModelRequest, DeltaListener], Completion],
+        host: str,
+        max_retries: int,
+        deadline: float | None = None,
+    ) -> Completion:
+        """Return the answer of the first attempt that succeeds."""
+        started = time.monotonic()
+        request = make_request(target, call, self.stream)
+        deltas = DeltaListener(call.on_delta)
+        answer = retrying(
+            lambda: attempt(request, deltas),
+            max_retries=max_retries,
+            deadline=deadline,
+            cancelled=call.cancelled,
+            before_retry=deltas.restart,
+        )
+        return request.with_canonical_names(
+            answer,
+            duration=time.monotonic() - started,
+            cost=self.cost(answer.usage),
+            notes=request.notes(),
+            host=host,
+        )
+
+    def cost(self, usage: Usage) -> float | None:
+        """Return the cost of `usage` in USD by a table of list prices, or None if the table
+        lacks the model. Does not use the network."""
+        return prices.cost(usage, *self._price_key)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(f"{self._unpicklable}. Send its arguments and create it again.")

@@ -9,43 +9,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
-from holdfast.content import Usage
-from holdfast.errors import (
-    AuthenticationError,
-    BadResponse,
-    Cancelled,
-    ConfigurationError,
-    LLMConnectionError,
-    LLMError,
-    LLMTimeout,
-)
-from holdfast.llm import prices, settings
+from holdfast import errors
+from holdfast.llm import secrets, settings
 from holdfast.llm.address import Address, locate
-from holdfast.llm.base import CompletionCall, FrozenModel
-from holdfast.llm.completion import Completion, Delta, DeltaListener, OnDelta
+from holdfast.llm.base import CompletionCall, ProviderModel
+from holdfast.llm.completion import Completion, Delta, OnDelta
 from holdfast.llm.endpoint import ModelEndpoint, read_stream
 from holdfast.llm.info import ModelInfo, model_info
-from holdfast.llm.request import ModelRequest, RequestTarget, make_request
-from holdfast.llm.retry import retrying
-from holdfast.llm.secrets import (
-    argument_secrets,
-    credentials_of,
-    holds_secret,
-    redact,
-    redact_bytes,
-    redact_url,
-)
+from holdfast.llm.request import ModelRequest, RequestTarget
 from holdfast.llm.vision import with_vision
 from holdfast.llm.wires import answer_reader, wire_of
 
 if TYPE_CHECKING:
     from holdfast.llm.http import HttpExchange, Transport
-    from holdfast.tools.context import Cancellation
 
 NO_KEY = "No api_key was given, and none is read from the environment."
 
 
-class LLM(FrozenModel):
+class LLM(ProviderModel):
     """A model behind an HTTP API.
 
         LLM("anthropic/claude-sonnet-4-5", api_key="...").completion("Hello!").text
@@ -95,9 +76,14 @@ class LLM(FrozenModel):
     Raises `ConfigurationError` (a `ValueError`) naming the invalid argument.
     """
 
-    model: str
     base_url: str
-    stream: bool
+    _unpicklable = "An LLM cannot be pickled: its api_key would be in the bytes"
+    _arguments: dict[str, Any]
+    _address: Address
+    _parameters: dict[str, Any]
+    _secrets: tuple[str, ...]
+    _lock: threading.Lock
+    _endpoint: ModelEndpoint | None
 
     def __init__(
         self,
@@ -132,54 +118,35 @@ class LLM(FrozenModel):
         del arguments["self"]
         settings.check(arguments)
         address = locate(model, base_url, wire)
-        parameters = settings.parameters(
-            arguments, address.wire, urlsplit(address.base_url).hostname or ""
-        )
+        host = urlsplit(address.base_url).hostname or ""
+        parameters = settings.parameters(arguments, address.wire, host)
         # Raises for settings that the wire does not support.
         wire_of(parameters).head(address.model, "", (), parameters, {})
         self._set(
             model=model,
             base_url=address.base_url,
             stream=stream,
+            _price_key=(address.model, address.base_url),
             _arguments=arguments,
             _address=address,
             _parameters=parameters,
-            _secrets=argument_secrets(arguments),
+            _secrets=secrets.argument_secrets(arguments),
             _lock=threading.Lock(),
             _endpoint=None,
         )
 
-    _arguments: dict[str, Any]
-    _address: Address
-    _parameters: dict[str, Any]
-    _secrets: tuple[str, ...]
-    _lock: threading.Lock
-    _endpoint: ModelEndpoint | None
-
-    # --- completions ---
-
     def complete(self, call: CompletionCall) -> Completion:
         """Return one answer. A cancellation takes effect within 100 ms."""
-        started = time.monotonic()
         endpoint = self._endpoint or self._open()
-        target = self._target(endpoint, call)
-        request = make_request(target, call, self.stream)
-        deadline: float | None = self._arguments["deadline"]
-        deadline_at = None if deadline is None else time.monotonic() + deadline
-        deltas = DeltaListener(call.on_delta)
-        answer = retrying(
-            lambda: self._attempt(endpoint, request, deltas, call.cancelled, deadline_at),
-            max_retries=self._arguments["max_retries"],
-            deadline=deadline_at,
-            cancelled=call.cancelled,
-            before_retry=deltas.restart,
-        )
-        return request.with_canonical_names(
-            answer,
-            duration=time.monotonic() - started,
-            cost=self.cost(answer.usage),
-            notes=request.notes(),
-            host=target.parameters["host"],
+        seconds: float | None = self._arguments["deadline"]
+        deadline = None if seconds is None else time.monotonic() + seconds
+        return self._answer(
+            call,
+            self._target(endpoint, call),
+            lambda request, deltas: self._attempt(endpoint, call, request, deltas, deadline),
+            self._parameters["host"],
+            self._arguments["max_retries"],
+            deadline,
         )
 
     def _target(self, endpoint: ModelEndpoint, call: CompletionCall) -> RequestTarget:
@@ -200,13 +167,13 @@ class LLM(FrozenModel):
     def _attempt(
         self,
         endpoint: ModelEndpoint,
+        call: CompletionCall,
         request: ModelRequest,
         deltas: OnDelta,
-        cancelled: Cancellation | None,
-        deadline_at: float | None,
+        deadline: float | None,
     ) -> Completion:
-        if cancelled:
-            raise Cancelled("The model call was cancelled.")
+        if call.cancelled:
+            raise errors.Cancelled("The model call was cancelled.")
         response: HttpExchange | None = None
         wire = answer_reader(endpoint.wire, bool(request.tools))
         try:
@@ -214,9 +181,9 @@ class LLM(FrozenModel):
                 endpoint.path,
                 request.body,
                 endpoint.headers,
-                cancelled=cancelled,
+                cancelled=call.cancelled,
                 stream=True,
-                deadline=deadline_at,
+                deadline=deadline,
             )
             if response.status != 200:
                 raise self._failure(endpoint, response)
@@ -229,63 +196,63 @@ class LLM(FrozenModel):
                     deltas(Delta("text", answer.text))
             response.record_outcome(None)
             return answer
-        except LLMError as error:
+        except errors.LLMError as error:
             if response is not None:
                 response.record_outcome(error)
-            if isinstance(error, AuthenticationError) and not credentials_of(self._arguments):
-                end = "" if str(error).endswith((".", "!", "?")) else "."
-                error.args = (f"{error}{end} {NO_KEY}",)
-            elif type(error) is BadResponse and endpoint.url not in str(error):
-                error.args = (
-                    f"{error} It came from {endpoint.url}: is that the API's address (base_url)?",
-                )
+            if isinstance(error, errors.AuthenticationError):
+                if not secrets.credentials_of(self._arguments):
+                    end = "" if str(error).endswith((".", "!", "?")) else "."
+                    error.args = (f"{error}{end} {NO_KEY}",)
+            elif type(error) is errors.BadResponse and endpoint.url not in str(error):
+                hint = f"It came from {endpoint.url}: is that the API's address (base_url)?"
+                error.args = (f"{error} {hint}",)
             self._scrub(error)
             raise
         finally:
             if response is not None:
                 response.close()
 
-    def _failure(self, endpoint: ModelEndpoint, response: HttpExchange) -> LLMError:
+    def _failure(self, endpoint: ModelEndpoint, response: HttpExchange) -> errors.LLMError:
         try:
             body = response.read()
-        except (LLMConnectionError, LLMTimeout):  # the status suffices for an error
+        except (errors.LLMConnectionError, errors.LLMTimeout):  # the status suffices for an error
             body = b""
         # Remove secrets before parsing, which cuts messages and could leave a part of a key.
-        headers = {name: redact(value, self._secrets) for name, value in response.headers.items()}
-        body = redact_bytes(body, self._secrets)
+        headers = {
+            name: secrets.redact(value, self._secrets) for name, value in response.headers.items()
+        }
+        body = secrets.redact_bytes(body, self._secrets)
         model = self._address.model
         return endpoint.wire.error(response.status, headers, body, endpoint.url, model)
 
-    def _scrub(self, error: LLMError) -> None:
+    def _scrub(self, error: errors.LLMError) -> None:
         """Remove secrets from an error, because some servers repeat the key that they refuse.
 
         An exception that caused it may hold the whole answer, so a cause that holds a secret is
         dropped.
         """
         text = str(error)
-        if holds_secret(text, self._secrets):
-            error.args = (redact(text, self._secrets),)
-        error.code = redact(error.code, self._secrets)
-        error.request_id = redact(error.request_id, self._secrets)
+        if secrets.holds_secret(text, self._secrets):
+            error.args = (secrets.redact(text, self._secrets),)
+        error.code = secrets.redact(error.code, self._secrets)
+        error.request_id = secrets.redact(error.request_id, self._secrets)
         cause: BaseException | None = error.__cause__ or error.__context__
         while cause is not None:
             doc, data = getattr(cause, "doc", ""), getattr(cause, "object", "")
-            if holds_secret(f"{cause.args!r} {vars(cause)!r} {doc} {data!r}", self._secrets):
+            if secrets.holds_secret(
+                f"{cause.args!r} {vars(cause)!r} {doc} {data!r}", self._secrets
+            ):
                 error.__cause__ = error.__context__ = None
                 break
             cause = cause.__cause__ or cause.__context__
 
     def _open(self) -> ModelEndpoint:
-        """Return the connection pool and the constant parts of every request, created at the
-        first call."""
+        """Return the endpoint, created at the first call."""
         with self._lock:
-            endpoint = self._endpoint
-            if endpoint is None:
-                endpoint = ModelEndpoint(self._address, self._parameters, self._arguments)
-                self._set(_endpoint=endpoint)
-        return endpoint
-
-    # --- properties ---
+            if self._endpoint is None:
+                self._set(_endpoint=ModelEndpoint(self._address, self._parameters, self._arguments))
+            assert self._endpoint is not None
+            return self._endpoint
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments, secrets included: `LLM(**llm.arguments())` is the
@@ -297,11 +264,6 @@ class LLM(FrozenModel):
         The port and credentials are left out, since both may change while the answers stay the
         same. The values are JSON values without secrets."""
         return dict(self._parameters)
-
-    def cost(self, usage: Usage) -> float | None:
-        """Return the cost of `usage` in USD by a table of list prices, or None if the table
-        lacks the model. Does not use the network."""
-        return prices.cost(usage, self._address.model, self.base_url)
 
     @property
     def info(self) -> ModelInfo | None:
@@ -328,7 +290,7 @@ class LLM(FrozenModel):
         unknown = changes.keys() - self._arguments.keys()
         if unknown:
             names, known = ", ".join(sorted(unknown)), ", ".join(self._arguments)
-            raise ConfigurationError(f"LLM has no argument {names}. It has: {known}.")
+            raise errors.ConfigurationError(f"LLM has no argument {names}. It has: {known}.")
         return LLM(**{**self._arguments, **changes})
 
     def with_transport(self, wrap: Callable[[Transport, Sequence[str]], Transport]) -> LLM:
@@ -344,7 +306,7 @@ class LLM(FrozenModel):
     def __repr__(self) -> str:
         sent = self._parameters.items()
         settings = [f"{name}={value!r}" for name, value in sent if name not in ("wire", "host")]
-        arguments = [repr(self.model), f"base_url={redact_url(self.base_url)!r}", *settings]
+        arguments = [repr(self.model), f"base_url={secrets.redact_url(self.base_url)!r}", *settings]
         return f"LLM({', '.join(arguments)})"
 
     def __copy__(self) -> LLM:
@@ -352,9 +314,3 @@ class LLM(FrozenModel):
 
     def __deepcopy__(self, memo: object) -> LLM:
         return self
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError(
-            "An LLM cannot be pickled: its api_key would be in the bytes. Send its arguments and"
-            " create it again."
-        )

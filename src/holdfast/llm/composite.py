@@ -9,24 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 
+from holdfast import errors
 from holdfast.content import Usage
-from holdfast.errors import (
-    AuthenticationError,
-    BadResponse,
-    Cancelled,
-    ConfigurationError,
-    LLMConnectionError,
-    LLMError,
-    LLMTimeout,
-    ModelNotFound,
-    PermissionDenied,
-    RateLimited,
-    ServerError,
-)
 from holdfast.events import AgentConfigured, ToolDefinition
 from holdfast.llm.base import CompletionCall, FrozenModel
 from holdfast.llm.completion import Completion, DeltaListener
@@ -34,26 +22,23 @@ from holdfast.llm.model import Model
 from holdfast.llm.request import definition
 from holdfast.llm.transcript import Item, Transcript
 
-if TYPE_CHECKING:
-    pass
-
 _log = logging.getLogger("holdfast.llm")
 
 ROUTE_SEPARATOR = " > "  # separates the names in a route through nested composites
 
 # Errors that another model may avoid. All others are faults of the request and recur at any model.
-FALLBACK_ERRORS: tuple[type[LLMError], ...] = (
-    AuthenticationError,
-    PermissionDenied,
-    ModelNotFound,
-    RateLimited,
-    ServerError,
-    LLMTimeout,
-    LLMConnectionError,
-    BadResponse,
+FALLBACK_ERRORS: tuple[type[errors.LLMError], ...] = (
+    errors.AuthenticationError,
+    errors.PermissionDenied,
+    errors.ModelNotFound,
+    errors.RateLimited,
+    errors.ServerError,
+    errors.LLMTimeout,
+    errors.LLMConnectionError,
+    errors.BadResponse,
 )
 
-FallbackOn = Iterable[type[LLMError]] | Callable[[LLMError], bool]
+FallbackOn = Iterable[type[errors.LLMError]] | Callable[[errors.LLMError], bool]
 
 
 class _Composite(FrozenModel):
@@ -62,8 +47,35 @@ class _Composite(FrozenModel):
     models: Mapping[str, Model]
     model: str
 
-    def __init__(self, kind: str, models: Mapping[str, Any] | Iterable[Any]) -> None:
-        by_name = _models_by_name(kind, models)
+    def __init__(self, kind: str, models: Any) -> None:
+        by_name: dict[str, Model] = {}
+        takes = f"{type(self).__name__}: models takes a mapping of names to models"
+        if kind == "fallback":
+            takes += " or a list of models"
+        pairs: Iterable[tuple[Any, Any]]
+        if isinstance(models, Mapping):
+            pairs = cast("Mapping[Any, Any]", models).items()
+        elif (
+            kind == "fallback"
+            and isinstance(models, Iterable)
+            and not isinstance(models, str | bytes)
+        ):
+            given = cast("Iterable[Any]", models)
+            pairs = [(getattr(model, "model", None), model) for model in given]
+        else:
+            raise errors.ConfigurationError(f"{takes}, not {models!r}.")
+        for name, model in pairs:
+            is_model = callable(getattr(model, "completion", None)) and not isinstance(model, type)
+            if not is_model or not isinstance(name, str):
+                raise errors.ConfigurationError(f"{takes} (LLM, ScriptedLLM, ...), not {model!r}.")
+            if not name or ROUTE_SEPARATOR in name:
+                raise errors.ConfigurationError(f"{takes}; {name!r} is not a valid name.")
+            unique, number = name, 2
+            while unique in by_name:  # the same model again, with another key or other settings
+                unique, number = f"{name}#{number}", number + 1
+            by_name[unique] = cast(Model, model)
+        if not by_name:
+            raise errors.ConfigurationError(f"{takes}, at least one.")
         self._set(models=by_name, model=f"{kind}({', '.join(by_name)})")
 
     def parameters(self) -> dict[str, Any]:
@@ -82,19 +94,16 @@ class _Composite(FrozenModel):
         return None if None in costs else max(cast("list[float]", costs))
 
     def close(self) -> None:
-        """Close idle connections of all models."""
+        """Close idle connections."""
         for model in self.models.values():
             model.close()
 
     def _ask(self, name: str, call: CompletionCall) -> Completion:
-        """Return the answer of one model, with its name in the route."""
         head = None if call.head is None else routed(call.head, name, call.transcript)
         model = self.models[name]
         if isinstance(model, _Composite):
-            outer_route = (*call.outer_route, name)
-            answer = model.complete(
-                msgspec.structs.replace(call, head=head, outer_route=outer_route)
-            )
+            outer = (*call.outer_route, name)
+            answer = model.complete(msgspec.structs.replace(call, head=head, outer_route=outer))
         else:
             answer = model.completion(
                 call.transcript,
@@ -145,11 +154,18 @@ class FallbackLLM(_Composite):
         if not is_function and isinstance(kinds, Iterable):
             kinds = tuple(cast("Iterable[Any]", kinds))
             on = None if on is None else kinds
-        moves_on = on if is_function else _one_of(kinds)
-        self._set(sticky=sticky, on=on, _moves_on=moves_on)
+        classes = cast(
+            "tuple[type[errors.LLMError], ...]", kinds if isinstance(kinds, tuple) else (kinds,)
+        )
+        if not is_function and not (classes and all(map(_is_error_class, classes))):
+            raise errors.ConfigurationError(
+                "FallbackLLM: on takes classes of LLMError or a function of the error, not"
+                f" {kinds!r}."
+            )
+        self._set(sticky=sticky, on=on, _moves_on=on if is_function else classes)
 
-    on: tuple[type[LLMError], ...] | Callable[[LLMError], bool] | None
-    _moves_on: Callable[[LLMError], bool]
+    on: tuple[type[errors.LLMError], ...] | Callable[[errors.LLMError], bool] | None
+    _moves_on: tuple[type[errors.LLMError], ...] | Callable[[errors.LLMError], bool]
 
     def parameters(self) -> dict[str, Any]:
         """Return each model's `model` and parameters under its name, and `sticky`."""
@@ -160,18 +176,24 @@ class FallbackLLM(_Composite):
         started = time.monotonic()
         deltas = DeltaListener(call.on_delta)
         call = msgspec.structs.replace(call, on_delta=deltas)
-        names = self._order(call)
-        failures: list[tuple[str, LLMError]] = []
+        names = list(self.models)
+        last = last_route(call.transcript, self.models, call.outer_route) if self.sticky else ""
+        start = names.index(last) if last in self.models else 0
+        names = names[start:] + names[:start]
+        failures: list[tuple[str, errors.LLMError]] = []
         for name in names:
             try:
                 answer = self._ask(name, call)
-            except LLMError as error:
-                is_final = isinstance(error, Cancelled) or call.cancelled or name == names[-1]
-                if is_final or not self._moves_on(error):
+            except errors.LLMError as error:
+                is_final = (
+                    isinstance(error, errors.Cancelled) or call.cancelled or name == names[-1]
+                )
+                on = self._moves_on
+                moves_on = isinstance(error, on) if isinstance(on, tuple) else on(error)
+                if is_final or not moves_on:
                     for before, earlier in failures:
-                        error.add_note(
-                            f"Before that {before} failed: {type(earlier).__name__}: {earlier}"
-                        )
+                        kind = type(earlier).__name__
+                        error.add_note(f"Before that {before} failed: {kind}: {earlier}")
                     raise
                 _log.warning("%s failed: %s", name, error)
                 failures.append((name, error))
@@ -182,12 +204,6 @@ class FallbackLLM(_Composite):
                 answer = msgspec.structs.replace(answer, duration=duration)
             return answer
         raise AssertionError("the last model answers or raises")
-
-    def _order(self, call: CompletionCall) -> list[str]:
-        names = list(self.models)
-        last = last_route(call.transcript, self.models, call.outer_route) if self.sticky else ""
-        start = names.index(last) if last in self.models else 0
-        return names[start:] + names[:start]
 
 
 class RouterRequest(msgspec.Struct, frozen=True):
@@ -218,7 +234,7 @@ class RouterLLM(_Composite):
     def __init__(self, pick: Callable[[RouterRequest], str], models: Mapping[str, Model]) -> None:
         super().__init__("router", models)
         if not callable(pick):
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"RouterLLM: pick takes a function of a RouterRequest, not {pick!r}."
             )
         self._set(pick=pick)
@@ -232,7 +248,7 @@ class RouterLLM(_Composite):
         last = last_route(call.transcript, self.models, call.outer_route)
         name = self.pick(RouterRequest(call.transcript.items, tools, prompt, last))
         if name not in self.models:
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"RouterLLM: pick returns one of {', '.join(self.models)}, not {name!r}."
             )
         return self._ask(name, call)
@@ -269,41 +285,5 @@ def routed(head: AgentConfigured, route: str, transcript: Transcript) -> AgentCo
     return head
 
 
-def _models_by_name(kind: str, models: Any) -> dict[str, Model]:
-    class_name = "FallbackLLM" if kind == "fallback" else "RouterLLM"
-    takes = f"{class_name}: models takes a mapping of names to models" + (
-        " or a list of models" if kind == "fallback" else ""
-    )
-    pairs: list[tuple[Any, Any]]
-    if isinstance(models, Mapping):
-        pairs = list(cast("Mapping[Any, Any]", models).items())
-    elif kind != "fallback" or isinstance(models, str | bytes) or not isinstance(models, Iterable):
-        raise ConfigurationError(f"{takes}, not {models!r}.")
-    else:
-        pairs = [(getattr(model, "model", None), model) for model in cast("Iterable[Any]", models)]
-    by_name: dict[str, Model] = {}
-    for name, model in pairs:
-        is_model = callable(getattr(model, "completion", None)) and not isinstance(model, type)
-        if not is_model or not isinstance(name, str):
-            raise ConfigurationError(f"{takes} (LLM, ScriptedLLM, ...), not {model!r}.")
-        if not name or ROUTE_SEPARATOR in name:
-            raise ConfigurationError(f"{takes}; {name!r} is not a valid name.")
-        unique, number = name, 2
-        while unique in by_name:  # the same model again, with another key or other settings
-            unique, number = f"{name}#{number}", number + 1
-        by_name[unique] = cast(Model, model)
-    if not by_name:
-        raise ConfigurationError(f"{takes}, at least one.")
-    return by_name
-
-
-def _one_of(kinds: Any) -> Callable[[LLMError], bool]:
-    """Return a function that tells errors of these classes from others."""
-    classes = cast("tuple[Any, ...]", kinds if isinstance(kinds, tuple) else (kinds,))
-    if not classes or not all(
-        isinstance(kind, type) and issubclass(kind, LLMError) for kind in classes
-    ):
-        raise ConfigurationError(
-            f"FallbackLLM: on takes classes of LLMError or a function of the error, not {kinds!r}."
-        )
-    return lambda error: isinstance(error, classes)
+def _is_error_class(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, errors.LLMError)

@@ -65,10 +65,9 @@ class ModelEndpoint:
 def read_stream(wire: Wire, response: HttpExchange, on_delta: OnDelta) -> Completion:
     """Read a streamed answer to its end.
 
-    After `parser.closed` becomes True, only token counts can follow. The deadline is then
-    shortened, and failures are ignored. Until then the stream must end by itself under the
-    normal limits. A server may mark every piece as final, so an interrupted stream is not an
-    answer even if it is `finished`. Content after a finish reopens the answer.
+    After `parser.closed` becomes True, only token counts can follow: the deadline is shortened, and
+    failures are ignored. Until then the stream must end by itself, because a server may mark every
+    piece as final. Content after a finish reopens the answer.
     """
     parser = wire.stream()
     shortened = False

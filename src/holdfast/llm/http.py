@@ -10,22 +10,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from holdfast.errors import Cancelled, ConfigurationError, LLMConnectionError, LLMError, LLMTimeout
+from holdfast.llm import http1
 from holdfast.llm.address import split_url
-from holdfast.llm.http1 import (
-    NO_DEADLINE,
-    ConnectionLost,
-    HttpConnection,
-    body_chunks,
-    connection_error,
-    read_head,
-)
+from holdfast.llm.http1 import NO_DEADLINE, ConnectionLost, HttpConnection
 from holdfast.llm.secrets import basic, redact_url
-from holdfast.llm.tcp import connect, is_ready
 
 if TYPE_CHECKING:
     import ssl
@@ -40,15 +33,16 @@ class HttpExchange:
     """An HTTP response: `status`, `headers` (names in lower case) and the body, read whole or
     iterated in raw chunks."""
 
-    __slots__ = ("_body", "headers", "status")
+    __slots__ = ("_body", "_chunks", "headers", "status")
 
-    def __init__(self, status: int, headers: dict[str, str]) -> None:
+    def __init__(self, status: int, headers: dict[str, str], chunks: Iterator[bytes]) -> None:
         self.status = status
         self.headers = headers
+        self._chunks = chunks
         self._body: bytes | None = None
 
     def __iter__(self) -> Iterator[bytes]:
-        raise NotImplementedError
+        return self._chunks
 
     def read(self) -> bytes:
         """Return the whole body, or the rest of it if some was iterated. Repeated calls return
@@ -73,39 +67,27 @@ class HttpExchange:
 class Transport(Protocol):
     """The channel for a model's requests: `HTTPPool` or a replacement for one."""
 
-    def post(
-        self,
-        path: str,
-        body: bytes,
-        headers: Mapping[str, str] | str,
-        *,
-        cancelled: Cancellation | None = None,
-        stream: bool = False,
-        deadline: float | None = None,
-    ) -> HttpExchange: ...
+    @property
+    def post(self) -> Callable[..., HttpExchange]:
+        """Send a request. Takes the arguments of `HTTPPool.post`."""
+        ...
+
     def close(self) -> None: ...
 
 
 class Response(HttpExchange):
-    """A response that holds a pool's connection until the body has been read to its end, which
-    returns the connection, or until `close`, which drops it. Iteration and `read` raise
-    `LLMConnectionError`, `LLMTimeout` or `Cancelled`."""
+    """A response that holds a pool's connection until the body has been read to its end, or until
+    `close`, which drops it. Reading raises `LLMConnectionError`, `LLMTimeout` or `Cancelled`."""
 
-    __slots__ = ("_chunks", "_connection", "_deadline", "_pool")
+    __slots__ = ("_connection", "_deadline", "_pool")
 
     def __init__(
-        self,
-        pool: HTTPPool,
-        connection: HttpConnection,
-        status: int,
-        headers: dict[str, str],
-        first_bytes: bytes,
+        self, pool: HTTPPool, connection: HttpConnection, head: tuple[int, dict[str, str], bytes]
     ) -> None:
-        super().__init__(status, headers)
+        super().__init__(head[0], head[1], http1.body_chunks(connection, *head))
         self._pool = pool
         self._connection: HttpConnection | None = connection
         self._deadline = connection.deadline
-        self._chunks = body_chunks(connection, status, headers, first_bytes)
 
     def __iter__(self) -> Iterator[bytes]:
         connection = self._connection
@@ -114,7 +96,7 @@ class Response(HttpExchange):
         try:
             yield from self._chunks
         except ConnectionLost as error:
-            raise connection_error(connection, error) from error
+            raise connection.lost(error) from error
         else:
             self._connection = None
             self._pool.give_back(connection, self.headers)
@@ -159,20 +141,22 @@ class HTTPPool:
         ssl_context: ssl.SSLContext | None = None,
         max_idle: int = 128,
     ) -> None:
-        self.tls, self.host, self.port, _ = _split("base_url", base_url, ("http", "https"))
+        self._server = _split("base_url", base_url, ("http", "https"))
+        self.tls, self.host, port, _ = self._server
         self.connect_timeout, self.read_timeout = timeout
         self.max_idle = max_idle
         self._ssl_context = ssl_context
         bare = f"[{self.host}]" if ":" in self.host else self.host
-        self._authority = bare if self.port == (443 if self.tls else 80) else f"{bare}:{self.port}"
-        self.address = f"{bare}:{self.port}"
+        self.address = self._destination = f"{bare}:{port}"
+        authority = bare if port == (443 if self.tls else 80) else self.address
+        self._target = ""
+        self._always = f"Host: {authority}\r\nAccept-Encoding: identity\r\n"
         self._proxy = _split("proxy", proxy, ("http",)) if proxy else None
-        # A plain request through a proxy names the whole URL.
-        plain_proxy = self._proxy is not None and not self.tls
-        self._target = f"http://{self._authority}" if plain_proxy else ""
-        self._always = f"Host: {self._authority}\r\nAccept-Encoding: identity\r\n"
-        if plain_proxy and self._proxy and self._proxy[3]:
-            self._always += f"Proxy-Authorization: {self._proxy[3]}\r\n"
+        if self._proxy is not None:
+            self._destination += f" through the proxy {self._proxy.host}:{self._proxy.port}"
+            if not self.tls:  # a plain request through a proxy names the whole URL
+                self._target = f"http://{authority}"
+                self._always += self._proxy.authorization
         self._idle: list[HttpConnection] = []
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -188,55 +172,43 @@ class HTTPPool:
         deadline: float | None = None,
     ) -> Response:
         """POST `body` to `path` (from the root, with its query) and return when the response's head
-        has arrived.
+        has arrived; without `stream`, when the body has been received too.
 
-        Without `stream`, the body has been received too and the connection is back in the pool.
         `headers` may be the result of `header_text`. `deadline` is a `time.monotonic()` value for
-        the whole exchange.
-
-        A reused connection that proves closed before any byte of a response is replaced once,
-        silently. Raises `LLMConnectionError`, `LLMTimeout`, `Cancelled`, or `BadResponse` for a
-        response that is not HTTP.
+        the whole exchange. A reused connection that proves closed before any byte of a response is
+        replaced once, silently. Raises `LLMConnectionError`, `LLMTimeout`, `Cancelled`, or
+        `BadResponse` for a response that is not HTTP.
         """
         head = header_text(headers) if not isinstance(headers, str) else headers
         request = (
             f"POST {self._target}{path} HTTP/1.1\r\n{self._always}{head}Content-Length:"
             f" {len(body)}\r\n\r\n".encode("latin-1")
         )
-        deadline = NO_DEADLINE if deadline is None else deadline
-        return self._exchange(request, body, self.read_timeout, deadline, cancelled, stream)
+        limits = self.read_timeout, NO_DEADLINE if deadline is None else deadline, cancelled
+        return self._exchange(request, body, limits, stream)
 
-    def _exchange(
-        self,
-        head: bytes,
-        body: bytes,
-        read_timeout: float,
-        deadline: float,
-        cancelled: Cancellation | None,
-        stream: bool,
-    ) -> Response:
-        """Send a request that may safely be sent twice, on an idle connection or a new one.
-        Connections and errors are handled as `post` describes."""
+    def _exchange(self, head: bytes, body: bytes, limits: http1.Limits, stream: bool) -> Response:
+        """Send a request that may safely be sent twice. `post` describes the rest."""
         force_new = False
         while True:
             connection = None if force_new else self._take()
             if connection is None:
-                connection = self._connect(deadline, cancelled)
+                connection = self._connect(limits)
             try:
-                connection.begin(read_timeout, deadline, cancelled)
+                connection.begin(*limits)
                 connection.check()
                 connection.send(head, body)
-                status, response_headers, first_bytes = read_head(connection)
+                response_head = http1.read_head(connection)
             except ConnectionLost as error:
                 connection.close()
                 if connection.reused and not error.response_begun:
                     force_new = True
                     continue
-                raise connection_error(connection, error) from error
+                raise connection.lost(error) from error
             except BaseException:
                 connection.close()
                 raise
-            response = self._answer(self, connection, status, response_headers, first_bytes)
+            response = self._answer(self, connection, response_head)
             if not stream:
                 response.read()
             return response
@@ -247,8 +219,6 @@ class HTTPPool:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
-
-    # --- idle connections ---
 
     def give_back(self, connection: HttpConnection, headers: Mapping[str, str]) -> None:
         """Take back a connection whose response was read to its end."""
@@ -277,67 +247,48 @@ class HTTPPool:
                 if not self._idle:
                     return None
                 connection = self._idle.pop()
-            if time.monotonic() - connection.idle_since <= IDLE_SECONDS and not is_ready(
-                connection.sock, 0
-            ):
+            idle_seconds = time.monotonic() - connection.idle_since
+            if idle_seconds <= IDLE_SECONDS and not http1.is_ready(connection.sock, 0):
                 return connection
             connection.close()  # readable while idle: closed by the peer, or out of sync
         return None
 
-    # --- connecting ---
-
-    def _connect(self, deadline: float, cancelled: Cancellation | None) -> HttpConnection:
-        needs_tunnel = self._proxy is not None and self.tls
-        host, port = (self._proxy[1], self._proxy[2]) if self._proxy else (self.host, self.port)
-        connect_deadline = min(time.monotonic() + self.connect_timeout, deadline)
-        sock = connect(host, port, connect_deadline, cancelled, self._destination())
+    def _connect(self, limits: http1.Limits) -> HttpConnection:
+        _, deadline, cancelled = limits
+        deadline = min(time.monotonic() + self.connect_timeout, deadline)
+        first_hop = self._proxy or self._server
+        sock = http1.connect(first_hop.host, first_hop.port, deadline, cancelled, self._destination)
         connection = HttpConnection(sock, self.address)
         try:
-            connection.begin(
-                max(connect_deadline - time.monotonic(), 0.001), connect_deadline, cancelled
-            )
+            connection.begin(max(deadline - time.monotonic(), 0.001), deadline, cancelled)
             connection.check()
-            if needs_tunnel:
-                self._tunnel(connection)
             if self.tls:
+                if self._proxy is not None:
+                    self._tunnel(connection, self._proxy)
                 self._secure(connection)
             if not connection.end():
                 raise Cancelled("The model call was cancelled.")
-        except ConnectionLost as error:
+        except BaseException as error:
             connection.close()
-            raise LLMConnectionError(
-                f"Cannot connect to {self._destination()}: {error}."
-            ) from error
-        except LLMTimeout:
-            connection.close()
-            raise LLMTimeout(
-                f"{self._destination()} did not accept a connection within"
-                f" {self.connect_timeout:g} s."
-            ) from None
-        except BaseException:
-            connection.close()
+            if isinstance(error, ConnectionLost):
+                text = f"Cannot connect to {self._destination}: {error}."
+                raise LLMConnectionError(text) from error
+            if isinstance(error, LLMTimeout):
+                limit = f"within {self.connect_timeout:g} s"
+                text = f"{self._destination} did not accept a connection {limit}."
+                raise LLMTimeout(text) from None
             raise
         return connection
 
-    def _destination(self) -> str:
-        return (
-            f"{self.address} through the proxy {self._proxy[1]}:{self._proxy[2]}"
-            if self._proxy
-            else self.address
-        )
-
-    def _tunnel(self, connection: HttpConnection) -> None:
+    def _tunnel(self, connection: HttpConnection, proxy: _Server) -> None:
         """Ask the proxy for a tunnel to the server (RFC 9110 9.3.6)."""
-        assert self._proxy is not None
         lines = f"CONNECT {self.address} HTTP/1.1\r\nHost: {self.address}\r\n"
-        if self._proxy[3]:
-            lines += f"Proxy-Authorization: {self._proxy[3]}\r\n"
-        connection.send(f"{lines}\r\n".encode("latin-1"), b"")
-        status, _, rest = read_head(connection)
+        connection.send(f"{lines}{proxy.authorization}\r\n".encode("latin-1"), b"")
+        status, _, rest = http1.read_head(connection)
         if not 200 <= status < 300 or rest:
             hint = " Check the credentials in proxy." if status == 407 else ""
             error = LLMConnectionError(
-                f"The proxy {self._proxy[1]}:{self._proxy[2]} refused a tunnel to {self.address}"
+                f"The proxy {proxy.host}:{proxy.port} refused a tunnel to {self.address}"
                 f" ({status}).{hint}"
             )
             error.retryable = status >= 500
@@ -363,11 +314,10 @@ class HTTPPool:
             raise connection.timeout_error() from None
         except (OSError, ValueError) as error:
             connection.check()
-            reason = (
-                getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
-            )
+            words = [getattr(error, name, "") for name in ("verify_message", "reason")]
+            reason = next(filter(None, words), "") or str(error)
             failure = LLMConnectionError(
-                f"The TLS handshake with {self._destination()} failed: {reason}."
+                f"The TLS handshake with {self._destination} failed: {reason}."
             )
             failure.retryable = not isinstance(error, ssl.SSLCertVerificationError)
             raise failure from error
@@ -385,8 +335,16 @@ def header_text(headers: Mapping[str, str]) -> str:
     return "".join([f"{line}\r\n" for line in lines])
 
 
-def _split(argument: str, url: str, schemes: tuple[str, ...]) -> tuple[bool, str, int, str]:
-    """Return (tls, host, port, Basic credentials) of a URL."""
+class _Server(NamedTuple):
+    """A server or a proxy by its URL."""
+
+    tls: bool
+    host: str
+    port: int
+    authorization: str  # the header line for a proxy's credentials
+
+
+def _split(argument: str, url: str, schemes: tuple[str, ...]) -> _Server:
     takes = " or ".join(f"{scheme}://host[:port]" for scheme in schemes)
     parts = split_url(url)
     if parts is not None and argument == "proxy" and "@" in parts.path + parts.query:
@@ -395,8 +353,9 @@ def _split(argument: str, url: str, schemes: tuple[str, ...]) -> tuple[bool, str
         hint = " Percent-encode the credentials before the @ (urllib.parse.quote)."
         hint = hint if "@" in url else ""
         raise ConfigurationError(f"{argument} takes {takes}, not {redact_url(url)!r}.{hint}")
-    credentials = ""
+    authorization = ""
     if parts.username is not None:
-        credentials = "Basic " + basic(f"{unquote(parts.username)}:{unquote(parts.password or '')}")
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        authorization = f"Proxy-Authorization: Basic {basic(pair)}\r\n"
     tls = parts.scheme == "https"
-    return tls, parts.hostname, parts.port or (443 if tls else 80), credentials
+    return _Server(tls, parts.hostname, parts.port or (443 if tls else 80), authorization)

@@ -1,5 +1,5 @@
-"""One HTTP/1.1 exchange over a connected socket: reading the response under a timeout, a deadline
-and a cancellation.
+"""One HTTP/1.1 exchange over a TCP socket: connecting, and reading the response, under a timeout, a
+deadline and a cancellation.
 
 `http.client` is not used for two reasons. Its header parser (the email package) and its buffered
 file layer cause two thirds of the cost of a small POST. And a timeout or cancellation in the
@@ -9,6 +9,10 @@ here.
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+import select
 import socket
 import threading
 import time
@@ -23,6 +27,18 @@ if TYPE_CHECKING:
 RECEIVE_BYTES = 65536
 MAX_HEAD_BYTES = 262144  # bytes; the largest known heads of providers are a few KB
 NO_DEADLINE = float("inf")
+NO_LENGTH = 2**63  # bytes; more than any body
+# While connecting, the cancellation is polled at this interval in seconds, because shutdown() wakes
+# a connecting socket on Linux only.
+CONNECT_POLL_SECONDS = 0.05
+
+
+# Seconds to wait for each byte, the end of the exchange by `time.monotonic()`, and the flag that
+# cancels it.
+Limits = tuple[float, float, "Cancellation | None"]
+
+
+_HEXADECIMAL = re.compile(rb"[0-9a-fA-F]+")
 
 
 class ConnectionLost(Exception):
@@ -107,20 +123,7 @@ class HttpConnection:
             except OSError:
                 pass
 
-    # --- bytes ---
-
-    def apply_timeout(self) -> None:
-        """Set the socket's timeout to the read timeout or the time left until the deadline,
-        whichever is shorter."""
-        timeout = self.read_timeout
-        if self.deadline != NO_DEADLINE:
-            remaining = self.deadline - time.monotonic()
-            if remaining <= 0:
-                raise LLMTimeout(f"{self.address} did not answer before the deadline.")
-            timeout = min(timeout, remaining)
-        if timeout != self.socket_timeout:
-            self.sock.settimeout(timeout)
-            self.socket_timeout = timeout
+    # --- errors ---
 
     def check(self) -> None:
         """Raise `Cancelled` if the call was cancelled."""
@@ -132,6 +135,25 @@ class HttpConnection:
         if time.monotonic() >= self.deadline:
             return LLMTimeout(f"{self.address} did not answer before the deadline.")
         return LLMTimeout(f"{self.address} sent nothing for {self.read_timeout:g} s.")
+
+    def lost(self, error: ConnectionLost) -> LLMConnectionError:
+        """Return the public error for a lost connection."""
+        return LLMConnectionError(f"The connection to {self.address} broke: {error}.")
+
+    # --- bytes ---
+
+    def apply_timeout(self) -> None:
+        """Set the socket's timeout to the read timeout or the time left until the deadline,
+        whichever is shorter."""
+        timeout = self.read_timeout
+        if self.deadline != NO_DEADLINE:
+            remaining = self.deadline - time.monotonic()
+            if remaining <= 0:
+                raise self.timeout_error()
+            timeout = min(timeout, remaining)
+        if timeout != self.socket_timeout:
+            self.sock.settimeout(timeout)
+            self.socket_timeout = timeout
 
     def send(self, head: bytes, body: bytes) -> None:
         """Write a request. A peer that hangs up meanwhile raises no error yet, because it may
@@ -169,10 +191,8 @@ class HttpConnection:
 
 
 def read_head(connection: HttpConnection) -> tuple[int, dict[str, str], bytes]:
-    """Return the status, the headers (names in lower case) and the first bytes of the body. Interim
-    1xx responses are skipped.
-
-    Raises `ConnectionLost` if the peer hangs up, and `BadResponse` if it does not speak HTTP/1.
+    """Return the status, the headers (names in lower case) and the first bytes of the body, without
+    interim 1xx responses. Raises `ConnectionLost`, or `BadResponse` if the peer speaks no HTTP/1.
     """
     data = b""
     while True:
@@ -189,9 +209,8 @@ def read_head(connection: HttpConnection) -> tuple[int, dict[str, str], bytes]:
                 )
             more = connection.receive(bool(data))
             if not more:
-                raise ConnectionLost(
-                    "closed by the peer" + (" within the headers" if data else ""), bool(data)
-                )
+                reason = "closed by the peer" + (" within the headers" if data else "")
+                raise ConnectionLost(reason, bool(data))
             data += more
             continue
         status, headers = parse_head(data[:end].decode("latin-1"), connection.address)
@@ -230,45 +249,38 @@ def parse_head(text: str, address: str) -> tuple[int, dict[str, str]]:
 def body_chunks(
     connection: HttpConnection, status: int, headers: dict[str, str], data: bytes
 ) -> Iterator[bytes]:
-    """Yield the body's chunks as they arrive, until the body is complete.
-
-    Sets `headers["connection"]` to "close" if the connection cannot be reused. Raises
-    `ConnectionLost` if the peer hangs up too early.
-    """
+    """Yield the body's chunks as they arrive. Sets `headers["connection"]` to "close" if the
+    connection cannot be reused. Raises `ConnectionLost` if the peer hangs up too early."""
     if status in (204, 304):
         return
     if "chunked" in headers.get("transfer-encoding", "").lower():
         yield from _chunked(connection, data)
         return
     content_length = headers.get("content-length")
+    remaining = NO_LENGTH
     if content_length is None:  # the end of the connection ends the body
         headers["connection"] = "close"
-        while True:
-            if data:
-                yield data
-            data = connection.receive()
-            if not data:
-                return
-    length = content_length.partition(",")[0]
-    if not length.isdecimal():
-        raise BadResponse(f"{connection.address} sent a Content-Length of {content_length[:40]!r}.")
-    remaining = int(length)
-    if len(data) > remaining:  # excess bytes: the connection is out of sync
-        headers["connection"] = "close"
-        data = data[:remaining]
-    while remaining:
+    else:
+        length = content_length.partition(",")[0]
+        if not length.isdecimal():
+            shown = repr(content_length[:40])
+            raise BadResponse(f"{connection.address} sent a Content-Length of {shown}.")
+        remaining = int(length)
+    while True:
+        if len(data) > remaining:  # excess bytes: the connection is out of sync
+            headers["connection"] = "close"
+            data = data[:remaining]
         if data:
             remaining -= len(data)
             yield data
-        if remaining:
-            data = connection.receive()
-            if not data:
-                raise ConnectionLost(
-                    f"closed by the peer {remaining} bytes before the end of the answer", True
-                )
-            if len(data) > remaining:
-                headers["connection"] = "close"
-                data = data[:remaining]
+        if not remaining:
+            return
+        data = connection.receive()
+        if not data:
+            if content_length is None:
+                return
+            reason = f"closed by the peer {remaining} bytes before the end of the answer"
+            raise ConnectionLost(reason, True)
 
 
 def _chunked(connection: HttpConnection, data: bytes) -> Iterator[bytes]:
@@ -280,12 +292,11 @@ def _chunked(connection: HttpConnection, data: bytes) -> Iterator[bytes]:
     expected = "size"  # the next line: "size", the "break" after a chunk, or the "trailer"
 
     while True:
-        if remaining:
-            piece = data[at : at + remaining]
-            if piece:
-                pieces.append(piece)
-                at += len(piece)
-                remaining -= len(piece)
+        piece = data[at : at + remaining]
+        if piece:
+            pieces.append(piece)
+            at += len(piece)
+            remaining -= len(piece)
         while not remaining:
             end = data.find(b"\n", at)
             if end < 0:
@@ -293,7 +304,10 @@ def _chunked(connection: HttpConnection, data: bytes) -> Iterator[bytes]:
             line = data[at:end].strip()
             at = end + 1
             if expected == "size":
-                remaining = _chunk_size(connection, line)
+                size = line.partition(b";")[0].strip()
+                if not _HEXADECIMAL.fullmatch(size):
+                    raise BadResponse(f"{connection.address} sent a chunk size of {line[:40]!r}.")
+                remaining = int(size, 16)
                 expected = "break" if remaining else "trailer"
             elif expected == "break":
                 if line:
@@ -322,16 +336,77 @@ def _chunked(connection: HttpConnection, data: bytes) -> Iterator[bytes]:
         at = 0
 
 
-def _chunk_size(connection: HttpConnection, line: bytes) -> int:
-    size = line.partition(b";")[0].strip()
+def connect(
+    host: str, port: int, deadline: float, cancelled: Cancellation | None, destination: str
+) -> socket.socket:
+    """Return a TCP socket connected to the first address of `host` that answers. A cancellation
+    ends the attempt, except within the name lookup."""
     try:
-        if size.isalnum():
-            return int(size, 16)
-    except ValueError:
-        pass
-    raise BadResponse(f"{connection.address} sent a chunk size of {line[:40]!r}.")
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        failure = LLMConnectionError(
+            f"Cannot find the host {host!r}: {reason}. Check base_url and the network."
+        )
+        # EAI_NONAME: the name does not exist, and a retry would not change that.
+        failure.retryable = isinstance(error, OSError) and error.errno != socket.EAI_NONAME
+        raise failure from error
+    last_error: OSError | None = None
+    for number, address in enumerate(addresses):
+        # An address that drops packets must not use up the time of the remaining addresses.
+        remaining = max(deadline - time.monotonic(), 0.0)
+        share = remaining if number + 1 == len(addresses) else remaining / 2
+        try:
+            return _connect_to(address, share, cancelled)
+        except OSError as error:
+            last_error = error
+    if isinstance(last_error, TimeoutError):
+        raise LLMTimeout(
+            f"{destination} did not accept a connection in time. Check base_url and the network."
+        ) from last_error
+    reason = getattr(last_error, "strerror", None) or str(last_error)
+    raise LLMConnectionError(
+        f"Cannot connect to {destination}: {reason}. Check base_url and that the server runs."
+    ) from last_error
 
 
-def connection_error(connection: HttpConnection, error: ConnectionLost) -> LLMConnectionError:
-    """Return the public error for a lost connection."""
-    return LLMConnectionError(f"The connection to {connection.address} broke: {error}.")
+def _connect_to(
+    found: tuple[int, int, int, str, object], seconds: float, cancelled: Cancellation | None
+) -> socket.socket:
+    deadline = time.monotonic() + seconds
+    sock = socket.socket(*found[:3])
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A model may think for minutes without sending a byte. Keep-alives keep NATs open and
+        # detect a lost peer.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 5)):
+            if hasattr(socket, option):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        sock.setblocking(False)
+        code = sock.connect_ex(found[4])  # pyright: ignore[reportArgumentType]: what getaddrinfo gave
+        while code in (errno.EINPROGRESS, errno.EWOULDBLOCK):
+            if cancelled:
+                raise Cancelled("The model call was cancelled.")
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError(errno.ETIMEDOUT, "timed out")
+            if is_ready(sock, min(remaining, CONNECT_POLL_SECONDS), write=True):
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+        return sock
+    except BaseException:
+        sock.close()
+        raise
+
+
+def is_ready(sock: socket.socket, seconds: float, *, write: bool = False) -> bool:
+    """Return True if a read (or write) would not block. Uses poll, because select fails on file
+    descriptors above 1023."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(sock, select.POLLOUT if write else select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+    found = select.select([] if write else [sock], [sock] if write else [], [sock], seconds)
+    return any(found)

@@ -4,22 +4,16 @@ module never uses the network."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast.content import Data
-from holdfast.llm.providers import (
-    ALIASES,
-    MAKERS,
-    ProviderEntry,
-    find_provider,
-    is_local,
-    provider_at,
-    provider_ids,
-)
+from holdfast.llm import providers
+from holdfast.llm.providers import ALIASES, MAKERS, find_provider, provider_at, provider_ids
 
 
 class ModelInfo(Data, frozen=True):
@@ -53,41 +47,31 @@ class ModelInfo(Data, frozen=True):
 def model_info(model: str, provider: str = "", base_url: str = "") -> ModelInfo | None:
     """Return the table's entry for `model`, or None.
 
-    The lookup tries these in order: the named provider, the owner of `base_url`, the provider in
-    the model's name, then the name alone (makers before resellers). An unlisted dated snapshot is
-    looked up under its base model.
-
-    The first call loads a table (10 ms, 5 MB). Later calls take microseconds.
+    The lookup tries the named provider, the owner of `base_url`, the provider in the model's name,
+    then the name alone (makers before resellers). An unlisted dated snapshot is looked up under its
+    base model. The first call loads a table (10 ms, 5 MB); later calls take microseconds.
     """
-    sellers = _sellers(model, provider, base_url)
-    for id, name in _lookups(model, provider, base_url):
+    prefix, slash, _ = model.partition("/")
+    named = [
+        ALIASES.get(provider, provider),
+        provider_at(base_url) if base_url else "",
+        ALIASES.get(prefix, prefix) if slash else "",
+    ]
+    known = [id for id in named if id and find_provider(id) is not None]
+    # The prices of the provider that serves the model apply, else those of the one in its name,
+    # else those of all makers that sell their own models.
+    sellers = known[:1] or _SELLING_MAKERS
+    if base_url and providers.is_local(urlsplit(base_url).hostname or ""):
+        sellers = ()
+    for id, name in _lookups(model, named[:2]):
         entry = find_provider(id)
         if entry is None:
             continue
         names = {each.lower(): each for each in entry.models}
-        for form in _name_variants(name.lower()):
-            if form in names:
-                info = _to_model_info(entry, names[form])
-                changes = {} if id in sellers else dict.fromkeys(_PRICES)
-                return msgspec.structs.replace(info, **changes)
+        found = next((form for form in _name_variants(name.lower()) if form in names), None)
+        if found is not None:
+            return _to_model_info(entry, names[found], priced=id in sellers)
     return None
-
-
-def _sellers(model: str, provider: str, base_url: str) -> Collection[str]:
-    """Return the providers whose prices apply to a model.
-
-    That is the provider that serves it, else the one in its name, else all makers that sell
-    their own models.
-    """
-    if base_url and is_local(urlsplit(base_url).hostname or ""):
-        return ()
-    prefix, slash, _ = model.partition("/")
-    named = (
-        ALIASES.get(provider, provider),
-        provider_at(base_url) if base_url else "",
-        ALIASES.get(prefix, prefix) if slash else "",
-    )
-    return next(((id,) for id in named if id and find_provider(id) is not None), _SELLING_MAKERS)
 
 
 # The providers of `MAKERS` that set the prices of their models. The others serve models of several
@@ -95,33 +79,28 @@ def _sellers(model: str, provider: str, base_url: str) -> Collection[str]:
 _SELLING_MAKERS = set(MAKERS) - {
     *("llama", "perplexity", "nvidia", "groq", "cerebras", "ollama-cloud", "openrouter"),
 }
-_PRICES = ("input_price", "output_price", "cached_input_price", "cache_write_price")
 
 
-def _lookups(model: str, provider: str, base_url: str) -> Iterator[tuple[str, str]]:
+def _lookups(model: str, servers: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield (provider, model name) pairs to look up, from the most to the least certain."""
     prefix, _, rest = model.partition("/")
     owner = ALIASES.get(prefix, prefix)
-    for id in (ALIASES.get(provider, provider), provider_at(base_url) if base_url else ""):
-        if id:
-            yield id, model
-            if owner == id and rest:
-                yield id, rest
+    for id in filter(None, servers):
+        yield id, model
+        if owner == id and rest:
+            yield id, rest
     if rest:
         yield owner, rest
-        yield "openrouter", model  # its names have the form maker/model, as most others' do
-        for id in provider_ids():
-            yield id, model
-    last = model.rpartition("/")[2]
-    for id in (*MAKERS, *provider_ids()):
-        yield id, last
+        # OpenRouter's names have the form maker/model, as most others' do.
+        yield from ((id, model) for id in ("openrouter", *provider_ids()))
+    yield from ((id, model.rpartition("/")[2]) for id in (*MAKERS, *provider_ids()))
 
 
 _DATE_SUFFIX = re.compile(r"[-@](20\d\d-?\d\d-?\d\d|\d\d-20\d\d|\d\d-\d\d|\d{3,4})$")
 
 
 def _name_variants(name: str) -> Iterator[str]:
-    """Yield a name, then the base names of which it may be a snapshot, a variant or a fine-tune."""
+    """Yield a name, then the base names of which it may be a snapshot or a variant."""
     yield name
     if name.startswith("ft:"):
         name = name.split(":")[1]
@@ -138,55 +117,35 @@ def _name_variants(name: str) -> Iterator[str]:
     yield f"{base}-preview"
 
 
-# --- one model ---
-
-
-class _Limit(msgspec.Struct, frozen=True):
-    context: int = 0
-    input: int = 0
-    output: int = 0
-
-
-class _Modalities(msgspec.Struct, frozen=True):
-    input: tuple[str, ...] = ("text",)
-    output: tuple[str, ...] = ("text",)
-
-
-class _Cost(msgspec.Struct, frozen=True):
-    input: float | None = None
-    output: float | None = None
-    cache_read: float | None = None
-    cache_write: float | None = None
-
-
 class _Model(msgspec.Struct, frozen=True):
-    limit: _Limit = _Limit()
-    modalities: _Modalities = _Modalities()
+    limit: dict[str, int] = {}
+    modalities: dict[str, tuple[str, ...]] = {}
     tool_call: bool = False
     reasoning: bool = False
     structured_output: bool | None = None
     temperature: bool | None = None
     knowledge: str = ""
-    cost: _Cost = _Cost()
+    cost: dict[str, float | dict[str, Any] | list[Any]] = {}
 
 
-def _to_model_info(entry: ProviderEntry, name: str) -> ModelInfo:
-    info = msgspec.json.decode(entry.models[name], type=_Model)
+def _to_model_info(entry: providers.ProviderEntry, name: str, priced: bool) -> ModelInfo:
+    found = msgspec.json.decode(entry.models[name], type=_Model)
+    cost: dict[str, Any] = dict(found.cost) if priced else {}
     return ModelInfo(
         model=name,
         provider=entry.id,
-        context_window=info.limit.context or None,
-        max_input_tokens=info.limit.input or None,
-        max_output_tokens=info.limit.output or None,
-        input_modalities=info.modalities.input,
-        output_modalities=info.modalities.output,
-        tool_calls=info.tool_call,
-        reasoning=info.reasoning,
-        structured_output=info.structured_output,
-        temperature=info.temperature,
-        knowledge=info.knowledge,
-        input_price=info.cost.input,
-        output_price=info.cost.output,
-        cached_input_price=info.cost.cache_read,
-        cache_write_price=info.cost.cache_write,
+        context_window=found.limit.get("context") or None,
+        max_input_tokens=found.limit.get("input") or None,
+        max_output_tokens=found.limit.get("output") or None,
+        input_modalities=found.modalities.get("input", ("text",)),
+        output_modalities=found.modalities.get("output", ("text",)),
+        tool_calls=found.tool_call,
+        reasoning=found.reasoning,
+        structured_output=found.structured_output,
+        temperature=found.temperature,
+        knowledge=found.knowledge,
+        input_price=cost.get("input"),
+        output_price=cost.get("output"),
+        cached_input_price=cost.get("cache_read"),
+        cache_write_price=cost.get("cache_write"),
     )

@@ -9,27 +9,16 @@ speak itself.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from holdfast.content import Usage
-from holdfast.errors import (
-    BadResponse,
-    Cancelled,
-    ConfigurationError,
-    LLMConnectionError,
-    LLMError,
-    LLMTimeout,
-)
-from holdfast.llm import prices
-from holdfast.llm.base import CompletionCall, FrozenModel
-from holdfast.llm.completion import Completion, DeltaListener, OnDelta
+from holdfast import errors
+from holdfast.llm.base import CompletionCall, ProviderModel
+from holdfast.llm.completion import Completion, OnDelta
 from holdfast.llm.info import model_info
-from holdfast.llm.request import RequestTarget, make_request
-from holdfast.llm.retry import retrying
+from holdfast.llm.request import RequestTarget
 from holdfast.llm.secrets import credentials, redact, worth_hiding
 from holdfast.llm.vision import with_vision
 from holdfast.llm.wires import openai_chat
@@ -45,7 +34,7 @@ _SECRET_NAMES = re.compile(
 )
 
 
-class LiteLLM(FrozenModel):
+class LiteLLM(ProviderModel):
     """A model by litellm's name for it, such as `bedrock/anthropic.claude-sonnet-4-5`.
 
     `settings` are passed to `litellm.completion` unchanged (`temperature=`, `api_key=`,
@@ -58,8 +47,11 @@ class LiteLLM(FrozenModel):
     package is not installed.
     """
 
-    model: str
-    stream: bool
+    _unpicklable = "A LiteLLM cannot be pickled: its settings hold keys"
+    _timeout: float
+    _max_retries: int
+    _settings: dict[str, Any]
+    _secrets: tuple[str, ...]
 
     def __init__(
         self,
@@ -71,21 +63,17 @@ class LiteLLM(FrozenModel):
         **settings: Any,
     ) -> None:
         if not isinstance(model, str) or not model.strip():  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"LiteLLM: model takes a model's name, not {model!r}.")
+            raise errors.ConfigurationError(f"LiteLLM: model takes a model's name, not {model!r}.")
         _package()
         self._set(
             model=model,
             stream=stream,
+            _price_key=(model, ""),
             _timeout=timeout,
             _max_retries=max_retries,
             _settings=settings,
             _secrets=worth_hiding(_secret_values(settings)),
         )
-
-    _timeout: float
-    _max_retries: int
-    _settings: dict[str, Any]
-    _secrets: tuple[str, ...]
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments, secrets included: `LiteLLM(**llm.arguments())` is
@@ -110,7 +98,6 @@ class LiteLLM(FrozenModel):
 
     def complete(self, call: CompletionCall) -> Completion:
         """Return one answer, as `LLM` does."""
-        started = time.monotonic()
         litellm = _package()
         if call.head is not None and call.head.model == self.model:
             parameters = call.head.parameters
@@ -118,23 +105,18 @@ class LiteLLM(FrozenModel):
             own = self.parameters()
             parameters = with_vision(self, own) if call.transcript.pictures else own
         target = RequestTarget(openai_chat, self.model, parameters, f"litellm {self.model}")
-        request = make_request(target, call, self.stream)
-        body: dict[str, Any] = msgspec.json.decode(request.body)
         limits = {"timeout": self._timeout, "num_retries": 0, "max_retries": 0}
-        call_arguments = {**body, **self._settings, **limits}
-        deltas = DeltaListener(call.on_delta)
-        answer = retrying(
-            lambda: self._attempt(litellm, call_arguments, deltas, call.cancelled),
-            max_retries=self._max_retries,
-            cancelled=call.cancelled,
-            before_retry=deltas.restart,
-        )
-        return request.with_canonical_names(
-            answer,
-            duration=time.monotonic() - started,
-            cost=self.cost(answer.usage),
-            notes=request.notes(),
-            host=HOST,
+        return self._answer(
+            call,
+            target,
+            lambda request, deltas: self._attempt(
+                litellm,
+                {**msgspec.json.decode(request.body), **self._settings, **limits},
+                deltas,
+                call.cancelled,
+            ),
+            HOST,
+            self._max_retries,
         )
 
     def _attempt(
@@ -145,7 +127,7 @@ class LiteLLM(FrozenModel):
         cancelled: Cancellation | None,
     ) -> Completion:
         if cancelled:
-            raise Cancelled("The model call was cancelled.")
+            raise errors.Cancelled("The model call was cancelled.")
         try:
             answer = litellm.completion(**call_arguments)
             if not self.stream:
@@ -153,35 +135,30 @@ class LiteLLM(FrozenModel):
             parser = openai_chat.stream()
             for chunk in answer:
                 if cancelled:
-                    raise Cancelled("The model call was cancelled.")
+                    raise errors.Cancelled("The model call was cancelled.")
                 event = chunk.model_dump_json(exclude_none=True).encode()
                 parser.feed(b"data: %b\n\n" % event, deltas)
             return parser.finish()
-        except LLMError:
+        except errors.LLMError:
             raise
         except Exception as error:
             raise self._failure(error) from None
 
-    def _failure(self, error: Exception) -> LLMError:
+    def _failure(self, error: Exception) -> errors.LLMError:
         text = redact(str(error), self._secrets)
         status = getattr(error, "status_code", None)
         kind = type(error).__name__
         if kind == "Timeout" or isinstance(error, TimeoutError):
-            return LLMTimeout(text)
+            return errors.LLMTimeout(text)
         if kind == "APIConnectionError" or isinstance(error, ConnectionError):
-            return LLMConnectionError(text)
+            return errors.LLMConnectionError(text)
         if isinstance(status, int) and status >= 400:
             details = {"message": text, "code": getattr(error, "code", None)}
             body = msgspec.json.encode({"error": details})
             headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
             lower = {str(name).lower(): str(value) for name, value in headers.items()}
             return openai_chat.error(status, lower, body, "litellm", self.model)
-        return BadResponse(f"litellm failed: {kind}: {text}")
-
-    def cost(self, usage: Usage) -> float | None:
-        """Return the cost of `usage` in USD by the table of list prices, or None if the table
-        lacks the model."""
-        return prices.cost(usage, self.model)
+        return errors.BadResponse(f"litellm failed: {kind}: {text}")
 
     @property
     def sees(self) -> bool | None:
@@ -195,12 +172,6 @@ class LiteLLM(FrozenModel):
 
     def __repr__(self) -> str:
         return f"LiteLLM({self.model!r})"
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError(
-            "A LiteLLM cannot be pickled: its settings hold keys. Send its arguments and create it"
-            " again."
-        )
 
 
 def _secret_values(settings: Any, secret: bool = False) -> Iterator[str]:
@@ -216,7 +187,6 @@ def _secret_values(settings: Any, secret: bool = False) -> Iterator[str]:
 
 
 def _without_secrets(settings: Any) -> Any:
-    """Return the settings without those named like secrets, at any depth."""
     if isinstance(settings, Mapping):
         items = cast("Mapping[Any, Any]", settings).items()
         public = [(name, value) for name, value in items if not _SECRET_NAMES.search(str(name))]
@@ -230,7 +200,7 @@ def _package() -> Any:
     try:
         import litellm  # pyright: ignore[reportMissingImports]: an extra, 300 MB, that is not there in development
     except ImportError:
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             "LiteLLM needs the litellm package: pip install 'holdfast[litellm]'."
         ) from None
     package = cast(Any, litellm)

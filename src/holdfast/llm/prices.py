@@ -23,12 +23,9 @@ if TYPE_CHECKING:
 
 
 def cost(usage: Usage, model: str, base_url: str = "") -> float | None:
-    """Return the cost of `usage` of `model` in USD, by the table's current price.
-
-    Returns None if the table lacks the model, or if the model is served on this machine or local
-    network. `usage` must be that of one model call, because its size selects the price tier of
-    long requests.
-    """
+    """Return the cost of `usage` of `model` in USD, by the table's current price, or None if the
+    table lacks the model or the model is served on this machine or local network. `usage` must be
+    that of one model call, because its size selects the price tier of long requests."""
     price_list = _prices(model, base_url)
     if not price_list:
         return None
@@ -39,29 +36,20 @@ def cost(usage: Usage, model: str, base_url: str = "") -> float | None:
 _PER_CALL = {"input_mtok", "output_mtok", "input_text_mtok", "output_text_mtok", "requests_kcount"}
 
 
-class _Price(msgspec.Struct, frozen=True):
-    """Prices in USD per token by a request's number of input tokens: ((0, base), (200_000,
-    more), ...), ordered by size."""
-
-    tiers: tuple[tuple[int, float], ...]
-
-    def price_at(self, size: int) -> float:
-        price = self.tiers[0][1]
-        for start, higher in self.tiers[1:]:
-            if size > start:
-                price = higher
-        return price
+# Prices in USD per token by a request's number of input tokens, ordered by size:
+# ((0, base), (200_000, more), ...).
+_Tiers = tuple[tuple[int, float], ...]
 
 
 class _Prices(msgspec.Struct, frozen=True):
     """One model's prices. A kind of token whose price is None is charged as the kind that
     contains it."""
 
-    input: _Price
-    output: _Price
-    cached: _Price | None
-    written: _Price | None
-    reasoning: _Price | None
+    input: _Tiers
+    output: _Tiers
+    cached: _Tiers | None
+    written: _Tiers | None
+    reasoning: _Tiers | None
     request: float  # USD for each request
 
     def cost_of(self, usage: Usage) -> float:
@@ -69,15 +57,22 @@ class _Prices(msgspec.Struct, frozen=True):
         cached = usage.cached_input_tokens if self.cached is not None else 0
         written = usage.cache_write_tokens if self.written is not None else 0
         reasoning = usage.reasoning_tokens if self.reasoning is not None else 0
-        sent = max(0, size - cached - written) * self.input.price_at(size)
-        total = self.request + (
-            sent + max(0, usage.output_tokens - reasoning) * self.output.price_at(size)
-        )
+        sent = max(0, size - cached - written) * _price_at(self.input, size)
+        received = max(0, usage.output_tokens - reasoning) * _price_at(self.output, size)
+        total = self.request + (sent + received)
         special = ((self.cached, cached), (self.written, written), (self.reasoning, reasoning))
-        for price, count in special:
-            if price is not None:
-                total += count * price.price_at(size)
+        for tiers, count in special:
+            if tiers is not None:
+                total += count * _price_at(tiers, size)
         return total
+
+
+def _price_at(tiers: _Tiers, size: int) -> float:
+    price = tiers[0][1]
+    for start, higher in tiers[1:]:
+        if size > start:
+            price = higher
+    return price
 
 
 _PriceList = tuple[tuple["ConditionalPrice | None", _Prices], ...]
@@ -97,7 +92,6 @@ def _current(price_list: _PriceList) -> _Prices:
 
 @lru_cache(maxsize=1024)
 def _prices(model: str, base_url: str) -> _PriceList:
-    """Return all prices of a model with their conditions; empty if there are none."""
     if base_url and is_local(urlsplit(base_url).hostname or ""):
         return ()
     entry = _find(model, base_url)
@@ -118,17 +112,16 @@ def _compile_all(prices: Sequence[tuple[ConditionalPrice | None, ModelPrice]]) -
 
 
 def _compile(price: dict[str, Any]) -> _Prices:
-    def per_token(key: str, otherwise: str = "") -> _Price | None:
+    def per_token(key: str, otherwise: str = "") -> _Tiers | None:
         value = price.get(f"{key}_mtok")
-        if value is None:
-            value = price.get(f"{otherwise}_mtok")
+        value = price.get(f"{otherwise}_mtok") if value is None else value
         if value is None:
             return None
         tiers = [(0, getattr(value, "base", value))]
         tiers += [(tier.start, tier.price) for tier in getattr(value, "tiers", ())]
-        return _Price(tuple([(start, float(each) / 1e6) for start, each in tiers]))
+        return tuple([(start, float(each) / 1e6) for start, each in tiers])
 
-    free = _Price(((0, 0.0),))
+    free = ((0, 0.0),)
     return _Prices(
         input=per_token("input", "input_text") or free,
         output=per_token("output", "output_text") or free,
@@ -140,11 +133,7 @@ def _compile(price: dict[str, Any]) -> _Prices:
 
 
 def _find(model: str, base_url: str) -> ModelInfo | None:
-    """Return the package's entry for a model, or None.
-
-    The lookup tries the serving address first, then the provider in the name, then the name
-    alone.
-    """
+    """Look a model up: by the serving address, the provider in the name, the name alone."""
     from genai_prices.data_snapshot import get_snapshot
 
     prefix, slash, name = model.partition("/")

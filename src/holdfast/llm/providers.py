@@ -99,10 +99,9 @@ def provider_of_parts(parts: SplitResult) -> str:
     host = parts.hostname or ""
     if is_local(host):
         return ""
-    for known in (PROVIDERS, COMPATIBLE):
-        for provider, url in known.items():
-            if urlsplit(url).hostname == host:
-                return provider
+    for provider, url in (PROVIDERS | COMPATIBLE).items():
+        if urlsplit(url).hostname == host:
+            return provider
     if host in _OTHER_HOSTS:
         return _OTHER_HOSTS[host]
     for end, provider in _HOST_SUFFIXES.items():
@@ -113,34 +112,22 @@ def provider_of_parts(parts: SplitResult) -> str:
 
 # --- recognition by model name ---
 
-# Prefix of a model's name -> its maker.
+# Maker -> the prefixes of its models' names.
 _MAKERS = {
-    "gpt-oss": "openai's open models",
-    "gpt": "openai",
-    "chatgpt": "openai",
-    "o1": "openai",
-    "o3": "openai",
-    "o4": "openai",
-    "codex": "openai",
-    "claude": "anthropic",
-    "gemini": "google",
-    "gemma": "google",
-    "deepseek": "deepseek",
-    "qwen": "qwen",
-    "qwq": "qwen",
-    "kimi": "moonshot",
-    "glm": "zhipu",
-    "grok": "xai",
-    "mistral": "mistral",
-    "magistral": "mistral",
-    "devstral": "mistral",
-    "codestral": "mistral",
-    "ministral": "mistral",
-    "pixtral": "mistral",
-    "llama": "meta",
-    "minimax": "minimax",
-    "nova": "amazon",
-    "command": "cohere",
+    "openai's open models": ("gpt-oss",),
+    "openai": ("gpt", "chatgpt", "o1", "o3", "o4", "codex"),
+    "anthropic": ("claude",),
+    "google": ("gemini", "gemma"),
+    "deepseek": ("deepseek",),
+    "qwen": ("qwen", "qwq"),
+    "moonshot": ("kimi",),
+    "zhipu": ("glm",),
+    "xai": ("grok",),
+    "mistral": ("mistral", "magistral", "devstral", "codestral", "ministral", "pixtral"),
+    "meta": ("llama",),
+    "minimax": ("minimax",),
+    "amazon": ("nova",),
+    "cohere": ("command",),
 }
 
 
@@ -149,7 +136,7 @@ def maker(model: str) -> str:
     """Return the maker of a model, judged by its name: `deepseek/deepseek-chat` gives
     `deepseek`. Returns "" if the name is not recognized."""
     name = model.rpartition("/")[2].lower()
-    return next((owner for start, owner in _MAKERS.items() if name.startswith(start)), "")
+    return next((owner for owner, starts in _MAKERS.items() if name.startswith(starts)), "")
 
 
 # --- the table ---
@@ -176,10 +163,8 @@ class ProviderEntry(msgspec.Struct, frozen=True):
 
     def sdk_and_address(self, model: str) -> tuple[str, str]:
         """Return the SDK and address for a model, which may differ from the provider's defaults."""
-        raw = self.models.get(model)
-        override = (
-            msgspec.json.decode(raw, type=_ModelOverride).provider if raw is not None else _Sdk()
-        )
+        raw = self.models.get(model, msgspec.Raw(b"{}"))
+        override = msgspec.json.decode(raw, type=_ModelOverride).provider
         return override.npm or self.npm, override.api or self.api
 
 
@@ -194,10 +179,8 @@ def provider_ids() -> Sequence[str]:
 
 
 def find_provider_at(host: str, path: str) -> str:
-    """Return the id of the provider at this host, or "".
-
-    If several providers share the host, the one with the longest matching path prefix wins.
-    """
+    """Return the id of the provider at this host, or "". Of several, the one with the longest
+    matching path prefix."""
     best, length = "", -1
     for entry in _table().values():
         parts = urlsplit(entry.api) if host in entry.api else None
@@ -212,9 +195,7 @@ def find_provider_at(host: str, path: str) -> str:
 
 def makers_of(model: str) -> Sequence[str]:
     """Return the makers that have a model with exactly this name."""
-    return [
-        id for id in MAKERS if (entry := find_provider(id)) is not None and model in entry.models
-    ]
+    return [id for id in MAKERS if (entry := find_provider(id)) and model in entry.models]
 
 
 @lru_cache(maxsize=1)

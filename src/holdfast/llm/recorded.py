@@ -6,9 +6,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -22,14 +22,9 @@ from holdfast.llm.http import HttpExchange, Transport
 from holdfast.llm.info import ModelInfo
 from holdfast.llm.secrets import redact, redact_bytes, redact_path
 
-if TYPE_CHECKING:
-    from holdfast.tools.context import Cancellation
-
 MODES = ("auto", "replay", "record")
 
-# Keys of a request that may differ for the same question, and the response headers that parsing
-# needs. The headers never hold a cookie or a key.
-_VARYING_KEYS = ("prompt_cache_key",)
+# The response headers that parsing needs. They never hold a cookie or a key.
 _KEPT_HEADERS = ("content-type", "retry-after", "retry-after-ms", "x-request-id", "request-id")
 
 _sorted = msgspec.json.Encoder(order="sorted")
@@ -52,14 +47,20 @@ class Recording(msgspec.Struct, rename="camel", omit_defaults=True):
     failed: bool = False  # True if the exchange gave no answer
 
     @property
-    def data(self) -> bytes:
-        """The bytes of the answer."""
-        return bytes.fromhex(self.hex) if self.hex else self.body.encode()
-
-    @property
     def key(self) -> str:
         """The identity of the request."""
         return self.hash or _request_key(self.path, bytes(self.request))
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the answer's bytes. Raises the error that broke the exchange off."""
+        if self.hex or self.body:
+            yield bytes.fromhex(self.hex) if self.hex else self.body.encode()
+        if self.error:
+            kind: Any = getattr(errors, self.error, None)
+            is_kind = isinstance(kind, type) and issubclass(kind, LLMError)
+            error: LLMError = (kind if is_kind else LLMError)(self.message)
+            error.retryable = self.retryable
+            raise error
 
 
 class RecordedLLM(BaseModel):
@@ -151,16 +152,16 @@ class Tape:
             recordings = self._recordings.get(key)
             if recordings:
                 return recordings.pop(0)
-            if self.mode == "replay":
-                unused = sum(map(len, self._recordings.values()))
-                reason = "all its recorded answers have been replayed"
-                reason = f"it is not in {str(self.path)!r}" if recordings is None else reason
-                raise ConfigurationError(
-                    f"RecordedLLM: this request cannot be replayed: {reason} ({unused} other"
-                    f" recorded answers are left). Its end: {request[-300:]!r}. Record again with"
-                    " mode='record', or use mode='auto'."
-                )
-        return None
+        if self.mode != "replay":
+            return None
+        unused = sum(map(len, self._recordings.values()))
+        reason = "all its recorded answers have been replayed"
+        reason = f"it is not in {str(self.path)!r}" if recordings is None else reason
+        raise ConfigurationError(
+            f"RecordedLLM: this request cannot be replayed: {reason} ({unused} other recorded"
+            f" answers are left). Its end: {request[-300:]!r}. Record again with mode='record', or"
+            " use mode='auto'."
+        )
 
     def add(self, recording: Recording) -> None:
         """Append one exchange to the file."""
@@ -171,11 +172,12 @@ class Tape:
             self._write(line, os.O_APPEND)
 
     def _load(self) -> None:
+        name = repr(str(self.path))
         try:
             data = self.path.read_bytes()
         except OSError as error:
             raise ConfigurationError(
-                f"RecordedLLM: {str(self.path)!r} cannot be read: {error.strerror}."
+                f"RecordedLLM: {name} cannot be read: {error.strerror}."
             ) from None
         for number, line in enumerate(data.splitlines(), 1):
             if not line.strip():
@@ -188,8 +190,7 @@ class Tape:
                     _log.warning("line %d of %s is truncated and is skipped", number, self.path)
                     continue
                 raise ConfigurationError(
-                    f"RecordedLLM: line {number} of {str(self.path)!r} is not a recorded exchange:"
-                    f" {error}."
+                    f"RecordedLLM: line {number} of {name} is not a recorded exchange: {error}."
                 ) from None
             if self.mode == "replay" or not (recording.failed or recording.status != 200):
                 self._recordings.setdefault(key, []).append(recording)
@@ -213,14 +214,12 @@ class Tape:
 
 
 def _request_key(path: str, body: bytes) -> str:
-    """Return the identity of a request: a hash of its path and its decoded body. The path's
-    query is left out, because it may hold a key."""
+    """Return the hash of a path (whose query may hold a key) and a decoded body."""
     from hashlib import sha256
 
     decoded: Any = msgspec.json.decode(body)
-    if isinstance(decoded, dict):
-        for name in _VARYING_KEYS:
-            cast("dict[str, Any]", decoded).pop(name, None)
+    if isinstance(decoded, dict):  # the cache key may differ for the same question
+        cast("dict[str, Any]", decoded).pop("prompt_cache_key", None)
     return sha256(path.partition("?")[0].encode() + b"\n" + _sorted.encode(decoded)).hexdigest()
 
 
@@ -231,34 +230,23 @@ class _RecordingTransport:
         self._tape = tape
         self._pool = pool
         self._secrets = secrets
+        self.close = pool.close
 
-    def post(
-        self,
-        path: str,
-        body: bytes,
-        headers: Mapping[str, str] | str,
-        *,
-        cancelled: Cancellation | None = None,
-        stream: bool = False,
-        deadline: float | None = None,
-    ) -> HttpExchange:
+    def post(self, path: str, body: bytes, headers: Any, **options: Any) -> HttpExchange:
         key = _request_key(path, body)
         request = redact_bytes(body, self._secrets)
         recorded = self._tape.find(key, request.decode())
         if recorded is not None:
-            if recorded.error and not recorded.status:
-                raise _error(recorded)
-            return _ReplayedResponse(recorded)
+            if not recorded.status:  # raises the error that prevented an answer
+                list(recorded.chunks())
+            return HttpExchange(recorded.status, dict(recorded.headers), recorded.chunks())
         recording = Recording(redact(redact_path(path), self._secrets), msgspec.Raw(request))
         if recording.key != key:
             recording.hash = key
         try:
-            response = self._pool.post(
-                path, body, headers, cancelled=cancelled, stream=stream, deadline=deadline
-            )
+            response = self._pool.post(path, body, headers, **options)
         except LLMError as error:
-            self.note_error(recording, error)
-            self.save(recording, b"", error)
+            self.save(recording, b"", error, error)
             raise
         recording.status = response.status
         recording.headers = {
@@ -268,23 +256,18 @@ class _RecordingTransport:
         }
         return _RecordingResponse(response, recording, self)
 
-    def close(self) -> None:
-        self._pool.close()
-
-    def note_error(self, recording: Recording, error: LLMError) -> None:
-        """Record the error that ended an answer early or prevented it."""
-        recording.error = type(error).__name__
-        recording.message = redact(str(error), self._secrets)
-        recording.retryable = error.retryable
-
-    def save(self, recording: Recording, data: bytes, error: LLMError | None) -> None:
-        """Write an exchange to the file with its bytes and its outcome."""
-        if isinstance(error, Cancelled):
+    def save(
+        self, recording: Recording, data: bytes, outcome: LLMError | None, broken: LLMError | None
+    ) -> None:
+        """Write an exchange to the file: its bytes, its outcome, and the error that broke its
+        connection. An error after the complete answer was ignored."""
+        if isinstance(outcome, Cancelled):
             return
-        if error is None:  # an error after the complete answer was ignored
-            recording.error = recording.message = ""
-            recording.retryable = True
-        recording.failed = error is not None
+        recording.failed = outcome is not None
+        if outcome is not None and broken is not None:
+            recording.error = type(broken).__name__
+            recording.message = redact(str(broken), self._secrets)
+            recording.retryable = broken.retryable
         data = redact_bytes(data, self._secrets)
         try:
             recording.body = data.decode()
@@ -299,48 +282,22 @@ class _RecordingResponse(HttpExchange):
     def __init__(
         self, response: HttpExchange, recording: Recording, transport: _RecordingTransport
     ) -> None:
-        super().__init__(response.status, response.headers)
-        self._response = response
+        super().__init__(response.status, response.headers, iter(response))
         self._recording = recording
         self._transport = transport
-        self._chunks: list[bytes] = []
+        self._received: list[bytes] = []
+        self._broken: LLMError | None = None
+        self.finish_within = response.finish_within
+        self.close = response.close
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            for chunk in self._response:
-                self._chunks.append(chunk)
+            for chunk in self._chunks:
+                self._received.append(chunk)
                 yield chunk
         except LLMError as error:
-            self._transport.note_error(self._recording, error)
+            self._broken = error
             raise
 
-    def finish_within(self, seconds: float | None) -> None:
-        self._response.finish_within(seconds)
-
     def record_outcome(self, error: LLMError | None) -> None:
-        self._transport.save(self._recording, b"".join(self._chunks), error)
-
-    def close(self) -> None:
-        self._response.close()
-
-
-class _ReplayedResponse(HttpExchange):
-    """A response replayed from the file."""
-
-    def __init__(self, recorded: Recording) -> None:
-        super().__init__(recorded.status, dict(recorded.headers))
-        self._recording = recorded
-
-    def __iter__(self) -> Iterator[bytes]:
-        if self._recording.data:
-            yield self._recording.data
-        if self._recording.error:
-            raise _error(self._recording)
-
-
-def _error(recorded: Recording) -> LLMError:
-    kind: Any = getattr(errors, recorded.error, None)
-    is_kind = isinstance(kind, type) and issubclass(kind, LLMError)
-    error: LLMError = (kind if is_kind else LLMError)(recorded.message)
-    error.retryable = recorded.retryable
-    return error
+        self._transport.save(self._recording, b"".join(self._received), error, self._broken)

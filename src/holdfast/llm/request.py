@@ -19,21 +19,13 @@ from holdfast.tools.names import wire_name
 
 
 class RequestTarget(msgspec.Struct, frozen=True):
-    """The model that a request goes to.
-
-    `cache_key` identifies everything in a request's frame except its head; a transcript caches the
-    frame under it.
-    """
+    """The model that a request goes to. A transcript caches the frame of its requests under
+    `cache_key`, which identifies everything in the frame except its head."""
 
     wire: Wire
     model: str
     parameters: Mapping[str, Any]
     cache_key: str = ""
-
-    def recipient(self) -> Recipient:
-        """Return the rules by which a transcript is encoded for this target."""
-        sees = self.parameters.get(IMAGES_PARAMETER) is not False
-        return Recipient(self.wire, self.model, self.parameters.get("host", ""), sees)
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -76,12 +68,10 @@ class ModelRequest(msgspec.Struct, frozen=True):
     def with_canonical_names(self, completion: Completion, **changes: Any) -> Completion:
         """Return the completion with canonical tool names, the request's hash, and `changes`
         applied."""
-        canonical = self.frame.canonical
-        if any(canonical.get(call.name, call.name) != call.name for call in completion.calls):
-            changes["calls"] = tuple(
-                msgspec.structs.replace(call, name=canonical.get(call.name, call.name))
-                for call in completion.calls
-            )
+        names = [self.frame.canonical.get(call.name, call.name) for call in completion.calls]
+        if names != [call.name for call in completion.calls]:
+            pairs = zip(completion.calls, names, strict=True)
+            changes["calls"] = tuple([msgspec.structs.replace(c, name=name) for c, name in pairs])
         return msgspec.structs.replace(completion, request_hash=self.hash, **changes)
 
 
@@ -127,18 +117,11 @@ def _hash(data: bytes) -> bytes:
 
 
 def make_frame(
-    target: RequestTarget,
-    system: str,
-    tools: Sequence[ToolDefinition],
-    head: str | None = None,
+    target: RequestTarget, system: str, tools: Sequence[ToolDefinition], head: str | None = None
 ) -> RequestFrame:
-    """Return the frame of a request.
-
-    `head` is the id of the `AgentConfigured` event that the frame is built from. Requests with the
-    same head begin alike and share a provider's prompt cache.
-
-    Raises `ConfigurationError` if two tools have the same name, or if a schema is not JSON.
-    """
+    """Return the frame of a request. `head` is the id of the `AgentConfigured` event that the frame
+    is built from: requests with the same head begin alike and share a provider's prompt cache.
+    Raises `ConfigurationError` if two tools have the same name, or if a schema is not JSON."""
     wire, parameters = target.wire, target.parameters
     names: dict[str, str] = {}
     canonical: dict[str, str] = {}
@@ -159,9 +142,11 @@ def make_frame(
             hash = _hash(b"%b %b" % (wire.name.encode(), unnamed))
             parameters = {"cache_key": head, **parameters}
         request_head = wire.head(target.model, system, tools, parameters, names)
-        return RequestFrame(request_head, target.recipient(), names, canonical, hash)
     except (TypeError, UnicodeEncodeError) as error:
         raise ConfigurationError(f"tools and parameters must be JSON values: {error}.") from error
+    sees = parameters.get(IMAGES_PARAMETER) is not False
+    recipient = Recipient(wire, target.model, parameters.get("host", ""), sees)
+    return RequestFrame(request_head, recipient, names, canonical, hash)
 
 
 def definition(tool: ToolLike) -> ToolDefinition:

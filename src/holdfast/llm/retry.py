@@ -46,10 +46,10 @@ def retrying(
     `LLMError`.
 
     Waits `delay` seconds before each retry; a cancellation ends the wait with `Cancelled`. The
-    error is raised unchanged in these cases: the retries are used up, the wait would pass
-    `deadline` (a `clock()` value), or the provider asks for a wait of more than 120 s (then in
-    its `retry_after`). The log `holdfast.retry` reports each failure at once (INFO).
-    `before_retry` receives the failure after the wait.
+    error is raised unchanged if the retries are used up, if the wait would pass `deadline` (a
+    `clock()` value), or if the provider asks for more than 120 s (then in its `retry_after`). The
+    log `holdfast.retry` reports each failure at once. `before_retry` receives the failure after the
+    wait.
     """
     number = 0
     while True:
@@ -65,8 +65,8 @@ def retrying(
         if (listener := retry_listener.get()) is not None:
             listener(failure, number, seconds)
         number += 1
-        text = str(failure)
-        reason = f"{type(failure).__name__}: {text}{'' if text.endswith(('.', '!', '?')) else '.'}"
+        reason = f"{type(failure).__name__}: {failure}"
+        reason += "" if reason.endswith((".", "!", "?")) else "."
         _log.info("%s Trying again in %.1f s (%d of %d).", reason, seconds, number, max_retries)
         if sleep is not None:
             sleep(seconds)
@@ -83,8 +83,7 @@ def retrying(
 def delay(error: LLMError, number: int, random: Callable[[], float]) -> float | None:
     """Return the seconds to wait before retry `number` (from 0), or None to give up.
 
-    The delay uses full jitter
-    (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/), which spreads
+    Full jitter (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/) spreads
     the retries of many clients best. After a Retry-After the jitter is only added, because an
     earlier retry would be refused again.
     """
@@ -99,12 +98,9 @@ def delay(error: LLMError, number: int, random: Callable[[], float]) -> float | 
 def retry_after(
     headers: Mapping[str, str], now: Callable[[], float] = time.time, *, status: int = 0
 ) -> float | None:
-    """Return the seconds that a response's headers (names in lower case) ask to wait, or None.
-
-    The headers are `retry-after-ms`, or `retry-after` in seconds or as an HTTP date. Without
-    these, for status 429, the result is the time until all exhausted limits are reset
-    (`until_reset`).
-    """
+    """Return the seconds that a response's headers (names in lower case) ask to wait, or None:
+    `retry-after-ms`, else `retry-after` (seconds or an HTTP date), else for status 429
+    `until_reset`."""
     milliseconds = _number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -128,11 +124,8 @@ _RESET = re.compile(r"(?:x-)?rate-?limit-reset(?:-[a-z-]+)?|anthropic-ratelimit-
 
 
 def until_reset(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
-    """Return the seconds until the last of the exhausted limits is reset.
-
-    A limit is exhausted if its `remaining` header is 0. A limit without that header counts only
-    if it is the only one, because otherwise any of them may be the exhausted one.
-    """
+    """Return the seconds until the last of the exhausted limits is reset: those whose `remaining`
+    header is 0. A limit without that header counts only if it is the only one."""
     resets = {name: value for name, value in headers.items() if _RESET.fullmatch(name)}
     waits: list[float] = []
     for name, value in resets.items():
@@ -166,8 +159,8 @@ def duration(text: str) -> float | None:
 
 
 def _seconds_until(text: str, now: Callable[[], float]) -> float | None:
-    """Return the seconds until a time in one of these forms: a number of seconds, epoch seconds
-    or milliseconds (distinguished by size), a duration, or an RFC 3339 time."""
+    """Return the seconds until a number (of seconds, or of the epoch's seconds or milliseconds,
+    distinguished by size), a duration, or an RFC 3339 time."""
     number = _number(text)
     if number is not None:
         if number <= 1e8:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from itertools import repeat
 from typing import Any, cast
 
 import msgspec
@@ -48,27 +49,14 @@ class ScriptedRequest:
         """The text of the last message: a user's message or a tool's result."""
         content: Any = self.messages[-1].get("content") if self.messages else None
         if isinstance(content, list):
-            return "\n".join(
-                str(part["text"])
-                for part in cast("list[dict[str, Any]]", content)
-                if part.get("type") == "text"
-            )
+            parts = cast("list[dict[str, Any]]", content)
+            return "\n".join(str(part["text"]) for part in parts if part.get("type") == "text")
         return content or ""
 
     def __repr__(self) -> str:
         return f"ScriptedRequest({self.number}, {self.body.decode()})"
 
 
-# One answer of a script; the docstring of `ScriptedLLM` describes the forms.
-ScriptedAnswer = (
-    str
-    | ToolCall
-    | tuple[str, Mapping[str, Any]]
-    | Mapping[str, Any]
-    | Sequence[Any]
-    | Completion
-    | BaseException
-)
 Script = Iterable[Any] | Callable[[ScriptedRequest], Any]
 
 
@@ -119,8 +107,7 @@ class ScriptedLLM(BaseModel):
         self.stream = stream
         self.sees = images
         self.requests: list[ScriptedRequest] = []
-        self._function = script if callable(script) else None
-        self._answers = iter(()) if callable(script) else iter(script)
+        self._answers = repeat(script) if callable(script) else iter(script)
         self._lock = threading.Lock()
 
     def complete(self, call: CompletionCall) -> Completion:
@@ -132,9 +119,7 @@ class ScriptedLLM(BaseModel):
         with self._lock:
             request = ScriptedRequest(len(self.requests), built)
             self.requests.append(request)
-            answer: Any = (
-                self._function if self._function is not None else next(self._answers, self)
-            )
+            answer: Any = next(self._answers, self)
         if answer is self:
             raise LLMError(
                 f"The script of ScriptedLLM has run out: this is request {request.number + 1},"
@@ -152,7 +137,7 @@ class ScriptedLLM(BaseModel):
         completion = self._completion(answer, len(built.transcript))
         refuse_async("completion: on_delta", call.on_delta)
         if call.on_delta is not None and self.stream:
-            _emit_deltas(completion, call.on_delta)
+            _stream(completion, call.on_delta)
         if not completion.usage.input_tokens:
             written = completion.text + "".join([call.raw_arguments for call in completion.calls])
             usage = Usage(len(built.body) // 4, len(written) // 4 + 1)
@@ -183,17 +168,13 @@ class ScriptedLLM(BaseModel):
             return msgspec.structs.replace(
                 part, id="", provider_id=part.provider_id or part.id or id
             )
+        name, arguments = None, None
         if isinstance(part, tuple) and len(cast("tuple[Any, ...]", part)) == 2:
             name, arguments = cast("tuple[Any, Any]", part)
-        elif isinstance(part, Mapping) and "name" in part:
-            mapping = cast("Mapping[str, Any]", part)
-            name, arguments, id = (
-                mapping["name"],
-                mapping.get("arguments", {}),
-                str(mapping.get("id", id)),
-            )
-        else:
-            name, arguments = None, None
+        elif isinstance(part, Mapping):
+            fields = cast("Mapping[str, Any]", part)
+            name, arguments = fields.get("name"), fields.get("arguments", {})
+            id = str(fields.get("id", id))
         if not isinstance(name, str) or not isinstance(arguments, Mapping):
             raise ConfigurationError(
                 "A script's answer takes a str, a call (ToolCall, (name, arguments) or a dict with"
@@ -218,7 +199,7 @@ class ScriptedLLM(BaseModel):
         return f"ScriptedLLM(model={self.model!r}, requests={len(self.requests)})"
 
 
-def _emit_deltas(completion: Completion, on_delta: OnDelta) -> None:
+def _stream(completion: Completion, on_delta: OnDelta) -> None:
     if completion.reasoning:
         on_delta(Delta("reasoning", completion.reasoning))
     for word in re.findall(r"\s*\S+|\s+$", completion.text):

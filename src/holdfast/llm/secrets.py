@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -42,11 +43,9 @@ def credentials_of(arguments: Mapping[str, Any]) -> list[str]:
         if name.lower() not in _PUBLIC_HEADERS:
             values += credentials(value)
     query = urlsplit(arguments["base_url"] or "").query
-    if query:
-        values += [
-            part.partition("=")[2] or part for part in query.split("&") if not _is_public(part)
-        ]
-        values += [value for name, value in parse_qsl(query) if name not in _PUBLIC_QUERY_KEYS]
+    hidden = [part for part in query.split("&") if not _is_public(part)]
+    values += [part.partition("=")[2] or part for part in hidden]
+    values += [value for name, value in parse_qsl(query) if name not in _PUBLIC_QUERY_KEYS]
     return [value for value in values if value]
 
 
@@ -57,10 +56,8 @@ def credentials(header: str) -> list[str]:
     scheme, _, rest = value.partition(" ")
     values = [rest.strip() if scheme.isalpha() and rest.strip() else value]
     if scheme.lower() == "basic":
-        from base64 import b64decode
-
         try:
-            pair = b64decode(rest).decode()
+            pair = a2b_base64(rest).decode()
         except ValueError:
             return values
         values += [pair, pair.partition(":")[2]]
@@ -69,9 +66,7 @@ def credentials(header: str) -> list[str]:
 
 def basic(pair: str) -> str:
     """Return `user:password` encoded as Basic credentials."""
-    from base64 import b64encode
-
-    return b64encode(pair.encode()).decode()
+    return b2a_base64(pair.encode(), newline=False).decode()
 
 
 def worth_hiding(values: Iterable[str]) -> tuple[str, ...]:

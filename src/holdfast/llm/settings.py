@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -22,13 +23,6 @@ def _number_check(
         and not isinstance(value, bool)
         and low <= value <= high
         and (not open or value > low)
-    )
-
-
-def _is_text_or_list(value: Any) -> bool:
-    return isinstance(value, str) or (
-        isinstance(value, list | tuple)
-        and all(isinstance(item, str) for item in cast("list[Any]", value))
     )
 
 
@@ -60,7 +54,13 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "temperature": ("a number from 0 to 2", _number_check(0, 2)),
     "top_p": ("a number from 0 to 1", _number_check(0, 1)),
     "max_output_tokens": ("a whole number from 1", _number_check(1, _UNLIMITED, whole=True)),
-    "stop": ("a str or a list of str", _is_text_or_list),
+    "stop": (
+        "a str or a list of str",
+        lambda v: (
+            isinstance(v, str | list | tuple)
+            and all(isinstance(one, str) for one in cast("list[Any]", v))
+        ),
+    ),
     "reasoning_effort": (
         "a str such as 'low', 'medium' or 'high'",
         lambda v: isinstance(v, str) and bool(v),
@@ -161,10 +161,6 @@ def _answer_format(wanted: dict[str, Any]) -> dict[str, Any]:
                 " 'schema': {...}}}."
             )
         return wanted
-    name = "".join(
-        c if c.isalnum() and c.isascii() else "_" for c in str(wanted.get("title") or "answer")
-    )[:64]
-    return {
-        "type": "json_schema",
-        "json_schema": {"name": name, "schema": wanted, "strict": is_strict(wanted)},
-    }
+    name = re.sub(r"[^a-zA-Z0-9]", "_", str(wanted.get("title") or "answer"))[:64]
+    schema = {"name": name, "schema": wanted, "strict": is_strict(wanted)}
+    return {"type": "json_schema", "json_schema": schema}

@@ -19,7 +19,7 @@ from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.providers import maker
 from holdfast.llm.vision import has_picture, hide_pictures
 from holdfast.llm.wires.calls import wire_id
-from holdfast.llm.wires.protocol import Names, Wire
+from holdfast.llm.wires.protocol import Calls, Names, Wire
 
 T = TypeVar("T")
 
@@ -33,15 +33,15 @@ def sha256() -> Callable[..., Any]:
 
 
 CallResult = tuple[ToolCall, ToolResult]
-Item = Message | MessageEvent | AssistantReplied | Completion | CallResult
+Answer = AssistantReplied | Completion
+Item = Message | MessageEvent | Answer | CallResult
 
 
 class Recipient:
     """A model that receives requests, and the rules for what it may be sent.
 
-    `maker` is the maker of the model, and `only_host` the host to which native forms are bound (""
-    if they are valid anywhere). Both decide which native forms it may receive. Recipients with the
-    same `key` receive the same bytes.
+    `maker` and `only_host` (the host to which native forms are bound, or "") decide which native
+    forms it may receive. Recipients with the same `key` receive the same bytes.
     """
 
     __slots__ = ("family", "key", "maker", "model", "only_host", "sees", "wire")
@@ -55,59 +55,47 @@ class Recipient:
         self.family = wire.family(model, host)
         self.key = (wire.name, self.maker, self.only_host, self.family, sees)
 
-    def may_receive_native(self, item: AssistantReplied | Completion) -> bool:
+    def may_receive_native(self, item: Answer) -> bool:
         """Return True if the native form of an answer may be sent here. An unknown maker or host
         counts as the same."""
         if item.wire != self.wire.name:
             return False
-        their_maker = maker(item.model)
-        if their_maker and self.maker and their_maker != self.maker:
-            return False
-        return not self.only_host or not item.host or item.host == self.only_host
+        makers = {maker(item.model), self.maker} - {""}
+        hosts = {item.host, self.only_host} - {""} if self.only_host else ()
+        return len(makers) < 2 and len(hosts) < 2
 
 
 class _Encoding:
     """The items of a transcript, encoded for recipients with one key, and the state needed to
     continue."""
 
-    __slots__ = (
-        *("batch", "encoded", "fragments", "hash", "hashed", "ids", "is_partial"),
-        *("left_out", "renamed", "sent_calls", "unanswered"),
-    )
-
     def __init__(self) -> None:
         self.fragments: list[bytes] = []
         self.encoded = 0  # number of items encoded
         self.batch: list[CallResult] = []  # results since the last assistant item
         self.unanswered = 0  # number of that item's calls without a result
-        # True if more results may join the batch of the last fragment.
-        self.is_partial = False
+        self.is_partial = False  # True if more results may join the batch of the last fragment
         self.left_out: dict[str, int] = {}  # model -> number of its native forms left out
         self.hash: Any = None  # hash of the first `hashed` fragments
         self.hashed = 0
         self.ids: dict[str, int] = {}  # call id as sent -> number of calls that wanted it
         # The last answer's calls, each with the call as sent, if any id was changed.
         self.sent_calls: list[tuple[ToolCall, ToolCall]] = []
-        # Holdfast's id of a call -> the id as sent, if they differ.
-        self.renamed: dict[str, str] = {}
+        self.renamed: dict[str, str] = {}  # Holdfast's id of a call -> a different id as sent
 
     def add(self, item: Item, to: Recipient, names: Names) -> None:
-        """Encode one more item."""
         wire = to.wire
-        if not to.sees and not isinstance(item, AssistantReplied | Completion):
-            if isinstance(item, tuple):
-                item = (item[0], hide_pictures(item[1]))
-            else:
-                item = hide_pictures(item)
         if isinstance(item, tuple):
-            self.batch.append((self._sent_call(item[0]), item[1]))
+            call, result = item
+            result = result if to.sees else hide_pictures(result)
+            self.batch.append((self._sent_call(call), result))
             self.unanswered -= 1
             if self.unanswered <= 0:
                 self._end_batch(wire, names)
             return
         if self.batch:  # an incomplete batch, in messages written by hand
             self._end_batch(wire, names)
-        if isinstance(item, AssistantReplied | Completion):
+        if isinstance(item, Answer):
             native, verbatim = item.native, False
             if native:
                 if to.may_receive_native(item):
@@ -117,7 +105,10 @@ class _Encoding:
                     model = item.model or item.wire
                     self.left_out[model] = self.left_out.get(model, 0) + 1
             self._add_answer(item.text, item.calls, native, verbatim, to, names)
-        elif isinstance(item, Message) and item.role == "assistant":
+            return
+        if not to.sees:
+            item = hide_pictures(item)
+        if isinstance(item, Message) and item.role == "assistant":
             self._add_answer(item.text, item.tool_calls, NO_NATIVE, False, to, names)
         elif isinstance(item, Message) and item.role == "system":
             self.fragments.append(wire.system(item.text))
@@ -127,7 +118,7 @@ class _Encoding:
     def _add_answer(
         self,
         text: str,
-        calls: Sequence[ToolCall],
+        calls: Calls,
         native: msgspec.Raw,
         verbatim: bool,
         to: Recipient,
@@ -139,13 +130,14 @@ class _Encoding:
         self.sent_calls = []
         self.unanswered = len(calls)
         if calls:
-            sent = [self._with_id(call, to, verbatim) for call in calls]
-            pairs = list(zip(calls, sent, strict=True))
-            changed = [(call, one) for call, one in pairs if one is not call]
+            pairs = [(call, self._with_id(call, to, verbatim)) for call in calls]
+            changed = [(call, sent) for call, sent in pairs if sent is not call]
             if changed:
                 self.sent_calls = pairs
-                self.renamed.update((call.id, one.provider_id) for call, one in changed if call.id)
-            calls = sent
+                calls = [sent for _, sent in pairs]
+                self.renamed.update(
+                    (call.id, sent.provider_id) for call, sent in changed if call.id
+                )
         fragment = to.wire.assistant(text, calls, native, names, to.family)
         if fragment:
             self.fragments.append(fragment)
@@ -159,9 +151,8 @@ class _Encoding:
             while id in self.ids:
                 self.ids[wanted] += 1
                 candidate = f"{wanted}_{self.ids[wanted]}"
-                id = to.wire.call_id(
-                    msgspec.structs.replace(call, provider_id=candidate), to.family
-                )
+                renamed = msgspec.structs.replace(call, provider_id=candidate)
+                id = to.wire.call_id(renamed, to.family)
         self.ids.setdefault(id, 1)
         return call if id == wire_id(call) else msgspec.structs.replace(call, provider_id=id)
 
@@ -181,7 +172,7 @@ class _Encoding:
         self.unanswered = 0
 
     def begin_partial(self, wire: Wire, names: Names) -> None:
-        """Add a fragment for the results so far of an incomplete batch, if there is one."""
+        """Add a fragment for the results so far of an incomplete batch."""
         if self.batch and not self.is_partial:
             self.fragments.append(wire.results(self.batch, names))
             self.is_partial = True
@@ -195,7 +186,6 @@ class _Encoding:
                 self.hash, self.hashed = None, 0
 
     def digest(self) -> bytes:
-        """Return a hash of all fragments so far."""
         if self.hash is None:
             self.hash = sha256()()
         # Hash only lengths and checksums: a tenth of the time of hashing everything, and enough
@@ -210,9 +200,8 @@ class Transcript:
     """An append-only list of user messages, model answers, and tool results.
 
     `append` takes `events.MessageAdded` or `content.Message`, `events.AssistantReplied` or
-    `Completion`, and
-    `(ToolCall, ToolResult)` pairs, which follow the answer that requested them. The items belong to
-    the caller and are never changed. One thread appends; any thread may read.
+    `Completion`, and `(ToolCall, ToolResult)` pairs, which follow the answer that requested them.
+    The items belong to the caller and are never changed. One thread appends; any thread may read.
 
     A request costs only the items appended since the last one: `encode` encodes each item once per
     wire and maker of models.
@@ -228,7 +217,7 @@ class Transcript:
         self._cached_values: dict[str, tuple[object, object]] = {}
         self._lock = threading.Lock()
         # The conversation's last answer, even if it is no longer among the items.
-        self.last_answer: AssistantReplied | Completion | None = None
+        self.last_answer: Answer | None = None
         for item in items:
             self.append(item)
 
@@ -256,17 +245,26 @@ class Transcript:
         message that answers no call."""
         if isinstance(item, Message):
             if item.role == "tool":
-                item = (self._call_by_id(item.tool_call_id), ToolResult(item.content))
+                call = self._calls.get(item.tool_call_id)
+                if call is None:
+                    known = ", ".join(map(repr, self._calls)) or "none"
+                    raise ConfigurationError(
+                        "A tool message needs the tool_call_id of an earlier call"
+                        f" ({known}), not {item.tool_call_id!r}."
+                    )
+                item = (call, ToolResult(item.content))
             else:
                 self._index_calls(item.tool_calls)
         elif isinstance(item, Completion):
             self._index_calls(item.calls)
-        elif not isinstance(item, AssistantReplied | MessageEvent) and not _is_call_result(item):
-            raise ConfigurationError(
-                "A transcript takes messages, answers (Assistant, Completion) and (ToolCall,"
-                f" ToolResult) pairs, not {item!r}."
-            )
-        if isinstance(item, AssistantReplied | Completion):
+        elif not isinstance(item, AssistantReplied | MessageEvent):
+            parts = item if type(item) is tuple else ()
+            if [type(part) for part in parts] != [ToolCall, ToolResult]:
+                raise ConfigurationError(
+                    "A transcript takes messages, answers (Assistant, Completion) and (ToolCall,"
+                    f" ToolResult) pairs, not {item!r}."
+                )
+        if isinstance(item, Answer):
             self.last_answer = item
         self._items.append(item)
 
@@ -280,7 +278,7 @@ class Transcript:
         return any(
             has_picture(item[1].content if isinstance(item, tuple) else item.content)
             for item in self._items
-            if not isinstance(item, AssistantReplied | Completion)
+            if not isinstance(item, Answer)
         )
 
     def encode(self, to: Recipient, names: Names, hashed: bool) -> tuple[Sequence[bytes], bytes]:
@@ -319,14 +317,8 @@ class Transcript:
         encoding = self._encodings.get(to.key)
         if encoding is None or not encoding.left_out:
             return ()
-        last = next(
-            (
-                item
-                for item in reversed(self._items)
-                if isinstance(item, AssistantReplied | Completion)
-            ),
-            None,
-        )
+        answers = (item for item in reversed(self._items) if isinstance(item, Answer))
+        last = next(answers, None)
         if last is None or to.may_receive_native(last):
             return ()
         destination = f"{to.model} at {to.only_host}" if to.only_host else to.model
@@ -346,27 +338,10 @@ class Transcript:
 
     def _index_calls(self, calls: Sequence[ToolCall]) -> None:
         for call in calls:
-            for id in (call.id, call.provider_id):
-                if id:
-                    self._calls[id] = call
-
-    def _call_by_id(self, id: str) -> ToolCall:
-        if id not in self._calls:
-            known = ", ".join(map(repr, self._calls)) or "none"
-            raise ConfigurationError(
-                f"A tool message needs the tool_call_id of an earlier call ({known}), not {id!r}."
-            )
-        return self._calls[id]
+            self._calls.update((id, call) for id in (call.id, call.provider_id) if id)
 
 
 Messages = str | Sequence[Message | Completion] | Transcript
-
-
-def _is_call_result(item: Any) -> bool:
-    return type(item) is tuple and [type(part) for part in cast("tuple[Any, ...]", item)] == [
-        ToolCall,
-        ToolResult,
-    ]
 
 
 def as_transcript(messages: Messages) -> Transcript:

@@ -4,7 +4,7 @@ that have vision."""
 from __future__ import annotations
 
 from binascii import Error, a2b_base64
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -63,8 +63,7 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
 
 
 def _webp(data: bytes) -> tuple[int, int] | None:
-    """Return the size of a WebP picture in any of the container's three kinds (RFC 9649, 2.5 to
-    2.7)."""
+    """Return the size of a WebP picture of any of the three kinds (RFC 9649, 2.5 to 2.7)."""
     kind, body = data[12:16], data[20:30]
     if len(body) < 10:
         return None
@@ -79,19 +78,17 @@ def _webp(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-# --- in content ---
-
-
 def picture(block: Content) -> ImageContent | None:
     """Return a block as a picture if it is an image or a resource with an image's bytes; else
     None."""
-    if not _is_picture(block) or isinstance(block, ImageContent):
+    if isinstance(block, ImageContent) or not _is_picture(block):
         return block if isinstance(block, ImageContent) else None
     resource = cast(EmbeddedResource, block).resource
     try:
-        return ImageContent(a2b_base64(resource["blob"]), resource["mimeType"])
+        data = a2b_base64(resource["blob"])
     except (Error, ValueError):
-        return ImageContent(b"", resource["mimeType"])
+        data = b""
+    return ImageContent(data, resource["mimeType"])
 
 
 def has_picture(content: Iterable[Content]) -> bool:
@@ -119,23 +116,8 @@ def placeholder(image: ImageContent) -> str:
     length = f"{count / 1_000_000:.1f} MB"
     if count < 999_500:
         length = f"{count} bytes" if count < 1000 else f"{count / 1000:.0f} KB"
-    kind = " ".join(image.mime_type.split())[:80]
-    facts = [kind, f"{size[0]} x {size[1]}", length] if size else [kind, length]
-    return f"[picture: {', '.join(facts)}]"
-
-
-def without_pictures(content: Sequence[Content]) -> tuple[Content, ...]:
-    """Return the content with each picture replaced by its placeholder. A pure function."""
-    images = map(picture, content)
-    return tuple(
-        [
-            block if image is None else TextContent(placeholder(image))
-            for block, image in zip(content, images, strict=True)
-        ]
-    )
-
-
-# --- of models ---
+    shown_size = f"{size[0]} x {size[1]}, " if size else ""
+    return f"[picture: {' '.join(image.mime_type.split())[:80]}, {shown_size}{length}]"
 
 
 def sees(model: Any) -> bool | None:
@@ -172,25 +154,21 @@ def names_blind_model(parameters: Mapping[str, Any]) -> bool:
     """Return True if the parameters say of any model that it lacks vision."""
     if parameters.get(IMAGES_PARAMETER) is False:
         return True
-    return any(
-        names_blind_model(entry.get("parameters") or {}) for entry in _routes(parameters).values()
-    )
-
-
-def _routes(parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    routes = parameters.get("routes")
-    return cast("dict[str, dict[str, Any]]", routes) if isinstance(routes, dict) else {}
+    routes: Any = parameters.get("routes")
+    entries = cast("dict[str, dict[str, Any]]", routes if isinstance(routes, dict) else {})
+    return any(names_blind_model(entry.get("parameters") or {}) for entry in entries.values())
 
 
 def _map_routes(
     parameters: Mapping[str, Any], change: Callable[[str, dict[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
     """Return a composite's parameters with those of each of its models changed."""
-    if not isinstance(parameters.get("routes"), dict):
+    routes: Any = parameters.get("routes")
+    if not isinstance(routes, dict):
         return dict(parameters)
     changed = {
         name: {**entry, "parameters": change(name, entry.get("parameters") or {})}
-        for name, entry in _routes(parameters).items()
+        for name, entry in cast("dict[str, dict[str, Any]]", routes).items()
     }
     return {**parameters, "routes": changed}
 
@@ -200,8 +178,10 @@ MessageT = TypeVar("MessageT", bound="ToolResult | Message | MessageEvent")
 
 def hide_pictures(message: MessageT) -> MessageT:
     """Return a message or a result in the form for a model without vision."""
-    return (
-        msgspec.structs.replace(message, content=without_pictures(message.content))
-        if has_picture(message.content)
-        else message
-    )
+    if not has_picture(message.content):
+        return message
+    content = [
+        block if image is None else TextContent(placeholder(image))
+        for block, image in ((block, picture(block)) for block in message.content)
+    ]
+    return msgspec.structs.replace(message, content=tuple(content))

@@ -8,8 +8,7 @@
 
 A fragment is one message as JSON, or several joined by commas. The caller caches fragments, so a
 request is one join. `RequestHead` holds the bytes before and after the fragments. A wire has no
-state and knows no key, host or socket. To add a wire, write its module and its `_answers` module,
-and list it in `WIRES`.
+state and knows no key, host or socket. To add a wire, write its module and list it in `_NAMES`.
 
 `head` takes parameters that are JSON values, all optional:
 
@@ -33,12 +32,8 @@ from typing import Any, cast
 from holdfast.errors import ConfigurationError
 from holdfast.llm.wires.protocol import TEXT_SUFFIX, Wire
 
-WIRES = {
-    "openai_chat": "holdfast.llm.wires.openai_chat",
-    "openai_responses": "holdfast.llm.wires.openai_responses",
-    "anthropic_messages": "holdfast.llm.wires.anthropic_messages",
-    "gemini": "holdfast.llm.wires.gemini",
-}
+_NAMES = ("openai_chat", "openai_responses", "anthropic_messages", "gemini")
+WIRES = {name: f"holdfast.llm.wires.{name}" for name in _NAMES}
 
 
 def wire(name: str) -> Wire:
@@ -66,12 +61,9 @@ def _with_text_calls(inner: Wire, reads_calls: bool = True) -> Wire:
 
 
 def is_wire(name: str) -> bool:
-    """Return True if `wire` knows that name."""
     return name.removesuffix(TEXT_SUFFIX) in WIRES
 
 
 def wire_of(parameters: Mapping[str, Any]) -> Wire:
-    """Return the wire for a model with these parameters."""
-    return wire(
-        parameters["wire"] + (TEXT_SUFFIX if parameters.get("tool_calls") == "text" else "")
-    )
+    suffix = TEXT_SUFFIX if parameters.get("tool_calls") == "text" else ""
+    return wire(parameters["wire"] + suffix)

@@ -6,20 +6,19 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import msgspec
+from msgspec import Raw
 
 from holdfast.content import ToolCall, Usage
 from holdfast.errors import BadResponse, LLMError
 from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.wires.calls import read_call
 from holdfast.llm.wires.failures import excerpt
-from holdfast.llm.wires.lenient_json import MISSHAPEN, clean_texts, decode, join_surrogates
+from holdfast.llm.wires.lenient_json import MISSHAPEN, clean_texts, decode, encode, join_surrogates
 from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
 
 T = TypeVar("T")
 
 GAP = "\n\n"  # separates texts around another block, and thoughts
-
-_json = msgspec.json.Encoder().encode
 
 
 def read_answer(
@@ -39,7 +38,7 @@ def read_answer(
         try:
             value = decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            data = _json(clean_texts(decode(data)))
+            data = msgspec.json.encode(clean_texts(decode(data)))
             value = decoder.decode(data)
         return make(value, data)
     except LLMError:
@@ -49,29 +48,26 @@ def read_answer(
 
 
 def bad_answer(description: str, data: bytes, error: Exception | None = None) -> BadResponse:
-    """Return the error for an answer that does not match `description`."""
     detail = f" ({error!r})" if type(error) in (AttributeError, KeyError, TypeError) else ""
     return BadResponse(f"The answer is not {description}{detail}: {excerpt(data)}")
 
 
-def count(counts: Any, key: str) -> int:
+def bad_part(description: str, part: Any) -> BadResponse:
+    return BadResponse(f"The answer has {description}: {excerpt(encode(part))}")
+
+
+def count(counts: dict[str, Any], key: str) -> int:
     """Return the number of tokens under `key`, or 0 if there is no valid number."""
-    value: Any = as_dict(counts).get(key)
+    value = counts.get(key)
     return int(value) if isinstance(value, int | float) and 0 < value < 2**63 else 0
 
 
 def as_dict(value: Any) -> dict[str, Any]:
-    """Return a decoded value if it is an object, or else an empty one."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def has_other_keys(fields: dict[str, Any], known: set[str]) -> bool:
-    """Return True if an object has a value under a key that is not `known`."""
-    # A loop, because this runs for each part of an answer and a generator costs more.
-    for key in fields:  # noqa: SIM110
-        if key not in known and fields[key]:
-            return True
-    return False
+def as_list(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 class CompletionBuilder:
@@ -95,12 +91,21 @@ class CompletionBuilder:
         self.calls.append(call)
         return call
 
+    def covers(self, fields: dict[str, Any], known: set[str]) -> None:
+        """Note that the completion covers the `known` keys of an object. A value under any other
+        key needs the native form."""
+        for key in fields:
+            if key not in known and fields[key]:
+                self.needs_native = True
+
     def build(
-        self, wire: str, usage: Usage, stop_reason: str, about: Any, native: msgspec.Raw
+        self, wire: str, usage: Usage, stop_reason: str, about: Any, form: Any, raw: Raw | None
     ) -> Completion:
-        """Return the completion. `about` has the `model` and the `id` of the answer. A stop for
-        calls is reported as such. `native` is kept only if it is needed."""
-        model, id = about.model, about.id
+        """Return the completion. `about` has the `model` and the `id` of the answer. `form` is the
+        native form, and `raw` its JSON, if available. A stop for calls is reported as such."""
+        model, id, native = about.model, about.id, NO_NATIVE
+        if self.needs_native:
+            native = Raw(encode(form)) if raw is None else raw.copy()
         return Completion(
             join_surrogates("".join(self.texts)),
             join_surrogates("".join(self.thoughts)),
@@ -109,6 +114,6 @@ class CompletionBuilder:
             "tool_calls" if stop_reason == "stop" and self.calls else join_surrogates(stop_reason),
             join_surrogates(model) if isinstance(model, str) else "",
             wire,
-            native if self.needs_native else NO_NATIVE,
+            native,
             join_surrogates(id) if isinstance(id, str) else "",
         )

@@ -1,4 +1,4 @@
-"""Requests of Anthropic's Messages wire.
+"""Anthropic's Messages wire.
 
 `native` is an answer's `content` array. It is sent back verbatim, except for parts that the API
 itself refuses; see `_echo`.
@@ -12,31 +12,24 @@ from typing import Any, cast
 from zlib import crc32
 
 import msgspec
+from msgspec import Raw
 
-from holdfast.content import AudioContent, Content, ImageContent, TextContent, ToolCall, ToolResult
-from holdfast.errors import ConfigurationError
-from holdfast.events import ToolDefinition
-from holdfast.llm.wires import anthropic_messages_answers as answers
-from holdfast.llm.wires.answers import as_dict
-from holdfast.llm.wires.calls import wire_id, wire_name
-from holdfast.llm.wires.content_parts import (
-    Part,
-    as_text,
-    caption,
-    media,
-    not_shown,
-    result_text,
-)
-from holdfast.llm.wires.failures import http_error
-from holdfast.llm.wires.protocol import Names, RequestHead
-from holdfast.llm.wires.requests import join_body, merge_extra, no_family, set_parameters
+from holdfast.content import AudioContent, Content, ImageContent, TextContent, ToolCall, Usage
+from holdfast.errors import BadResponse, ConfigurationError, ContentFiltered
+from holdfast.llm.completion import NO_NATIVE, Completion
+from holdfast.llm.wires import content_parts, protocol
+from holdfast.llm.wires.answers import GAP, CompletionBuilder, as_dict, as_list, count, read_answer
+from holdfast.llm.wires.calls import wire_id, wire_input, wire_name
+from holdfast.llm.wires.content_parts import Part
+from holdfast.llm.wires.failures import http_error, reported_error, shorten
+from holdfast.llm.wires.lenient_json import clean_texts, decode, join_surrogates
+from holdfast.llm.wires.protocol import Calls, Names, Parameters, RequestHead, Results, Tools
+from holdfast.llm.wires.streams import StreamParser
 from holdfast.tools import styles
 
-name = answers.NAME
+name = "anthropic_messages"
 bound = False  # signatures are valid on all platforms
-family = no_family
-parse = answers.parse
-stream = answers.MessagesStream
+family = protocol.no_family
 error = http_error
 
 _json = msgspec.json.Encoder().encode
@@ -45,7 +38,7 @@ _decoder = msgspec.json.Decoder()
 _USER = b'{"role":"user","content":['
 _ASSISTANT = b'{"role":"assistant","content":['
 _OPENING_MESSAGE = _USER + b'{"type":"text","text":"(what came before is not shown)"}]}'
-_EPHEMERAL = {"type": "ephemeral"}
+_CACHED = {"cache_control": {"type": "ephemeral"}}
 _CACHE_MARK = b',"cache_control":{"type":"ephemeral"}}]}'  # replaces the end of a user message
 _PICTURE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _PARAMETERS = {"temperature": "temperature", "top_p": "top_p", "stop": "stop_sequences"}
@@ -65,18 +58,14 @@ _MIN_BUDGET_TOKENS = 1024  # the API's lower limit
 
 
 def path(model: str, stream: bool) -> str:
-    """Return the path after the base URL's path, which ends in /v1."""
     return "/messages"
 
 
 def headers(api_key: str) -> dict[str, str]:
-    """Return the headers of every request. Without a key, no key header is sent."""
     key = {"x-api-key": api_key} if api_key else {}
-    common = {"Content-Type": "application/json", "Accept": "*/*"}
-    return {**common, "anthropic-version": "2023-06-01", **key}
+    return {**protocol.JSON_HEADERS, "anthropic-version": "2023-06-01", **key}
 
 
-_LEGAL_ID = re.compile(r"[a-zA-Z0-9_-]+")  # the API's rule for call ids
 _ILLEGAL_ID_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -84,9 +73,8 @@ def call_id(call: ToolCall, family: str = "") -> str:
     """Return the id of a call in the characters that the API allows. Others are replaced, and a
     checksum keeps distinct ids distinct."""
     id = wire_id(call)
-    if _LEGAL_ID.fullmatch(id):
-        return id
-    return f"{_ILLEGAL_ID_CHARS.sub('_', id)}_{crc32(id.encode()):08x}"
+    legal = _ILLEGAL_ID_CHARS.sub("_", id)
+    return id if legal == id else f"{legal}_{crc32(id.encode()):08x}"
 
 
 # --- fragments ---
@@ -100,8 +88,7 @@ def system(text: str) -> bytes:
 
 
 def user(content: Sequence[Content]) -> bytes:
-    """Encode a user message: text, pictures and PDF documents as blocks, the rest as text. The
-    API refuses blank text."""
+    """Encode text, pictures and PDF documents as blocks, the rest as text, but no blank text."""
     parts = _parts(content) or [{"type": "text", "text": "(empty message)"}]
     return _json({"role": "user", "content": parts})
 
@@ -109,21 +96,17 @@ def user(content: Sequence[Content]) -> bytes:
 def _parts(content: Iterable[Content]) -> list[Part]:
     parts: list[Part] = []
     for block in content:
-        part = _media_part(block)
-        if part is None:
-            text = not_shown(block) if isinstance(block, ImageContent) else as_text(block)
-            if not text.strip():
-                continue
-            part = {"type": "text", "text": text}
-        parts.append(part)
+        text = content_parts.as_text(block, images=True)
+        part = _media_part(block) or ({"type": "text", "text": text} if text.strip() else None)
+        if part is not None:
+            parts.append(part)
     return parts
 
 
 def _media_part(block: Content) -> Part | None:
-    """Return a picture or document in the API's form; None for any other block."""
     if isinstance(block, TextContent | AudioContent):
         return None
-    kind, data = media(block)
+    kind, data = content_parts.media(block)
     kind = kind.partition(";")[0].strip().lower()
     if kind == "image/jpg":
         kind = "image/jpeg"
@@ -134,29 +117,20 @@ def _media_part(block: Content) -> Part | None:
     return {"type": "document" if is_document else "image", "source": source}
 
 
-def assistant(
-    text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = ""
-) -> bytes:
-    """Encode an answer of the model. Returns b"" if nothing of it can be sent, because the API
-    refuses empty messages."""
-    blocks: list[bytes] = []
+def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = "") -> bytes:
     if native:
         blocks = _echo(native, calls, names)
     else:
         # The API refuses trailing white space in a request's last message, if that is an answer.
         text = text if calls else text.rstrip()
-        if text and not text.isspace():
-            blocks.append(_json({"type": "text", "text": text}))
+        blocks = [_json({"type": "text", "text": text})] if text and not text.isspace() else []
         blocks += [_call_block(call, names) for call in calls]
     return _ASSISTANT + b",".join(blocks) + b"]}" if blocks else b""
 
 
-def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
+def results(batch: Results, names: Names) -> bytes:
     """Encode the results of all calls of one answer as one user message, as the API requires.
-
-    Pictures stand in the result itself. Those of an error follow after all results, because an
-    error may hold only text.
-    """
+    Pictures of an error follow after all results, because an error may hold only text."""
     blocks: list[Part] = []
     error_media: list[Part] = []
     for call, result in batch:
@@ -166,10 +140,11 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
         if parts and not result.is_error:
             block["content"] = _parts(result.content)
         else:
-            text = result_text(result)
+            text = content_parts.result_text(result)
             block["content"] = text if text.strip() else "(no output)"
             if parts:
-                error_media += [{"type": "text", "text": caption(call.name, id)}, *parts]
+                caption = content_parts.caption(call.name, id)
+                error_media += [{"type": "text", "text": caption}, *parts]
         if result.is_error:
             block["is_error"] = True
         blocks.append(block)
@@ -177,16 +152,8 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
 
 
 def _call_block(call: ToolCall, names: Names) -> bytes:
-    wire_call = {"type": "tool_use", "id": call_id(call), "name": wire_name(call.name, names)}
-    return _json({**wire_call, "input": _input(call)})
-
-
-def _input(call: ToolCall) -> dict[str, Any]:
-    """Return a call's arguments. The API requires an object, even if the model wrote none."""
-    return {"invalid_json": call.raw} if call.invalid else call.arguments
-
-
-_THINKING_TYPES = ("thinking", "redacted_thinking")
+    block = {"type": "tool_use", "id": call_id(call), "name": wire_name(call.name, names)}
+    return _json({**block, "input": wire_input(call)})
 
 
 class _BlockShape(msgspec.Struct):
@@ -201,11 +168,11 @@ class _BlockShape(msgspec.Struct):
     citations: Any = None
 
 
-_raw_blocks = msgspec.json.Decoder(list[msgspec.Raw])
+_raw_blocks = msgspec.json.Decoder(list[Raw])
 _block_shapes = msgspec.json.Decoder(list[_BlockShape])
 
 
-def _echo(native: msgspec.Raw, calls: Sequence[ToolCall], names: Names) -> list[bytes]:
+def _echo(native: Raw, calls: Calls, names: Names) -> list[bytes]:
     """Return the blocks of an answer verbatim, except for parts that the API sends but does not
     accept:
 
@@ -228,10 +195,11 @@ def _echo(native: msgspec.Raw, calls: Sequence[ToolCall], names: Names) -> list[
         if block.type == "text":
             if not str(block.text or "").strip():
                 continue
-            given: Any = block.citations
-            cited = cast("list[Any]", given) if isinstance(given, list) else []
-            if any(isinstance(one, dict) and "file_id" in one for one in cited):
-                changes["citations"] = [_without_file(one) for one in cited]
+            cited = as_list(block.citations)
+            if any("file_id" in as_dict(one) for one in cited):
+                for one in cited:
+                    as_dict(one).pop("file_id", None)
+                changes["citations"] = cited
         elif block.type == "tool_use":
             call = waiting.pop(0) if paired else _take_call(waiting, block.id)
             if call is None:
@@ -239,24 +207,17 @@ def _echo(native: msgspec.Raw, calls: Sequence[ToolCall], names: Names) -> list[
             if block.id != call_id(call):
                 changes["id"] = call_id(call)
             if call.invalid or block.input != call.arguments:
-                changes["input"] = _input(call)
-        if block.caller is not msgspec.UNSET and answers.is_default_caller(block.caller):
+                changes["input"] = wire_input(call)
+        if block.caller is not msgspec.UNSET and _is_default_caller(block.caller):
             changes["caller"] = None
         kept.append((block, _patched(raw, changes) if changes else raw))
     if not waiting:
-        while kept and kept[-1][0].type in _THINKING_TYPES:
+        while kept and kept[-1][0].type in ("thinking", "redacted_thinking"):
             kept.pop()
         if kept and kept[-1][0].type == "text" and kept[-1][0].text[-1].isspace():
-            kept[-1] = (kept[-1][0], _patched(kept[-1][1], {"text": kept[-1][0].text.rstrip()}))
+            last, raw = kept[-1]
+            kept[-1] = last, _patched(raw, {"text": last.text.rstrip()})
     return [raw for _, raw in kept] + [_call_block(call, names) for call in waiting]
-
-
-def _without_file(citation: Any) -> Any:
-    if not isinstance(citation, dict):
-        return citation
-    return {
-        key: value for key, value in cast("dict[str, Any]", citation).items() if key != "file_id"
-    }
 
 
 def _take_call(waiting: list[ToolCall], id: Any) -> ToolCall | None:
@@ -276,19 +237,8 @@ def _patched(raw: bytes, changes: Mapping[str, Any]) -> bytes:
 # --- requests ---
 
 
-class MessagesHead(RequestHead, frozen=True):
-    """A request head. `marked` is True if `body` marks the positions at which the prompt cache
-    is written."""
-
-    marked: bool = True
-
-
 def head(
-    model: str,
-    system_prompt: str,
-    tools: Sequence[ToolDefinition],
-    parameters: Mapping[str, Any],
-    names: Names,
+    model: str, system_prompt: str, tools: Tools, parameters: Parameters, names: Names
 ) -> RequestHead:
     """Return all of a request except its messages.
 
@@ -322,37 +272,33 @@ def head(
         raise ConfigurationError(
             "LLM: seed is not supported on the wire anthropic_messages. Leave it out."
         )
-    marked = parameters.get("prompt_caching") is not False
+    caches = parameters.get("prompt_caching") is not False
     body: dict[str, Any] = {"model": model, "max_tokens": _max_tokens(model, parameters)}
-    body.update(set_parameters(parameters, _PARAMETERS))
+    body.update(protocol.set_parameters(parameters, _PARAMETERS))
     body.update(_thinking(model, parameters, body["max_tokens"]))
     if parameters.get("response_format"):
         form = _format(parameters["response_format"])
         if form:
-            body["output_config"] = {**body.get("output_config", {}), "format": form}
+            body.setdefault("output_config", {})["format"] = form
     if tools:
         body["tools"] = [styles.anthropic(tool, wire_name(tool.name, names)) for tool in tools]
         if parameters.get("parallel_tool_calls") is False:
             body["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
     if system_prompt.strip():
-        cache_control = {"cache_control": _EPHEMERAL} if marked else {}
-        body["system"] = [{"type": "text", "text": system_prompt, **cache_control}]
-    elif tools and marked:
-        body["tools"][-1]["cache_control"] = _EPHEMERAL
-    extra: Mapping[str, Any] = parameters.get("extra_body") or {}
+        body["system"] = [{"type": "text", "text": system_prompt, **(_CACHED if caches else {})}]
+    elif tools and caches:
+        body["tools"][-1].update(_CACHED)
+    extra: Parameters = parameters.get("extra_body") or {}
     merged = ["thinking", "output_config", "tool_choice"]
     ours, theirs = body.get("thinking", {}), as_dict(extra.get("thinking"))
     if theirs.get("type", ours.get("type")) != ours.get("type"):
         merged.remove("thinking")  # a thinking setting of another type has other keys
-    merge_extra(body, extra, merged)
-    return MessagesHead(
-        _json(body)[:-1] + b',"messages":[', True, b"]}", b'],"stream":true}', marked
-    )
+    protocol.merge_extra(body, extra, merged)
+    return RequestHead(_json(body)[:-1] + b',"messages":[', cached=caches)
 
 
 def _version(model: str) -> tuple[int, int] | None:
-    """Return the version of a Claude model by its name, or the newest if the name has none.
-    Returns None for models of other makers."""
+    """Return the version in a Claude model's name, or the newest; None for other makers."""
     name = model.lower()
     found = _VERSION.search(name)
     if found:
@@ -360,29 +306,26 @@ def _version(model: str) -> tuple[int, int] | None:
     return _NEWEST_VERSION if "claude" in name else None
 
 
-def _max_tokens(model: str, parameters: Mapping[str, Any]) -> int:
-    extra: Mapping[str, Any] = parameters.get("extra_body") or {}
+def _max_tokens(model: str, parameters: Parameters) -> int:
+    extra: Parameters = parameters.get("extra_body") or {}
     limit = extra.get("max_tokens")
     limit = limit if isinstance(limit, int) else parameters.get("max_output_tokens")
     if limit is not None:
         return limit
     version = _version(model)
-    if version is None or version == (3, 5):
-        limit = 8192
-    else:
+    limit = 8192
+    if version is not None and version != (3, 5):
         limit = 4096 if version < (3, 5) else 32000
     room = limit + max(0, parameters.get("reasoning_budget") or 0)
-    return room if version is None else max(limit, min(room, _output_limit(model, version)))
+    if version is None:
+        return room
+    largest = 128000 if version >= (4, 6) else 64000
+    if version <= (4, 1) and "opus" in model.lower():
+        largest = 32000
+    return max(limit, min(room, largest))
 
 
-def _output_limit(model: str, version: tuple[int, int]) -> int:
-    """Return the output limit of a Claude model, in tokens."""
-    if version >= (4, 6):
-        return 128000
-    return 32000 if version <= (4, 1) and "opus" in model.lower() else 64000
-
-
-def _thinking(model: str, parameters: Mapping[str, Any], limit: int) -> dict[str, Any]:
+def _thinking(model: str, parameters: Parameters, limit: int) -> dict[str, Any]:
     budget, effort = parameters.get("reasoning_budget"), parameters.get("reasoning_effort")
     if budget == 0 or effort == "none":
         return {"thinking": {"type": "disabled"}}
@@ -404,16 +347,13 @@ def _thinking(model: str, parameters: Mapping[str, Any], limit: int) -> dict[str
                 f" {effort!r}."
             )
     elif budget is None:  # leaves room for the answer
-        settings["thinking"] = {
-            "type": "enabled",
-            "budget_tokens": max(_MIN_BUDGET_TOKENS, min(_BUDGET_TOKENS[effort], limit * 3 // 4)),
-        }
+        tokens = max(_MIN_BUDGET_TOKENS, min(_BUDGET_TOKENS[effort], limit * 3 // 4))
+        settings["thinking"] = {"type": "enabled", "budget_tokens": tokens}
     return settings
 
 
 def _check_room(model: str, version: tuple[int, int], budget: int | None, limit: int) -> None:
-    """Raise for thinking settings that the API refuses. `thinking` in `extra_body` is left to
-    the API."""
+    """Raise for thinking settings that the API refuses, except those in `extra_body`."""
     if version < (3, 7):
         raise ConfigurationError(
             f"LLM: {model} cannot think; leave out reasoning_effort and reasoning_budget."
@@ -435,9 +375,9 @@ def _check_room(model: str, version: tuple[int, int], budget: int | None, limit:
         )
 
 
-def _format(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+def _format(wanted: Parameters) -> dict[str, Any] | None:
     kind = wanted.get("type")
-    schema = cast("Mapping[str, Any]", wanted.get("json_schema") or {}).get("schema")
+    schema = cast("Parameters", wanted.get("json_schema") or {}).get("schema")
     if kind == "json_schema" and isinstance(schema, Mapping):
         return {"type": "json_schema", "schema": schema}
     if kind == "text":
@@ -463,17 +403,259 @@ def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
     and one answer with many calls and results can exceed that. So the last message of the
     previous request keeps a mark of its own, and its entry is found however much followed.
     """
-    if not fragments:
-        return join_body(head, fragments, stream)
     parts = list(fragments)
-    if isinstance(head, MessagesHead) and head.marked:
-        marks_left = 2
-        for place in range(len(parts) - 1, max(-1, len(parts) - 1 - _SEARCHED_MESSAGES), -1):
-            if parts[place].startswith(_USER):
-                parts[place] = parts[place][:-3] + _CACHE_MARK
-                marks_left -= 1
-                if not marks_left:
-                    break
-    if parts[0].startswith(_ASSISTANT):  # the first message must be a user's
+    if head.cached:
+        searched = range(len(parts) - 1, max(-1, len(parts) - 1 - _SEARCHED_MESSAGES), -1)
+        for place in [at for at in searched if parts[at].startswith(_USER)][:2]:
+            parts[place] = parts[place][:-3] + _CACHE_MARK
+    if parts and parts[0].startswith(_ASSISTANT):  # the first message must be a user's
         parts.insert(0, _OPENING_MESSAGE)
-    return join_body(head, parts, stream)
+    return protocol.join_body(head, parts, stream)
+
+
+# --- answers ---
+# Plain and streamed answers both end in `_completion`, so their results cannot differ.
+
+_blocks = msgspec.json.Decoder(list[dict[str, Any]])
+
+_STOP_REASONS = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "content_filter",
+    "pause_turn": "pause",
+}
+_TEXT_KEYS = {"type", "text"}
+_CALL_KEYS = {"type", "id", "name", "input", "caller"}
+
+
+class _Answer(msgspec.Struct):
+    type: Any = ""
+    id: Any = ""
+    model: Any = ""
+    content: Raw = NO_NATIVE
+    stop_reason: Any = None
+    stop_details: Any = None
+    usage: Any = None
+    error: Any = None
+
+
+_answers = msgspec.json.Decoder(_Answer)
+
+
+def parse(data: bytes) -> Completion:
+    return read_answer(data, _answers, _read, "a message")
+
+
+def _read(answer: _Answer, data: bytes) -> Completion:
+    if answer.error or answer.type == "error":
+        raise reported_error(decode(data))
+    blocks = _blocks.decode(answer.content)  # a missing content is empty and so fails to decode
+    return _completion(answer, blocks, answer.content)
+
+
+def _completion(
+    answer: _Answer, blocks: list[dict[str, Any]], raw: Raw | None = None
+) -> Completion:
+    """Return a completion from a message's blocks, plain or assembled from a stream. `raw` is the
+    JSON of `blocks`, if available."""
+    builder = CompletionBuilder()
+    texts, thoughts = builder.texts, builder.thoughts
+    gap = False
+    for block in blocks:
+        kind: Any = block["type"]
+        if kind == "text":
+            text: str = block["text"]
+            if text:
+                texts += (GAP, text) if gap and texts else (text,)
+                gap = False
+                builder.needs_native |= bool(builder.calls)
+                builder.covers(block, _TEXT_KEYS)
+            continue
+        gap = True
+        if kind == "tool_use":
+            builder.add_call(str(block.get("name") or ""), block.get("input"), block.get("id"))
+            builder.needs_native |= not _is_default_caller(block.get("caller"))
+            builder.covers(block, _CALL_KEYS)
+            continue
+        builder.needs_native = True
+        if kind == "thinking" and block["thinking"]:
+            thoughts += (GAP, block["thinking"]) if thoughts else (block["thinking"],)
+    reason = _STOP_REASONS.get(answer.stop_reason) or str(answer.stop_reason or "stop")
+    if reason == "content_filter" and not texts and not builder.calls:
+        details = as_dict(answer.stop_details)
+        parts = [str(details[key]) for key in ("category", "explanation") if details.get(key)]
+        why = f" ({shorten(': '.join(parts))})" if parts else ""
+        raise ContentFiltered(f"The model refused to answer{why}.", code="refusal")
+    return builder.build(name, _usage(answer.usage), reason, answer, blocks, raw)
+
+
+def _is_default_caller(caller: Any) -> bool:
+    return not caller or caller == {"type": "direct"}
+
+
+def _usage(counts: Any) -> Usage:
+    """Return token counts. The API's `input_tokens` leave out those of the cache."""
+    usage = as_dict(counts)
+    read = count(usage, "cache_read_input_tokens")
+    written = count(usage, "cache_creation_input_tokens")
+    reasoning = count(as_dict(usage.get("output_tokens_details")), "thinking_tokens")
+    sent, received = count(usage, "input_tokens"), count(usage, "output_tokens")
+    return Usage(sent + read + written, received, read, written, reasoning)
+
+
+class MessagesStream(StreamParser):
+    """A parser of one streamed answer.
+
+    An answer is complete when its `stop_reason` has arrived in `message_delta`. `message_stop`
+    says that nothing more follows, but does not by itself complete the answer.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._about = _Answer()
+        self._blocks: list[_StreamedBlock] = []
+        self._open: dict[int, _StreamedBlock] = {}  # server's index -> last block begun at it
+        self._calls = 0
+        self._usage: dict[str, Any] = {}
+        self._has_text = False
+        self._gap_pending = False  # True if another block followed some text
+        self._thinking_block: _StreamedBlock | None = None  # the last block with thoughts
+
+    def _answer(self) -> Completion:
+        self._about.usage = self._usage
+        return _completion(self._about, [block.finish() for block in self._blocks])
+
+    def _process(self, name: bytes, event: dict[str, Any]) -> None:
+        kind = event.get("type")
+        about = self._about
+        if kind == "content_block_delta":
+            self._delta(self._open[event["index"]], event["delta"])
+        elif kind == "content_block_start":
+            self._begin_block(event["index"], clean_texts(event["content_block"]))
+        elif kind == "message_delta":
+            delta: dict[str, Any] = clean_texts(event.get("delta") or {})
+            about.stop_reason = delta.get("stop_reason") or about.stop_reason
+            about.stop_details = delta.get("stop_details") or about.stop_details
+            self.finished = about.stop_reason is not None
+            _merge_counts(self._usage, event.get("usage"))
+        elif kind == "message_start":
+            if self._blocks:
+                raise BadResponse("The stream has a second answer within the first.")
+            message: dict[str, Any] = clean_texts(event["message"])
+            about.id, about.model = message.get("id"), message.get("model")
+            _merge_counts(self._usage, message.get("usage"))
+        elif kind == "message_stop":
+            self.done = True
+
+    def _begin_block(self, index: int, start: dict[str, Any]) -> None:
+        block = _StreamedBlock(start)
+        self._blocks.append(block)
+        self._open[index] = block
+        kind: Any = start["type"]
+        if kind == "text":
+            if start.get("text"):
+                self._text(start["text"])
+            return
+        self._gap_pending = True
+        if kind == "thinking" and start.get("thinking"):
+            self._think(block, start["thinking"])
+        elif kind == "tool_use":
+            block.number = self._calls
+            self._calls += 1
+            arguments = _json(start["input"]).decode() if start.get("input") else ""
+            self._emit("tool", arguments, block.number, str(start.get("name") or ""))
+
+    def _delta(self, block: _StreamedBlock, delta: dict[str, Any]) -> None:
+        match delta["type"]:
+            case "text_delta":
+                text = block.add("text", delta["text"])
+                if text and block.kind == "text":
+                    self._text(text)
+            case "input_json_delta":
+                piece = block.add("input", delta["partial_json"])
+                if piece and block.number is not None:
+                    self._emit("tool", piece, block.number)
+            case "thinking_delta":
+                text = block.add("thinking", delta["thinking"])
+                if text and block.kind == "thinking":
+                    self._think(block, text)
+            case "signature_delta":
+                block.start["signature"] = delta["signature"]
+            case "citations_delta":
+                citations = block.start.get("citations") or ()
+                block.start["citations"] = [*citations, delta["citation"]]
+            case _:  # compaction_delta, and any future kind
+                for key, value in delta.items():
+                    if key != "type":
+                        block.start[key] = _join(block.start.get(key), value)
+
+    def _text(self, text: str) -> None:
+        self._emit("text", GAP + text if self._gap_pending and self._has_text else text)
+        self._has_text = True
+        self._gap_pending = False
+
+    def _think(self, block: _StreamedBlock, text: str) -> None:
+        new = self._thinking_block is not None and self._thinking_block is not block
+        self._emit("reasoning", GAP + text if new else text)
+        self._thinking_block = block
+
+
+class _StreamedBlock:
+    """A content block that is still arriving: its first form, and the pieces of its long texts."""
+
+    def __init__(self, start: dict[str, Any]) -> None:
+        self.start = dict(start)
+        self.kind = start["type"]
+        self.pieces: dict[str, list[str]] = {}
+        self.number: int | None = None  # position among the calls, if the block is a call
+
+    def add(self, key: str, piece: str) -> str:
+        if not isinstance(piece, str):  # pyright: ignore[reportUnnecessaryIsInstance]: a server's JSON
+            raise TypeError(f"a piece of {key} that is not text")
+        self.pieces.setdefault(key, []).append(piece)
+        return piece
+
+    def finish(self) -> dict[str, Any]:
+        """Return the block in the form of a plain answer."""
+        block = dict(self.start)
+        for key, pieces in self.pieces.items():
+            text = "".join(pieces)
+            if key != "input":
+                block[key] = join_surrogates((block.get(key) or "") + text)
+            elif text.strip():
+                text = join_surrogates(text)
+                try:
+                    value: Any = _decoder.decode(text)
+                except ValueError:
+                    value = None
+                if not isinstance(value, dict):  # a call's text gives `read_call` the reason
+                    value = {"invalid_json": text} if self.number is None else text
+                block["input"] = value
+        return block
+
+
+def _join(old: Any, new: Any) -> Any:
+    """Join strings and lists of a streamed piece of an unknown kind; replace other values."""
+    if new is None:
+        return old
+    if isinstance(old, str) and isinstance(new, str):
+        return old + new
+    if isinstance(old, list) and isinstance(new, list):
+        return [*cast("list[Any]", old), *cast("list[Any]", new)]
+    return new
+
+
+def _merge_counts(usage: dict[str, Any], new: dict[str, Any] | None) -> None:
+    """Merge later counts that are not zero, because not every event repeats the cached ones."""
+    for key, value in (new or {}).items():
+        if isinstance(value, dict):
+            usage[key] = inner = dict(as_dict(usage.get(key)))
+            _merge_counts(inner, cast("dict[str, Any]", value))
+        elif value:
+            usage[key] = value
+
+
+stream = MessagesStream

@@ -24,9 +24,8 @@ def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
     """Return a call from the name and arguments that a model wrote.
 
     Missing arguments count as none. An object inside a JSON string counts as the object, and raw
-    line breaks within strings are accepted. Such arguments are sent back as proper JSON; otherwise
-    `raw` keeps the text verbatim. If the text is not a JSON object, `arguments` is empty, `raw`
-    holds the text, and `invalid` one sentence with the reason.
+    line breaks within strings are accepted; such arguments are sent back as proper JSON. Otherwise
+    `raw` keeps the text. Without a JSON object, `invalid` holds one sentence with the reason.
     """
     if not isinstance(arguments, str):  # some servers send the object itself
         encoded = b"" if arguments is None else _encoder.encode(arguments)
@@ -74,41 +73,35 @@ def _read_object(text: str) -> tuple[dict[str, Any], bool]:
 
 
 def _invalid_reason(text: str, reason: str) -> str:
-    if "truncated" in reason:
-        return (
-            f"The arguments are not valid JSON: they end, unfinished, at byte {len(text.encode())}."
-        )
+    data = text.encode()
     place = _POSITION.search(reason)
-    reason = reason.removeprefix("JSON is malformed: ")
-    if place is None:
-        return f"The arguments are not valid JSON: {reason}."
-    at = int(place[1])
-    near = text.encode()[max(0, at - 20) : at + 20].decode(errors="ignore")
-    return (
-        f"The arguments are not valid JSON: {_POSITION.sub('', reason)} at byte {at}, near"
-        f" {near!r}."
-    )
+    if "truncated" in reason:
+        reason = f"they end, unfinished, at byte {len(data)}"
+    else:
+        reason = _POSITION.sub("", reason.removeprefix("JSON is malformed: "))
+        if place is not None:
+            at = int(place[1])
+            near = data[max(0, at - 20) : at + 20].decode(errors="ignore")
+            reason += f" at byte {at}, near {near!r}"
+    return f"The arguments are not valid JSON: {reason}."
 
 
 def wire_arguments(call: ToolCall) -> str:
-    """Return a call's arguments for sending back to a model: the provider's own text, unless that
-    is not JSON.
+    """Return a call's arguments for sending back: the provider's own text, unless that is not JSON,
+    for which servers that parse it would refuse every later request of the conversation."""
+    return _encoder.encode(wire_input(call)).decode() if call.invalid else call.raw_arguments
 
-    Several servers parse the arguments that they receive. Invalid ones would make them refuse
-    every later request of the conversation.
-    """
-    if call.invalid:
-        return _encoder.encode({"invalid_json": call.raw}).decode()
-    return call.raw_arguments
+
+def wire_input(call: ToolCall) -> dict[str, Any]:
+    """Return a call's arguments as the object that some APIs require."""
+    return {"invalid_json": call.raw} if call.invalid else call.arguments
 
 
 def wire_id(call: ToolCall) -> str:
-    """Return the id of a call as the provider knows it."""
     return call.provider_id or call.id or "call_0"
 
 
 def digest(text: str) -> str:
-    """Return a stable digest of a text, 64 hexadecimal digits long."""
     from hashlib import sha256  # rarely needed, and takes 3 ms to import
 
     return sha256(text.encode("utf-8", "replace")).hexdigest()

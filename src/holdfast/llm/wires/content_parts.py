@@ -19,33 +19,26 @@ from holdfast.content import (
 
 Part = dict[str, Any]
 
-_json = msgspec.json.Encoder().encode
-
-
-def base64(data: bytes) -> str:
-    """Return bytes in standard base64, without line breaks."""
-    return b2a_base64(data, newline=False).decode()
-
 
 def media(block: Content) -> tuple[str, str]:
-    """Return the MIME type and the base64 data of a block with bytes; ("", "") for any other.
-    The type of a resource may be missing or of any form."""
+    """Return the MIME type and the base64 data of a block, or ("", "") without any."""
     if isinstance(block, ImageContent | AudioContent):
-        return block.mime_type, base64(block.data)
+        return block.mime_type, b2a_base64(block.data, newline=False).decode()
     if isinstance(block, EmbeddedResource) and isinstance(block.resource.get("blob"), str):
         return str(block.resource.get("mimeType") or ""), block.resource["blob"]
     return "", ""
 
 
-def as_text(block: Content) -> str:
-    """Return a block as text. A picture gives "", because pictures are sent separately."""
+def as_text(block: Content, images: bool = False) -> str:
+    """Return a block as text. A picture gives "", because pictures are sent separately; with
+    `images` it gives a text in its place."""
     match block:
         case TextContent():
             return block.text
-        case ImageContent():
+        case ImageContent() if not images:
             return ""
-        case AudioContent():
-            return not_shown(block)
+        case ImageContent() | AudioContent():
+            return f"[{block.mime_type}, {len(block.data)} bytes, not shown]"
         case ResourceLink():
             return f"[{block.name or 'resource'}: {block.uri}]"
         case EmbeddedResource():
@@ -54,25 +47,17 @@ def as_text(block: Content) -> str:
             return text if isinstance(text, str) else f"[resource {uri}, not shown]"
 
 
-def not_shown(block: ImageContent | AudioContent) -> str:
-    """Return the text that replaces a picture or sound that cannot be sent."""
-    return f"[{block.mime_type}, {len(block.data)} bytes, not shown]"
-
-
 def caption(name: str, call_id: str) -> str:
-    """Return the text before the media that a call returned."""
     return f"Returned by {name} (call {call_id}):" if call_id else f"Returned by {name}:"
 
 
 def with_mentions(result: ToolResult, kinds: list[str]) -> ToolResult:
     """Return a result that mentions the blocks that are sent after it. `kinds` has the MIME type of
     each such block, and "" for any other. `result_text` counts the pictures itself."""
-    content = [
-        TextContent(f"({kind}, shown below)")
-        if kind and not isinstance(block, ImageContent)
-        else block
-        for block, kind in zip(result.content, kinds, strict=True)
-    ]
+    content = list(result.content)
+    for place, kind in enumerate(kinds):
+        if kind and not isinstance(content[place], ImageContent):
+            content[place] = TextContent(f"({kind}, shown below)")
     return msgspec.structs.replace(result, content=tuple(content))
 
 
@@ -85,7 +70,7 @@ def result_text(result: ToolResult) -> str:
     count = len(content) - len(texts)
     text = "\n".join(texts)
     if not text and not content and result.structured_content is not None:
-        text = _json(result.structured_content).decode()
+        text = msgspec.json.encode(result.structured_content).decode()
     if not text and result.is_error:
         message = result.error.message if result.error else ""
         text = f"Error: {message or 'the tool failed without a message.'}"

@@ -9,20 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.errors import (
-    AuthenticationError,
-    BadRequest,
-    BadResponse,
-    ContentFiltered,
-    ContextTooLong,
-    LLMError,
-    LLMTimeout,
-    ModelNotFound,
-    Overloaded,
-    PermissionDenied,
-    RateLimited,
-    ServerError,
-)
+from holdfast import errors
 from holdfast.llm.retry import duration, retry_after
 
 EXCERPT_CHARS = 300  # characters of an answer shown in a message
@@ -30,10 +17,9 @@ EXCERPT_CHARS = 300  # characters of an answer shown in a message
 # The wording of servers without a code for this failure: vLLM, llama.cpp, LM Studio, Ollama, TGI,
 # Anthropic, Bedrock, Gemini.
 _TOO_LONG = re.compile(
-    r"maximum context length|context[ _]length|context window|context size|prompt is too long|input"
-    r" is too long"
-    r"|too many (input )?tokens|exceeds? the (maximum|max) (number of )?(input )?tokens|input token"
-    r" count|max_model_len"
+    r"maximum context length|context[ _]length|context window|context size|prompt is too long"
+    r"|input is too long|too many (input )?tokens|input token count|max_model_len"
+    r"|exceeds? the (maximum|max) (number of )?(input )?tokens"
     r"|reduce the length of the (messages|prompt|input)",
     re.IGNORECASE,
 )
@@ -146,18 +132,8 @@ class ErrorBody(msgspec.Struct):
     daily: bool = False  # True if a daily quota is used up
 
 
-def read_error(body: bytes) -> ErrorBody:
-    """Parse an error body of any shape: OpenAI's, Anthropic's, Gemini's (also inside a list),
-    FastAPI's `detail`, a bare string, or a proxy's HTML page."""
-    try:
-        return parse_error(msgspec.json.decode(body))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ErrorBody(excerpt(body))
-
-
 def parse_error(value: Any) -> ErrorBody:
-    """Parse an error from a decoded body, an event of a stream, or the `error` object within
-    one."""
+    """Parse an error from a decoded body, an event of a stream, or the `error` object in one."""
     if isinstance(value, list) and value:
         value = cast("list[Any]", value)[0]
     error_body = ErrorBody()
@@ -172,15 +148,15 @@ def parse_error(value: Any) -> ErrorBody:
         ]
         text = level.get("message") or level.get("detail") or level.get("msg")
         if text:
-            error_body.message = (
-                text if isinstance(text, str) else msgspec.json.encode(text).decode()
-            )
+            is_text = isinstance(text, str)
+            error_body.message = text if is_text else msgspec.json.encode(text).decode()
         if isinstance(level.get("param"), str):
             error_body.param = level["param"]
         if isinstance(level.get("request_id"), str):
             error_body.request_id = level["request_id"][:200]
         _read_details(level.get("details"), error_body)
-        _read_metadata(level.get("metadata"), error_body)
+        if isinstance(level.get("metadata"), dict):
+            _read_metadata(level["metadata"], error_body)
         value = level.get("error") or level.get("response")
     if isinstance(value, str):
         error_body.message = value
@@ -205,22 +181,17 @@ def _read_details(details: Any, error_body: ErrorBody) -> None:
             error_body.daily = True
 
 
-def _read_metadata(metadata: Any, error_body: ErrorBody) -> None:
-    """Read OpenRouter's error metadata: the upstream provider's own message, and the headers of
-    a limit."""
-    if not isinstance(metadata, dict):
-        return
-    part = cast("dict[str, Any]", metadata)
-    if isinstance(part.get("raw"), str):
-        error_body.message = f"{error_body.message}: {part['raw']}"
-    if isinstance(part.get("headers"), dict):
-        headers = cast("dict[str, Any]", part["headers"])
+def _read_metadata(metadata: dict[str, Any], error_body: ErrorBody) -> None:
+    """Read OpenRouter's metadata: the upstream provider's message, and a limit's headers."""
+    if isinstance(metadata.get("raw"), str):
+        error_body.message = f"{error_body.message}: {metadata['raw']}"
+    if isinstance(metadata.get("headers"), dict):
+        headers = cast("dict[str, Any]", metadata["headers"])
         error_body.headers = {name.lower(): str(value) for name, value in headers.items()}
 
 
 def shorten(text: str) -> str:
-    """Return text on one line, without HTML and keys, cut to the length that an error message
-    can carry."""
+    """Return text on one line, without HTML and keys, cut to `EXCERPT_CHARS`."""
     if "<" in text and re.search(r"<(!doctype|html|head|body)", text, re.IGNORECASE):
         text = re.sub(r"(?is)<(script|style).*?</\1>|<[^>]*>", " ", text)
     text = _KEY_FORMS.sub("***", " ".join(text.split()))
@@ -228,58 +199,48 @@ def shorten(text: str) -> str:
 
 
 def excerpt(data: bytes) -> str:
-    """Return the beginning of an answer's bytes, for an error message."""
     return shorten(data[:5000].decode("utf-8", "replace"))
 
 
 def http_error(
     status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
-) -> LLMError:
+) -> errors.LLMError:
     """Return the error for a response with a status other than 200. `headers` have names in
     lower case."""
-    error_body = read_error(body)
+    try:
+        error_body = parse_error(msgspec.json.decode(body))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        error_body = ErrorBody(excerpt(body))
     error = _error(status, error_body, url, model, headers.get("location", ""))
-    error.request_id = (
-        next((headers[name] for name in _REQUEST_IDS if headers.get(name)), "")
-        or error_body.request_id
-    )
-    error.retry_after = _first_known(
-        retry_after(headers, status=status),
-        retry_after(error_body.headers, status=status),
-        _requested_wait(error, error_body),
-    )
+    ids = [headers[name] for name in _REQUEST_IDS if headers.get(name)]
+    error.request_id = ids[0] if ids else error_body.request_id
+    error.retry_after = retry_after(headers, status=status)
+    if error.retry_after is None:
+        error.retry_after = _requested_wait(error, error_body, status)
     return error
 
 
-def reported_error(value: Any, url: str = "", model: str = "") -> LLMError:
+def reported_error(value: Any, url: str = "", model: str = "") -> errors.LLMError:
     """Return the error for an error object that came with status 200, alone or in a stream. An
     unknown code gives `ServerError`."""
     error_body = parse_error(value)
-    status = next(
-        (int(code) for code in error_body.codes if code.isdecimal() and 400 <= int(code) < 600), 0
-    )
-    if not status:
-        status = next(
-            (_STATUS_OF_CODE[code] for code in error_body.codes if code in _STATUS_OF_CODE), 0
-        )
+    codes = error_body.codes
+    numbers = [int(code) for code in codes if code.isdecimal() and 400 <= int(code) < 600]
+    numbers += [_STATUS_OF_CODE[code] for code in codes if code in _STATUS_OF_CODE]
+    status = numbers[0] if numbers else 0
     error = _error(status or (400 if _too_long(error_body) else 500), error_body, url, model, "")
     error.status = status
     error.request_id = error_body.request_id
-    error.retry_after = _first_known(
-        retry_after(error_body.headers, status=status), _requested_wait(error, error_body)
-    )
+    error.retry_after = _requested_wait(error, error_body, status)
     return error
 
 
-def _first_known(*waits: float | None) -> float | None:
-    return next((wait for wait in waits if wait is not None), None)
-
-
-def _requested_wait(error: LLMError, error_body: ErrorBody) -> float | None:
-    """Return the seconds to wait that the body asks for, in a field or (as in OpenAI's stream
-    errors) in words."""
-    if error_body.retry_after is not None or not isinstance(error, RateLimited):
-        return error_body.retry_after
+def _requested_wait(error: errors.LLMError, error_body: ErrorBody, status: int) -> float | None:
+    """Return the seconds to wait that the body asks for, in a field or in words."""
+    wait = retry_after(error_body.headers, status=status)
+    wait = error_body.retry_after if wait is None else wait
+    if wait is not None or not isinstance(error, errors.RateLimited):
+        return wait
     found = _TRY_AGAIN.search(error_body.message)
     if found is None:
         return None
@@ -296,15 +257,15 @@ def _too_long(error_body: ErrorBody) -> bool:
     return known or _TOO_LONG.search(error_body.message) is not None
 
 
-def _error(status: int, error_body: ErrorBody, url: str, model: str, location: str) -> LLMError:
+def _error(
+    status: int, error_body: ErrorBody, url: str, model: str, location: str
+) -> errors.LLMError:
     server, message = url or "the provider", error_body.message or "no reason given"
     if 300 <= status < 400:
         target = location.partition("?")[0] or "nowhere"  # a query may hold a signature
-        kind, retryable = BadRequest, None
-        text = (
-            f"{server} redirects ({status}) to {target}; redirects are not followed: set base_url"
-            " to it."
-        )
+        kind, retryable = errors.BadRequest, None
+        reason = f"{server} redirects ({status}) to {target}"
+        text = f"{reason}; redirects are not followed: set base_url to it."
     else:
         kind, reason, retryable = _classify(status, error_body, message, server, model)
         text = f"{reason}: {message}"
@@ -317,55 +278,55 @@ def _error(status: int, error_body: ErrorBody, url: str, model: str, location: s
 
 def _classify(
     status: int, error_body: ErrorBody, message: str, server: str, model: str
-) -> tuple[type[LLMError], str, bool | None]:
+) -> tuple[type[errors.LLMError], str, bool | None]:
     """Return the kind of an error, its text up to the provider's message, and whether a retry may
     help if that differs from the kind's default. The order of the rules matters."""
     codes = set(error_body.codes)
     at = f"({status}) at {server}"
     no_model = f"{server} has no model {model!r} ({status})"
     if codes & _NO_QUOTA_CODES or status == 402 or (status < 500 and _NO_CREDIT.search(message)):
-        return RateLimited, f"No quota or credit left at {server} ({status})", False
+        return errors.RateLimited, f"No quota or credit left at {server} ({status})", False
     is_filtered = codes & _FILTERED_CODES or (status in (400, 403) and _FILTERED.search(message))
     if status < 500 and is_filtered:
         reason = f"The provider's content filter stopped the request ({status})"
-        return ContentFiltered, reason, None
-    if _does_not_fit(status, error_body):
-        return ContextTooLong, f"The request does not fit {model or 'the model'} ({status})", None
+        return errors.ContentFiltered, reason, None
+    too_long = status in (400, 422, 429) and _too_long(error_body)
+    if status == 429:  # a request above the limit per minute never succeeds
+        too_long = too_long and not _RATE_WORDING.search(error_body.message)
+        too_long = too_long or error_body.message.startswith("Request too large")
+    if too_long or status == 413:
+        return (
+            errors.ContextTooLong,
+            f"The request does not fit {model or 'the model'} ({status})",
+            None,
+        )
     is_key_invalid = codes & _INVALID_KEY_CODES or _INVALID_KEY.search(message)
     if status == 401 or (status in (400, 403) and is_key_invalid):
         reason = f"The API key was refused ({status}): check api_key for {server}."
-        return AuthenticationError, f"{reason} The provider says", None
+        return errors.AuthenticationError, f"{reason} The provider says", None
     if status in (400, 403, 404, 405) and codes & _NO_MODEL_CODES:
-        return ModelNotFound, no_model, None
+        return errors.ModelNotFound, no_model, None
     if status == 403 or (status == 400 and "FAILED_PRECONDITION" in codes):
-        return PermissionDenied, f"The API key may not do this {at}", None
+        return errors.PermissionDenied, f"The API key may not do this {at}", None
     if status in (404, 405):
         words = message.lower() if error_body.json else ""
         if "model" in words or "no endpoints found" in words:
-            return ModelNotFound, no_model, None
+            return errors.ModelNotFound, no_model, None
         reason = f"No such path ({status}): {server}. A base_url usually ends in /v1."
-        return ModelNotFound, f"{reason} The server says", None
+        return errors.ModelNotFound, f"{reason} The server says", None
     if status in (408, 504):
-        return LLMTimeout, f"{server} gave up waiting ({status})", None
+        return errors.LLMTimeout, f"{server} gave up waiting ({status})", None
     if status == 409:
-        return BadRequest, f"The request conflicts with another one {at}", True
+        return errors.BadRequest, f"The request conflicts with another one {at}", True
     is_overloaded = codes & _OVERLOADED_CODES or (status >= 500 and _OVERLOADED.search(message))
     if status in (498, 529) or is_overloaded:  # 498: Groq's flex tier
-        return Overloaded, f"The provider is overloaded {at}", None
+        return errors.Overloaded, f"The provider is overloaded {at}", None
     if status == 429 and error_body.daily:
-        return RateLimited, f"The daily quota is used up {at}", False
+        return errors.RateLimited, f"The daily quota is used up {at}", False
     if status == 429:
-        return RateLimited, f"Too many requests {at}", None
+        return errors.RateLimited, f"Too many requests {at}", None
     if status >= 500:
-        return ServerError, f"The provider failed {at}", None
+        return errors.ServerError, f"The provider failed {at}", None
     if "tool_use_failed" in codes:  # Groq: the model's output was not a valid tool call
-        return BadResponse, f"The model's tool call could not be read {at}", None
-    return BadRequest, f"The request was refused {at}", None
-
-
-def _does_not_fit(status: int, error_body: ErrorBody) -> bool:
-    if status == 429:  # a request above the limit per minute never succeeds
-        return error_body.message.startswith("Request too large") or (
-            _too_long(error_body) and not _RATE_WORDING.search(error_body.message)
-        )
-    return status == 413 or (status in (400, 422) and _too_long(error_body))
+        return errors.BadResponse, f"The model's tool call could not be read {at}", None
+    return errors.BadRequest, f"The request was refused {at}", None

@@ -15,12 +15,9 @@ _decoder = msgspec.json.Decoder()
 
 
 def decode(data: bytes | str) -> Any:
-    """Return the value of a JSON text, leniently.
-
-    Accepts control characters within strings, NaN (as None), and half surrogate pairs, which
-    come from servers that cut UTF-16 text into pieces. Raises `ValueError` for any other invalid
-    JSON.
-    """
+    """Return the value of a JSON text, also with control characters in strings, NaN (as None), and
+    half surrogate pairs, which come from servers that cut UTF-16 text into pieces. Raises
+    `ValueError` for any other invalid JSON."""
     try:
         return _decoder.decode(data)
     except RecursionError:
@@ -43,8 +40,7 @@ def encode(value: Any) -> bytes:
 
 
 def join_surrogates(text: str) -> str:
-    """Return text whose split surrogate pairs are joined. A half without a partner becomes
-    U+FFFD."""
+    """Return text with split surrogate pairs joined, and U+FFFD for half a pair."""
     if text.isascii():
         return text
     try:
@@ -55,8 +51,7 @@ def join_surrogates(text: str) -> str:
 
 
 def clean_texts(value: Any) -> Any:
-    """Return a decoded value with `whole` applied to all its texts, so that it can be encoded
-    again."""
+    """Return a decoded value with `join_surrogates` applied to all its texts."""
     if isinstance(value, str):
         return join_surrogates(value)
     if isinstance(value, dict):

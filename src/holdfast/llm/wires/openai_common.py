@@ -9,31 +9,31 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.content import Content, EmbeddedResource, ImageContent, TextContent, Usage
-from holdfast.llm.wires.answers import count
-from holdfast.llm.wires.calls import digest
+from holdfast.llm.wires import protocol
+from holdfast.llm.wires.answers import as_dict, count
+from holdfast.llm.wires.calls import digest, wire_name
 from holdfast.llm.wires.content_parts import Part, media
+from holdfast.llm.wires.protocol import Names, Parameters, Tools
 
 # The longest item id, call id of Responses, and cache key, in characters: "string too long.
 # Expected a string with maximum length 64".
 MAX_ID_CHARS = 64
 
+_PARALLEL = {"parallel_tool_calls": "parallel_tool_calls"}
+
 _json = msgspec.json.Encoder().encode
 
 
 def headers(api_key: str) -> dict[str, str]:
-    """Return the headers of every request. Without a key, no authorization is sent."""
-    authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    return {"Content-Type": "application/json", "Accept": "*/*", **authorization}
+    return {**protocol.JSON_HEADERS, **({"Authorization": f"Bearer {api_key}"} if api_key else {})}
 
 
 def system(text: str) -> bytes:
-    """Encode a system message."""
     return _json({"role": "system", "content": text})
 
 
 def user(content: Sequence[Content], part: Callable[[Content], Part]) -> bytes:
-    """Encode a user message. Text alone becomes a str, which every server accepts; any other
-    content becomes parts."""
+    """Encode text alone as a str, which every server accepts; any other content as parts."""
     if all(isinstance(block, TextContent) for block in content):
         texts = [cast(TextContent, block).text for block in content]
         return _json({"role": "user", "content": "\n".join(texts)})
@@ -41,8 +41,7 @@ def user(content: Sequence[Content], part: Callable[[Content], Part]) -> bytes:
 
 
 def picture(block: Content) -> str:
-    """Return a picture as a data URL, whether it stands alone or in a resource; "" for any other
-    block."""
+    """Return a picture, alone or in a resource, as a data URL; "" for any other block."""
     if not isinstance(block, ImageContent | EmbeddedResource):
         return ""
     kind, data = media(block)
@@ -51,8 +50,7 @@ def picture(block: Content) -> str:
 
 
 def document(block: Content) -> Part | None:
-    """Return the name and data of a PDF file in a resource, under the keys of both APIs; None
-    for any other block."""
+    """Return the name and data of a PDF file in a resource, under the keys of both APIs."""
     kind, data = media(block) if isinstance(block, EmbeddedResource) else ("", "")
     if kind != "application/pdf":
         return None
@@ -67,9 +65,9 @@ def read_usage(counts: Any, sent: str, received: str) -> Usage:
     if not isinstance(counts, dict):
         return Usage()
     usage = cast("dict[str, Any]", counts)
-    details: Any = usage.get(f"{sent}_tokens_details")
+    details = as_dict(usage.get(f"{sent}_tokens_details"))
     input_tokens, output_tokens = count(usage, f"{sent}_tokens"), count(usage, f"{received}_tokens")
-    reasoning = count(usage.get(f"{received}_tokens_details"), "reasoning_tokens")
+    reasoning = count(as_dict(usage.get(f"{received}_tokens_details")), "reasoning_tokens")
     separate = count(usage, "total_tokens") == input_tokens + output_tokens + reasoning
     if reasoning and (reasoning > output_tokens or separate):
         output_tokens += reasoning
@@ -79,9 +77,8 @@ def read_usage(counts: Any, sent: str, received: str) -> Usage:
     return Usage(input_tokens, output_tokens, cached, written, reasoning)
 
 
-def cache_key(parameters: Mapping[str, Any], hosts: tuple[str, ...]) -> dict[str, str]:
-    """Return `prompt_cache_key` if the host has one of these endings and caching is not turned
-    off."""
+def cache_key(parameters: Parameters, hosts: tuple[str, ...]) -> dict[str, str]:
+    """Return `prompt_cache_key` if the host has one of these endings and caching is on."""
     key = str(parameters.get("cache_key") or "")
     wanted = key and parameters.get("prompt_caching") is not False
     if not wanted or not str(parameters.get("host")).endswith(hosts):
@@ -90,5 +87,15 @@ def cache_key(parameters: Mapping[str, Any], hosts: tuple[str, ...]) -> dict[str
 
 
 def with_name(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `json_schema` of a `response_format` with a name, which both APIs require."""
     return dict(schema) if schema.get("name") else {**schema, "name": "answer"}
+
+
+def tool_fields(
+    tools: Tools, parameters: Parameters, names: Names, style: Callable[..., dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the tools of a request in the API's style. `parallel_tool_calls` is only sent with
+    tools, because OpenAI refuses the setting alone."""
+    if not tools:
+        return {}
+    fields: dict[str, Any] = {"tools": [style(tool, wire_name(tool.name, names)) for tool in tools]}
+    return fields | protocol.set_parameters(parameters, _PARALLEL)

@@ -1,84 +1,54 @@
-"""The interface of a wire: the `Wire` protocol, its stream parser, and the head of a request."""
+"""The interface of a wire, and the assembly of requests that all wires share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
+from msgspec import Raw
 
 from holdfast.content import Content, ToolCall, ToolResult
 from holdfast.errors import LLMError
 from holdfast.events import ToolDefinition
-from holdfast.llm.completion import Completion, OnDelta
+from holdfast.llm.completion import Completion
+
+if TYPE_CHECKING:
+    from holdfast.llm.wires.streams import StreamParser
 
 TEXT_SUFFIX = "+text"  # marks the name of a wire whose tool calls are text
 
 Names = Mapping[str, str]  # canonical tool name -> the name on the wire
+Parameters = Mapping[str, Any]
+Tools = Sequence[ToolDefinition]
+Calls = Sequence[ToolCall]
+Results = Sequence[tuple[ToolCall, ToolResult]]
 
 
 class RequestHead(msgspec.Struct, frozen=True):
     """The bytes around the fragments of a request."""
 
     prefix: bytes
-    first: bool  # True if the fragments are the first messages, so no comma precedes them
-    suffix: bytes
-    stream_suffix: bytes  # the suffix of a request for a stream
-
-
-class AnswerParser(Protocol):
-    """A parser of one streamed answer, which may be cut into chunks anywhere."""
-
-    @property
-    def finished(self) -> bool:
-        """True if the answer is complete. More data may follow that is not needed or only counts
-        tokens."""
-        ...
-
-    @property
-    def closed(self) -> bool:
-        """True if the answer is finished, and no content came with the finish or after it. Only
-        token counts can follow.
-
-        Some servers mark every piece as final. Their answers are `finished` from the first piece
-        on and never `closed`; they end where the bytes end.
-        """
-        ...
-
-    @property
-    def done(self) -> bool:
-        """True if nothing more can follow."""
-        ...
-
-    def feed(self, chunk: bytes, on_delta: OnDelta | None = None) -> None:
-        """Parse some bytes. Raises the error that the stream itself reports."""
-        ...
-
-    def finish(self) -> Completion:
-        """Return the answer after the bytes have ended. Raises `StreamInterrupted` if the answer
-        is incomplete."""
-        ...
+    suffix: bytes = b"]}"
+    stream_suffix: bytes = b'],"stream":true}'  # the suffix of a request for a stream
+    first: bool = True  # True if the fragments are the first messages, so no comma precedes them
+    cached: bool = False  # True if `body` marks the positions at which the prompt cache is written
+    closed: bool = False  # True if the server refuses a request that ends in a model's answer
 
 
 class Wire(Protocol):
     """A provider's protocol. A module can satisfy it: all its members are functions and
     constants."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def bound(self) -> bool:
-        """True if `native` forms (encrypted or signed) are valid only at the host that made
-        them."""
-        ...
+    name: str
+    bound: bool  # True if only the host that made `native` forms can read them
 
     def path(self, model: str, stream: bool) -> str:
         """Return the path to POST to, relative to the base URL's path. It may end in a query."""
         ...
 
     def headers(self, api_key: str) -> dict[str, str]:
-        """Return the headers of every request, including the key's."""
+        """Return the headers of every request. Without a key, no header for one is sent."""
         ...
 
     def system(self, text: str) -> bytes:
@@ -108,12 +78,7 @@ class Wire(Protocol):
         ...
 
     def assistant(
-        self,
-        text: str,
-        calls: Sequence[ToolCall],
-        native: msgspec.Raw,
-        names: Names,
-        family: str = "",
+        self, text: str, calls: Calls, native: Raw, names: Names, family: str = ""
     ) -> bytes:
         """Encode an answer of the model. Returns b"" if there is nothing to send.
 
@@ -122,17 +87,12 @@ class Wire(Protocol):
         """
         ...
 
-    def results(self, batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
+    def results(self, batch: Results, names: Names) -> bytes:
         """Encode the results of all calls of one answer, in their order."""
         ...
 
     def head(
-        self,
-        model: str,
-        system_prompt: str,
-        tools: Sequence[ToolDefinition],
-        parameters: Mapping[str, Any],
-        names: Names,
+        self, model: str, system_prompt: str, tools: Tools, parameters: Parameters, names: Names
     ) -> RequestHead:
         """Return all of a request except its messages. Raises `ConfigurationError` for a
         parameter that the wire does not support."""
@@ -147,7 +107,7 @@ class Wire(Protocol):
         or the error that the answer reports."""
         ...
 
-    def stream(self) -> AnswerParser:
+    def stream(self) -> StreamParser:
         """Return a parser for one streamed answer."""
         ...
 
@@ -157,3 +117,41 @@ class Wire(Protocol):
         """Return the error for a response with a status other than 200. Header names are in
         lower case."""
         ...
+
+
+JSON_HEADERS = {"Content-Type": "application/json", "Accept": "*/*"}
+
+
+def no_family(model: str, host: str) -> str:
+    return ""
+
+
+def set_parameters(parameters: Parameters, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the parameters that are set, under the API's names for them."""
+    return {name: parameters[key] for key, name in names.items() if parameters.get(key) is not None}
+
+
+def merge_extra(body: dict[str, Any], extra: Parameters, objects: Collection[str] = ()) -> None:
+    """Merge `extra_body` into a request. Entries under `objects` are merged key by key, `tools`
+    follow the agent's, and all other entries replace those of the same name."""
+    for key, value in extra.items():
+        ours: Any = body.get(key)
+        if ours and key in objects and isinstance(value, Mapping):
+            value = {**ours, **cast("Mapping[str, Any]", value)}
+        elif ours and key == "tools" and isinstance(value, list | tuple):
+            value = [*ours, *cast("Sequence[Any]", value)]
+        body[key] = value
+
+
+def join_body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
+    """Return the bytes of a request, built with a single copy."""
+    suffix = head.stream_suffix if stream else head.suffix
+    if not fragments:
+        return head.prefix + suffix
+    parts = list(fragments)
+    parts[-1] += suffix
+    if head.first:
+        parts[0] = head.prefix + parts[0]
+    else:
+        parts.insert(0, head.prefix)
+    return b",".join(parts)

@@ -3,17 +3,24 @@ listener."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Literal, Protocol, cast
 
 import msgspec
 
 from holdfast.errors import BadResponse, LLMError, StreamInterrupted
 from holdfast.llm.completion import Completion, Delta, OnDelta
 from holdfast.llm.wires.failures import excerpt, reported_error
-from holdfast.llm.wires.lenient_json import MISSHAPEN, decode
+from holdfast.llm.wires.lenient_json import MISSHAPEN, decode, join_surrogates
 from holdfast.llm.wires.sse import EventReader
 
 _strict_decode = msgspec.json.Decoder().decode
+
+
+class AnswerFilter(Protocol):
+    """A change of a streamed answer: of its deltas as they pass, and of the finished answer."""
+
+    def delta(self, delta: Delta, on_delta: OnDelta) -> object: ...
+    def answer(self, answer: Completion, on_delta: OnDelta | None) -> Completion: ...
 
 
 class StreamParser:
@@ -21,46 +28,60 @@ class StreamParser:
 
     A wire defines how an event changes the answer (`_process`) and the answer itself (`_answer`).
     In both, an exception of `MISSHAPEN` means that the JSON has an unexpected shape. `_process`
-    appends deltas to `_deltas`; callbacks run only after the whole event has been processed.
+    emits deltas; callbacks run only after the whole event has been processed.
     """
-
-    __slots__ = ("_content_after_finish", "_deltas", "_events", "done", "finished")
 
     def __init__(self, events: EventReader | None = None) -> None:
         self._events = events or EventReader()
         self._deltas: list[Delta] = []
         self._content_after_finish = False  # True if content came with the finish or after it
-        self.finished = False  # True if the answer is complete; see `AnswerParser`
+        self._on_delta: OnDelta | None = None  # the last listener
+        # True if the answer is complete. Data may follow that is not needed or only counts tokens.
+        self.finished = False
         self.done = False  # True if nothing more can follow
+        self.filter: AnswerFilter | None = None
 
     @property
     def closed(self) -> bool:
-        """True if the answer is finished, and no content came with the finish or after it."""
+        """True if the answer is finished, and no content came with the finish or after it. Only
+        token counts can follow.
+
+        Some servers mark every piece as final. Their answers are `finished` from the first piece
+        on and never `closed`; they end where the bytes end.
+        """
         return self.finished and not self._content_after_finish
 
     def _process(self, name: bytes, event: dict[str, Any]) -> None:
-        """Process one event."""
         raise NotImplementedError
 
     def _answer(self) -> Completion:
-        """Return the finished answer."""
         raise NotImplementedError
+
+    def _emit(
+        self, kind: Literal["text", "reasoning", "tool"], text: str, index: int = 0, name: str = ""
+    ) -> None:
+        self._deltas.append(Delta(kind, join_surrogates(text), index, name))
 
     def feed(self, chunk: bytes, on_delta: OnDelta | None = None) -> None:
         """Parse some bytes and pass the resulting deltas to `on_delta`. Raises the error that
         the stream reports, or `BadResponse`."""
+        self._on_delta = on_delta
         for name, data in self._events.feed(chunk):
             self._event(name, data)
             if self._deltas:
                 self._content_after_finish = self.finished
                 deltas, self._deltas = self._deltas, []
-                if on_delta is not None:
-                    for delta in deltas:
+                if on_delta is None:
+                    continue
+                for delta in deltas:
+                    if self.filter is None:
                         on_delta(delta)
+                    else:
+                        self.filter.delta(delta, on_delta)
 
     def finish(self) -> Completion:
-        """Return the answer. Raises `StreamInterrupted` if the stream ended before the answer
-        was complete."""
+        """Return the answer after the bytes have ended. Raises `StreamInterrupted` if the answer is
+        incomplete."""
         try:
             for name, data in self._events.rest():
                 self._event(name, data)
@@ -70,13 +91,14 @@ class StreamParser:
         if not self.finished:
             raise StreamInterrupted("The stream ended before the answer was complete.")
         try:
-            return self._answer()
+            answer = self._answer()
         except LLMError:
             raise
         except MISSHAPEN as error:
             raise BadResponse(
                 f"The stream's answer has an unexpected shape ({error!r})."
             ) from error
+        return answer if self.filter is None else self.filter.answer(answer, self._on_delta)
 
     def _event(self, name: bytes, data: bytes) -> None:
         if self.done:

@@ -53,11 +53,8 @@ class _CallRange(msgspec.Struct):
 
 def read_text(answer: str, cut_off: bool = False) -> tuple[str, list[ToolCall]]:
     """Return an answer's text without its calls, and the calls. White space is removed after the
-    text, and before it if calls come first.
-
-    A call without a closing tag was left open or cut short by a stop sequence. If its JSON is
-    incomplete as well, it is an invalid call. If the answer was `cut_off`, it stays text.
-    """
+    text, and before it if calls come first. A call without a closing tag was left open or cut short
+    by a stop sequence; without complete JSON it is invalid, or text if the answer was `cut_off`."""
     ranges, end = _find(answer, cut_off)
     kept: list[_CallRange] = []
     last = end
@@ -178,7 +175,6 @@ def _calls(answer: str, at: int, cut_off: bool) -> tuple[list[ToolCall], int]:
 
 
 def _unfinished(answer: str, error: Exception) -> bool:
-    """Return True if the JSON's only fault is that it ends too early."""
     at_end = getattr(error, "pos", 0) >= len(answer.rstrip())
     return at_end or getattr(error, "msg", "").startswith("Unterminated")
 

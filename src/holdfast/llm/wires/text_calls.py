@@ -12,18 +12,17 @@ Many open models were trained on this form. Results are sent in a user message, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
-from holdfast.content import Content, ImageContent, TextContent, ToolCall, ToolResult
-from holdfast.errors import LLMError
-from holdfast.events import ToolDefinition
+from holdfast.content import Content, ImageContent, TextContent, ToolCall
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta, OnDelta
+from holdfast.llm.wires import protocol
 from holdfast.llm.wires.calls import wire_arguments, wire_name
 from holdfast.llm.wires.content_parts import result_text
-from holdfast.llm.wires.protocol import TEXT_SUFFIX, AnswerParser, Names, RequestHead, Wire
+from holdfast.llm.wires.streams import StreamParser
 from holdfast.llm.wires.text_call_parser import CLOSE, OPEN, RESULT, TextLookahead, read_text
 
 _json = msgspec.json.Encoder().encode
@@ -47,10 +46,10 @@ class TextCalls:
     """The wire `inner` without its own tool calling. Unless `reads_calls` is True, text of an
     answer is never read as a call."""
 
-    def __init__(self, inner: Wire, reads_calls: bool = True) -> None:
+    def __init__(self, inner: protocol.Wire, reads_calls: bool = True) -> None:
         self.inner = inner
         self.reads_calls = reads_calls
-        self.name = inner.name + TEXT_SUFFIX
+        self.name = inner.name + protocol.TEXT_SUFFIX
         self.bound = inner.bound
         self.path = inner.path
         self.headers = inner.headers
@@ -58,18 +57,14 @@ class TextCalls:
         self.user = inner.user
         self.body = inner.body
         self.family = inner.family
+        self.error = inner.error
 
     def call_id(self, call: ToolCall, family: str = "") -> str:
         """Return "": calls as text have no ids, because their results follow in order."""
         return ""
 
     def assistant(
-        self,
-        text: str,
-        calls: Sequence[ToolCall],
-        native: msgspec.Raw,
-        names: Names,
-        family: str = "",
+        self, text: str, calls: protocol.Calls, native: Raw, names: protocol.Names, family: str = ""
     ) -> bytes:
         """Encode an answer with its calls as the model wrote them. If the provider assigned ids
         to some calls, only text and calls are sent."""
@@ -81,8 +76,7 @@ class TextCalls:
             parts.append(f'{OPEN}\n{{"name": {name}, "arguments": {arguments}}}\n{CLOSE}')
         return self.inner.assistant("\n".join(parts), (), native, names, family)
 
-    def results(self, batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
-        """Encode the results of a batch as one user message."""
+    def results(self, batch: protocol.Results, names: protocol.Names) -> bytes:
         blocks: list[Content] = []
         for call, result in batch:
             error = ' error="true"' if result.is_error else ""
@@ -96,10 +90,10 @@ class TextCalls:
         self,
         model: str,
         system_prompt: str,
-        tools: Sequence[ToolDefinition],
-        parameters: Mapping[str, Any],
-        names: Names,
-    ) -> RequestHead:
+        tools: protocol.Tools,
+        parameters: protocol.Parameters,
+        names: protocol.Names,
+    ) -> protocol.RequestHead:
         """Return the head, with the tools described in the system prompt."""
         if tools:
             lines = [PROMPT]
@@ -110,20 +104,14 @@ class TextCalls:
         return self.inner.head(model, system_prompt, (), parameters, names)
 
     def parse(self, data: bytes) -> Completion:
-        """Parse a plain answer and extract the calls from its text."""
-        return self._with_calls(self.inner.parse(data))
+        return self.with_calls(self.inner.parse(data))
 
-    def stream(self) -> AnswerParser:
-        """Return a parser for one streamed answer."""
-        return _Stream(self.inner.stream(), self._with_calls, self.reads_calls)
+    def stream(self) -> StreamParser:
+        parser = self.inner.stream()
+        parser.filter = _TextFilter(self)
+        return parser
 
-    def error(
-        self, status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
-    ) -> LLMError:
-        """Return the error of the inner wire."""
-        return self.inner.error(status, headers, body, url, model)
-
-    def _with_calls(self, answer: Completion) -> Completion:
+    def with_calls(self, answer: Completion) -> Completion:
         changes: dict[str, Any] = {"wire": self.name}
         if answer.calls:
             # A native form with calls would show the provider its calls without their results.
@@ -143,41 +131,18 @@ def _string(text: str) -> str:
     return _json(text).decode()
 
 
-class _Stream:
-    """A parser around the inner parser. Text is forwarded as it arrives until a call may have
+class _TextFilter:
+    """The filter of one streamed answer. Text is forwarded as it arrives until a call may have
     begun. The rest is forwarded at the end: only then is it known whether it holds a call."""
 
-    def __init__(
-        self, inner: AnswerParser, with_calls: Callable[[Completion], Completion], reads_calls: bool
-    ) -> None:
-        self._inner = inner
-        self._with_calls = with_calls
-        self._lookahead = TextLookahead() if reads_calls else None
+    def __init__(self, wire: TextCalls) -> None:
+        self._wire = wire
+        self._lookahead = TextLookahead() if wire.reads_calls else None
         # Trailing white space so far, which is dropped before calls.
         self._trailing_space: list[str] = []
         self._sent_chars = 0  # number of characters forwarded
-        self._listener: OnDelta | None = None
 
-    @property
-    def finished(self) -> bool:
-        return self._inner.finished
-
-    @property
-    def closed(self) -> bool:
-        return self._inner.closed
-
-    @property
-    def done(self) -> bool:
-        return self._inner.done
-
-    def feed(self, chunk: bytes, on_delta: OnDelta | None = None) -> None:
-        self._listener = on_delta
-        if on_delta is None:
-            self._inner.feed(chunk)
-        else:
-            self._inner.feed(chunk, lambda delta: self._forward(delta, on_delta))
-
-    def _forward(self, delta: Delta, on_delta: OnDelta) -> None:
+    def delta(self, delta: Delta, on_delta: OnDelta) -> None:
         if delta.kind != "text" or self._lookahead is None:
             on_delta(delta)
             return
@@ -193,14 +158,13 @@ class _Stream:
         self._sent_chars += len(text)
         on_delta(Delta("text", text))
 
-    def finish(self) -> Completion:
-        answer = self._inner.finish()
+    def answer(self, answer: Completion, on_delta: OnDelta | None) -> Completion:
         native_calls = len(answer.calls)
-        answer = self._with_calls(answer)
-        if self._listener is not None and self._lookahead is not None:
+        answer = self._wire.with_calls(answer)
+        if on_delta is not None and self._lookahead is not None:
             rest = answer.text[self._sent_chars :]
             if rest:
-                self._send(rest, self._listener)
+                self._send(rest, on_delta)
             for index, call in enumerate(answer.calls[native_calls:], native_calls):
-                self._listener(Delta("tool", call.raw_arguments, index, call.name))
+                on_delta(Delta("tool", call.raw_arguments, index, call.name))
         return answer
