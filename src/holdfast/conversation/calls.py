@@ -19,9 +19,9 @@ from holdfast.agent.agent import Agent
 from holdfast.agent.confirmation import Verdict
 from holdfast.agent.output import is_output
 from holdfast.content import TextContent, ToolCall, ToolResult
-from holdfast.conversation.callbacks import guarded
 from holdfast.conversation.fold import OpenCall
 from holdfast.conversation.hook_points import journal_failed_hook
+from holdfast.conversation.journal import Journal
 from holdfast.conversation.outputs import trim_result
 from holdfast.conversation.questions import UserQuestions
 from holdfast.conversation.run_context import RunContext
@@ -70,22 +70,17 @@ def _with_edit_note(result: ToolResult, call: ToolCall) -> ToolResult:
     return msgspec.structs.replace(result, content=(note, *result.content))
 
 
-class _Batch:
+class _Batch(msgspec.Struct, eq=False):
     """Calls that run side by side: the queue of those that have not begun, and the helper
     threads."""
 
-    __slots__ = ("_helper_count", "_max_helpers", "_start", "failures", "helpers", "known", "queue")
-
-    def __init__(
-        self, calls: Sequence[ToolCall], start: Callable[[int], threading.Thread], most: int
-    ) -> None:
-        self.queue = deque(calls)
-        self.known = {call.id for call in calls}
-        self.helpers: list[threading.Thread] = []
-        self.failures: list[BaseException] = []
-        self._start = start
-        self._max_helpers = most - 1  # besides the driving thread
-        self._helper_count = 0
+    queue: deque[ToolCall]
+    known: set[str]  # the ids of all its calls
+    _start: Callable[[int], threading.Thread]
+    _max_helpers: int  # besides the driving thread
+    helpers: list[threading.Thread] = []
+    failures: list[BaseException] = []
+    _helper_count: int = 0
 
     def next(self) -> ToolCall | None:
         """Return the next call to run; None if none waits."""
@@ -147,40 +142,21 @@ class Family(Protocol):
         ...
 
 
-class Calls:
+class Calls(msgspec.Struct, eq=False):
     """The tool calls of one conversation, their threads, and the cleanups that tools registered.
 
     The loop calls `run` and `recover` on its thread; the rest is thread-safe.
     """
 
-    __slots__ = (
-        "_batch",
-        "_cleaned",
-        "_cleanups",
-        "_context",
-        "_family",
-        "_journal",
-        "_on_progress",
-        "_threads",
-        "questions",
-    )
-
-    def __init__(
-        self,
-        context: RunContext,
-        questions: UserQuestions,
-        on_progress: Callable[[str, str], object] | None,
-        family: Family,
-    ) -> None:
-        self._context = context
-        self._journal = context.journal
-        self.questions = questions
-        self._on_progress = None if on_progress is None else guarded(on_progress)
-        self._family = family
-        self._batch: _Batch | None = None
-        self._threads: set[threading.Thread] | None = None
-        self._cleanups: dict[object, Callable[[], None]] | None = None
-        self._cleaned = False
+    _context: RunContext
+    _journal: Journal
+    questions: UserQuestions
+    _on_progress: Callable[[str, str], None]
+    _family: Family
+    _batch: _Batch | None = None
+    _threads: set[threading.Thread] | None = None
+    _cleanups: dict[object, Callable[[], None]] | None = None
+    _cleaned: bool = False
 
     def write_start(self, call: ToolCall, attempt: int, runner: str = "") -> None:
         journal = self._journal
@@ -239,9 +215,10 @@ class Calls:
             # Helpers get this loop's context even if an approving thread starts them.
             name, context = f"holdfast-call-{calls[0].id}", contextvars.copy_context()
             batch = _Batch(
-                calls,
+                deque(calls),
+                {call.id for call in calls},
                 lambda number: self._start_thread(work, f"{name}+{number}", context),
-                self._context.agent.parallel_calls,
+                self._context.agent.parallel_calls - 1,
             )
             self._batch = batch
         try:
@@ -372,7 +349,7 @@ class Calls:
             attempt,
             context.token if token is None else token,
             context.runtime,
-            partial(self._report_progress, call.id),
+            partial(self._on_progress, call.id),
             self._register_cleanup,
             journal.process_environment,
             self.questions,
@@ -381,10 +358,6 @@ class Calls:
             self._family.children,
             self._family.delegation,
         )
-
-    def _report_progress(self, call_id: str, message: str) -> None:
-        if self._on_progress is not None:
-            self._on_progress(call_id, message)
 
     def write_result(self, call: ToolCall, result: ToolResult, duration: float = 0.0) -> None:
         """Journal a call's result, within a transaction.

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from holdfast.agent.handoffs import check_budget
 from holdfast.conversation.fold import Fold
 from holdfast.conversation.message_content import checked_content, content_of
@@ -55,39 +57,21 @@ class _Child(NamedTuple):
     forget: Callable[[], None]  # removes the callback of the call's cancellation
 
 
-class Children:
+class Children(msgspec.Struct, eq=False):
     """The children of one conversation that are open in this process.
 
     Created with the first child. Thread-safe.
     """
 
-    __slots__ = (
-        "_counts",
-        "_lock",
-        "_new_conversation",
-        "_on_question",
-        "_open",
-        "_stopped",
-        "journal",
-        "runtime",
-    )
-
-    def __init__(
-        self,
-        journal: Journal,
-        runtime: object | None,
-        on_question: OnQuestion,
-        new_conversation: Callable[..., Conversation],
-    ) -> None:
-        self.journal = journal
-        self.runtime = runtime
-        self._on_question = on_question
-        self._new_conversation = new_conversation
-        self._lock = threading.Lock()
-        self._open: dict[str, _Child] = {}
-        # number of unnamed children by call id and attempt
-        self._counts: dict[tuple[str, int], int] = {}
-        self._stopped = False
+    journal: Journal
+    runtime: object | None
+    _on_question: OnQuestion
+    _new_conversation: Callable[..., Conversation]
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _open: dict[str, _Child] = {}
+    # number of unnamed children by call id and attempt
+    _counts: dict[tuple[str, int], int] = {}
+    _stopped: bool = False
 
     # --- spawning ---
 

@@ -6,6 +6,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast import events as ev
 from holdfast.agent.condenser import Condensed, ask, trigger_of
 from holdfast.agent.planning import room
@@ -24,17 +26,14 @@ _log = logging.getLogger("holdfast")
 DEFAULT_SHARE = 0.5  # of the present tokens that a condensation aims at
 
 
-class Condensations:
+class Condensations(msgspec.Struct, eq=False):
     """The condensations of one conversation. `trigger` is the number of tokens of a request from
     which it is condensed, None for never. The driving thread uses it."""
 
-    __slots__ = ("_context", "_hooks", "_view", "trigger")
-
-    def __init__(self, context: RunContext, hooks: HookPoints, view: RequestView) -> None:
-        self._context = context
-        self._hooks = hooks
-        self._view = view
-        self.trigger: int | None = None
+    _context: RunContext
+    _hooks: HookPoints
+    _view: RequestView
+    trigger: int | None = None
 
     def serve(self) -> None:
         """Condense by the settings of the agent that answers now."""

@@ -32,6 +32,7 @@ from holdfast.conversation.delegation_state import (
     last_word,
     sends,
 )
+from holdfast.conversation.journal import Journal
 from holdfast.conversation.run_context import RunContext
 from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import (
@@ -60,40 +61,33 @@ _INBOX_SECONDS = 1.0  # seconds that another owner gets to take a message out of
 _PAGE_EVENTS = 200  # events of another conversation per read
 
 
-class Delegation:
+class Delegation(msgspec.Struct, eq=False):
     """The delegation of one conversation. Each child in the background has a thread that waits for
     its end. Thread-safe."""
 
-    def __init__(
-        self,
-        context: RunContext,
-        call_context: Callable[[ToolCall], ToolContext],
-        drain_inbox: Callable[[], None],
-        new_conversation: Callable[..., Conversation],
-    ) -> None:
-        self._context = context
-        self._journal = context.journal
-        self._call_context = call_context
-        self._drain_inbox = drain_inbox
-        self._new_conversation = new_conversation
-        self._lock = threading.Lock()
-        self._background: dict[str, threading.Thread] = {}
-        # the children of this and earlier owners, by id
-        self._delegated: dict[str, DelegatedChild] | None = None
-        # places of children that are about to start in the background
-        self._places: set[object] = set()
-        # number of callers that wait for a child's result, by child
-        self._awaited: dict[str, int] = {}
-        # those of them that ended without a message about it
-        self._unreported: set[str] = set()
-        # the times of this conversation's messages to others
-        self._sent_times: list[datetime] | None = None
-        # facts about children in a result's meta, by call
-        self._metas: dict[str, dict[str, Any]] = {}
-        # outcomes of children that others own, each with its last event
-        self._outcome_cache: dict[str, tuple[int, ChildOutcome]] = {}
-        self._depth: int | None = None
-        self._attached: list[Delegates] = []
+    _context: RunContext
+    _journal: Journal
+    _call_context: Callable[[ToolCall], ToolContext]
+    _drain_inbox: Callable[[], None]
+    _new_conversation: Callable[..., Conversation]
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _background: dict[str, threading.Thread] = {}
+    # the children of this and earlier owners, by id
+    _delegated: dict[str, DelegatedChild] | None = None
+    # places of children that are about to start in the background
+    _places: set[object] = set()
+    # number of callers that wait for a child's result, by child
+    _awaited: dict[str, int] = {}
+    # those of them that ended without a message about it
+    _unreported: set[str] = set()
+    # the times of this conversation's messages to others
+    _sent_times: list[datetime] | None = None
+    # facts about children in a result's meta, by call
+    _metas: dict[str, dict[str, Any]] = {}
+    # outcomes of children that others own, each with its last event
+    _outcome_cache: dict[str, tuple[int, ChildOutcome]] = {}
+    _depth: int | None = None
+    _attached: list[Delegates] = []
 
     @property
     def id(self) -> str:

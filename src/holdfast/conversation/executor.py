@@ -54,20 +54,17 @@ class CommandResult(NamedTuple):
     message: ev.MessageAdded | None = None
 
 
-class CommandExecutor:
+class CommandExecutor(msgspec.Struct, eq=False):
     """Carries out the commands of one conversation. Thread-safe.
 
     `prepare` runs user code and takes no lock; `apply` runs within a transaction; `execute` does
     both. All raise `ConfigurationError` for a command that does not fit (any more).
     """
 
-    __slots__ = ("_calls", "_context", "_hooks", "_loop")
-
-    def __init__(self, context: RunContext, loop: Loop, calls: Calls, hooks: HookPoints) -> None:
-        self._context = context
-        self._loop = loop
-        self._calls = calls
-        self._hooks = hooks
+    _context: RunContext
+    _loop: Loop
+    _calls: Calls
+    _hooks: HookPoints
 
     def execute(self, command: cmd.Command) -> ev.MessageAdded | None:
         """Carry out a command; return the event of a message.

@@ -14,64 +14,28 @@ from holdfast.agent import damage
 from holdfast.agent.stuck import Recent, recent_of
 from holdfast.agent.tokens import Sizes
 from holdfast.content import ToolCall, Usage
-from holdfast.conversation.facts import (
-    FEATURES,
-    BlankAnswers,
-    CallKinds,
-    CondensationFacts,
-    HandoffFacts,
-    HookCounts,
-    OutputFacts,
-    OwnMessages,
-    PictureFacts,
-    PlanFacts,
-    RunCounters,
-)
+from holdfast.conversation import facts
 from holdfast.conversation.status import AT_REST, STATUSES, ConversationStatus
 from holdfast.tools.plans import PLAN
 
 _NO_USAGE = Usage()
 
 
-class OpenCall:
-    """A call without a result.
+class OpenCall(msgspec.Struct, eq=False):
+    """A call without a result."""
 
-    `attempt` is 0 until the call starts. `asked` is the reason why it waits for a decision, None if
-    it does not wait. `arguments` replace the model's if an approver edited them. A client runs an
-    `offered` call, and `runner` names the client that claimed it. A `parallel` call may run beside
-    its parallel neighbours; any other call runs alone (`turn`). A `doubtful` call has a damaged
-    record: once it has begun it is never repeated.
-    """
-
-    __slots__ = (
-        "approved",
-        "arguments",
-        "asked",
-        "attempt",
-        "call",
-        "doubtful",
-        "offered",
-        "parallel",
-        "questioned",
-        "questions",
-        "risk",
-        "runner",
-    )
-
-    def __init__(self, call: ToolCall, offered: bool = False, parallel: bool = False) -> None:
-        self.call = call
-        self.offered = offered
-        self.parallel = parallel
-        self.runner = ""
-        self.attempt = 0
-        self.asked: str | None = None
-        self.doubtful = False
-        self.approved = False
-        self.risk = ""  # the analyzer's risk level, "" for none
-        self.arguments: dict[str, Any] | None = None
-        # its unanswered questions to the user
-        self.questions: tuple[ev.Question, ...] = ()
-        self.questioned = 0  # the number of its questions, over all of its attempts
+    call: ToolCall
+    offered: bool = False  # a client runs it, not the loop
+    parallel: bool = False  # may run beside its parallel neighbours; others run alone (`turn`)
+    runner: str = ""  # the client that claimed it
+    attempt: int = 0  # 0 until it starts
+    asked: str | None = None  # the reason why it waits for a decision, None if it does not wait
+    doubtful: bool = False  # has a damaged record: once it has begun it is never repeated
+    approved: bool = False
+    risk: str = ""  # the analyzer's risk level, "" for none
+    arguments: dict[str, Any] | None = None  # an approver's, in place of the model's
+    questions: tuple[ev.Question, ...] = ()  # to the user, without an answer
+    questioned: int = 0  # the number of its questions, over all of its attempts
 
     @property
     def ready(self) -> bool:
@@ -135,82 +99,43 @@ def undecided(calls: Iterable[OpenCall]) -> bool:
     return bool(now) and all(item.asked is not None for item in now)
 
 
-# The attributes of the features that an event of each type, or the result of a tool, is fed to.
-_FED: dict[Any, tuple[str, ...]] = {
-    fed: tuple(
-        name for name, feature in FEATURES.items() if fed in feature.events or fed in feature.tools
-    )
-    for fed in (
-        *ev.AnyEvent.__args__,
-        *(tool for feature in FEATURES.values() for tool in feature.tools),
-    )
-}
-
-
-class Fold:
+class Fold(msgspec.Struct, eq=False):
     """The facts of a journal that the loop needs, updated event by event.
 
-    The journal owns it and guards it by its lock. Each feature has an attribute with its facts
-    (`facts.FEATURES`), a frozen reducer. What has no feature of its own stands here.
+    The journal owns it and guards it by its lock. Each feature has a field with its facts, a
+    frozen reducer. What has no feature of its own stands before them.
     """
 
-    __slots__ = (
-        "_uncounted",
-        "_usage",
-        "agent",
-        "assistant",
-        "based_on",
-        "cost",
-        "created",
-        "error",
-        "last_seq",
-        "last_time",
-        "message_seq",
-        "open",
-        "recent",
-        "sizes",
-        "status",
-        "status_seq",
-        "steps",
-        "title",
-        "unpriced",
-        *FEATURES,
-    )
+    status: ConversationStatus = ConversationStatus.IDLE
+    status_seq: int = 0
+    last_seq: int = 0
+    created: datetime | None = None
+    last_time: datetime | None = None
+    sizes: Sizes | None = None  # the tokens of the next request, once measured (`measure`)
+    message_seq: int = 0
+    based_on: int = 0
+    agent: ev.AgentConfigured | None = None
+    assistant: ev.AssistantReplied | None = None
+    open: dict[str, OpenCall] = {}
+    error: ev.ErrorRecorded | None = None
+    title: str = ""
+    steps: int = 0
+    _usage: Usage = Usage()
+    _uncounted: list[Usage] = []  # usage not yet added to `_usage`, since few read it
+    cost: float = 0.0  # US dollars, of the calls with a known price
+    unpriced: int = 0  # calls with an unknown price
+    recent: Recent = msgspec.field(default_factory=Recent)  # the last steps, to detect repetition
 
-    output: OutputFacts
-    planning: PlanFacts
-    handoff: HandoffFacts
-    hooks: HookCounts
-    blanks: BlankAnswers
-    run: RunCounters
-    condensation: CondensationFacts
-    call_kinds: CallKinds
-    own_messages: OwnMessages
-    pictures: PictureFacts
-
-    def __init__(self) -> None:
-        self.status = ConversationStatus.IDLE
-        self.status_seq = 0
-        self.last_seq = 0
-        self.created: datetime | None = None
-        self.last_time: datetime | None = None
-        # the tokens of the next request, once measured (`measure`)
-        self.sizes: Sizes | None = None
-        self.message_seq = 0
-        self.based_on = 0
-        self.agent: ev.AgentConfigured | None = None
-        self.assistant: ev.AssistantReplied | None = None
-        self.open: dict[str, OpenCall] = {}
-        self.error: ev.ErrorRecorded | None = None
-        self.title = ""
-        self.steps = 0
-        self._usage = Usage()
-        self._uncounted: list[Usage] = []  # usage not yet added to `_usage`, since few read it
-        self.cost = 0.0  # US dollars, of the calls with a known price
-        self.unpriced = 0  # calls with an unknown price
-        self.recent = Recent()  # the last steps, to detect repetition
-        for name, empty in _EMPTY.items():
-            setattr(self, name, empty)
+    output: facts.OutputFacts = facts.OutputFacts()
+    planning: facts.PlanFacts = facts.PlanFacts()
+    handoff: facts.HandoffFacts = facts.HandoffFacts()
+    hooks: facts.HookCounts = facts.HookCounts()
+    blanks: facts.BlankAnswers = facts.BlankAnswers()
+    run: facts.RunCounters = facts.RunCounters()
+    condensation: facts.CondensationFacts = facts.CondensationFacts()
+    call_kinds: facts.CallKinds = facts.CallKinds()
+    own_messages: facts.OwnMessages = facts.OwnMessages()
+    pictures: facts.PictureFacts = facts.PictureFacts()
 
     def copy(self) -> Fold:
         """Return an independent copy."""
@@ -278,9 +203,9 @@ class Fold:
         if type(event) is ev.ToolCallFinished and event.call_id in self.open:
             fed += _FED.get(self.open[event.call_id].call.name, ())
         for name in fed:
-            facts = getattr(self, name)
-            after = facts.feed(event, self)
-            if after is not facts:
+            before = getattr(self, name)
+            after = before.feed(event, self)
+            if after is not before:
                 setattr(self, name, after)
 
     def opened(self, calls: Iterable[ToolCall]) -> dict[str, OpenCall]:
@@ -390,9 +315,9 @@ class Fold:
 
     def checkpoint(self) -> ev.Checkpoint:
         """Return the fold as a checkpoint from which `after` continues. No call may be open."""
-        facts: dict[str, Any] = {}
-        for name in FEATURES:
-            facts |= getattr(self, name).checkpoint()
+        features: dict[str, Any] = {}
+        for name in _FEATURES:
+            features |= getattr(self, name).checkpoint()
         return ev.Checkpoint(
             seq=self.last_seq,
             created=self.created or ev.EPOCH,
@@ -408,7 +333,7 @@ class Fold:
             cost=self.cost,
             error_seq=0 if self.error is None else self.error.seq,
             unpriced=self.unpriced,
-            **facts,
+            **features,
         )
 
     @classmethod
@@ -421,7 +346,7 @@ class Fold:
         found.message_seq, found.based_on = at.message_seq, at.based_on
         found.steps, found._usage = at.steps, at.usage
         found.cost, found.unpriced = at.cost, at.unpriced
-        for name, feature in FEATURES.items():
+        for name, feature in _FEATURES.items():
             setattr(found, name, feature.restore(at, read))
         # These events may be damaged by now; such an event is treated as missing.
         if at.agent_seq and isinstance(head := read(at.agent_seq), ev.AgentConfigured):
@@ -513,4 +438,19 @@ def title_of(message: ev.MessageAdded) -> str:
     return message.text.strip().split("\n", 1)[0][:80]
 
 
-_EMPTY = {name: feature() for name, feature in FEATURES.items()}
+_FEATURES: dict[str, type[facts.Reducer]] = {
+    name: type(feature)
+    for name in Fold.__struct_fields__
+    if isinstance(feature := getattr(Fold(), name), facts.Reducer)
+}
+
+# The fields of the features that an event of each type, or the result of a tool, is fed to.
+_FED: dict[Any, tuple[str, ...]] = {
+    fed: tuple(
+        name for name, feature in _FEATURES.items() if fed in feature.events or fed in feature.tools
+    )
+    for fed in (
+        *ev.AnyEvent.__args__,
+        *(tool for feature in _FEATURES.values() for tool in feature.tools),
+    )
+}

@@ -96,28 +96,18 @@ class ModelAnswer(NamedTuple):
     notes: tuple[HookNote, ...] = ()
 
 
-class HookPoints:
+class HookPoints(msgspec.Struct, eq=False):
     """The hooks of one open conversation. Unless stated otherwise a method runs user code, so that
     its caller must not hold the journal's lock."""
 
-    __slots__ = (
-        "_additions",
-        "_closed",
-        "_context",
-        "_message_lock",
-        "_started",
-        "_tool_context",
-    )
-
-    def __init__(self, context: RunContext) -> None:
-        self._context = context
-        self._closed: Cancellation | None = None  # cancels waits that do not belong to the run
-        # serialises the threads that drain the inbox while hooks judge a message
-        self._message_lock: AbstractContextManager[object] | None = None
-        self._started = False
-        # the last context handed out; reused while its cancellation is the same
-        self._tool_context: ToolContext | None = None
-        self._additions: tuple[Addition, ...] = ()  # of the start hooks, for the next request
+    _context: RunContext
+    _closed: Cancellation | None = None  # cancels waits that do not belong to the run
+    # serialises the threads that drain the inbox while hooks judge a message
+    _message_lock: AbstractContextManager[object] | None = None
+    _started: bool = False
+    # the last context handed out; reused while its cancellation is the same
+    _tool_context: ToolContext | None = None
+    _additions: tuple[Addition, ...] = ()  # of the start hooks, for the next request
 
     def _ask(
         self, bound: BoundHook, cancelled: Cancellation, subject: msgspec.Struct, failure: str

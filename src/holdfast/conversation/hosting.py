@@ -17,7 +17,7 @@ from holdfast.agent.agent import Agent
 from holdfast.commands import Command, Interrupt, Send, decode, encode
 from holdfast.content import Content
 from holdfast.conversation.actions import AwaitEvents, next_action
-from holdfast.conversation.callbacks import Callback, Subscription
+from holdfast.conversation.callbacks import Callback, Subscription, guarded
 from holdfast.conversation.calls import Calls, Family
 from holdfast.conversation.children import Children, ConversationOrigin, runtime_of
 from holdfast.conversation.condensations import Condensations
@@ -31,7 +31,7 @@ from holdfast.conversation.model_call import ModelCall
 from holdfast.conversation.observer import Observer, observe
 from holdfast.conversation.questions import OnQuestion, UserQuestions
 from holdfast.conversation.request_view import RequestView
-from holdfast.conversation.run_context import RunContext, inside
+from holdfast.conversation.run_context import RunContext, agent_in_force, inside
 from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import (
     ConversationBusy,
@@ -113,14 +113,18 @@ class Hosting:
             lambda journal: observe(journal, options.observers, observed),
         )
         runtime = runtime_of(agent) if options.runtime is None else options.runtime
-        context = self.context = RunContext(agent, journal, runtime)
+        context = self.context = RunContext(
+            agent, journal, runtime, *agent_in_force(agent, journal.fold)
+        )
         self.questions = UserQuestions(journal, options.on_question)
         self.deltas = Deltas(journal, options.on_delta)
         view = RequestView(journal)
         self._hooks = HookPoints(context)
         # weak: a conversation that nobody holds is freed by its reference count
         family = cast(Family, weakref.proxy(self))
-        self._calls = Calls(context, self.questions, options.on_progress, family)
+        self._calls = Calls(
+            context, journal, self.questions, guarded(options.on_progress or _ignore), family
+        )
         condensing = Condensations(context, self._hooks, view)
         self._loop = Loop(
             context,
@@ -161,7 +165,11 @@ class Hosting:
         with self.journal.changed:
             if self.context.delegation is None:
                 self.context.delegation = Delegation(
-                    self.context, self._calls.context, self.inbox.drain, self._new_conversation
+                    self.context,
+                    self.journal,
+                    self._calls.context,
+                    self.inbox.drain,
+                    self._new_conversation,
                 )
             return self.context.delegation
 
@@ -477,6 +485,10 @@ class Hosting:
             loop.release_guests()
             if opened:
                 context.own_agent.connections.closed(context.runtime)
+
+
+def _ignore(call_id: str, message: str) -> None:
+    """Drop a call's progress: nobody follows it."""
 
 
 def _weak_drain(hosting: Hosting) -> Callable[[], None]:

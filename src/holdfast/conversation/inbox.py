@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from holdfast import commands as cmd
 from holdfast.conversation.executor import CommandExecutor, Effect, Prepared, detailed
 from holdfast.conversation.hook_points import HookPoints, journal_denial
@@ -14,29 +16,23 @@ from holdfast.store import Posted
 _log = logging.getLogger("holdfast")
 
 
-class _Outcome:
+class _Outcome(msgspec.Struct, eq=False):
     """The outcome of a posted command, for the `waiting` callers that posted it."""
 
-    __slots__ = ("done", "error", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting = 0
-        self.done = False
-        self.error: ConfigurationError | None = None
+    waiting: int = 0
+    done: bool = False
+    error: ConfigurationError | None = None
 
 
-class CommandInbox:
+class CommandInbox(msgspec.Struct, eq=False):
     """The inbox of one open conversation. Thread-safe."""
 
-    __slots__ = ("_context", "_executor", "_hooks", "_outcomes", "_taken")
-
-    def __init__(self, context: RunContext, executor: CommandExecutor, hooks: HookPoints) -> None:
-        self._context = context
-        self._executor = executor
-        self._hooks = hooks
-        self._taken = 0  # the number of the last command that was done
-        # by key, for the callers that wait for them; None if none does
-        self._outcomes: dict[str, _Outcome] | None = None
+    _context: RunContext
+    _executor: CommandExecutor
+    _hooks: HookPoints
+    _taken: int = 0  # the number of the last command that was done
+    # by key, for the callers that wait for them; None if none does
+    _outcomes: dict[str, _Outcome] | None = None
 
     @property
     def awaited(self) -> bool:

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+import msgspec
+
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.conversation.actions import (
@@ -35,54 +37,24 @@ from holdfast.errors import ConversationClosed, HoldfastError, StoreError
 from holdfast.tools.results import clean
 
 
-class Loop:
-    """The loop of one conversation. `drive` runs on one thread at a time; the rest is thread-safe.
+class Loop(msgspec.Struct, eq=False):
+    """The loop of one conversation. `drive` runs on one thread at a time; the rest is
+    thread-safe."""
 
-    `thread` is the driving thread, None if no thread drives. `resting` is True if the loop waits
-    for something to do. `hosted` is True if a host drives it as soon as there is work.
-    `hands_over` is called between steps; if it returns True, `drive` returns.
-    """
-
-    __slots__ = (
-        "_calls",
-        "_condensing",
-        "_family",
-        "_guests",
-        "_hooks",
-        "_model_call",
-        "_parent_spending",
-        "_view",
-        "context",
-        "hands_over",
-        "hosted",
-        "resting",
-        "thread",
-    )
-
-    def __init__(
-        self,
-        context: RunContext,
-        calls: Calls,
-        hooks: HookPoints,
-        condensing: Condensations,
-        view: RequestView,
-        model_call: ModelCall,
-        family: Family,
-        parent_spending: Callable[[], Spending | None],
-    ) -> None:
-        self.context = context
-        self._calls = calls
-        self._hooks = hooks
-        self._condensing = condensing
-        self._view = view
-        self._model_call = model_call
-        self._family = family
-        self._parent_spending = parent_spending
-        self._guests: list[Agent] = []  # other agents whose connections are open here
-        self.thread: threading.Thread | None = None
-        self.resting = True
-        self.hosted = False
-        self.hands_over: Callable[[], bool] | None = None
+    context: RunContext
+    _calls: Calls
+    _hooks: HookPoints
+    _condensing: Condensations
+    _view: RequestView
+    _model_call: ModelCall
+    _family: Family
+    _parent_spending: Callable[[], Spending | None]
+    _guests: list[Agent] = []  # other agents whose connections are open here
+    thread: threading.Thread | None = None  # the driving thread, None if no thread drives
+    resting: bool = True  # True while it waits for something to do
+    hosted: bool = False  # True if a host drives it as soon as there is work
+    # called between steps; if it returns True, `drive` returns
+    hands_over: Callable[[], bool] | None = None
 
     def drive(self, until_rest: bool) -> None:
         """Run the loop until the conversation rests (`until_rest`) or closes. Raises the store's

@@ -58,45 +58,22 @@ class _Request(NamedTuple):
     reservation: str | None  # the key of what is reserved in the tree's budgets
 
 
-class ModelCall:
+class ModelCall(msgspec.Struct, eq=False):
     """The model calls of one conversation, one at a time, on the driving thread."""
 
-    __slots__ = (
-        "_calls",
-        "_condensations",
-        "_condensing",
-        "_context",
-        "_contributed_seq",
-        "_deltas",
-        "_hooks",
-        "_just_taken_over",
-        "_known_head",
-        "_sight_checked",
-        "_view",
-    )
-
-    def __init__(
-        self,
-        context: RunContext,
-        calls: Calls,
-        hooks: HookPoints,
-        condensing: Condensations,
-        view: RequestView,
-        deltas: Deltas,
-    ) -> None:
-        self._context = context
-        self._calls = calls
-        self._hooks = hooks
-        self._condensing = condensing
-        self._view = view
-        self._deltas = deltas
-        self._condensations = 0  # since the last answer
-        self._contributed_seq = 0  # the last seq that the agent's contributors saw
-        self._just_taken_over = False  # True if the agent has just taken over
-        # True if the last Agent event was made when there was a picture
-        self._sight_checked = False
-        # the last Agent event, and the tool definitions that it matches
-        self._known_head: tuple[ev.AgentConfigured | None, object] = (None, None)
+    _context: RunContext
+    _calls: Calls
+    _hooks: HookPoints
+    _condensing: Condensations
+    _view: RequestView
+    _deltas: Deltas
+    _condensations: int = 0  # since the last answer
+    _contributed_seq: int = 0  # the last seq that the agent's contributors saw
+    _just_taken_over: bool = False  # True if the agent has just taken over
+    # True if the last `AgentConfigured` event was made when there was a picture
+    _sight_checked: bool = False
+    # the last `AgentConfigured` event, and the tool definitions that it matches
+    _known_head: tuple[ev.AgentConfigured | None, object] = (None, None)
 
     def step(self) -> None:
         """Ask the model once, journal its answer, and run the calls whose turn it is."""

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import msgspec
+
 from holdfast import events as ev
 from holdfast.errors import ConfigurationError
 
@@ -138,19 +140,18 @@ def observe(
     return Observed.of(given, journal.id, now)
 
 
-class Observed:
+class Observed(msgspec.Struct, eq=False):
     """The watches of one conversation. Events are queued under the journal's lock (`add`), and
     delivered once it is released (`tell`)."""
 
-    __slots__ = ("_failure_logged", "_lock", "_news", "_skipped", "_teller_id", "_watches")
-
-    def __init__(self) -> None:
-        self._watches: list[Watch] = []
-        self._news: deque[tuple[contextvars.Context | None, Sequence[ev.AnyEvent]]] = deque()
-        self._lock = threading.Lock()
-        self._teller_id = 0  # the id of the delivering thread
-        self._skipped = 0
-        self._failure_logged = False
+    _watches: list[Watch] = []
+    _news: deque[tuple[contextvars.Context | None, Sequence[ev.AnyEvent]]] = msgspec.field(
+        default_factory=deque[Any]
+    )
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _teller_id: int = 0  # the id of the delivering thread
+    _skipped: int = 0
+    _failure_logged: bool = False
 
     @classmethod
     def of(

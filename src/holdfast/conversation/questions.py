@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal
 
+import msgspec
+
 from holdfast import events as ev
 from holdfast.conversation.journal import Journal
 from holdfast.errors import ConfigurationError, ConversationClosed, StoreError
@@ -30,17 +32,15 @@ LATE = "no answer within {timeout:g} s"
 TAKEN_BACK = "the question was withdrawn before it was answered"
 
 
-class _WaitingQuestion:
+class _WaitingQuestion(msgspec.Struct, eq=False):
     """A question that a call of this process waits for. `values` are valid once `settled`; None
     declines."""
 
-    __slots__ = ("question", "settled", "values", "woken")
-
-    def __init__(self, question: ev.Question) -> None:
-        self.question = question
-        self.woken = threading.Event()  # set when the question is settled or cancelled
-        self.settled = False
-        self.values: dict[str, Any] | None = None
+    question: ev.Question
+    # set when the question is settled or cancelled
+    woken: threading.Event = msgspec.field(default_factory=threading.Event)
+    settled: bool = False
+    values: dict[str, Any] | None = None
 
     def settle(self, values: dict[str, Any] | None) -> None:
         """Hand over the answer, once it is journaled."""
@@ -49,15 +49,12 @@ class _WaitingQuestion:
         self.woken.set()
 
 
-class UserQuestions:
+class UserQuestions(msgspec.Struct, eq=False):
     """The questions of one conversation's calls. `ask` blocks a call's thread. Thread-safe."""
 
-    __slots__ = ("_journal", "_live", "_on_question")
-
-    def __init__(self, journal: Journal, on_question: OnQuestion) -> None:
-        self._journal = journal
-        self._on_question = on_question
-        self._live: dict[str, _WaitingQuestion] | None = None  # guarded by the journal's lock
+    _journal: Journal
+    _on_question: OnQuestion
+    _live: dict[str, _WaitingQuestion] | None = None  # guarded by the journal's lock
 
     @property
     def reachable(self) -> bool:

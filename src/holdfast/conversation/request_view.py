@@ -3,6 +3,8 @@ journal."""
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast import events as ev
 from holdfast.agent.view import View
 from holdfast.conversation.journal import Journal
@@ -13,15 +15,12 @@ from holdfast.llm.transcript import Transcript
 MIN_CACHED_ITEMS = 64
 
 
-class RequestView:
+class RequestView(msgspec.Struct, eq=False):
     """The view of a journal. The driving thread uses it, under the journal's lock."""
 
-    __slots__ = ("_journal", "_seq", "_view")
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._view: View | None = None
-        self._seq = 0  # number of events that the view was fed
+    _journal: Journal
+    _view: View | None = None
+    _seq: int = 0  # number of events that the view was fed
 
     def transcript(self) -> Transcript:
         """Return the next request's transcript. Its cost is that of the events since the last

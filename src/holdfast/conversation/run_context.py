@@ -7,6 +7,8 @@ import contextvars
 import logging
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.handoffs import find
@@ -38,39 +40,24 @@ inside: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar(
 )
 
 
-class RunContext:
+class RunContext(msgspec.Struct, eq=False):
     """The shared parts of one open conversation. The journal's lock guards them.
 
-    `own_agent` is the agent that the conversation was opened with; `agent` answers now, under the
-    name `agent_name`. `token` cancels the running model call and tool calls. `closing` is True once
-    nothing further may begin. `failure` is the error after which nothing can be journaled.
+    `agent` answers now, under the name `agent_name`.
     """
 
-    __slots__ = (
-        "_counted_model",
-        "agent",
-        "agent_name",
-        "children",
-        "closing",
-        "delegation",
-        "failure",
-        "journal",
-        "own_agent",
-        "runtime",
-        "token",
-    )
-
-    def __init__(self, agent: Agent, journal: Journal, runtime: object | None) -> None:
-        self.own_agent = agent
-        self.agent_name, self.agent = agent_in_force(agent, journal.fold)
-        self.journal = journal
-        self.runtime = runtime
-        self.token = Cancellation()
-        self.closing = False
-        self.failure: Exception | None = None
-        self.children: Children | None = None  # made with the first child
-        self.delegation: Delegation | None = None  # made at the first delegation
-        self._counted_model: CountedModel | None = None  # the model wrapper that was returned last
+    own_agent: Agent  # the agent that the conversation was opened with
+    journal: Journal
+    runtime: object | None
+    agent_name: str
+    agent: Agent
+    # cancels the running model call and tool calls
+    token: Cancellation = msgspec.field(default_factory=Cancellation)
+    closing: bool = False  # True once nothing further may begin
+    failure: Exception | None = None  # the error after which nothing can be journaled
+    children: Children | None = None  # made with the first child
+    delegation: Delegation | None = None  # made at the first delegation
+    _counted_model: CountedModel | None = None  # the model wrapper that was returned last
 
     @property
     def may_ask(self) -> bool:
