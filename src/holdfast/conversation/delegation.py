@@ -44,6 +44,7 @@ from holdfast.errors import (
     StoreError,
     ToolError,
 )
+from holdfast.store import Summary
 from holdfast.store.namespaces import namespace_of
 
 if TYPE_CHECKING:
@@ -93,6 +94,9 @@ class Delegation(msgspec.Struct, eq=False):
     def id(self) -> str:
         return self._journal.id
 
+    def _warn(self, problem: str, error: Exception) -> None:
+        _log.warning("conversation %s: %s: %s", self.id, problem, error)
+
     # --- the tools ---
 
     def give(
@@ -101,11 +105,7 @@ class Delegation(msgspec.Struct, eq=False):
         """Run the tool `delegate`."""
         made = delegates.agent(agent)
         if made is None:
-            raise ToolError(
-                f"There is no agent {agent!r}. There are: {', '.join(delegates)}.",
-                "not_found",
-                retryable=False,
-            )
+            raise _unknown(f"There is no agent {agent!r}. There are: {', '.join(delegates)}.")
         self._check_depth(delegates)
         try:
             with self._held_place(delegates, context.attempt <= 1) as place:
@@ -126,15 +126,9 @@ class Delegation(msgspec.Struct, eq=False):
             " sent to you as a message. delegate_poll reports its progress, delegate_collect waits"
             " for it, delegate_cancel stops it."
         )
-        meta = {
-            CHILD: {
-                "id": child.id,
-                "agent": agent,
-                "status": found.status.value,
-                "background": True,
-            }
-        }
-        return self._remember_meta(context, ToolResult((TextContent(text),), meta=meta))
+        status = found.status.value
+        meta = {CHILD: {"id": child.id, "agent": agent, "status": status, "background": True}}
+        return self._remember_meta(context, _answer(text, meta))
 
     def _remember_meta(self, context: ToolContext, result: ToolResult) -> ToolResult:
         """Return the result, and remember its meta in case hooks change it."""
@@ -147,24 +141,18 @@ class Delegation(msgspec.Struct, eq=False):
         them."""
         with self._lock:
             meta = self._metas.pop(call_id, None)
-        return (
-            result
-            if not meta or all(result.meta.get(key) == meta[key] for key in meta)
-            else msgspec.structs.replace(result, meta={**result.meta, **meta})
-        )
+        return msgspec.structs.replace(result, meta={**result.meta, **meta}) if meta else result
 
     def poll(self, delegates: Delegates, ids: Sequence[str]) -> ToolResult:
         """Run the tool `delegate_poll`."""
         found = [self._outcome(id) for id in self._selected(ids)]
         if not found:
-            return ToolResult((TextContent("No agent works in the background."),))
+            return _answer("No agent works in the background.")
         lines = [
             f"{one.progress}." + (" Its answer can be collected." if one.status in ENDED else "")
             for one in found
         ]
-        return ToolResult(
-            (TextContent("\n".join(lines)),), meta={CHILDREN: [one.meta() for one in found]}
-        )
+        return _answer("\n".join(lines), {CHILDREN: [one.meta() for one in found]})
 
     def collect(
         self, context: ToolContext, delegates: Delegates, ids: Sequence[str], timeout: float
@@ -172,13 +160,10 @@ class Delegation(msgspec.Struct, eq=False):
         """Run the tool `delegate_collect`."""
         wanted = self._selected(ids)
         if not wanted:
-            return ToolResult(
-                (TextContent("No agent works in the background, so there is nothing to collect."),)
-            )
+            return _answer("No agent works in the background, so there is nothing to collect.")
         with self._hold_messages(wanted):
-            return self._remember_meta(
-                context, self._collected(context, delegates, wanted, timeout)
-            )
+            found = self._collected(context, delegates, wanted, timeout)
+            return self._remember_meta(context, found)
 
     @contextmanager
     def _hold_messages(self, ids: Sequence[str]) -> Generator[None]:
@@ -206,12 +191,7 @@ class Delegation(msgspec.Struct, eq=False):
                     if found.status in ENDED and not self._context.closing:
                         self._post(found)
                 except (ConversationClosed, StoreError) as error:
-                    _log.warning(
-                        "conversation %s: the outcome of its child %s could not be posted: %s",
-                        self.id,
-                        id,
-                        error,
-                    )
+                    self._warn(f"the outcome of its child {id} could not be posted", error)
 
     def _collected(
         self, context: ToolContext, delegates: Delegates, wanted: Sequence[str], timeout: float
@@ -255,9 +235,7 @@ class Delegation(msgspec.Struct, eq=False):
         ]
         failed = any(one.status is not _S.FINISHED for one in found)
         metas = [{**one.meta(), "collected": one in over} for one in found]
-        return ToolResult(
-            (TextContent("\n\n".join(texts)),), meta={CHILDREN: metas}, is_error=failed
-        )
+        return _answer("\n\n".join(texts), {CHILDREN: metas}, failed)
 
     @contextmanager
     def _woken(
@@ -289,7 +267,7 @@ class Delegation(msgspec.Struct, eq=False):
                     else found.report
                 )
         meta = {CHILDREN: [{**self._outcome(id).meta(), "collected": True} for id in wanted]}
-        return self._remember_meta(context, ToolResult((TextContent("\n".join(lines)),), meta=meta))
+        return self._remember_meta(context, _answer("\n".join(lines), meta))
 
     def _cancel_child(self, context: ToolContext, id: str) -> None:
         child = self._open(id)
@@ -316,10 +294,8 @@ class Delegation(msgspec.Struct, eq=False):
         if conversation == "parent":
             conversation = journal.spawned_by.rpartition(":")[0]
             if not conversation:
-                raise ToolError(
-                    "This conversation has no parent: the user gave it its work. Answer instead.",
-                    "not_found",
-                    retryable=False,
+                raise _unknown(
+                    "This conversation has no parent: the user gave it its work. Answer instead."
                 )
         if conversation == self.id:
             raise ToolError("That is this conversation itself.", "validation", retryable=False)
@@ -328,11 +304,7 @@ class Delegation(msgspec.Struct, eq=False):
             conversation not in delegates.send_to
             and self._root(conversation) != self._root(self.id)
         ):
-            raise ToolError(
-                f"This conversation may send to no conversation {conversation!r}.",
-                "not_found",
-                retryable=False,
-            )
+            raise _unknown(f"This conversation may send to no conversation {conversation!r}.")
         given = self._children().get(conversation)
         if given is not None:
             self._agent_of(delegates, conversation)
@@ -346,30 +318,19 @@ class Delegation(msgspec.Struct, eq=False):
             self._held_place(delegates, context.attempt <= 1) if begins else nullcontext() as place
         ):
             command = Send((TextContent(text),), sender=self.id)
+            key = f"{context.idempotency_key}>{conversation}"
             try:
-                journal.store.post(
-                    conversation, command, f"{context.idempotency_key}>{conversation}"
-                )
+                journal.store.post(conversation, command, key)
             except ConversationNotFound:
-                raise ToolError(
-                    f"There is no conversation {conversation!r}.", "not_found", retryable=False
-                ) from None
+                raise _unknown(f"There is no conversation {conversation!r}.") from None
             with self._lock:
                 if self._sent_times is not None:
                     self._sent_times.append(journal.clock())
             heard = self._wait_until_read(
                 context, delegates, conversation, place, given is not None
             )
-        if not heard:
-            return ToolResult(
-                (
-                    TextContent(
-                        f"Sent to {conversation}. It is not running now and reads the message when"
-                        " it continues."
-                    ),
-                )
-            )
-        return ToolResult((TextContent(f"Sent to {conversation}."),))
+        later = "" if heard else " It is not running now and reads the message when it continues."
+        return _answer(f"Sent to {conversation}.{later}")
 
     def _wait_until_read(
         self, context: ToolContext, delegates: Delegates, id: str, place: object, own: bool
@@ -418,10 +379,8 @@ class Delegation(msgspec.Struct, eq=False):
                 self._sent_times = sent = sent if self._sent_times is None else self._sent_times
         if len(sent) < delegates.max_messages:
             return
-        words = [
-            word for id in self._ancestors(self.id) if (word := self._last_word(id)) is not None
-        ]
-        since = max(words, default=None)
+        words = [self._last_word(id) for id in self._ancestors(self.id)]
+        since = max([word for word in words if word is not None], default=None)
         with self._lock:
             self._sent_times = sent = [at for at in sent if since is None or at >= since]
         if len(sent) >= delegates.max_messages:
@@ -443,13 +402,8 @@ class Delegation(msgspec.Struct, eq=False):
         at = listed[0].last_seq if listed else 0
         while at > 0:
             at -= _PAGE_EVENTS
-            if (
-                word := last_word(
-                    journal.store.read(
-                        id, max(0, at), _PAGE_EVENTS if at >= 0 else _PAGE_EVENTS + at
-                    )
-                )
-            ) is not None:
+            page = journal.store.read(id, max(0, at), _PAGE_EVENTS + min(0, at))
+            if (word := last_word(page)) is not None:
                 return word
         return None
 
@@ -491,21 +445,15 @@ class Delegation(msgspec.Struct, eq=False):
             child.close()
         if self._context.closing and found.status not in ENDED:
             return _continues_later(name)
+        meta = {CHILD: found.meta()}
         if child.failure is not None and found.status not in ENDED:
-            return ToolResult.failure(
-                f"{name} stopped because its work could not be stored: {child.failure}",
-                meta={CHILD: found.meta()},
-            )
-        output = found.output if found.status is _S.FINISHED else None
+            problem = f"{name} stopped because its work could not be stored: {child.failure}"
+            return ToolResult.failure(problem, meta=meta)
         if context.cancelled and found.status not in ENDED:
-            return ToolResult.failure(found.report, "cancelled", meta={CHILD: found.meta()})
-        error = found.status is not _S.FINISHED
-        return ToolResult(
-            (TextContent(found.report),),
-            output if isinstance(output, dict) else None,
-            {CHILD: found.meta()},
-            error,
-        )
+            return ToolResult.failure(found.report, "cancelled", meta=meta)
+        done = found.status is _S.FINISHED
+        output = found.output if done and isinstance(found.output, dict) else None
+        return ToolResult((TextContent(found.report),), output, meta, not done)
 
     @contextmanager
     def _held_place(self, delegates: Delegates, bounded: bool = True) -> Generator[object]:
@@ -599,12 +547,7 @@ class Delegation(msgspec.Struct, eq=False):
                 ended = close_inbox(child)
             child.close()
         except (ConversationClosed, StoreError) as error:
-            _log.warning(
-                "conversation %s: the outcome of its child %s could not be posted: %s",
-                self.id,
-                child.id,
-                error,
-            )
+            self._warn(f"the outcome of its child {child.id} could not be posted", error)
         finally:
             self._unwatch(child.id)
         # A sender posts first and then checks for a watcher. Here the watch ends first and the
@@ -622,9 +565,7 @@ class Delegation(msgspec.Struct, eq=False):
                 self._reopen(self._call_context(call), delegates, id)
             return True
         except (HoldfastError, ConfigurationError) as error:
-            _log.warning(
-                "conversation %s: its child %s could not be opened again: %s", self.id, id, error
-            )
+            self._warn(f"its child {id} could not be opened again", error)
             return False
 
     def _delegates_of(self, id: str) -> Delegates | None:
@@ -702,11 +643,8 @@ class Delegation(msgspec.Struct, eq=False):
 
     def _open(self, id: str) -> Conversation | None:
         children = self._context.children
-        return (
-            None
-            if children is None
-            else next((child for child in children.open() if child.id == id), None)
-        )
+        opened = [] if children is None else children.open()
+        return next((child for child in opened if child.id == id), None)
 
     def _outcome(self, id: str) -> ChildOutcome:
         agent = self._children()[id].agent if id in self._children() else "an agent"
@@ -716,13 +654,11 @@ class Delegation(msgspec.Struct, eq=False):
         store = self._journal.store
         listed = store.list([id])
         last = listed[0].last_seq if listed else 0
-        read = self._outcome_cache.get(id)
-        if read is None or read[0] != last:
-            self._outcome_cache[id] = read = (
-                last,
-                ChildOutcome.of(self._new_conversation(self._context.agent, store, id), agent),
-            )
-        return read[1]
+        read, found = self._outcome_cache.get(id, (None, None))
+        if found is None or read != last:
+            found = ChildOutcome.of(self._new_conversation(self._context.agent, store, id), agent)
+            self._outcome_cache[id] = last, found
+        return found
 
     def _selected(self, ids: Sequence[str]) -> list[str]:
         """Return the named children; by default those in the background. Raises `ToolError` for
@@ -735,11 +671,7 @@ class Delegation(msgspec.Struct, eq=False):
         for id in ids:
             if id not in known:
                 there = ", ".join(known) or "none"
-                raise ToolError(
-                    f"No agent works in the background as {id!r}. There are: {there}.",
-                    "not_found",
-                    retryable=False,
-                )
+                raise _unknown(f"No agent works in the background as {id!r}. There are: {there}.")
         return list(dict.fromkeys(ids))
 
     def _record_child(self, id: str, given: DelegatedChild) -> None:
@@ -765,8 +697,7 @@ class Delegation(msgspec.Struct, eq=False):
             events = list(journal.events) if journal.fold.assistant is not None else []
         found = children_of(self.id, events)
         with self._lock:
-            if self._delegated is None:
-                self._delegated = found
+            self._delegated = found if self._delegated is None else self._delegated
             return self._delegated
 
     # --- after a crash ---
@@ -777,10 +708,8 @@ class Delegation(msgspec.Struct, eq=False):
         given = self._children()[id]
         made = delegates.agent(given.agent) if given.agent in delegates.given else None
         if made is None:
-            raise ToolError(
-                f"The agent {given.agent!r} of the conversation {id!r} no longer exists.",
-                "not_found",
-                retryable=False,
+            raise _unknown(
+                f"The agent {given.agent!r} of the conversation {id!r} no longer exists."
             )
         return made
 
@@ -808,44 +737,34 @@ class Delegation(msgspec.Struct, eq=False):
     def attach(self, agents: Sequence[Agent]) -> None:
         """Reopen the background children of a reopened conversation, and post outcomes reached
         meanwhile. Does so once per agent."""
-        for agent in agents:
-            if agent.delegates is not None:
-                self._attach(agent.delegates)
-
-    def _attach(self, delegates: Delegates) -> None:
-        if any(one is delegates for one in self._attached):
+        for delegates in [agent.delegates for agent in agents if agent.delegates is not None]:
+            if not any(one is delegates for one in self._attached):
+                self._attached.append(delegates)
+                listed = {one.id: one for one in self._journal.store.list(spawned_by=self.id)}
+                if not listed:
+                    continue
+                self._attach(delegates, listed)
             self.resume_stopped()
-            return
-        self._attached.append(delegates)
+
+    def _attach(self, delegates: Delegates, listed: dict[str, Summary]) -> None:
         journal = self._journal
-        listed = {one.id: one for one in journal.store.list(spawned_by=self.id)}
-        if not listed:
-            return
         with journal.changed:
             awaited = [
-                ids_of(item.call.arguments if item.arguments is None else item.arguments)
+                ids_of(item.effective.arguments)
                 for item in journal.fold.open.values()
                 if item.call.name == "delegate_collect"
             ]
         for id, given in list(self._children().items()):
-            if (
-                id not in listed
-                or not given.background
-                or given.agent not in delegates.given
-                or self._is_watched(id)
-            ):
+            mine = given.background and given.agent in delegates.given
+            if id not in listed or not mine or self._is_watched(id):
                 continue
             status = listed[id].status
-            if status in ENDED and self._has_mail(id):
-                self._open_again(id, lambda: True)
-            elif status in ENDED:
-                if listed[id].last_seq != given.known and not any(
-                    not ids or id in ids for ids in awaited
-                ):
+            if status in ENDED and not self._has_mail(id):
+                collected = any(not ids or id in ids for ids in awaited)
+                if listed[id].last_seq != given.known and not collected:
                     self._post(self._outcome(id))
             elif status != _S.PAUSED:
                 self._open_again(id, lambda: True)
-        self.resume_stopped()
 
     # --- interrupts ---
 
@@ -895,9 +814,7 @@ class Delegation(msgspec.Struct, eq=False):
                     elif (delegation := child.hosting.context.delegation) is not None:
                         delegation.resume_stopped()
                 except HoldfastError as error:
-                    _log.warning(
-                        "conversation %s: its child %s cannot resume: %s", self.id, id, error
-                    )
+                    self._warn(f"its child {id} cannot resume", error)
                     continue
             resumed.append(id)
         if resumed:
@@ -908,11 +825,15 @@ class Delegation(msgspec.Struct, eq=False):
                         ev.NoteRecorded, about=RESUMED, text=text, details={"children": resumed}
                     )
             except HoldfastError as error:
-                _log.warning(
-                    "conversation %s: the resumption of its children could not be journaled: %s",
-                    self.id,
-                    error,
-                )
+                self._warn("the resumption of its children could not be journaled", error)
+
+
+def _answer(text: str, meta: dict[str, Any] | None = None, is_error: bool = False) -> ToolResult:
+    return ToolResult((TextContent(text),), meta=meta or {}, is_error=is_error)
+
+
+def _unknown(text: str) -> ToolError:
+    return ToolError(text, "not_found", retryable=False)
 
 
 def _continues_later(agent: str) -> ToolResult:

@@ -12,9 +12,9 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.handoffs import find
-from holdfast.conversation.counted_model import CountedModel
 from holdfast.conversation.fold import Fold
 from holdfast.conversation.journal import Journal
+from holdfast.conversation.lent_model import LentModel
 from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import (
     ConversationClosed,
@@ -57,7 +57,7 @@ class RunContext(msgspec.Struct, eq=False):
     failure: Exception | None = None  # the error after which nothing can be journaled
     children: Children | None = None  # made with the first child
     delegation: Delegation | None = None  # made at the first delegation
-    _counted_model: CountedModel | None = None  # the model wrapper that was returned last
+    _lent_model: LentModel | None = None  # the last one for tools and hooks
 
     @property
     def may_ask(self) -> bool:
@@ -113,13 +113,13 @@ class RunContext(msgspec.Struct, eq=False):
         each call writes a `NoteRecorded`.
         """
         llm, spending = self.agent.llm, self.journal.spending
-        if spending is not None:
-            llm = spending.metered(llm, in_condensation)
         if in_condensation:
-            return llm
-        if self._counted_model is None or self._counted_model.wrapped is not llm:
-            self._counted_model = CountedModel(llm, self.journal)
-        return self._counted_model
+            if spending is not None:
+                spending.begin_condensation()
+            return LentModel(llm, self.journal, True)
+        if self._lent_model is None or self._lent_model.wrapped is not llm:
+            self._lent_model = LentModel(llm, self.journal)
+        return self._lent_model
 
     def write_error(self, error: BaseException) -> None:
         """Stop the run on `error`, unless something else stopped it first. Within a transaction."""
