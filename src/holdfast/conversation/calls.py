@@ -9,13 +9,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast import events as ev
-from holdfast.agent.agent import Agent
 from holdfast.agent.confirmation import Verdict
 from holdfast.agent.output import is_output
 from holdfast.content import TextContent, ToolCall, ToolResult
@@ -25,7 +25,7 @@ from holdfast.conversation.journal import Journal
 from holdfast.conversation.outputs import trim_result
 from holdfast.conversation.questions import UserQuestions
 from holdfast.conversation.run_context import RunContext
-from holdfast.conversation.verdicts import CallVerdict, decide
+from holdfast.conversation.verdicts import CallVerdict
 from holdfast.errors import (
     ConversationClosed,
     StoreError,
@@ -34,9 +34,11 @@ from holdfast.errors import (
     WrongProcess,
 )
 from holdfast.tools import Cancellation, ToolContext
-from holdfast.tools.context import Spawns
 from holdfast.tools.hooks import HOOK, Hooks
 from holdfast.tools.results import as_result, clean
+
+if TYPE_CHECKING:
+    from holdfast.conversation.hosting import Hosting
 
 _log = logging.getLogger("holdfast")
 
@@ -109,37 +111,11 @@ class _Batch(msgspec.Struct, eq=False):
                 return
 
     def busy(self) -> bool:
-        """Return True if a helper is at work."""
         return any(helper.is_alive() for helper in self.helpers)
 
     def join(self) -> None:
-        """Wait for the helpers."""
         for helper in self.helpers:
             helper.join()
-
-
-class Delegating(Protocol):
-    """The delegation of a conversation, as its calls and its loop need it."""
-
-    def restore_meta(self, call_id: str, result: ToolResult) -> ToolResult:
-        """Return a call's result after hooks, with the facts about children that it had before."""
-        ...
-
-    def attach(self, agents: Sequence[Agent]) -> None:
-        """Reopen the children that these agents gave work to."""
-        ...
-
-
-class Family(Protocol):
-    """The makers of a conversation's children."""
-
-    def children(self) -> Spawns:
-        """Return the children that its calls spawned, made at the first use."""
-        ...
-
-    def delegation(self) -> Delegating:
-        """Return its delegation, made at the first use."""
-        ...
 
 
 class Calls(msgspec.Struct, eq=False):
@@ -152,7 +128,7 @@ class Calls(msgspec.Struct, eq=False):
     _journal: Journal
     questions: UserQuestions
     _on_progress: Callable[[str, str], None]
-    _family: Family
+    _family: Hosting  # weak: makes the children and the delegation at their first use
     _batch: _Batch | None = None
     _threads: set[threading.Thread] | None = None
     _cleanups: dict[object, Callable[[], None]] | None = None
@@ -205,11 +181,9 @@ class Calls(msgspec.Struct, eq=False):
                 while (call := batch.next()) is not None:
                     if not self._run_one(call, call.id in started, token, attempts.get(call.id, 1)):
                         return
-            except BaseException as error:
+            except BaseException as error:  # the store failed, or Ctrl-C
                 batch.failures.append(error)
-                self._context.cancel(
-                    token
-                )  # the store failed, or Ctrl-C: no further call may begin
+                self._context.cancel(token)  # no further call may begin
 
         with self._journal.changed:
             # Helpers get this loop's context even if an approving thread starts them.
@@ -268,20 +242,11 @@ class Calls(msgspec.Struct, eq=False):
                 item = journal.fold.open.get(call.id)
                 if not self._context.may_ask or token:
                     return False
-                if (
-                    item is None
-                    or item.asked is not None
-                    or item.attempt >= attempt
-                    or item.offered
-                ):
+                waits = item is None or item.asked is not None or item.offered
+                if item is None or waits or item.attempt >= attempt:
                     return True  # answered meanwhile, or already part of a batch
-                if item.arguments is not None:
-                    call = msgspec.structs.replace(
-                        call, arguments=item.arguments, raw="", invalid=""
-                    )
-                    edited = True
+                call, edited = item.effective, item.arguments is not None
                 self.write_start(call, attempt)
-        context = self.context(call, attempt, token)
 
         def before_attempt(number: int) -> None:
             with journal:
@@ -296,7 +261,7 @@ class Calls(msgspec.Struct, eq=False):
                 work = partial(
                     self._context.agent.tools.run,
                     call,
-                    context,
+                    self.context(call, attempt, token),
                     before_attempt,
                     self._start_thread,
                     self._hooks,
@@ -372,17 +337,13 @@ class Calls(msgspec.Struct, eq=False):
             self._journal.add(
                 ev.ToolCallFinished, call_id=call.id, result=result, duration=duration
             )
-        except (
-            UnreadableEvent,
-            TypeError,
-            ValueError,
-        ) as error:  # a value that is not JSON cannot even be measured
-            problem = error.problem if isinstance(error, UnreadableEvent) else str(error)
-            result = ToolResult.failure(
-                UNWRITABLE.format(name=call.name, problem=clean(problem).rstrip("."))
-            )
+        except (UnreadableEvent, TypeError, ValueError) as error:
+            # a value that is not JSON cannot even be measured
             kept = []
-            self._journal.add(ev.ToolCallFinished, call_id=call.id, result=result, duration=0.0)
+            problem = error.problem if isinstance(error, UnreadableEvent) else str(error)
+            text = UNWRITABLE.format(name=call.name, problem=clean(problem).rstrip("."))
+            result = ToolResult.failure(text)
+            self._journal.add(ev.ToolCallFinished, call_id=call.id, result=result)
         for data in kept:
             self._journal.keep(data, self._journal.next_seq - 1)
         if HOOK in result.meta:
@@ -427,30 +388,22 @@ class Calls(msgspec.Struct, eq=False):
 
     def write_settled(self, item: OpenCall, reason: str, kind: str) -> None:
         """Answer a call that no client will answer. Within a transaction."""
+        result = ToolResult.failure(f"Not run: {reason}", "cancelled")
         if item.runner:
-            self.write_result(
-                item.call,
-                ToolResult.failure(f"{reason} {UNKNOWN}", kind, meta={"outcome": "unknown"}),
-            )
-        else:
-            self.write_result(item.call, ToolResult.failure(f"Not run: {reason}", "cancelled"))
+            meta = {"outcome": "unknown"}
+            result = ToolResult.failure(f"{reason} {UNKNOWN}", kind, meta=meta)
+        self.write_result(item.call, result)
 
     # --- decisions before a call, recovery after a crash ---
-
-    def decide(self, calls: Sequence[ToolCall], token: Cancellation) -> list[CallVerdict]:
-        """Return the verdict of the agent's analyzer and policy on each call. Runs user code."""
-        return decide(self._context, calls, token)
 
     def write_decision(self, call: ToolCall, verdict: CallVerdict) -> None:
         """Journal the verdict on a call and, if it is denied, its result. Within a transaction."""
         if verdict.silent:
             return
         risk = verdict.risk
-        more: dict[str, Any] = (
-            {}
-            if risk is None or not verdict.counted
-            else {"usage": risk.usage, "cost": risk.cost, "model": risk.model}
-        )
+        more: dict[str, Any] = {}
+        if risk is not None and verdict.counted:
+            more = {"usage": risk.usage, "cost": risk.cost, "model": risk.model}
         self._journal.add(
             ev.DecisionMade,
             call_id=call.id,
@@ -462,13 +415,9 @@ class Calls(msgspec.Struct, eq=False):
             **more,
         )
         if verdict.decision == "deny":
-            reason = f": {verdict.reason}" if verdict.reason else ""
-            self.write_result(
-                call,
-                ToolResult.failure(
-                    DENIED.format(reason=reason), "cancelled", meta={"decision": "deny"}
-                ),
-            )
+            text = DENIED.format(reason=f": {verdict.reason}" if verdict.reason else "")
+            result = ToolResult.failure(text, "cancelled", meta={"decision": "deny"})
+            self.write_result(call, result)
 
     def recover(self, calls: Sequence[ToolCall]) -> None:
         """Settle the calls that a dead owner left open.
@@ -478,38 +427,27 @@ class Calls(msgspec.Struct, eq=False):
         """
         with self._journal.changed:
             token = self._context.token
-            attempts = {call_id: item.attempt for call_id, item in self._journal.fold.open.items()}
-            edits = {
-                call_id: item.arguments
-                for call_id, item in self._journal.fold.open.items()
-                if item.arguments is not None
-            }
-            doubtful = {
-                call_id for call_id, item in self._journal.fold.open.items() if item.doubtful
-            }
+            items = {call.id: copy(self._journal.fold.open[call.id]) for call in calls}
         again: list[ToolCall] = []
         for call in calls:
             if token:
                 return
-            edited = call.id in edits
-            ran = (
-                msgspec.structs.replace(call, arguments=edits[call.id], raw="", invalid="")
-                if edited
-                else call
-            )
+            item = items[call.id]
             result = (
                 _unknown(DOUBTFUL)
-                if call.id in doubtful
-                else self._recovered(ran, attempts[call.id], token)
+                if item.doubtful
+                else self._recovered(item.effective, item.attempt, token)
             )
             if result is None:
                 again.append(call)
                 continue
+            if item.arguments is not None:
+                result = _with_edit_note(result, item.effective)
             with self._journal as journal:
                 if call.id in journal.fold.open:
-                    self.write_result(call, _with_edit_note(result, ran) if edited else result)
+                    self.write_result(call, result)
         if again:
-            self.run(again, (), token, {call.id: attempts[call.id] + 1 for call in again})
+            self.run(again, (), token, {call.id: items[call.id].attempt + 1 for call in again})
 
     def _recovered(self, call: ToolCall, attempt: int, token: Cancellation) -> ToolResult | None:
         """Return the result of a call that was started once; None if it is to run again."""
@@ -537,15 +475,9 @@ class Calls(msgspec.Struct, eq=False):
         except (ConversationClosed, StoreError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            _log.warning(
-                "conversation %s: reconcile of %s failed: %s",
-                self._journal.id,
-                call.name,
-                type(error).__name__,
-            )
-            return _unknown(
-                f" The reconcile function of {call.name!r} failed: {type(error).__name__}: {error}"
-            )
+            kind, id = type(error).__name__, self._journal.id
+            _log.warning("conversation %s: reconcile of %s failed: %s", id, call.name, kind)
+            return _unknown(f" The reconcile function of {call.name!r} failed: {kind}: {error}")
 
     def refuse_queued(self) -> None:
         """Answer every call that never began. Within a transaction."""
@@ -555,13 +487,11 @@ class Calls(msgspec.Struct, eq=False):
 
     def refuse(self, calls: Sequence[ToolCall], by: str, reason: str) -> None:
         """Answer calls as rejected. Within a transaction."""
+        by = "the user" if by == "user" else by
+        text = REJECTED.format(by=by, reason=f": {reason}" if reason else "")
         for call in calls:
-            text = REJECTED.format(
-                by="the user" if by == "user" else by, reason=f": {reason}" if reason else ""
-            )
-            self.write_result(
-                call, ToolResult.failure(text, "cancelled", meta={"decision": "reject"})
-            )
+            result = ToolResult.failure(text, "cancelled", meta={"decision": "reject"})
+            self.write_result(call, result)
 
     # --- threads and cleanups ---
 

@@ -452,8 +452,9 @@ class Delegation(msgspec.Struct, eq=False):
         if context.cancelled and found.status not in ENDED:
             return ToolResult.failure(found.report, "cancelled", meta=meta)
         done = found.status is _S.FINISHED
-        output = found.output if done and isinstance(found.output, dict) else None
-        return ToolResult((TextContent(found.report),), output, meta, not done)
+        output = found.output if done else None
+        content = (TextContent(found.report),)
+        return ToolResult(content, output if isinstance(output, dict) else None, meta, not done)
 
     @contextmanager
     def _held_place(self, delegates: Delegates, bounded: bool = True) -> Generator[object]:

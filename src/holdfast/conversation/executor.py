@@ -16,7 +16,6 @@ from holdfast.conversation.calls import Calls
 from holdfast.conversation.fold import OpenCall, undecided
 from holdfast.conversation.hook_points import HookedMessage, HookPoints, journal_denial
 from holdfast.conversation.loop import Loop
-from holdfast.conversation.message_content import checked_content
 from holdfast.conversation.run_context import RunContext
 from holdfast.conversation.status import AT_REST, ConversationStatus
 from holdfast.errors import ConfigurationError, HookDenied, ToolError
@@ -31,15 +30,7 @@ _FAILED, _STUCK = ConversationStatus.ERROR, ConversationStatus.STUCK
 Effect = Callable[[], object]  # called once the transaction is over and no lock is held
 
 
-class PassedMessage(NamedTuple):
-    """A `Send` command whose message the hooks have passed."""
-
-    hooked: HookedMessage
-    event_id: str
-    sender: str
-
-
-Prepared = cmd.Command | PassedMessage
+Prepared = cmd.Command | HookedMessage
 
 
 class UnfitCommand(ConfigurationError):
@@ -93,9 +84,8 @@ class CommandExecutor(msgspec.Struct, eq=False):
         agent's hooks."""
         context = self._context
         match command:
-            case cmd.Send(content, event_id, sender):
-                hooked = self._hooks.check_message(checked_content(content), sender)
-                return PassedMessage(hooked, event_id, sender)
+            case cmd.Send():
+                return self._hooks.check_message(command)
             case cmd.Return(call_id, runner, result):
                 with context.journal.changed:
                     item = copy(self._claimed(call_id, runner))
@@ -125,8 +115,8 @@ class CommandExecutor(msgspec.Struct, eq=False):
         """Carry out a prepared command. Within a transaction."""
         calls, journal = self._calls, self._context.journal
         match command:
-            case PassedMessage(hooked, event_id, sender):
-                return CommandResult(None, self._send(hooked, event_id, sender))
+            case HookedMessage():
+                return CommandResult(None, self._send(command))
             case cmd.Approve(call_id, arguments_hash):
                 [call] = self.pending(call_id)
                 if arguments_hash != call.arguments_hash:
@@ -200,10 +190,9 @@ class CommandExecutor(msgspec.Struct, eq=False):
 
     # --- messages and runs ---
 
-    def _send(self, hooked: HookedMessage, event_id: str, sender: str) -> ev.MessageAdded:
+    def _send(self, message: HookedMessage) -> ev.MessageAdded:
         journal = self._context.journal
-        sent = journal.add(ev.MessageAdded, event_id, content=hooked.content, sender=sender)
-        hooked.write(journal)
+        sent = message.write(journal)
         if (self._loop.thread is not None or self._loop.hosted) and journal.fold.status in AT_REST:
             journal.add(ev.StatusChanged, status=RUNNING.value)
         return sent

@@ -6,12 +6,13 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.additions import Addition, Situation
+from holdfast.agent.agent import Agent
 from holdfast.agent.hooks import (
     Condensing,
     Ending,
@@ -25,6 +26,7 @@ from holdfast.agent.hooks import (
 )
 from holdfast.commands import Command, Send, UnreadableCommand
 from holdfast.content import Content, ToolResult, blocks
+from holdfast.conversation.budget import fair
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.message_content import checked_content
 from holdfast.conversation.run_context import RunContext
@@ -42,7 +44,7 @@ HELD_BACK = "Your answer was not accepted{reason} It is not shown here. Answer a
 GO_ON = "The work is not done yet."
 
 
-class HookNote(NamedTuple):
+class HookNote(msgspec.Struct, frozen=True):
     """A note to journal about a hook."""
 
     hook: str
@@ -56,25 +58,28 @@ class HookNote(NamedTuple):
         )
 
 
-class HookedMessage(NamedTuple):
-    """A message after its hooks, with their additions and notes."""
+class HookedMessage(msgspec.Struct, frozen=True):
+    """A `Send` command whose message the hooks have passed, with their additions and notes."""
 
     content: tuple[Content, ...]
+    event_id: str
+    sender: str
     added: tuple[Addition, ...] = ()
     notes: tuple[HookNote, ...] = ()
 
-    def write(self, journal: Journal) -> None:
-        """Add the additions and notes that follow the message. Within its transaction."""
+    def write(self, journal: Journal) -> ev.MessageAdded:
+        """Add the message with the additions and notes that follow it; return the message. Within
+        a transaction."""
+        sent = journal.add(ev.MessageAdded, self.event_id, content=self.content, sender=self.sender)
         for one in self.added:
             if one.about not in journal.fold.own_messages.seqs:
-                journal.add(
-                    ev.MessageAdded, content=one.content, sender="holdfast", about=one.about
-                )
+                journal.tell_model(one.content, one.about)
         for note in self.notes:
             note.write(journal)
+        return sent
 
 
-class StopObjection(NamedTuple):
+class StopObjection(msgspec.Struct, frozen=True):
     """The reason why a run may not finish: a hook's objection, or the error of a failed hook."""
 
     hook: str
@@ -82,7 +87,7 @@ class StopObjection(NamedTuple):
     error: HookDenied | None = None
 
 
-class ModelAnswer(NamedTuple):
+class ModelAnswer(msgspec.Struct, frozen=True):
     """An answer of the model before it is journaled.
 
     `based_on` is the last seq that its request contained, `duration` is in seconds, and `token`
@@ -94,6 +99,31 @@ class ModelAnswer(NamedTuple):
     duration: float
     token: Cancellation
     notes: tuple[HookNote, ...] = ()
+
+    def fields(self, agent: Agent) -> dict[str, Any]:
+        """Return the fields of the `AssistantReplied` event but its calls. Asks the model for a
+        price, so the caller must not hold the lock."""
+        found = self.completion
+        usage, cost = fair(found.usage, found.cost)
+        if cost is None and agent.limits.cost is not None:
+            cost = agent.llm.cost(usage)
+        return {
+            "text": found.text,
+            "reasoning": found.reasoning,
+            "usage": usage,
+            "based_on": self.based_on,
+            "stop_reason": found.stop_reason,
+            "model": found.model,
+            "wire": found.wire,
+            "native": found.native,
+            "response_id": found.response_id,
+            "duration": self.duration,
+            "cost": cost,
+            "request_hash": found.request_hash,
+            "route": found.route,
+            "notes": found.notes,
+            "host": found.host,
+        }
 
 
 class HookPoints(msgspec.Struct, eq=False):
@@ -207,14 +237,15 @@ class HookPoints(msgspec.Struct, eq=False):
             self._message_lock = self._message_lock or threading.RLock()
             return self._message_lock
 
-    def check_message(self, content: tuple[Content, ...], sender: str) -> HookedMessage:
+    def check_message(self, command: Send) -> HookedMessage:
         """Return a message after the agent's hooks.
 
         Raises `HookDenied`, or `ConversationClosed` if the conversation closes meanwhile.
         """
-        hooked = self._context.agent.hooked
+        hooked, sender = self._context.agent.hooked, command.sender
+        content = checked_content(command.content)
         if hooked is None or not hooked.message:
-            return HookedMessage(content)
+            return HookedMessage(content, command.event_id, sender)
         with self._context.journal.changed:
             token = self._closed = self._closed or Cancellation()
         self._check_closed(token)
@@ -246,7 +277,7 @@ class HookPoints(msgspec.Struct, eq=False):
                 notes.append(HookNote(bound.name, "changed the message"))
             if said.add:
                 added.append(addition(bound.name, said.add))
-        return HookedMessage(content, tuple(added), tuple(notes))
+        return HookedMessage(content, command.event_id, sender, tuple(added), tuple(notes))
 
     def _check_closed(self, token: Cancellation) -> None:
         if token:
@@ -305,40 +336,39 @@ class HookPoints(msgspec.Struct, eq=False):
                         text = f"changed the model's answer: {', '.join(fields)}"
                         notes.append(HookNote(bound.name, text))
             except HookDenied as error:
-                held = answer._replace(completion=completion)
-                self._hold_back(held, bound.name, "a check of it failed", error)
+                self._hold_back(answer, completion, bound.name, "a check of it failed", error)
                 return None
             if said.deny is not None:
-                self._hold_back(answer._replace(completion=completion), bound.name, said.deny, None)
+                self._hold_back(answer, completion, bound.name, said.deny)
                 return None
-        return answer._replace(completion=completion, notes=tuple(notes))
+        return msgspec.structs.replace(answer, completion=completion, notes=tuple(notes))
 
     def _hold_back(
-        self, answer: ModelAnswer, name: str, reason: str, error: HookDenied | None
+        self,
+        answer: ModelAnswer,
+        completion: Completion,
+        name: str,
+        reason: str,
+        error: HookDenied | None = None,
     ) -> None:
         """Journal an answer that hooks denied: its usage, without its content, and the reason for
         the model. `error` is that of a failed hook."""
-        agent, completion = self._context.agent, answer.completion
-        cost = completion.cost
-        if cost is None and agent.limits.cost is not None:
-            cost = agent.llm.cost(completion.usage)
+        blank = Completion(
+            usage=completion.usage,
+            stop_reason=DENIED,
+            model=completion.model,
+            wire=completion.wire,
+            cost=completion.cost,
+            request_hash=completion.request_hash,
+            route=completion.route,
+            host=completion.host,
+        )
+        fields = msgspec.structs.replace(answer, completion=blank).fields(self._context.agent)
         with self._context.journal as journal:
             if answer.token:
                 return  # treated like a cancelled model call
             denials = journal.fold.hooks.denials + 1
-            journal.add(
-                ev.AssistantReplied,
-                usage=completion.usage,
-                based_on=answer.based_on,
-                stop_reason=DENIED,
-                model=completion.model,
-                wire=completion.wire,
-                cost=cost,
-                duration=answer.duration,
-                request_hash=completion.request_hash,
-                route=completion.route,
-                host=completion.host,
-            )
+            journal.add(ev.AssistantReplied, **fields)
             text = HELD_BACK.format(reason=f": {reason.rstrip('.')}." if reason else ".")
             journal.tell_model(text, f"hook:{name}@model")
             if error is not None:

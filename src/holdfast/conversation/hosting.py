@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
@@ -18,7 +18,7 @@ from holdfast.commands import Command, Interrupt, Send, decode, encode
 from holdfast.content import Content
 from holdfast.conversation.actions import AwaitEvents, next_action
 from holdfast.conversation.callbacks import Callback, Subscription, guarded
-from holdfast.conversation.calls import Calls, Family
+from holdfast.conversation.calls import Calls
 from holdfast.conversation.children import Children, ConversationOrigin, runtime_of
 from holdfast.conversation.condensations import Condensations
 from holdfast.conversation.deltas import Deltas
@@ -121,7 +121,7 @@ class Hosting:
         view = RequestView(journal)
         self._hooks = HookPoints(context)
         # weak: a conversation that nobody holds is freed by its reference count
-        family = cast(Family, weakref.proxy(self))
+        family = weakref.proxy(self)
         self._calls = Calls(
             context, journal, self.questions, guarded(options.on_progress or _ignore), family
         )

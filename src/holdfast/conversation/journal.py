@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from holdfast import events as ev
 from holdfast.agent.planning import kept
 from holdfast.agent.view import whole_until
-from holdfast.content import TextContent, ToolResult
+from holdfast.content import Content, TextContent, ToolResult
 from holdfast.conversation.fold import Fold, fold, title_of
 from holdfast.conversation.journal_lock import JournalLock
 from holdfast.conversation.outputs import whole
@@ -323,9 +323,10 @@ class Journal:
         draft.add(cast(ev.AnyEvent, event))
         return event
 
-    def tell_model(self, text: str, about: str = "") -> None:
+    def tell_model(self, content: str | tuple[Content, ...], about: str = "") -> None:
         """Add a message from Holdfast itself. Within a transaction."""
-        self.add(ev.MessageAdded, content=(TextContent(text),), sender="holdfast", about=about)
+        content = (TextContent(content),) if isinstance(content, str) else content
+        self.add(ev.MessageAdded, content=content, sender="holdfast", about=about)
 
     def keep(self, data: bytes, seq: int | None = None) -> None:
         """Store bytes with this transaction for event `seq` that refers to them, by default the

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,7 +26,7 @@ from holdfast.conversation.actions import (
     output_error,
 )
 from holdfast.conversation.budget import Spending, spending_of
-from holdfast.conversation.calls import Calls, Family
+from holdfast.conversation.calls import Calls
 from holdfast.conversation.condensations import Condensations
 from holdfast.conversation.handoff import delegating_agents, handoff_problem
 from holdfast.conversation.hook_points import HookPoints
@@ -35,6 +36,9 @@ from holdfast.conversation.run_context import RunContext, agent_in_force, inside
 from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import ConversationClosed, HoldfastError, StoreError
 from holdfast.tools.results import clean
+
+if TYPE_CHECKING:
+    from holdfast.conversation.hosting import Hosting
 
 
 class Loop(msgspec.Struct, eq=False):
@@ -47,7 +51,7 @@ class Loop(msgspec.Struct, eq=False):
     _condensing: Condensations
     _view: RequestView
     _model_call: ModelCall
-    _family: Family
+    _family: Hosting  # weak
     _parent_spending: Callable[[], Spending | None]
     _guests: list[Agent] = []  # other agents whose connections are open here
     thread: threading.Thread | None = None  # the driving thread, None if no thread drives

@@ -26,7 +26,6 @@ from holdfast.agent.handoffs import not_done
 from holdfast.agent.prompt import lengths
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.conversation.actions import nudge_for
-from holdfast.conversation.budget import fair
 from holdfast.conversation.calls import Calls
 from holdfast.conversation.condensations import Condensations
 from holdfast.conversation.deltas import Deltas
@@ -35,7 +34,7 @@ from holdfast.conversation.handoff import refusal
 from holdfast.conversation.hook_points import HookPoints, ModelAnswer
 from holdfast.conversation.request_view import RequestView
 from holdfast.conversation.run_context import RunContext
-from holdfast.conversation.verdicts import CallVerdict
+from holdfast.conversation.verdicts import CallVerdict, decide
 from holdfast.errors import BadResponse, ContextTooLong, UnreadableEvent
 from holdfast.llm.completion import Completion
 from holdfast.llm.transcript import Transcript
@@ -300,12 +299,12 @@ class ModelCall(msgspec.Struct, eq=False):
         """Append the answer, the reply to an empty one, the decisions, and the starts of the
         calls whose turn it is; then run those calls."""
         context, token = self._context, answer.token
-        fields, asked = self._fields(answer), answer.completion.calls
+        fields, asked = answer.fields(context.agent), answer.completion.calls
         verdicts: list[CallVerdict] = []
         refused: dict[int, ToolResult] = {}
         if asked:
             asked = context.agent.tools.with_canonical_names(asked)
-            verdicts = self._calls.decide(asked, token)
+            verdicts = decide(context, asked, token)
             refused = self._calls.refuse_client_calls(asked, verdicts)
             if context.agent.handoffs is not None:
                 refused |= not_done(asked, partial(refusal, context))
@@ -358,28 +357,3 @@ class ModelCall(msgspec.Struct, eq=False):
                     self._calls.write_start(call, 1)
         if started:
             self._calls.run(allowed, {call.id for call in started}, token)
-
-    def _fields(self, answer: ModelAnswer) -> dict[str, Any]:
-        """Return the fields of the `AssistantReplied` event but its calls. Asks the model for a
-        price."""
-        agent, found = self._context.agent, answer.completion
-        usage, cost = fair(found.usage, found.cost)
-        if cost is None and agent.limits.cost is not None:
-            cost = agent.llm.cost(usage)
-        return {
-            "text": found.text,
-            "reasoning": found.reasoning,
-            "usage": usage,
-            "based_on": answer.based_on,
-            "stop_reason": found.stop_reason,
-            "model": found.model,
-            "wire": found.wire,
-            "native": found.native,
-            "response_id": found.response_id,
-            "duration": answer.duration,
-            "cost": cost,
-            "request_hash": found.request_hash,
-            "route": found.route,
-            "notes": found.notes,
-            "host": found.host,
-        }
