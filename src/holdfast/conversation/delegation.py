@@ -452,7 +452,7 @@ class Delegation(msgspec.Struct, eq=False):
         if context.cancelled and found.status not in ENDED:
             return ToolResult.failure(found.report, "cancelled", meta=meta)
         done = found.status is _S.FINISHED
-        output = found.output if done else None
+        output = found.state.output if done else None
         content = (TextContent(found.report),)
         return ToolResult(content, output if isinstance(output, dict) else None, meta, not done)
 

@@ -110,8 +110,8 @@ class Hosting:
             _weak_drain(self),
             origin.known,
             "" if spawned is None else spawned.key,
-            lambda journal: observe(journal, options.observers, observed),
         )
+        journal.observed = observe(journal, options.observers, observed)
         runtime = runtime_of(agent) if options.runtime is None else options.runtime
         context = self.context = RunContext(
             agent, journal, runtime, *agent_in_force(agent, journal.fold)

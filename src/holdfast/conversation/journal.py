@@ -10,11 +10,13 @@ from datetime import UTC, datetime
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import msgspec
+
 from holdfast import events as ev
 from holdfast.agent.planning import kept
 from holdfast.agent.view import whole_until
 from holdfast.content import Content, TextContent, ToolResult
-from holdfast.conversation.fold import Fold, fold, title_of
+from holdfast.conversation.fold import Fold, title_of
 from holdfast.conversation.journal_lock import JournalLock
 from holdfast.conversation.outputs import whole
 from holdfast.conversation.status import STATUSES
@@ -37,80 +39,47 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Journal:
+class Journal(msgspec.Struct, eq=False):
     """The journal of one open conversation. Thread-safe.
 
-    Reads the store at once; takes the lease at the first write. `changed` guards everything here
-    and is notified of every append. It is held during the store's append, which it serialises,
-    and during nothing else that can block.
+    Reads the store at once, unless its events and their fold are `_known`; takes the lease at the
+    first write. `changed` guards everything here and is notified of every append. It is held during
+    the store's append, which it serialises, and during nothing else that can block.
     """
 
-    __slots__ = (
-        "_changed",
-        "_condensed_count",
-        "_draft",
-        "_draft_extras",
-        "_events",
-        "_lease",
-        "_needs_catch_up",
-        "_notify",
-        "_orphan_marks",
-        "_process_mark",
-        "_so_far",
-        "_store",
-        "clock",
-        "closed",
-        "fold",
-        "id",
-        "new_id",
-        "observed",
-        "owner",
-        "spawned_by",
-        "spending",
-        "stale",
-    )
+    store: Store
+    id: str
+    clock: Clock
+    new_id: Callable[[], str]
+    _notify: Callable[[], None]
+    _known: tuple[list[ev.AnyEvent], Fold] | None = None
+    spawned_by: str = ""  # the store has it once there are events
+    spending: Spending | None = None  # reserves and settles with the appends
+    observed: Observed | None = None
+    owner: OwnerProcess = msgspec.field(default_factory=OwnerProcess)
+    _changed: JournalLock = msgspec.field(default_factory=JournalLock)
+    closed: bool = False
+    # an append was aborted (Ctrl-C, a failing disk) after it may have been written
+    stale: bool = False
+    lease: Lease | None = None
+    # marks of a dead owner's processes that are still to be ended
+    _orphan_marks: tuple[str, ...] = ()
+    _needs_catch_up: bool = False  # True if the events before the lease are still to be read
+    _process_mark: str = ""  # the mark of processes that calls start under this lease
+    _draft: ev.RecordedEvents | None = None
+    # of the draft: numbers of commands done, blobs referred to
+    _draft_extras: tuple[list[int], list[Blob]] | None = None
+    # the events in memory: at least all that a model is still shown
+    tail: list[ev.AnyEvent] = []
+    _so_far: ev.Checkpoint | None = None  # the fold of the events before `tail`
+    _condensed_count: int = 0  # of the events before `tail`, which are read only on demand
+    fold: Fold = msgspec.field(default_factory=Fold)
 
-    def __init__(
-        self,
-        store: Store,
-        id: str,
-        clock: Clock,
-        new_id: Callable[[], str],
-        notify: Callable[[], None],
-        known: tuple[list[ev.AnyEvent], Fold] | None = None,
-        spawned_by: str = "",
-        observe: Callable[[Journal], Observed | None] | None = None,
-    ) -> None:
-        self.id = id
-        self.spawned_by = spawned_by  # the store has it once there are events
-        self.spending: Spending | None = None  # the budgets of its tree (`spend_from`)
-        self.owner = OwnerProcess()
-        self._changed = JournalLock()
-        self.closed = False
-        # an append was aborted (Ctrl-C, a failing disk) after it may have been written
-        self.stale = False
-        self._store = store
-        self.clock = clock
-        self.new_id = new_id
-        self._notify = notify
-        self._lease: Lease | None = None
-        # marks of a dead owner's processes that are still to be ended
-        self._orphan_marks: tuple[str, ...] = ()
-        self._needs_catch_up = False  # True if the events before the lease are still to be read
-        self._process_mark = ""  # the mark of processes that calls start under this lease
-        self._draft: ev.RecordedEvents | None = None
-        # of the draft: numbers of commands done, blobs referred to
-        self._draft_extras: tuple[list[int], list[Blob]] | None = None
-        self._events: list[ev.AnyEvent]
-        self._so_far: ev.Checkpoint | None = None  # the fold of the events before `_events`
-        # number of condensed events before the first of `_events`; read only on demand
-        self._condensed_count = 0
-        self.fold: Fold
-        if known is None:
+    def __post_init__(self) -> None:
+        if self._known is None:
             self._read()
         else:
-            self._events, self.fold = known
-        self.observed: Observed | None = None if observe is None else observe(self)
+            (self.tail, self.fold), self._known = self._known, None
 
     @property
     def changed(self) -> JournalLock:
@@ -119,10 +88,6 @@ class Journal:
         if not self.owner.here:
             self.owner.check(f"Conversation {self.id!r}")
         return self._changed
-
-    def spend_from(self, spending: Spending | None) -> None:
-        """Reserve and settle the amounts of these budgets with the appends from now on."""
-        self.spending = spending
 
     def acquire(self) -> None:
         """Take the lease if it is not held yet, and read the events that were appended meanwhile.
@@ -135,17 +100,17 @@ class Journal:
                     f"Conversation {self.id!r} is closed. Open it again with Conversation(agent,"
                     " store, id=...)."
                 )
-            if self._lease is None:
-                self._lease = self._store.acquire(self.id, self._notify)
-                self._orphan_marks, self._needs_catch_up = self._lease.orphan_notes, True
-                self.spawned_by = self._lease.spawned_by or self.spawned_by
+            if self.lease is None:
+                self.lease = self.store.acquire(self.id, self._notify)
+                self._orphan_marks, self._needs_catch_up = self.lease.orphan_notes, True
+                self.spawned_by = self.lease.spawned_by or self.spawned_by
             # also after an aborted attempt: the lease's marks must not be lost
             if self._needs_catch_up:
                 self._end_orphans()
                 if self.stale:
                     self._read()
                 self.stale = True
-                for event in self._store.read(self.id, self.fold.last_seq):
+                for event in self.store.read(self.id, self.fold.last_seq):
                     self._apply(event)
                 self.stale = self._needs_catch_up = False
             elif self.stale:
@@ -161,13 +126,13 @@ class Journal:
         Done first under the lease, since a repeated call might start the same process again.
         """
         if self._orphan_marks:
-            assert self._lease is not None
+            assert self.lease is not None
             if not _processes().end_owned(self._orphan_marks):
                 _log.error(
                     "conversation %s: processes that a killed owner left could not be ended",
                     self.id,
                 )
-            self._store.note(self._lease, ())
+            self.store.note(self.lease, ())
             self._orphan_marks = ()
 
     def process_environment(self) -> dict[str, str]:
@@ -177,83 +142,57 @@ class Journal:
         """
         with self.changed:
             self.acquire()
-            assert self._lease is not None
+            assert self.lease is not None
             if not self._process_mark:
-                mark = f"{self._lease.epoch}-{os.urandom(16).hex()}"
-                self._store.note(self._lease, (mark,))
+                mark = f"{self.lease.epoch}-{os.urandom(16).hex()}"
+                self.store.note(self.lease, (mark,))
                 self._process_mark = mark
             return {_processes().OWNER: self._process_mark}
-
-    @property
-    def store(self) -> Store:
-        """The store of the conversation."""
-        return self._store
-
-    @property
-    def lease(self) -> Lease | None:
-        """The lease, None if it is not held."""
-        return self._lease
 
     def commands(self) -> list[Posted]:
         """Return the commands in the inbox; none without the lease. Raises `Fenced`."""
         with self.changed:
-            return [] if self._lease is None or self.closed else self._store.commands(self._lease)
+            return [] if self.lease is None or self.closed else self.store.commands(self.lease)
 
     def _read(self) -> None:
         """Read and fold the events that the loop needs to continue."""
-        tail = self._store.tail(self.id)
-        self._condensed_count = tail[0].seq - 1 if tail else 0
-        if self._condensed_count:
-            at = next(
-                (
-                    event.so_far
-                    for event in tail
-                    if isinstance(event, ev.HistoryCondensed)
-                    and event.so_far is not None
-                    and event.so_far.seq == self._condensed_count
-                    and event.so_far.status in STATUSES  # a newer version may write other statuses
-                ),
-                None,
-            )
-            if at is None:  # no checkpoint of the earlier events
-                tail, self._condensed_count = self._store.read(self.id), 0
-            else:
-                self._so_far = at
-                self.fold = Fold.after(at, self._event_at)
-                self.fold.take(tail)
-        if not self._condensed_count:
-            self.fold = fold(tail)
-        self._events = tail
+        tail = self.store.tail(self.id)
+        count = tail[0].seq - 1 if tail else 0
+        checkpoints = [
+            event.so_far
+            for event in tail
+            if isinstance(event, ev.HistoryCondensed)
+            and event.so_far is not None
+            and event.so_far.seq == count
+            and event.so_far.status in STATUSES  # a newer version may write other statuses
+        ]
+        if count and not checkpoints:
+            tail, count = self.store.read(self.id), 0
+        self.tail, self._condensed_count = tail, count
+        self._so_far = checkpoints[0] if count else None
+        self.fold = self._fold_until(count + len(tail))
 
     @property
     def events(self) -> list[ev.AnyEvent]:
         """All events. Condensed ones are read from the store at the first access. Needs the
         lock."""
         if self._condensed_count:
-            head = self._store.read(self.id, 0, self._condensed_count)
-            self._events, self._condensed_count = head + self._events, 0
-        return self._events
+            head = self.store.read(self.id, 0, self._condensed_count)
+            self.tail, self._condensed_count, self._so_far = head + self.tail, 0, None
+        return self.tail
 
     def events_until(self, seq: int) -> tuple[ev.AnyEvent, ...]:
         """Return the events up to `seq`. Thread-safe: existing events never change."""
         with self.changed:
             return tuple(self.events[:seq])
 
-    @property
-    def tail(self) -> list[ev.AnyEvent]:
-        """The events in memory: at least all that a model is still shown. Needs the lock."""
-        return self._events
-
     def after(self, seq: int) -> list[ev.AnyEvent]:
         """Return the events after `seq`. Needs the lock."""
-        return (
-            self._events[seq - self._condensed_count :]
-            if seq >= self._condensed_count
-            else self.events[seq:]
-        )
+        events = self.tail if seq >= self._condensed_count else self.events
+        return events[seq - self._condensed_count :]
 
     def _apply(self, event: ev.AnyEvent) -> None:
-        self._events.append(event)
+        self.tail.append(event)
         self.fold.apply(event)
 
     # --- transactions: `with journal as j: j.add(...)` ---
@@ -268,7 +207,7 @@ class Journal:
                     f"Conversation {self.id!r} is in an append that a signal handler broke into;"
                     " note it there, act later."
                 )
-            if self._lease is None or self.stale or self._needs_catch_up:
+            if self.lease is None or self.stale or self._needs_catch_up:
                 self.acquire()
             self._draft = ev.RecordedEvents()
         except BaseException:
@@ -283,11 +222,8 @@ class Journal:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if kind is None and (
-                self._draft
-                or self._draft_extras
-                or (self.spending is not None and self.spending.due)
-            ):
+            due = self.spending is not None and self.spending.due
+            if kind is None and (self._draft or self._draft_extras or due):
                 self._append(self._draft or ev.RecordedEvents())
         finally:
             self._draft = self._draft_extras = None
@@ -345,7 +281,7 @@ class Journal:
         return self.fold.last_seq + len(self._draft or ()) + 1
 
     def _append(self, draft: ev.RecordedEvents) -> None:
-        assert self._lease is not None
+        assert self.lease is not None
         summary, spending = self.summary(draft), self.spending
         done, blobs = self._draft_extras or ((), ())
         settled = () if spending is None else spending.settlements(draft)
@@ -354,7 +290,7 @@ class Journal:
         # until the append returns: a failing disk may leave its outcome open
         self.stale = True
         try:
-            held = self._store.append(self._lease, batch)
+            held = self.store.append(self.lease, batch)
             if spending is not None and reserved is not None:
                 spending.confirm_ahead(held)
             for event in draft:
@@ -383,16 +319,8 @@ class Journal:
         if draft:
             last, updated = draft[-1].seq, draft[-1].timestamp
             created = created or draft[0].timestamp
-        return Summary(
-            self.id,
-            status,
-            title,
-            last,
-            created,
-            updated,
-            condensed=condensed,
-            spawned_by=self.spawned_by,
-        )
+        more: dict[str, Any] = {"condensed": condensed, "spawned_by": self.spawned_by}
+        return Summary(self.id, status, title, last, created, updated, **more)
 
     def condense(
         self, hidden: Sequence[int], summary: str, replaced: Sequence[int] = (), **more: Any
@@ -405,14 +333,11 @@ class Journal:
         summary = kept(plan, summary, hidden, replaced)
         # the plan that an agent follows is not trimmed
         if plan is not None and plan.call_id in more.get("trimmed", ()):
-            more["trimmed"] = {
-                call_id: most
-                for call_id, most in more["trimmed"].items()
-                if call_id != plan.call_id
-            }
+            more["trimmed"] = dict(more["trimmed"])
+            del more["trimmed"][plan.call_id]
             if not hidden and not more["trimmed"]:
                 more["failed"] = "nothing can be left out but the plan"
-        found = whole_until(self._events, hidden, replaced) if hidden else 0
+        found = whole_until(self.tail, hidden, replaced) if hidden else 0
         more["replaced"] = tuple(replaced)
         so_far = self._fold_until(found).checkpoint() if found > self._condensed_count else None
         return self.add(
@@ -421,30 +346,22 @@ class Journal:
 
     def _fold_until(self, seq: int) -> Fold:
         """Return the fold right after event `seq`, which must be in memory."""
-        found = Fold()
-        if self._condensed_count:
-            assert self._so_far is not None
-            found = Fold.after(self._so_far, self._event_at)
-        found.take(self._events[: seq - self._condensed_count])
+        found = Fold() if self._so_far is None else Fold.after(self._so_far, self._event_at)
+        found.take(self.tail[: seq - self._condensed_count])
         return found
 
     def _event_at(self, seq: int) -> ev.AnyEvent:
-        return self._store.read(self.id, seq - 1, 1)[0]
+        return self.store.read(self.id, seq - 1, 1)[0]
 
     def output(self, call_id: str) -> ToolResult | None:
         """Return the whole result of a call, even if the journal holds only its beginning and
         end; None if the call has no result. Thread-safe."""
         with self.changed:
-            events = reversed(self.events)
-            found = next(
-                (
-                    event
-                    for event in events
-                    if isinstance(event, ev.ToolCallFinished) and event.call_id == call_id
-                ),
-                None,
-            )
-        return None if found is None else whole(found.result, self._store.blob)
+            events = list(self.events)
+        for event in reversed(events):
+            if isinstance(event, ev.ToolCallFinished) and event.call_id == call_id:
+                return whole(event.result, self.store.blob)
+        return None
 
     def add_all(self, events: Sequence[ev.AnyEvent]) -> None:
         """Add events that already have their seqs to an empty journal. Raise `UnreadableEvent`."""
@@ -461,10 +378,10 @@ class Journal:
             self.closed = True
             if self._orphan_marks:
                 self._end_orphans()
-            lease, self._lease = self._lease, None
+            lease, self.lease = self.lease, None
             self.changed.notify_all()
             if lease is not None:  # under the lock: a thread that finds it closed may open it again
-                self._store.release(lease)
+                self.store.release(lease)
 
 
 def _processes() -> ModuleType:

@@ -74,7 +74,7 @@ class Loop(msgspec.Struct, eq=False):
             if agent is not context.agent:  # another process handed over meanwhile
                 self._take_over(agent, name)
             limits = context.own_agent.tree_limits
-            journal.spend_from(spending_of(journal, limits, self._parent_spending()))
+            journal.spending = spending_of(journal, limits, self._parent_spending())
             self._serve()
             self._hooks.start()
             while (action := self._next(until_rest)) is not None:
