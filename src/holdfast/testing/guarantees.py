@@ -22,18 +22,18 @@ _TAIL_EVENTS = 25  # shown of a journal
 class ProcessRecord(msgspec.Struct):
     """The record of one process. `ended` is None if the process was killed."""
 
-    began: Journals
-    ended: Journals | None
-    killed: bool
-    acknowledged: list[watched_store.Acknowledged]
-    repeatable: dict[str, dict[str, bool]]
-    reconciled: dict[tuple[str, str], list[str]]
-    reached: dict[str, int]
+    began: Journals = {}
+    ended: Journals | None = None
+    killed: bool = False
+    acknowledged: list[watched_store.Acknowledged] = []
+    repeatable: dict[str, dict[str, bool]] = {}
+    reconciled: dict[tuple[str, str], list[str]] = {}
+    reached: dict[str, int] = {}
 
     @classmethod
     def of(cls, record: Path) -> ProcessRecord:
         """Return the life that a record describes."""
-        life = cls({}, None, False, [], {}, {}, {})
+        life = cls()
         began = False
         for note in watched_store.NoteFile.read(record):
             match note:

@@ -9,7 +9,7 @@ import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -20,7 +20,7 @@ from holdfast.events import AnyEvent
 from holdfast.runtime import processes
 from holdfast.store import Batch, Lease
 from holdfast.store.sqlite import SQLiteStore
-from holdfast.tools import Tool, ToolContext, ToolManager
+from holdfast.tools import Tool, ToolContext
 
 APPEND = "append"
 Journals = dict[str, list[AnyEvent]]
@@ -134,14 +134,13 @@ class NoteFile:
 # --- kills ---
 
 
-class PlaceCounter:
+class PlaceCounter(msgspec.Struct):
     """A counter of visits to each place, which kills the process at its kill point."""
 
-    def __init__(self, record: NoteFile, kill: Point | None) -> None:
-        self._record = record
-        self._kill = kill
-        self._lock = threading.Lock()
-        self.reached: dict[str, int] = {}
+    _record: NoteFile
+    _kill: Point | None
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    reached: dict[str, int] = {}
 
     def come_to(self, place: str, when: str = "") -> int:
         """Count a visit and return the number of visits. Does not return at the kill point."""
@@ -155,12 +154,8 @@ class PlaceCounter:
         kill = self._kill
         if kill is not None and (place, number, when) == (kill.place, kill.number, kill.when):
             self._record.write(Killed())
-            _die()
-
-
-def _die() -> NoReturn:
-    while True:
-        os.kill(os.getpid(), signal.SIGKILL)
+            while True:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 _places: PlaceCounter | None = None  # set in a watched child process
@@ -202,21 +197,15 @@ def _watch_tools(record: NoteFile) -> None:
     drive = Loop.drive
 
     def watched(self: Loop, until_rest: bool) -> None:
-        _note_tools(record, self.context.journal.id, self.context.agent.tools)
+        tools = self.context.agent.tools.list_tools()
+        repeatable = {tool.name: tool.annotations.repeatable for tool in tools}
+        record.write(Repeatable(self.context.journal.id, repeatable))
+        for tool in tools:
+            if tool.reconcile is not None and not hasattr(tool.reconcile, "watched"):
+                tool.reconcile = _watched_reconcile(record, tool)
         drive(self, until_rest)
 
     Loop.drive = watched
-
-
-def _note_tools(record: NoteFile, conversation_id: str, tools: ToolManager) -> None:
-    record.write(
-        Repeatable(
-            conversation_id, {tool.name: tool.annotations.repeatable for tool in tools.list_tools()}
-        )
-    )
-    for tool in tools.list_tools():
-        if tool.reconcile is not None and not hasattr(tool.reconcile, "watched"):
-            tool.reconcile = _watched_reconcile(record, tool)
 
 
 def _watched_reconcile(record: NoteFile, tool: Tool) -> Callable[[ToolCall, ToolContext], Any]:
