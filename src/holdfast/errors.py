@@ -56,19 +56,6 @@ Backoff = Literal["none", "fixed", "exponential"]
 class HoldfastError(Exception):
     """Base of every error raised by Holdfast."""
 
-    def __reduce__(self) -> tuple[object, ...]:
-        # not by a call of the class, whose constructor takes other arguments than `args`
-        return _restored, (type(self), self.args, self.__dict__)
-
-
-def _restored(
-    kind: type[HoldfastError], args: tuple[object, ...], fields: dict[str, object]
-) -> HoldfastError:
-    error = kind.__new__(kind)
-    error.args = args
-    error.__dict__.update(fields)
-    return error
-
 
 class ConfigurationError(HoldfastError, ValueError):
     """A wrong argument or setting. The message names it and what it takes."""
@@ -88,6 +75,9 @@ class HookDenied(ConfigurationError):
         self.on = on
         self.failed = failed
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.hook, self.on, self.failed)
+
 
 class UnreadableEvent(ConfigurationError):
     """An event that was refused because it could not be read back unchanged. Nothing was
@@ -97,6 +87,9 @@ class UnreadableEvent(ConfigurationError):
         super().__init__(f"{event} cannot be written: {problem.rstrip('.')}. Nothing was written.")
         self.event = event
         self.problem = problem
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.event, self.problem)
 
 
 # --- requests that the present state does not allow ---
@@ -110,6 +103,9 @@ class NotFound(HoldfastError, LookupError):
         super().__init__(message)
         self.kind = kind
         self.id = id
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.kind, self.id)
 
 
 class Conflict(HoldfastError, ValueError):
@@ -135,6 +131,9 @@ class TooMany(HoldfastError, RuntimeError):
     def __init__(self, message: str, bound: str = "") -> None:
         super().__init__(message)
         self.bound = bound
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.bound)
 
 
 class SignatureInvalid(HoldfastError, PermissionError):
@@ -170,6 +169,9 @@ class RunFailed(ConversationError, RuntimeError):
         self.status = status
         self.error = error
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.status, self.error)
+
 
 class OutputInvalid(ConversationError, ValueError):
     """A run's output does not fit its `output_type`. `problem` says why; the run ended after
@@ -184,6 +186,9 @@ class OutputInvalid(ConversationError, ValueError):
         super().__init__(f"{after}{problem.rstrip('.')}.")
         self.problem = problem
         self.rounds = rounds
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.problem, self.rounds)
 
 
 class LimitExceeded(ConversationError, RuntimeError):
@@ -200,6 +205,9 @@ class LimitExceeded(ConversationError, RuntimeError):
         self.limit = limit
         self.source = source
         self.advice = advice
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.type, self.value, self.limit, self.source, self.advice)
 
 
 # --- stores ---
@@ -223,6 +231,9 @@ class LeaseHeld(StoreError, BlockingIOError):
         )
         self.conversation_id = conversation_id
         self.holder = holder
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.conversation_id, self.holder)
 
 
 class Fenced(StoreError, PermissionError):

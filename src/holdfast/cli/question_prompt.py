@@ -14,7 +14,7 @@ from holdfast.cli.dialog import Dialog, edit_lines, forget_typed, without_echo
 from holdfast.cli.render import as_json
 from holdfast.cli.signals import PromptWithdrawn
 from holdfast.cli.text import GAP, clip, one_line, plain, styled
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, Conflict
 from holdfast.events import Question
 from holdfast.tools.question_forms import HIDDEN, complete_answer, form_fields, is_secret
 
@@ -127,7 +127,7 @@ class _Form:
         """Give the answer; None declines."""
         try:
             self._conversation.answer(self._question.id, values)
-        except ConfigurationError as error:
+        except (ConfigurationError, Conflict) as error:
             self._console.notice(one_line(str(error)), "error")
 
     def _yes(self, prompt: str) -> None:

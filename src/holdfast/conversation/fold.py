@@ -93,12 +93,6 @@ def turn(calls: Iterable[OpenCall]) -> list[OpenCall]:
     return found
 
 
-def undecided(calls: Iterable[OpenCall]) -> bool:
-    """Return True if there are open calls and all whose turn it is wait for a decision."""
-    now = turn(calls)
-    return bool(now) and all(item.asked is not None for item in now)
-
-
 class Fold(msgspec.Struct, eq=False):
     """The facts of a journal that the loop needs, updated event by event.
 
@@ -408,7 +402,8 @@ class Fold(msgspec.Struct, eq=False):
     @property
     def waits(self) -> bool:
         """True if no open call can proceed before somebody decides."""
-        return undecided(self.open.values())
+        now = self.turn
+        return bool(now) and all(item.asked is not None for item in now)
 
     @property
     def offers(self) -> list[OpenCall]:

@@ -7,10 +7,16 @@ import logging
 import msgspec
 
 from holdfast import commands as cmd
-from holdfast.conversation.executor import CommandExecutor, Effect, Prepared, detailed
+from holdfast.conversation.executor import REFUSALS, CommandExecutor, Effect, Prepared, detailed
 from holdfast.conversation.hook_points import HookPoints, journal_denial
 from holdfast.conversation.run_context import RunContext
-from holdfast.errors import ConfigurationError, ConversationClosed, HookDenied, StoreError
+from holdfast.errors import (
+    ConfigurationError,
+    ConversationClosed,
+    HoldfastError,
+    HookDenied,
+    StoreError,
+)
 from holdfast.store import Posted
 
 _log = logging.getLogger("holdfast")
@@ -21,7 +27,7 @@ class _Outcome(msgspec.Struct, eq=False):
 
     waiting: int = 0
     done: bool = False
-    error: ConfigurationError | None = None
+    error: HoldfastError | None = None
 
 
 class CommandInbox(msgspec.Struct, eq=False):
@@ -66,19 +72,17 @@ class CommandInbox(msgspec.Struct, eq=False):
             ended = context.closing or context.failure is not None
             return [] if ended else context.journal.commands()
 
-    def _prepare(
-        self, command: cmd.Command | cmd.UnreadableCommand
-    ) -> Prepared | ConfigurationError:
+    def _prepare(self, command: cmd.Command | cmd.UnreadableCommand) -> Prepared | HoldfastError:
         if isinstance(command, cmd.UnreadableCommand):
             return ConfigurationError(
                 f"it cannot be read: {command.command or 'no command'}: {command.reason}."
             )
         try:
             return self._executor.prepare(command)
-        except ConfigurationError as error:
+        except REFUSALS as error:
             return error
 
-    def _take(self, posted: Posted, prepared: Prepared | ConfigurationError) -> Effect | None:
+    def _take(self, posted: Posted, prepared: Prepared | HoldfastError) -> Effect | None:
         context, journal = self._context, self._context.journal
         with journal.changed:
             if posted.number <= self._taken or context.closing:
@@ -87,14 +91,14 @@ class CommandInbox(msgspec.Struct, eq=False):
             effect = misfit = None
             with journal:
                 journal.take(posted)
-                if isinstance(prepared, ConfigurationError):
+                if isinstance(prepared, HoldfastError):
                     misfit = prepared
                     if isinstance(prepared, HookDenied):
                         journal_denial(journal, prepared)
                 else:
                     try:
-                        effect = self._executor.apply(prepared).effect
-                    except ConfigurationError as error:
+                        effect = self._executor.apply(prepared)
+                    except REFUSALS as error:
                         misfit = error
             outcome = None if self._outcomes is None else self._outcomes.get(posted.key)
             if outcome is not None:
@@ -109,8 +113,8 @@ class CommandInbox(msgspec.Struct, eq=False):
             return effect
 
     def execute(self, command: cmd.Command, key: str) -> None:
-        """Post a command under `key`, and carry it out. Raises its `ConfigurationError` or
-        `ToolValidationError`, whichever thread carried it out."""
+        """Post a command under `key`, and carry it out. Raises its `ConfigurationError`,
+        `Conflict` or `ToolValidationError`, whichever thread carried it out."""
         context, changed = self._context, self._context.journal.changed
         with changed:
             self._outcomes = outcomes = {} if self._outcomes is None else self._outcomes

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.conversation.journal import Journal
-from holdfast.errors import ConfigurationError, ConversationClosed, StoreError
+from holdfast.errors import ConfigurationError, ConversationClosed, NotPending, StoreError
 from holdfast.tools import Cancellation
 from holdfast.tools.question_forms import check_form, complete_answer, mask_secrets
 from holdfast.tools.results import clean
@@ -126,10 +126,8 @@ class UserQuestions(msgspec.Struct, eq=False):
                 question=question,
             )
             asked = _WaitingQuestion(question)
-            self._live = {
-                **(self._live or {}),
-                question.id: asked,
-            }  # before it is written: a reader may answer at once
+            # before it is written: a reader may answer at once
+            self._live = {**(self._live or {}), question.id: asked}
         return asked
 
     def _wait(
@@ -186,10 +184,8 @@ class UserQuestions(msgspec.Struct, eq=False):
             if asked.settled:
                 return
             answered = False
-            with (
-                suppress(ConversationClosed, StoreError),
-                self._journal as journal,
-            ):  # otherwise its result cannot be stored either
+            # suppressed, since its result cannot be stored either
+            with suppress(ConversationClosed, StoreError), self._journal as journal:
                 if self._pending(asked.question.id):
                     self._write(asked.question, None, by, reason)
                 else:
@@ -205,7 +201,7 @@ class UserQuestions(msgspec.Struct, eq=False):
 
     def waiting(self, question_id: str | None) -> ev.Question:
         """Return the waiting question with that id; None means the only one. Raises
-        `ConfigurationError`."""
+        `NotPending`, `ConfigurationError` if there are several."""
         with self._journal.changed:
             return self._waiting_question(question_id).question
 
@@ -215,8 +211,8 @@ class UserQuestions(msgspec.Struct, eq=False):
         """Journal an answer within a transaction: the filled-in `values`, or None if the user
         declines.
 
-        The returned effect hands it to the call. Raises `ConfigurationError` if the call no
-        longer waits for it.
+        The returned effect hands it to the call. Raises `NotPending` if the call no longer
+        waits for it.
         """
         asked = self._waiting_question(question_id)
         self._write(asked.question, values, by, reason)
@@ -229,12 +225,11 @@ class UserQuestions(msgspec.Struct, eq=False):
         if question_id in live:
             return live[question_id]
         listed = f" These do: {', '.join(live)}." if live else " None does."
+        if question_id is None and live:
+            raise ConfigurationError(f"Several questions wait for an answer; say which.{listed}")
         if question_id is None:
-            raise ConfigurationError(
-                f"{'Several questions wait' if live else 'No question waits'} for an answer; say"
-                f" which.{listed if live else ''}"
-            )
-        raise ConfigurationError(f"Question {question_id!r} does not wait for an answer.{listed}")
+            raise NotPending("No question waits for an answer; say which.")
+        raise NotPending(f"Question {question_id!r} does not wait for an answer.{listed}")
 
     def _pending(self, question_id: str) -> bool:
         item = self._journal.fold.open.get(question_id.rpartition("?")[0])
